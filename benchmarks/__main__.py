@@ -66,12 +66,6 @@ def _options() -> argparse.Namespace:
         help="before each measurement, wait up to so long for the machine to be quiet",
     )
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the figures go")
-    parser.add_argument(
-        "--program",
-        type=Path,
-        default=workloads.PROJECT,
-        help="another checkout whose service to measure, for trying a change",
-    )
     options = parser.parse_args()
     options.repeats = options.repeats or (1 if options.quick else 5)
     options.peers = options.peers or workloads.PROJECT / ".venv-peers"
@@ -87,14 +81,14 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "machine": machine.describe(folder),
     }
     with ExitStack() as stack:
-        ours, missing = forms.opened(stack, options.forms.split(","), folder, options.program)
+        ours, missing = forms.opened(stack, options.forms.split(","), folder)
         first, engine = ours[0], ours[0].raw
         assert engine is not None  # fp32 has one
         raws = [form.raw for form in ours if form.raw]
         source = workloads.corpus()
         sentences = workloads.sentences(engine.tokenizer, source, 4096 // share)
         mixture = workloads.mixture(engine.tokenizer, source, 2048 // share)
-        cached = forms.cached(stack, folder, options.program, len(sentences.texts))
+        cached = forms.cached(stack, folder, len(sentences.texts))
         peers = environments.opened(stack, options.peers, first.version, folder)
         embedders: list[Embedder] = [*raws]
         embedders += [*(form.served for form in ours), cached]
@@ -122,8 +116,8 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "cells": cells(turns.cells),
         "cosines": near,
         "memory": memory,
-        "starts": _starts(first.data_dir, options.program),
-        "documents": _documents(first.data_dir, sentences.texts[: 200 // share], options.program),
+        "starts": _starts(first.data_dir),
+        "documents": _documents(first.data_dir, sentences.texts[: 200 // share]),
     }
 
 
@@ -179,13 +173,13 @@ def _no_judge() -> dict[str, str]:
     return {} if wrk.program() else {"wrk": "not on the PATH; Debian has it as a package"}
 
 
-def _starts(data_dir: Path, program: Path) -> dict[str, Any]:
+def _starts(data_dir: Path) -> dict[str, Any]:
     """Process to ready, with the version published."""
     say("starting the service again")
     watch = Watch({"bench": os.getpid()})
     used, seconds = 0.0, []
     for _ in range(STARTS):
-        with Server(data_dir, program) as server:
+        with Server(data_dir) as server:
             seconds.append(server.ready_seconds)
             used += machine.process_seconds(server.pid)
     foreign = watch.window().foreign_without(used)
@@ -197,11 +191,11 @@ def _starts(data_dir: Path, program: Path) -> dict[str, Any]:
     }
 
 
-def _documents(data_dir: Path, texts: list[str], program: Path) -> dict[str, Any]:
+def _documents(data_dir: Path, texts: list[str]) -> dict[str, Any]:
     say(f"storing {documents.DOCUMENTS} documents")
     fill_seconds = documents.fill(data_dir, texts, documents.DOCUMENTS)
     say("starting the service on them")
-    with Server(data_dir, program) as server:
+    with Server(data_dir) as server:
         say("adding documents one by one")
         alone = documents.alone(server, texts)
         say("adding documents while a client searches")

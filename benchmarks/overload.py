@@ -62,13 +62,13 @@ def main() -> None:
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard), hard)
     )  # the processes begun inherit it
-    with scratch() as folder, Server(folder / "data", options.program, dict(options.setting)) as server:
+    with scratch() as folder, Server(folder / "data", dict(options.setting)) as server:
         result = measure(server, _sentences(server, folder / "data"), options)
     conclude("overload", result, _text(result), _verdicts(result))
 
 
 def _options() -> argparse.Namespace:
-    parser = arguments("overload", __doc__, quick=True, program=True)
+    parser = arguments("overload", __doc__, quick=True)
     parser.add_argument("--seconds", type=float, help="of the overload (60; 8 with --quick)")
     parser.add_argument("--times", type=float, default=3.0, help="the best throughput")
     parser.add_argument("--setting", type=_setting, action="append", default=[], metavar="SIMILE_NAME=VALUE")

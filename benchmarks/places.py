@@ -34,9 +34,7 @@ def scratch(*failures: type[Exception]) -> Iterator[Path]:
         sys.exit(f"The bench failed: {error}")
 
 
-def arguments(
-    name: str, doc: str, *, corpus: bool = False, quick: bool = False, program: bool = False
-) -> argparse.ArgumentParser:
+def arguments(name: str, doc: str, *, corpus: bool = False, quick: bool = False) -> argparse.ArgumentParser:
     """The parser of `python -m benchmarks.NAME`, with the options that several have."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc.split("\n", 1)[0])
     if corpus:
@@ -45,6 +43,4 @@ def arguments(
         )
     if quick:
         parser.add_argument("--quick", action="store_true", help="small and short: a look, not a figure")
-    if program:
-        parser.add_argument("--program", type=Path, default=PROJECT, help="another checkout to measure")
     return parser

@@ -86,8 +86,8 @@ def main() -> None:
     with scratch(TrainingError, subprocess.CalledProcessError) as folder:
         texts = _texts(options.corpus, options.documents)
         data_dir = folder / "data"
-        [second] = prepared(data_dir, texts, options.documents, options.program)
-        with Server(data_dir, options.program) as server:
+        [second] = prepared(data_dir, texts, options.documents)
+        with Server(data_dir) as server:
             new = NewVersion(server.port, data_dir / "models", second, options.retrain)
             capacity, phases, outcomes = measure(server, texts, new, lengths)
             paused = metric(server.port, "simile_swap_pause_seconds_sum")
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = arguments("rebuild", __doc__, corpus=True, quick=True, program=True)
+    parser = arguments("rebuild", __doc__, corpus=True, quick=True)
     parser.add_argument("--documents", type=int, help=f"100000; {QUICK_DOCUMENTS} with --quick")
     parser.add_argument("--retrain", type=int, metavar="STEPS", help="train the second version, then go back")
     options = parser.parse_args()

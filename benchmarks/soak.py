@@ -53,13 +53,13 @@ class Soaked:
 def main() -> None:
     options = _options()
     settings = {"SIMILE_MODEL": options.model, "SIMILE_GRACE_SECONDS": str(options.swap_seconds / 4)}
-    with scratch() as folder, Server(folder / "data", options.program, settings) as server:
+    with scratch() as folder, Server(folder / "data", settings) as server:
         soaked = soak(server, folder / "data" / "models", options)
     report(soaked, options)
 
 
 def _options() -> argparse.Namespace:
-    parser = arguments("soak", __doc__, quick=True, program=True)
+    parser = arguments("soak", __doc__, quick=True)
     parser.add_argument("--minutes", type=float, help="of traffic (30; 1 with --quick)")
     parser.add_argument("--swap-seconds", type=float, help="between two swaps (120; 6 with --quick)")
     parser.add_argument("--documents", type=int, help="stored beforehand (2000; 200 with --quick)")

@@ -14,7 +14,6 @@ from pathlib import Path
 from benchmarks import documents
 from benchmarks.places import say
 from benchmarks.server import Server
-from benchmarks.workloads import PROJECT
 from models.publishing.default import default_source
 from models.publishing.publish import publish
 from models.sources.folder import read_source
@@ -39,10 +38,10 @@ def publish_variants(models_dir: Path, model: str, count: int) -> list[str]:
     return published
 
 
-def prepared(data_dir: Path, texts: list[str], count: int, program: Path = PROJECT) -> list[str]:
+def prepared(data_dir: Path, texts: list[str], count: int) -> list[str]:
     """A data directory with the default model, `count` documents and a second version; that one's name."""
     say(f"storing {count} documents and publishing a second version")
-    with Server(data_dir, program):
+    with Server(data_dir):
         pass  # it publishes the default model and makes the store
     documents.fill(data_dir, texts, count)
     return publish_variants(data_dir / "models", "default", 1)
