@@ -38,13 +38,13 @@ def main() -> None:
         sys.exit("make bench needs /proc, so Linux.")
     with scratch() as folder:
         kept = run(options, folder)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(kept, indent=2) + "\n")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
     results = Results(kept)
     judged = floors.verdicts(results)
     print(report.text(results))
     print("\n" + "\n".join(verdict.line() for verdict in judged))
-    print(f"\nAll of it is in {options.json}.")
+    print(f"\nAll of it is in {RESULTS}.")
     if options.check and not all(verdict.kept for verdict in judged):
         sys.exit(1)
 
@@ -58,14 +58,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--memory", action="store_true", help="memory after 100,000 requests too: long")
     parser.add_argument("--peers", type=Path, help="the folder of the peers' environments (.venv-peers)")
     parser.add_argument("--minutes", type=float, default=15.0, help="no rounds beyond the repeats after that")
-    parser.add_argument(
-        "--wait",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="before each measurement, wait up to so long for the machine to be quiet",
-    )
-    parser.add_argument("--json", type=Path, default=RESULTS, help="where the figures go")
     options = parser.parse_args()
     options.repeats = options.repeats or (1 if options.quick else 5)
     options.peers = options.peers or workloads.PROJECT / ".venv-peers"
@@ -99,7 +91,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             raw.choose(sentences)
             raw.choose(mixture)
         turns = Turns(_jobs(ours, engine, cached, peers, sentences, mixture, folder, share), say)
-        turns.run(options.repeats, options.wait, options.minutes)
+        turns.run(options.repeats, options.minutes)
         about = {one.name: one.about() for one in embedders if one.name not in turns.broken}
         memory = {}
         if options.memory:

@@ -119,7 +119,7 @@ def measure(stack: ExitStack, options: argparse.Namespace, folder: Path) -> dict
         ],
         say,
     )
-    turns.run(options.repeats, 0.0, MINUTES)
+    turns.run(options.repeats, MINUTES)
     return {"workloads": [one.name for one in given], "cosines": near["rows"], "cells": cells(turns.cells)}
 
 

@@ -21,7 +21,6 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 IDLE_FIELDS = (3, 4)  # idle and iowait, in the `cpu` line of /proc/stat
 GUEST_FIELDS = slice(8, None)  # counted in user time already
 SYNCS = 50
-QUIET_SECONDS = 2.0  # shorter than a repeat, longer than a pause between two tests
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +66,6 @@ def process_seconds(pid: int) -> float:
     # The second field is the program's name in brackets, and may hold spaces.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
-
-
-def wait_for_quiet(foreign: float, seconds: float) -> None:
-    """Return once others use less than `foreign` of the machine, or after `seconds`."""
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        watch = Watch({})
-        time.sleep(QUIET_SECONDS)
-        if watch.window().foreign < foreign:
-            return
 
 
 def processors() -> int:

@@ -52,7 +52,7 @@ class Soaked:
 
 def main() -> None:
     options = _options()
-    settings = {"SIMILE_MODEL": options.model, "SIMILE_GRACE_SECONDS": str(options.swap_seconds / 4)}
+    settings = {"SIMILE_GRACE_SECONDS": str(options.swap_seconds / 4)}
     with scratch() as folder, Server(folder / "data", settings) as server:
         soaked = soak(server, folder / "data" / "models", options)
     report(soaked, options)
@@ -64,7 +64,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--swap-seconds", type=float, help="between two swaps (120; 6 with --quick)")
     parser.add_argument("--documents", type=int, help="stored beforehand (2000; 200 with --quick)")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--model", default="default", help="or a sentence-transformers folder")
     options = parser.parse_args()
     options.minutes = options.minutes or (1.0 if options.quick else 30.0)
     options.swap_seconds = options.swap_seconds or (6.0 if options.quick else 120.0)
@@ -75,7 +74,7 @@ def _options() -> argparse.Namespace:
 def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soaked:
     first = server.info()["model_version"]
     say(f"publishing {VERSIONS - 1} more versions and storing {options.documents} documents")
-    others = publish_variants(models_dir, options.model, VERSIONS - 1)
+    others = publish_variants(models_dir, VERSIONS - 1)
     texts = _texts(server, models_dir / first)
     for begin in range(0, options.documents, IMPORT_DOCUMENTS):
         rows = range(begin, min(options.documents, begin + IMPORT_DOCUMENTS))

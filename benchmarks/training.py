@@ -122,7 +122,7 @@ def measure(
         ours = Ours(recipe, corpus, base, folder, job, peer.pids)
         steps = Scenario(precision, Workload(precision, [], []))
         turns = Turns([Job(ours, steps, True), Job(peer, steps, True)], say)
-        turns.run(options.repeats, 0.0, math.inf)
+        turns.run(options.repeats, math.inf)
     return about | peer.sizes, cells(turns.cells)
 
 

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.contestant import CONTENDED, Contestant, Measured, Scenario
-from benchmarks.machine import wait_for_quiet
+from benchmarks.contestant import Contestant, Measured, Scenario
 from benchmarks.places import BenchError
 
 TRIES = 2  # times the asked repeats, to get as many clean ones
@@ -44,10 +43,8 @@ class Turns:
         self.broken: dict[str, str] = {}  # who failed too often, and why
         self._failures: Counter[str] = Counter()
 
-    def run(self, repeats: int, wait_seconds: float, minutes: float) -> None:
+    def run(self, repeats: int, minutes: float) -> None:
         """Until every cell has `repeats` clean measurements, was tried often enough, or the time is over.
-
-        Before each measurement others' load may be waited out for up to `wait_seconds`.
 
         Raises:
             BenchError: of an essential contestant.
@@ -59,7 +56,7 @@ class Turns:
             if self.rounds >= repeats and time.perf_counter() + a_round > started + 60 * minutes:
                 self._say("no time for more rounds")
                 return
-            self._round(jobs, wait_seconds)
+            self._round(jobs)
 
     def _wanting(self, repeats: int) -> list[Job]:
         """All of each workload of which one lacks clean measurements, since ratios are of neighbours."""
@@ -80,13 +77,12 @@ class Turns:
         self.broken[name] = str(error)
         self._say(f"{name} is left out: {error}")
 
-    def _round(self, jobs: Sequence[Job], wait_seconds: float) -> None:
+    def _round(self, jobs: Sequence[Job]) -> None:
         done: dict[Cell, Measured] = {}
         started = time.perf_counter()
         for job in jobs if self.rounds % 2 == 0 else reversed(jobs):
             if job.contestant.name in self.broken:
                 continue
-            wait_for_quiet(CONTENDED, wait_seconds)
             try:
                 done[job.cell] = job.contestant.measure(job.scenario, self.rounds)
             except BenchError as error:
