@@ -1,11 +1,13 @@
 """The folders of benchmarks, their arguments, their progress and their failures."""
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.workloads import PROJECT
 
@@ -32,6 +34,17 @@ def scratch(*failures: type[Exception]) -> Iterator[Path]:
         if not isinstance(error, (BenchError, *failures)):
             raise
         sys.exit(f"The bench failed: {error}")
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    """What `add_row` has written; nothing without the file."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def add_row(file: Path, row: dict[str, Any]) -> None:
+    """Write it behind the others, as a line of JSON."""
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(row) + "\n")
 
 
 def arguments(name: str, doc: str, *, corpus: bool = False, quick: bool = False) -> argparse.ArgumentParser:

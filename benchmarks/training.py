@@ -24,7 +24,6 @@ A sentence is a row of the corpus, however often it is encoded. Needs the extra 
 import argparse
 import math
 import os
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
 from itertools import islice
@@ -39,7 +38,7 @@ from benchmarks.results import Results, cells
 from benchmarks.tables import Verdict, conclude, table
 from benchmarks.trainers import OURS, PEER, Ours, Peer
 from benchmarks.turns import TRIES, Job, Turns
-from benchmarks.workloads import Workload
+from benchmarks.workloads import Workload, texts_of
 from models.errors import ModelError
 from models.publishing.default import default_source
 from training.errors import TrainingError
@@ -48,14 +47,12 @@ from training.methods.objectives import InfoNCE
 from training.methods.recipe import Recipe
 from training.runs.log import versions
 from training.text.corpus import Corpus
-from training.text.lines import read_records
 
 FLOOR = 1.15  # what the project promises on a CPU, in fp32 and in bf16
 RECIPE = "simcse-unsup"
 PRECISIONS = ("fp32", "bf16")
 WARMUP = 3  # first steps, which do not count
 COLUMNS = ("", "Simile, sentences/s", "peer, sentences/s", "Simile over the peer", "by CPU time")
-SENTENCE = (("sentence", "text"),)
 
 
 def main() -> None:
@@ -64,7 +61,7 @@ def main() -> None:
     most = WARMUP + options.steps * options.repeats * TRIES
     torch.set_num_threads(options.threads)
     with scratch(ModelError, TrainingError) as folder, default_source() as base:
-        sentences = islice(_sentences(options.corpus), recipe.optim.batch * most)
+        sentences = islice(texts_of(options.corpus), recipe.optim.batch * most)
         corpus = Corpus.of(sentences, str(options.corpus))
         found = [measure(recipe, corpus, base, folder / one, options, one) for one in options.precision]
     result = {
@@ -88,12 +85,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     return parser.parse_args()
-
-
-def _sentences(file: Path) -> Iterator[str]:
-    """In the file's own order, so that few of them need not be read out of all."""
-    for record in read_records(file, SENTENCE):
-        yield next((record.fields[name] for name in SENTENCE[0] if name in record.fields), "")
 
 
 def measure(

@@ -23,7 +23,7 @@ from typing import Any, Self
 import numpy as np
 
 from benchmarks.clicked import SEARCHES, clicks
-from benchmarks.places import BenchError, arguments, say, scratch
+from benchmarks.places import BenchError, add_row, arguments, say, scratch
 from benchmarks.process import Process
 from benchmarks.recipes import halves
 from benchmarks.server import Server, call, timed, wait_until_live
@@ -58,7 +58,8 @@ def main() -> None:
             team = Team(server.port, options.set)
             truth = [team.truth()]
             row = {"set": options.set, "night": 0, "version": first, "ndcg10": _means(truth[0])}
-            _write(options.out, row)
+            add_row(options.out, row)
+            say(json.dumps(row))
             for night in range(1, options.nights + 1):
                 sent = team.day(night, options.nights)
                 began = time.monotonic()
@@ -72,13 +73,8 @@ def main() -> None:
                 row |= {"version": server.info()["model_version"], "ndcg10": _means(truth[-1])}
                 row |= {"gain": _gains(truth[0], truth[-1])}
                 row |= {"searches": client.done, "failed": client.failed}
-                _write(options.out, row)
-
-
-def _write(out: Path, row: dict[str, Any]) -> None:
-    with out.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    say(json.dumps(row))
+                add_row(options.out, row)
+                say(json.dumps(row))
 
 
 class Team:

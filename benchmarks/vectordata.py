@@ -4,7 +4,6 @@ synthetic()   clusters in 32 dimensions, lifted to many with noise: easier than 
 wiki()        Wikipedia sentences; embedding 100,000 takes some minutes, so they are kept for the next run
 """
 
-import gzip
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.places import SCRATCH
-from benchmarks.workloads import WIKIPEDIA, evaluation_folder
+from benchmarks.workloads import WIKIPEDIA, evaluation_folder, texts_of
 from models.publishing.default import publish_named
 from models.store import Store
 from models.words.progress import silent
@@ -58,9 +57,7 @@ def _sentences(count: int) -> Iterator[str]:
     file = evaluation_folder() / WIKIPEDIA
     if not file.is_file():
         sys.exit(f"{file} is not there; set SIMILE_EVAL_DATA, or measure without --corpus wiki.")
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        distinct = dict.fromkeys(line.strip() for line in islice(lines, 1, 2 * count))
-    yield from islice(filter(None, distinct), count)
+    yield from islice(filter(None, dict.fromkeys(islice(texts_of(file), 2 * count))), count)
 
 
 def _embedded(texts: list[str]) -> Vectors:
