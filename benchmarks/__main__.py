@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import accuracy, documents, environments, floors, forms, gemm, machine, report, workloads, wrk
+from benchmarks import accuracy, documents, environments, floors, forms, gemm, machine, report, workloads
 from benchmarks.contestant import CONTENDED, Embedder, Scenario
 from benchmarks.machine import Watch
 from benchmarks.places import RESULTS, say, scratch
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for raw in raws:
             raw.choose(sentences)
             raw.choose(mixture)
-        turns = Turns(_jobs(ours, engine, cached, peers, sentences, mixture, folder, share), say)
+        turns = Turns(_jobs(ours, engine, cached, peers, sentences, mixture, share), say)
         turns.run(options.repeats, options.minutes)
         about = {one.name: one.about() for one in embedders if one.name not in turns.broken}
         memory = {}
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "texts": source.source,
         "workloads": [report.workload(given) for given in (sentences, mixture)],
         "about": about,
-        "missing": missing | peers.missing | turns.broken | _no_judge(),
+        "missing": missing | peers.missing | turns.broken,
         "cells": cells(turns.cells),
         "cosines": near,
         "memory": memory,
@@ -120,7 +120,6 @@ def _jobs(
     peers: environments.Peers,
     sentences: Workload,
     mixture: Workload,
-    folder: Path,
     share: int,
 ) -> list[Job]:
     """A round, in its order: all that is done with sentences, then the mix."""
@@ -140,7 +139,6 @@ def _jobs(
         SingleCalls(floors.TOKENISED_ALONE, engine, tokenising=True),
         SingleCalls(floors.TOGETHER_ALONE, forms.together(ours[0]), tokenising=False),
     ]
-    judge = [wrk.Judged(ours[0].served, folder)] if wrk.program() else []
     threads = ours[0].info["threads"]
     jobs = [
         Job(gemm.Gemm(f"GEMM {kind}", make, threads), products, True) for kind, make in gemm.KINDS.items()
@@ -150,7 +148,6 @@ def _jobs(
         jobs += [Job(form.raw, at_once, True)] if form.raw else []
         jobs += [Job(form.served, load, True) for load in loads]
     jobs += [Job(cached, load, True) for load in loads]
-    jobs += [Job(judged, load, False) for judged in judge for load in loads]
     jobs += [Job(server, load, False) for server in peers.servers for load in loads]
     jobs += [Job(library, at_once, False) for library in peers.libraries]
     for form in ours:
@@ -159,10 +156,6 @@ def _jobs(
     jobs += [Job(cached, long, True)]
     jobs += [Job(server, long, False) for server in peers.servers]
     return jobs + [Job(library, long_at_once, False) for library in peers.libraries]
-
-
-def _no_judge() -> dict[str, str]:
-    return {} if wrk.program() else {"wrk": "not on the PATH; Debian has it as a package"}
 
 
 def _starts(data_dir: Path) -> dict[str, Any]:

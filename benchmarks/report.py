@@ -28,7 +28,6 @@ from benchmarks.workloads import Workload
 
 LOADS = (MANY, BULK, FEW, ONE, LONG)
 COMPARED = ((MANY, SENTENCES_AT_ONCE), (BULK, SENTENCES_AT_ONCE), (LONG, MIX_AT_ONCE))
-JUDGED = ", by wrk"
 FLOP_PER_TOKEN = (
     21.2e6  # all-MiniLM-L6-v2's layers: 6 * 2 * (4 * 384² + 2 * 384 * 1536); attention is less than 1 %
 )
@@ -44,7 +43,6 @@ def text(results: Results) -> str:
         _latencies,
         _alone,
         _ceiling,
-        _judge,
         _memory,
         _documents,
         _missing,
@@ -102,8 +100,8 @@ def _machine(results: Results) -> str:
 
 
 def _by_name(results: Results, cells: Callable[[str], list[str]]) -> list[list[str]]:
-    """A row for each contestant that has any of the cells. Wrk's figures have a table of their own."""
-    rows = [[name, *cells(name)] for name in results.names if not name.endswith(JUDGED)]
+    """A row for each contestant that has any of the cells."""
+    rows = [[name, *cells(name)] for name in results.names]
     return [row for row in rows if any(row[1:])]
 
 
@@ -218,26 +216,6 @@ def _ceiling(results: Results) -> str:
     return (
         f"{said}\n\nThe raw engine on sentences: {gflops:.0f} GFLOP/s, {gflops / best:.0%} of the fp32 peak."
     )
-
-
-def _judge(results: Results) -> str:
-    """Wrk's figures by ours, and what either generator costs."""
-    rows = []
-    for name in results.names:
-        if not name.endswith(JUDGED):
-            continue
-        ours = name.removesuffix(JUDGED)
-        for load in LOADS:
-            rate = results.ratio((name, load), (ours, load))
-            p50 = results.ratio((name, load), (ours, load), lambda one: one.p50_ms)
-            costs = [results.spread((who, load), lambda one: one.client_us) for who in (name, ours)]
-            if rate and p50 and all(costs):
-                told = [f"{cost.median:.0f}" for cost in costs if cost]
-                rows.append([f"{ours}, {load}", rate.words(), p50.words(), *told])
-    if not rows:
-        return ""
-    head = ["by wrk over by ours", "texts/s", "p50", "wrk, CPU µs a request", "ours, CPU µs a request"]
-    return table(head, rows)
 
 
 def _memory(results: Results) -> str:
