@@ -12,11 +12,14 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("onnxruntime", "faiss-cpu", "numpy", "tokenizers", "fastapi", "uvicorn", "uvloop", "orjson")
+PACKAGES = (
+    *("onnxruntime", "onnxruntime-gpu", "faiss-cpu", "faiss-gpu", "numpy", "tokenizers"),
+    *("fastapi", "uvicorn", "uvloop", "orjson"),
+)
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 IDLE_FIELDS = (3, 4)  # idle and iowait, in the `cpu` line of /proc/stat
 GUEST_FIELDS = slice(8, None)  # counted in user time already
@@ -81,6 +84,7 @@ def memory_mb(pid: int) -> dict[str, float]:
 
 def describe(folder: Path) -> dict[str, Any]:
     """The machine and the versions; `folder` is where the documents will lie."""
+    installed = {one.name: one.version for one in distributions()}
     return {
         "cpu": _cpu(),
         "processors": processors(),
@@ -89,7 +93,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "sync_ms": round(_sync_ms(folder), 2),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: installed[name] for name in PACKAGES if name in installed},
     }
 
 
