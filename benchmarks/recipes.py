@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
-        print("\n".join(tables(rows(options.out))))
+        print(tables(rows(options.out)))
         return
     for name in options.sets:
         with scratch() as folder:

@@ -9,7 +9,6 @@ the truth (recipes.py). One client searches all the time: its failures are count
 as the events of a day are stored, and ends with its first run. A line of JSON for each goes to --out.
 """
 
-import http.client
 import json
 import sys
 import threading
@@ -26,16 +25,16 @@ from benchmarks.clicked import SEARCHES, clicks
 from benchmarks.places import BenchError, add_row, arguments, say, scratch
 from benchmarks.process import Process
 from benchmarks.recipes import halves
-from benchmarks.server import Server, call, timed, wait_until_live
+from benchmarks.retrieval import scores
+from benchmarks.server import Server, call, wait_until_live
 from benchmarks.workloads import PROJECT, evaluation_folder
 from models.files.retrainings import read_runs
 from models.publishing.default import publish_named
 from models.store import Store
 from training.evaluation.bootstrap import of_mean
-from training.evaluation.rankings import judge
-from training.evaluation.retrieval import Collection, load
+from training.evaluation.retrieval import load
 
-_MODES = {"served": "", "dense": "&mode=dense", "hybrid": "&mode=hybrid"}
+_MODES = {"served": "", "dense": "dense", "hybrid": "hybrid"}
 _BATCH = 200  # documents or events of a request
 _NIGHT_SECONDS = 5400.0
 _SWAP_SECONDS = 1200.0
@@ -113,19 +112,7 @@ class Team:
 
     def truth(self) -> dict[str, list[float]]:
         """nDCG@10 of each unseen query in each mode, through `GET /search`."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)) as connection:
-            return {
-                mode: [_ndcg10(connection, self._unseen, query, option) for query in self._unseen.queries]
-                for mode, option in _MODES.items()
-            }
-
-
-def _ndcg10(connection: http.client.HTTPConnection, asked: Collection, query: str, option: str) -> float:
-    path = f"/search?q={urllib.parse.quote(asked.queries[query])}&k=10{option}"
-    answer, text, _ = timed(connection, "GET", path)
-    if answer.status != http.client.OK:
-        raise BenchError(f"GET {path} was answered {answer.status}: {text[:300]}")
-    return judge([hit["id"] for hit in json.loads(text)["hits"]], asked.relevant[query]).ndcg10
+        return {name: scores(self._port, self._unseen, mode) for name, mode in _MODES.items()}
 
 
 def _batches(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[dict[str, Any]]]:
