@@ -77,9 +77,10 @@ def processors() -> int:
 
 
 def memory_mb(pid: int) -> dict[str, float]:
-    """Resident memory of a process, now and at its peak."""
+    """Resident memory of a process: now, at its peak, and what of it is now no file's."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return {name: int(lines[key].split()[0]) / 1024 for name, key in (("now", "VmRSS"), ("peak", "VmHWM"))}
+    keys = {"now": "VmRSS", "peak": "VmHWM", "own": "RssAnon"}
+    return {name: int(lines[key].split()[0]) / 1024 for name, key in keys.items()}
 
 
 def describe(folder: Path) -> dict[str, Any]:
