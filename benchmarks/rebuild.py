@@ -32,12 +32,11 @@ from benchmarks.places import arguments, say, scratch
 from benchmarks.results import p50_p99
 from benchmarks.server import Server, call, metric, swap, wait_until_live
 from benchmarks.tables import Verdict, conclude, table
-from benchmarks.variants import prepared
+from benchmarks.variants import drawn, prepared
 from benchmarks.wire import get
 from benchmarks.workloads import PROJECT
 from models.store import Store
 from training.errors import TrainingError
-from training.text.corpus import read_corpus
 
 ADDED_MS = 100.0  # what the project promises: p99 during the re-embedding less p99 before
 SHARE = 0.3  # of the capacity
@@ -84,9 +83,9 @@ def main() -> None:
     options = _options()
     lengths = QUICK if options.quick else FULL
     with scratch(TrainingError, subprocess.CalledProcessError) as folder:
-        texts = _texts(options.corpus, options.documents)
+        texts = drawn(options.corpus, options.documents)
         data_dir = folder / "data"
-        [second] = prepared(data_dir, texts, options.documents)
+        second = prepared(data_dir, texts, options.documents)
         with Server(data_dir) as server:
             new = NewVersion(server.port, data_dir / "models", second, options.retrain)
             capacity, phases, outcomes = measure(server, texts, new, lengths)
@@ -101,12 +100,6 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     options.documents = options.documents or (QUICK_DOCUMENTS if options.quick else 100_000)
     return options
-
-
-def _texts(corpus: Path, count: int) -> list[str]:
-    """Distinct texts, at most `count`; drawn, because a corpus is sorted."""
-    found = read_corpus(corpus).texts
-    return random.Random(0).sample(found, min(count, len(found)))
 
 
 class NewVersion(NamedTuple):

@@ -16,6 +16,7 @@ from benchmarks.places import BenchError
 from benchmarks.process import Process
 from benchmarks.workloads import PROJECT
 from models.store import Store
+from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 READY_SECONDS = 120.0
 STOP_SECONDS = 40.0
@@ -63,6 +64,12 @@ class Server:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the version in service."""
+        info = self.info()
+        models = Path(self._settings.get("SIMILE_MODELS_DIR", self._data_dir / "models"))
+        return Tokenizer(models / info["model_version"] / FILE_NAME, info["max_input_length"])
 
     def info(self) -> dict[str, Any]:
         """The answer of `GET /info`."""

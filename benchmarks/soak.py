@@ -25,7 +25,6 @@ from benchmarks.server import Server, call, swap
 from benchmarks.tables import Verdict, conclude, table
 from benchmarks.traffic import Traffic
 from benchmarks.variants import publish_variants
-from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 GROWTH = 0.05  # of memory at rest, and of the most that is held
 MORE_THREADS = 4  # pools of a bounded size start a thread when the others are busy, at any time
@@ -75,7 +74,7 @@ def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soake
     first = server.info()["model_version"]
     say(f"publishing {VERSIONS - 1} more versions and storing {options.documents} documents")
     others = publish_variants(models_dir, VERSIONS - 1)
-    texts = _texts(server, models_dir / first)
+    texts = workloads.mixture(server.tokenizer(), workloads.corpus(), TEXTS).texts
     for begin in range(0, options.documents, IMPORT_DOCUMENTS):
         rows = range(begin, min(options.documents, begin + IMPORT_DOCUMENTS))
         stored = [
@@ -100,11 +99,6 @@ def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soake
         looks.append(look(server.pid, tasks(server.port)))
     traffic.stop()
     return Soaked(sampler.stop(), looks[0], looks[1], swap_seconds, traffic)
-
-
-def _texts(server: Server, version: Path) -> list[str]:
-    tokenizer = Tokenizer(version / FILE_NAME, server.info()["max_input_length"])
-    return workloads.mixture(tokenizer, workloads.corpus(), TEXTS).texts
 
 
 def take_turns(

@@ -5,6 +5,7 @@ anew, by the same weights at the same speed. Only a text that is cut costs a tok
 """
 
 import json
+import random
 from pathlib import Path
 
 from benchmarks import documents
@@ -14,6 +15,7 @@ from models.publishing.default import default_source
 from models.publishing.publish import publish
 from models.sources.folder import read_source
 from models.store import Store
+from training.text.corpus import read_corpus
 
 LENGTH_FILE = "sentence_bert_config.json"
 
@@ -31,10 +33,16 @@ def publish_variants(models_dir: Path, count: int) -> list[str]:
     return published
 
 
-def prepared(data_dir: Path, texts: list[str], count: int) -> list[str]:
+def drawn(file: Path, count: int) -> list[str]:
+    """Distinct texts of a training corpus, at most `count`; drawn, because a corpus is sorted."""
+    found = read_corpus(file).texts
+    return random.Random(0).sample(found, min(count, len(found)))
+
+
+def prepared(data_dir: Path, texts: list[str], count: int) -> str:
     """A data directory with the default model, `count` documents and a second version; that one's name."""
     say(f"storing {count} documents and publishing a second version")
     with Server(data_dir):
         pass  # it publishes the default model and makes the store
     documents.fill(data_dir, texts, count)
-    return publish_variants(data_dir / "models", 1)
+    return publish_variants(data_dir / "models", 1)[0]
