@@ -90,7 +90,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for raw in raws:
             raw.choose(sentences)
             raw.choose(mixture)
-        turns = Turns(_jobs(ours, engine, cached, peers, sentences, mixture, share), say)
+        turns = Turns(_jobs(ours, engine, cached, peers, sentences, mixture, share))
         turns.run(options.repeats, options.minutes)
         about = {one.name: one.about() for one in embedders if one.name not in turns.broken}
         memory = {}

@@ -26,7 +26,7 @@ from benchmarks import accuracy, engines, workloads
 from benchmarks.contestant import Embedder, Measured, Scenario, Vectors
 from benchmarks.environments import environment
 from benchmarks.library import Library
-from benchmarks.places import arguments, say, scratch
+from benchmarks.places import arguments, scratch
 from benchmarks.raw import RawEngine
 from benchmarks.results import Results, cells
 from benchmarks.served import OURS, WARM_TEXTS, Served
@@ -111,8 +111,7 @@ def measure(stack: ExitStack, options: argparse.Namespace, folder: Path) -> dict
             for one in everybody
             for workload in given
             for scenario in _scenarios(one, workload, loads, options.seconds)
-        ],
-        say,
+        ]
     )
     turns.run(options.repeats, MINUTES)
     kept = {"workloads": [one.name for one in given], "cosines": near["rows"], "cells": cells(turns.cells)}

@@ -128,7 +128,7 @@ def _rates(results: Results) -> str:
 
 def _ratios(results: Results) -> str:
     """Each form of ours over everybody else; the floor where one is promised."""
-    promised = {(floor.precision, floor.load, floor.other[0]): floor.least for floor in FLOORS}
+    promised = {(floor.precision, floor.load, floor.name): floor.least for floor in FLOORS}
     rows = []
     for precision in ("fp32", "bf16", "int8"):
         ours = name_of(precision)

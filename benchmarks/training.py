@@ -112,7 +112,7 @@ def measure(
         about = peer.ready(recipe.dropout)
         ours = Ours(recipe, corpus, base, folder, job, peer.pids)
         steps = Scenario(precision, Workload(precision, [], []))
-        turns = Turns([Job(ours, steps, True), Job(peer, steps, True)], say)
+        turns = Turns([Job(ours, steps, True), Job(peer, steps, True)])
         turns.run(options.repeats, math.inf)
     return about | peer.sizes, cells(turns.cells)
 

@@ -8,16 +8,15 @@ others used much of the machine is *contended*: it is shown, and left out of the
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.contestant import Contestant, Measured, Scenario
-from benchmarks.places import BenchError
+from benchmarks.places import BenchError, say
 
 TRIES = 2  # times the asked repeats, to get as many clean ones
 FAILURES = 3  # of a peer, before it is left out; those before cost it a measurement each
 
-Say = Callable[[str], None]
 Cell = tuple[str, str]  # a contestant and a scenario, by name
 
 
@@ -35,9 +34,8 @@ class Job:
 class Turns:
     """The rounds so far. A cell has an entry for each round, None where it was not measured."""
 
-    def __init__(self, jobs: Sequence[Job], say: Say) -> None:
+    def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = list(jobs)
-        self._say = say
         self.rounds = 0
         self.cells: dict[Cell, list[Measured | None]] = {job.cell: [] for job in jobs}
         self.broken: dict[str, str] = {}  # who failed too often, and why
@@ -54,7 +52,7 @@ class Turns:
         while self.rounds < TRIES * repeats and (jobs := self._wanting(repeats)):
             a_round = (time.perf_counter() - started) / max(1, self.rounds)
             if self.rounds >= repeats and time.perf_counter() + a_round > started + 60 * minutes:
-                self._say("no time for more rounds")
+                say("no time for more rounds")
                 return
             self._round(jobs)
 
@@ -72,10 +70,10 @@ class Turns:
         name = job.contestant.name
         self._failures[name] += 1
         if self._failures[name] < FAILURES:
-            self._say(f"{name} has no {job.scenario.name} in this round: {error}")
+            say(f"{name} has no {job.scenario.name} in this round: {error}")
             return
         self.broken[name] = str(error)
-        self._say(f"{name} is left out: {error}")
+        say(f"{name} is left out: {error}")
 
     def _round(self, jobs: Sequence[Job]) -> None:
         done: dict[Cell, Measured] = {}
@@ -94,4 +92,4 @@ class Turns:
             found.append(done.get(cell))
         spoilt = sum(one.contended for one in done.values())
         seconds = time.perf_counter() - started
-        self._say(f"round {self.rounds}: {len(done)} measurements in {seconds:.0f} s, {spoilt} contended")
+        say(f"round {self.rounds}: {len(done)} measurements in {seconds:.0f} s, {spoilt} contended")

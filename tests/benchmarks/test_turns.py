@@ -36,12 +36,8 @@ class Broken(Told):
         return Measured(1, CLEAN)
 
 
-def quiet(said: str) -> None:
-    """Nobody listens."""
-
-
 def turns(*jobs: Job) -> Turns:
-    return Turns(jobs, quiet)
+    return Turns(jobs)
 
 
 def test_every_other_round_goes_backwards() -> None:
