@@ -189,8 +189,8 @@ def _documents(data_dir: Path, texts: list[str]) -> dict[str, Any]:
             "stored": documents.DOCUMENTS,
             "fill_seconds": fill_seconds,
             "ready_seconds": server.ready_seconds,
-            "alone": report.added(alone),
-            "while_searching": report.added(searched),
+            "alone": alone,
+            "while_searching": searched,
             "server_memory_mb": machine.memory_mb(server.pid),
         }
 

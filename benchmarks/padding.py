@@ -99,10 +99,10 @@ def _measured(folder: Path, options: Namespace) -> Iterator[tuple[str, ...]]:
     source = read_source(folder)
     tokenizer = Tokenizer(source.tokenizer, source.max_length)
     mixed = mixture(tokenizer, corpus(), options.batch * options.batches)
-    ours, padded = prepare(source).model, prepare_traced(source, Forward.load(source)).model
+    ours, traced = prepare(source).model, prepare_traced(source, Forward.load(source)).model
     assert packs(ours.graph), "the family has no graph of its own"
-    graphs = [_opened(model, options.threads) for model in (ours, padded)]
-    del ours, padded
+    graphs = [_opened(model, options.threads) for model in (ours, traced)]
+    del ours, traced
     for order, rows in (("arrival", mixed.ids), ("sorted", sorted(mixed.ids, key=len))):
         say(f"{folder.name}, in the order of {order}")
         batches = [rows[start : start + options.batch] for start in range(0, len(rows), options.batch)]

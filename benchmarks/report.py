@@ -1,12 +1,11 @@
 """The figures of a run as Markdown: for a terminal, and ready to go into docs/PERFORMANCE.md."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from benchmarks.contestant import CONTENDED
-from benchmarks.documents import Pairs
 from benchmarks.floors import (
     ALONE,
     BULK,
@@ -22,7 +21,7 @@ from benchmarks.floors import (
     TOKENISED_ALONE,
 )
 from benchmarks.forms import CACHED, DEFAULT, name_of, raw_name
-from benchmarks.results import Results, Spread, p50_p99
+from benchmarks.results import Results, Spread
 from benchmarks.tables import of_machine, table
 from benchmarks.workloads import Workload
 
@@ -63,24 +62,6 @@ def workload(given: Workload) -> dict[str, Any]:
             "most": max(lengths),
         },
     }
-
-
-def added(pairs: Pairs) -> dict[str, Any]:
-    """The cost of adding one document, in milliseconds."""
-    figures = {"embed": pairs.embed, "add": pairs.add, "difference": pairs.differences()}
-    if pairs.search:
-        figures["search"] = pairs.search
-    return {
-        "pairs": len(pairs.embed),
-        "foreign": pairs.window.foreign,
-        "contended": pairs.window.foreign > CONTENDED,
-        **{f"{name}_ms": _quantiles(values) for name, values in figures.items()},
-    }
-
-
-def _quantiles(milliseconds: Sequence[float]) -> dict[str, float]:
-    p50, p99 = p50_p99(milliseconds)
-    return {"p50": p50, "p99": p99}
 
 
 def _machine(results: Results) -> str:
