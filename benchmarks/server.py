@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.places import BenchError
@@ -56,9 +55,7 @@ class Server:
         self.ready_seconds = self._process.wait_for(f"http://127.0.0.1:{self.port}/ready", READY_SECONDS)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.close(STOP_SECONDS)
 
     @property
