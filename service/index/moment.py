@@ -11,19 +11,28 @@ A filter that many documents pass is tried on the nearest of all, which takes a 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.index.index import Index
 from service.index.view import TIES, Hits, View
-from service.store.ids import revisions_of
-from service.store.passing import Passing
+from service.store.ids import Revisions, revisions_of
 
 SMALL = 2000  # documents, of which a filter is applied to all
 SAMPLE = 64  # documents that are tried
 MORE = 3  # times as many as are needed, for what passes is not spread evenly around a query
 DEEPEST = 1000  # to try so many takes 5 ms
+
+
+class Filtered(Protocol):
+    """What passes a filter, as store/passing.py finds it."""
+
+    @property
+    def all(self) -> Revisions: ...
+    def is_narrow(self, most: int) -> bool: ...
+    def among(self, revisions: Revisions) -> Revisions: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,7 @@ class IndexMoment:
         return self.view.rows > self.view.documents
 
     def search(
-        self, vectors: NDArray[np.float32], depth: int, allowed: Passing | None, *, heads_only: bool
+        self, vectors: NDArray[np.float32], depth: int, allowed: Filtered | None, *, heads_only: bool
     ) -> Iterator[Hits]:
         """For each vector the best documents: scores, best first, and their nearest rows."""
         if allowed is None:
@@ -55,7 +64,7 @@ class IndexMoment:
                 found[at] = hits
         return (hits for hits in found if hits is not None)
 
-    def _width(self, depth: int, allowed: Passing) -> int | None:
+    def _width(self, depth: int, allowed: Filtered) -> int | None:
         """How many of all to look for, so that `depth` of them pass; None when too few would."""
         documents, least = self.view.documents, MORE * depth / DEEPEST  # the share that has to pass
         if documents < SMALL or least > 1 or allowed.is_narrow(int(least * documents)):
@@ -65,7 +74,7 @@ class IndexMoment:
         return math.ceil(MORE * depth / share) if share >= least else None
 
 
-def _passing(found: Sequence[Hits], depth: int, allowed: Passing) -> list[Hits | None]:
+def _passing(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits | None]:
     """Of each query's hits those that pass, as `Index.search` would answer; None where they are too few."""
     revisions = [revisions_of(names) for _, names in found]
     passing = allowed.among(np.unique(np.concatenate(revisions)))
