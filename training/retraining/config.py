@@ -101,27 +101,13 @@ class TrainTable(Table):
         return self
 
 
-class GateTable(Table):
+class GateTable(Table, gate.Thresholds):
     mode: Literal["on", "off"] = "on"
     require: gate.Require = "better"
     data: Path | None = None  # evaluation sets; SIMILE_EVAL_DATA where it is not given
-    mean_fall: float = gate.Thresholds.mean_fall
-    set_fall: float = gate.Thresholds.set_fall
-    uniformity_loss: float = gate.Thresholds.uniformity_loss
-    own_fall: float = gate.Thresholds.own_fall
-    drift: float = gate.Thresholds.drift
-    slower: float = gate.Thresholds.slower
-    larger: float = gate.Thresholds.larger
 
     def thresholds(self) -> gate.Thresholds:
-        """Raise ValueError for a number out of its range."""
-        given = self.model_dump()
-        return gate.Thresholds(**{name: given[name] for name in vars(gate.Thresholds())})
-
-    @model_validator(mode="after")
-    def _ranges(self) -> Self:
-        self.thresholds()
-        return self
+        return gate.Thresholds(**self.model_dump(include={*gate.Thresholds.model_fields}))
 
 
 class ScheduleTable(Table):

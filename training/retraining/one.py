@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -153,7 +153,7 @@ def judge(
         "texts": len(job.corpus),
         "gate": job.mode,
         "require": job.require,
-        "thresholds": asdict(job.thresholds),
+        "thresholds": job.thresholds.model_dump(),
         "looks": round(job.looks, 2),
         **job.about,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
