@@ -28,6 +28,7 @@ try:
     from models.seal import read_manifest
     from models.sources.folder import LONGEST, NOTHING_ASKED, Asked
     from models.store import Store, models_dir
+    from models.words.progress import step_to_stderr
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("models", missing))
 
@@ -151,7 +152,7 @@ def _import(store: Store, options: argparse.Namespace) -> None:
             "`default` brings its own pooling, length and prompts. Leave --pooling, --max-length and "
             "--prompt out, or name a folder."
         )
-    manifest = publish_named(store, options.source, options.name, _progress, opener(asked))
+    manifest = publish_named(store, options.source, options.name, step_to_stderr, opener(asked))
     print(f"{manifest.version} {'was published before' if manifest.version in known else 'published'}")
 
 
@@ -172,9 +173,9 @@ def _show(store: Store, options: argparse.Namespace) -> None:
 
 
 def _verify(store: Store, options: argparse.Namespace) -> None:
-    _progress("checking every file")
+    step_to_stderr("checking every file")
     encoder = store.open(options.version, threads=cpus.available())
-    _progress("computing the golden vectors again")
+    step_to_stderr("computing the golden vectors again")
     worst = check_golden(encoder, store.folder(options.version))
     print(
         f"{options.version} is whole: {len(encoder.manifest.files)} files, golden vectors within {worst:.1g}"
@@ -231,10 +232,6 @@ def _prune(store: Store, options: argparse.Namespace) -> None:
             print(f"{version} is deleted")
         except InUse as kept:
             print(kept)
-
-
-def _progress(step: str) -> None:
-    print(f"{step} …", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -116,7 +117,7 @@ def search(
         of_part = learned.get(part)
         passages = passages_of(some, split, encode_documents, learned_tokens(of_part))
         undefined += int((~passages.vectors.any(axis=1)).sum())
-        with WordIndex([content.whole for content in some]) as words:
+        with closing(WordIndex([content.whole for content in some])) as words:
             queries = [texts[at] for at in asking]
             # One more, in place of the query's own.
             weight = weight_of(of_part)

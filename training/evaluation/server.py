@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import cache
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -39,12 +38,7 @@ class Server:
         self.fingerprint: str | None = info.get("fingerprint")
         self.form: str | None = info.get("form")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._client.close()
 
     def encode(self, texts: list[str], prompt: str | None = None) -> Vectors:

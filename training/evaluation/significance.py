@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.words.progress import Say
+from models.words.progress import Say, step_to_stderr
 from training.arguments import target
 from training.errors import TrainingError
 from training.evaluation.bootstrap import Graded, Interval, of_mean, of_spearman
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         raise TrainingError(f"--suite is {options.suite!r}, and takes {' and '.join(_SUITES)}.")
     data = data_folder(options.data)
     file = target(options.csv) if options.csv else None
-    before, after = (measure(name, data, suites, _say) for name in (options.before, options.after))
+    before, after = (measure(name, data, suites, step_to_stderr) for name in (options.before, options.after))
     found = list(differences(before, after))
     sys.stdout.write(f"{table(found)}\n")
     if file:
@@ -143,7 +143,3 @@ def table(found: list[Difference]) -> str:
         interval = f"[{low:+.2f}, {high:+.2f}]"
         lines += [f"{each.name:{width}}{cells}   {interval:<18}{each.items:>7}  {each.verdict}"]
     return "\n".join(lines)
-
-
-def _say(step: str) -> None:
-    sys.stderr.write(f"{step} …\n")

@@ -7,7 +7,6 @@ Exit status: 0 published and wanted, 3 refused (kept with its reason, where ther
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.store import Store
 from models.words.commands import positive
+from models.words.progress import to_stderr
 from training.arguments import LOADING, changes, seed
 from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
@@ -47,24 +47,6 @@ if TYPE_CHECKING:
     from training.retraining.publication import Outcome
 
 REFUSED, NOTHING, BUSY, STOPPED = 3, 4, 5, 130
-# Options that retrain.toml has keys for.
-_BESIDE_CONFIG = (
-    "recipe",
-    "base",
-    "steps",
-    "minutes",
-    "gate",
-    "data",
-    "set",
-    "seed",
-    "precision",
-    "threads",
-    "work",
-    "models_dir",
-    "collection",
-    "all_collections",
-    "least",
-)
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -140,7 +122,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "folder)",
     )
     add_models_dir(command)
-    command.set_defaults(run=run, defaults={name: command.get_default(name) for name in _BESIDE_CONFIG})
+    command.set_defaults(run=run, default=command.get_default)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -153,20 +135,20 @@ def run(options: argparse.Namespace) -> int:
         print(f"Nothing to learn: {error}")  # noqa: T201  the answer of the command
         return NOTHING
     except Busy as error:
-        _say(str(error))
+        to_stderr(str(error))
         return BUSY
     except Interrupted as stopped:
         again = (
             "The same command goes on." if options.work or options.config else "With --work a run is kept."
         )
-        _say(f"{stopped} {again}")
+        to_stderr(f"{stopped} {again}")
         return STOPPED
 
 
 def _by_config(options: argparse.Namespace) -> int:
     """The file says everything: whatever else is given would be ignored, and is refused."""
-    for name in _BESIDE_CONFIG:
-        if getattr(options, name) != options.defaults[name]:
+    for name, value in vars(options).items():
+        if name != "config" and value != options.default(name):
             raise TrainingError(f"--{name.replace('_', '-')} goes with no --config: the file says it.")
     config = read_config(options.config)
     return _judged(config, folders(config).work)
@@ -202,7 +184,7 @@ def of_service(options: argparse.Namespace) -> CorpusTable:
 def _judged(config: Config, place: Path | None) -> int:
     """Retrain on documents, of which some are held out. place: the run's folder, None: a temporary one."""
     check(config)
-    _say(LOADING)
+    to_stderr(LOADING)
     from training.retraining.auto import retrain_auto  # noqa: PLC0415  torch
     from training.retraining.one import retrain  # noqa: PLC0415  torch
     from training.retraining.plan import alone, prepare  # noqa: PLC0415  torch
@@ -210,7 +192,7 @@ def _judged(config: Config, place: Path | None) -> int:
     train, chooses = config.train, config.train.recipe == AUTO
     recipe = None if chooses else _recipe(train.recipe, train.set, train.seed)
     store = Store(folders(config).models)
-    with alone(store), workplace(place) as work, watched(store.root, _say) as watch:
+    with alone(store), workplace(place) as work, watched(store.root, to_stderr) as watch:
         options: dict[str, Any] = {
             "precision": train.precision,
             "threads": config.schedule.threads,
@@ -236,18 +218,18 @@ def _by_file(options: argparse.Namespace) -> int:
     check_names(options.recipe, changed, options.base, options.models_dir)
     if not options.corpus.is_file():
         raise TrainingError(f"There is no file {options.corpus}.")
-    _say(LOADING)
+    to_stderr(LOADING)
     from training.retraining.one import Job, retrain  # noqa: PLC0415  torch
     from training.retraining.plan import alone  # noqa: PLC0415  torch
 
     recipe = _recipe(options.recipe, changed, options.seed)
     data = _data(options)
-    _say("reading the corpus")
+    to_stderr("reading the corpus")
     corpus = read_corpus(options.corpus, recipe.source.kind)
-    _say(str(corpus))
+    to_stderr(str(corpus))
     require_enough(len(corpus), options.least, "texts")
     store = Store(options.models_dir)
-    with alone(store), workplace(options.work) as work, watched(store.root, _say) as watch:
+    with alone(store), workplace(options.work) as work, watched(store.root, to_stderr) as watch:
         job = Job(
             recipe=recipe,
             corpus=corpus,
@@ -288,7 +270,3 @@ def _tell(outcome: Outcome) -> int:
     kept = f"{outcome.version} is kept, not wanted" if outcome.version else "nothing was published"
     print(f"Refused, and {kept}: {outcome.reason}")  # noqa: T201
     return REFUSED
-
-
-def _say(step: str) -> None:
-    print(step, file=sys.stderr)  # noqa: T201  a command's own progress

@@ -15,6 +15,7 @@ standard errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import cache
 from itertools import chain
 from typing import NamedTuple
@@ -140,7 +141,7 @@ def by_collection(
         lengths = [*dict.fromkeys(setting.passage_tokens for setting in asked)]
         texts = chain.from_iterable(split(content, tokens) for tokens in lengths for content in contents)
         encode = encode_once(model.encode_documents, texts)
-        with WordIndex([content.whole for content in contents]) as words:
+        with closing(WordIndex([content.whole for content in contents])) as words:
             splits = [passages_of(contents, split, encode, tokens) for tokens in lengths]
             found = candidates(queries, vectors, splits, words)
             for query, (near, worded) in zip(part.queries, found, strict=True):
