@@ -15,9 +15,10 @@ from training.evaluation.modes import MODES
 from training.evaluation.report.courses import add_runs, read_runs
 from training.evaluation.report.files import Evaluated, Models, Scores, read_models
 from training.evaluation.report.markdown import escape, listed, report_folder, table, write
-from training.evaluation.report.one import GEOMETRY, READING, absent, pictures, shown, training
+from training.evaluation.report.one import READING, absent, pictures, shown, training
 from training.evaluation.report.table import (
     COLUMNS,
+    GEOMETRY,
     SEARCH,
     percent,
     plain,
