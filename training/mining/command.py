@@ -15,7 +15,7 @@ from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
 from training.mining.dedupe import THRESHOLD, near_duplicates
 from training.mining.labelled import Labelled, read_beir, read_labelled_pairs
-from training.mining.negatives import Counts, Mined, Rules, in_rows, mine_negatives
+from training.mining.negatives import Counts, Mined, Rules, mine_negatives
 from training.mining.pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
 from training.mining.queries import queries_of
 from training.mining.teacher import Listed, lists
@@ -112,8 +112,8 @@ def _negatives(options: argparse.Namespace) -> int:
     counts = Counts()
     with open_scorable(options.model, os.environ, step_to_stderr) as model, writing(out) as write:
         step_to_stderr("encoding and comparing")
-        triples = mine_negatives(labelled, model.encode_queries, model.encode_documents, rules, counts)
-        rows = _write(write, in_rows(triples))
+        mined = mine_negatives(labelled, model.encode_queries, model.encode_documents, rules, counts)
+        rows = _write(write, mined)
         if not rows:
             raise NothingToLearn(
                 "No pair has a negative. Give more candidates, or a smaller --margin or --skip."
