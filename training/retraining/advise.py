@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,10 +102,7 @@ def _minutes(recipe: str, material: Material, pace: float) -> float:
 
 
 def _pace(store: Store, version: str, texts: list[str]) -> float:
-    encoder = store.open(version, threads=cpus.available())
-    try:
+    with closing(store.open(version, threads=cpus.available())) as encoder:
         began = time.perf_counter()
         encoder.encode(texts)
         return len(texts) / (time.perf_counter() - began)
-    finally:
-        encoder.close()

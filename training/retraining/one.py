@@ -41,7 +41,7 @@ from training.retraining.gate.cost import costs
 from training.retraining.gate.drift import drift_of
 from training.retraining.gate.verdict import JUDGED, Scores
 from training.retraining.gate.words import report
-from training.retraining.publication import Outcome, known, publish, want
+from training.retraining.publication import Outcome, known, publish, publish_judged, want
 from training.retraining.scoring import about_of, scores_of, short
 from training.runfile import FILE_NAME as RUN
 from training.runfile import OtherRun, Result
@@ -176,13 +176,8 @@ def judge(
     content["changed"] = changed(searches, was, now)
     content["overlap"] = own.overlap(was, now)
     content["curve"] = read_curve(artifacts.root.parent / _RUN)
-    word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
-    said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
     scored = manifest.model_copy(update={"scores": short(after)})
-    publish(job.store, active, files, scored, said, content, answers(searches, was, now))
-    if not verdict.accepted:
-        return Outcome(candidate, False, said.reason, verdict)
-    return want(job.store, active, candidate, verdict)
+    return publish_judged(job.store, active, files, scored, verdict, content, answers(searches, was, now))
 
 
 def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:

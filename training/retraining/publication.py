@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from models.encoder import ONNX
 from models.errors import ModelError
@@ -50,6 +50,24 @@ def publish(
         raise known(published, same)
     if published.files[ONNX] != candidate.files[ONNX]:
         raise ModelError(f"{candidate.version} changed while it was published.")
+
+
+def publish_judged(
+    store: Store,
+    active: str,
+    source: Path,
+    candidate: Manifest,
+    verdict: Verdict,
+    report: Mapping[str, Any],
+    answers: Sequence[Mapping[str, Any]] = (),
+) -> Outcome:
+    """`publish` with the gate's verdict, and `want` where that is to accept."""
+    word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
+    said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
+    publish(store, active, source, candidate, said, report, answers)
+    if not verdict.accepted:
+        return Outcome(candidate.version, False, said.reason, verdict)
+    return want(store, active, candidate.version, verdict)
 
 
 def _copy(
