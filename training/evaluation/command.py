@@ -11,7 +11,7 @@ from typing import Any
 
 from models.files.fsync import replace_text
 from models.words.progress import step_to_stderr
-from training.arguments import target
+from training.arguments import add_data, target
 from training.errors import TrainingError
 from training.evaluation.data import data_folder
 from training.evaluation.report.courses import add_runs, read_runs
@@ -39,11 +39,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         choices=("fp32", "bf16", "int8", "auto"),
         help="of the model's arithmetic, as SIMILE_PRECISION (default: fp32; of a server whatever it has)",
     )
-    command.add_argument(
-        "--data",
-        metavar="DIR",
-        help="where the sets are: DIR/stsb/test.tsv.gz … (SIMILE_EVAL_DATA, else ../shared/data)",
-    )
+    add_data(command)
     command.add_argument(
         "--suite",
         metavar="NAMES",

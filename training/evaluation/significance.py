@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.words.progress import Say, step_to_stderr
-from training.arguments import target
+from training.arguments import add_data, target
 from training.errors import TrainingError
 from training.evaluation.bootstrap import Graded, Interval, of_mean, of_spearman
 from training.evaluation.data import data_folder
@@ -65,9 +65,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     for name in ("before", "after"):
         command.add_argument(name, metavar=name.upper(), help="a model, as `evaluate` takes it")
-    command.add_argument(
-        "--data", metavar="DIR", help="where the sets are (SIMILE_EVAL_DATA, else ../shared/data)"
-    )
+    add_data(command)
     command.add_argument(
         "--suite", metavar="NAMES", default="sts", help="sts, retrieval or both, with a comma (%(default)s)"
     )

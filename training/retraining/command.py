@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from models.store import Store
 from models.words.commands import positive
 from models.words.progress import to_stderr
-from training.arguments import LOADING, changes, seed
+from training.arguments import LOADING, add_run, changes
 from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
 from training.methods.names import AUTO
@@ -91,9 +91,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="texts; with fewer there is nothing to learn (%(default)s)",
     )
     command.add_argument(
-        "--steps", type=positive, metavar="N", help="how many (default: each text is seen once)"
-    )
-    command.add_argument(
         "--minutes",
         type=positive,
         metavar="N",
@@ -106,21 +103,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="off publishes without comparing, and the version says so for ever",
     )
     command.add_argument(
-        "--data", metavar="DIR", help="evaluation sets for the gate (SIMILE_EVAL_DATA, else ../shared/data)"
-    )
-    command.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipe, as `train --set`"
-    )
-    command.add_argument("--seed", type=seed, metavar="N", help="instead of the recipe's")
-    command.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto")
-    command.add_argument("--threads", type=positive, metavar="N", help="of torch (default: its own choice)")
-    command.add_argument(
         "--work",
         type=Path,
         metavar="FOLDER",
         help="keep the run and its artifact here, and go on with them after a stop (default: a temporary "
         "folder)",
     )
+    add_run(command)
     add_models_dir(command)
     command.set_defaults(run=run, default=command.get_default)
 
@@ -223,7 +212,9 @@ def _by_file(options: argparse.Namespace) -> int:
     from training.retraining.plan import alone  # noqa: PLC0415  torch
 
     recipe = _recipe(options.recipe, changed, options.seed)
-    data = _data(options)
+    # With the gate off evaluation sets only choose the best step, and may be absent.
+    find = data_folder if options.gate == "on" else optional_data_folder
+    data = find(options.data)
     to_stderr("reading the corpus")
     corpus = read_corpus(options.corpus, recipe.source.kind)
     to_stderr(str(corpus))
@@ -253,12 +244,6 @@ def _recipe(name: str, changed: Mapping[str, Any], seed: int | None) -> Recipe:
     if recipe.result != "encoder":
         raise TrainingError(f"{recipe.name} makes a backbone to train from, and no model to serve.")
     return recipe if seed is None else replace(recipe, seed=seed)
-
-
-def _data(options: argparse.Namespace) -> Path | None:
-    """The evaluation sets. With the gate off they only choose the best step, and may be absent."""
-    find = data_folder if options.gate == "on" else optional_data_folder
-    return find(options.data)
 
 
 def _tell(outcome: Outcome) -> int:
