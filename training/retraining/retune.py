@@ -42,7 +42,7 @@ from training.retraining.gate.verdict import CLICKED, EACH, HYBRID, JUDGED, SERV
 from training.retraining.gate.words import report
 from training.retraining.gathered import Gathered, counts
 from training.retraining.looks import count_looks
-from training.retraining.publication import Outcome, known, publish_judged, want
+from training.retraining.publication import Outcome, known, publish, want
 from training.retraining.scoring import about_of, short
 from training.retraining.tuning import (
     LEAST_QUERIES,
@@ -90,8 +90,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
             for side in (before, after, searches):
                 side[CLICKED] = side.pop(JUDGED)
     looks = count_looks(store, searches)
-    limits = config.gate.thresholds()
-    verdict = gate.compare({"own": after}, {"own": before}, limits, config.gate.require, looks.number)
+    verdict = gate.compare({"own": after}, {"own": before}, config.gate, config.gate.require, looks.number)
     manifest = _manifest(store, served, learned)
     before_it = store.find(manifest)
     if before_it is not None and verdict.accepted and not _makes_room(store, before_it):
@@ -116,7 +115,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     }
     content = report(verdict, {"own": after}, {"own": before}, about)
     scored = manifest.model_copy(update={"scores": short({"own": after})})
-    return publish_judged(store, active, store.folder(active), scored, verdict, content)
+    return publish(store, active, store.folder(active), scored, verdict, content)
 
 
 def sides(gathered: Gathered, config: Config) -> tuple[dict[str, Collection], dict[str, Collection]]:
