@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
@@ -82,10 +82,12 @@ class Objective:
 
     weight: Weight = field(default=1.0, kw_only=True)  # of its loss in the sum
     reads: ClassVar[frozenset[str]] = frozenset()  # of `hidden`, `aside`: what it needs beside z
+    module: ClassVar[Any] = None  # made of Materials, where there are weights of its own
 
-    def build(self, _materials: Materials) -> nn.Module:
+    def build(self, materials: Materials) -> nn.Module:
         """A module from Reps to the mean over the batch, a float32 scalar; with weights, if it has any."""
-        return Weightless(self)
+        made: nn.Module = self.module(materials) if self.module else Weightless(self)
+        return made
 
     def loss(self, reps: Reps) -> Tensor:
         """The answer of that module, where it has no weights."""
@@ -98,14 +100,7 @@ class Weightless(nn.Module):
         self.forward = objective.loss
 
 
-def info_nce(
-    query_NP: Tensor,
-    key_MP: Tensor,
-    *,
-    tau: float,
-    same_NM: Tensor | None = None,
-    bonus_NM: Tensor | None = None,
-) -> Tensor:
+def info_nce(query_NP: Tensor, key_MP: Tensor, *, tau: float, same_NM: Tensor, bonus_NM: Tensor) -> Tensor:
     """The mean over n of log( Σ_m exp(cos(q_n, k_m)/τ) / exp(cos(q_n, k_n)/τ) ): SimCSE, equations 1 and 5.
 
     The key of query n is n; the other keys are its negatives, except where same_NM is true. bonus_NM is added
@@ -113,11 +108,7 @@ def info_nce(
     """
     with torch.autocast(query_NP.device.type, enabled=False):
         query_NP, key_MP = F.normalize(query_NP.float(), dim=-1), F.normalize(key_MP.float(), dim=-1)
-        scores_NM = query_NP @ key_MP.T / tau
-        if bonus_NM is not None:
-            scores_NM = scores_NM + bonus_NM
-        if same_NM is not None:
-            scores_NM = scores_NM.masked_fill(same_NM, -torch.inf)
+        scores_NM = (query_NP @ key_MP.T / tau + bonus_NM).masked_fill(same_NM, -torch.inf)
         return F.cross_entropy(scores_NM, torch.arange(len(query_NP), device=query_NP.device))
 
 
@@ -171,7 +162,7 @@ class InfoNCE(Objective):
         return info_nce(reps.z[:, 0], keys_MP, tau=self.tau, same_NM=same_NM, bonus_NM=bonus_NM)
 
 
-def nt_xent(anchor_NP: Tensor, positive_NP: Tensor, *, tau: float, same_NN: Tensor | None = None) -> Tensor:
+def nt_xent(anchor_NP: Tensor, positive_NP: Tensor, *, tau: float, same_NN: Tensor) -> Tensor:
     """Chen et al. 2020 (SimCLR): over all 2N rows, each with 2(N - 1) negatives, both directions.
 
     Where same_NN is true, two texts are no negatives of each other.
@@ -179,10 +170,9 @@ def nt_xent(anchor_NP: Tensor, positive_NP: Tensor, *, tau: float, same_NN: Tens
     with torch.autocast(anchor_NP.device.type, enabled=False):
         z_MP = F.normalize(torch.cat([anchor_NP, positive_NP]).float(), dim=-1)
         M = len(z_MP)
-        left_out_MM = own_MM = torch.eye(M, dtype=torch.bool, device=z_MP.device)
-        if same_NN is not None:
-            positive_MM = own_MM.roll(M // 2, 1)  # row n's is n + N, and back
-            left_out_MM = own_MM | (same_NN.repeat(2, 2) & ~positive_MM)
+        own_MM = torch.eye(M, dtype=torch.bool, device=z_MP.device)
+        positive_MM = own_MM.roll(M // 2, 1)  # row n's is n + N, and back
+        left_out_MM = own_MM | (same_NN.repeat(2, 2) & ~positive_MM)
         scores_MM = (z_MP @ z_MP.T / tau).masked_fill(left_out_MM, -torch.inf)
         return F.cross_entropy(scores_MM, torch.arange(M, device=z_MP.device).roll(M // 2))
 

@@ -30,6 +30,7 @@ from training.methods.objectives import (
 TEXTS = torch.tensor(
     [[1, 11, 12], [2, 12, 3], [3, 13, 13], [1, 14, 21], [5, 12, 5], [6, 15, 22], [7, 16, 23], [8, 17, 15]]
 )
+NONE = torch.zeros(1)  # of the candidates
 DISTINCT = torch.arange(24).reshape(8, 3)
 
 
@@ -83,7 +84,9 @@ def test_info_nce_is_the_loss_worked_out_by_hand() -> None:
         -math.log(math.exp(2 * half) / (1 + math.exp(2 * half) + 1)),
         -math.log(math.exp(-2) / (1 + 1 + math.exp(-2))),
     ]
-    assert info_nce(queries, keys, tau=0.5).item() == pytest.approx(sum(rows) / 3, abs=1e-6)
+    assert info_nce(queries, keys, tau=0.5, same_NM=NONE.bool(), bonus_NM=NONE).item() == pytest.approx(
+        sum(rows) / 3, abs=1e-6
+    )
 
 
 def test_info_nce_agrees_with_numpy() -> None:
@@ -91,7 +94,8 @@ def test_info_nce_agrees_with_numpy() -> None:
     q, k = generator.normal(size=(2, 7, 5))
     scores = (q / np.linalg.norm(q, axis=1)[:, None]) @ (k / np.linalg.norm(k, axis=1)[:, None]).T / 0.05
     expected = np.mean(np.log(np.exp(scores).sum(1)) - np.diag(scores))
-    assert info_nce(torch.tensor(q), torch.tensor(k), tau=0.05).item() == pytest.approx(expected, rel=1e-5)
+    found = info_nce(torch.tensor(q), torch.tensor(k), tau=0.05, same_NM=NONE.bool(), bonus_NM=NONE)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("texts", [TEXTS, DISTINCT], ids=["equal texts", "distinct"])
@@ -163,7 +167,9 @@ def nt_xent_by_loops(anchors: Tensor, positives: Tensor, tau: float) -> float:
 
 def test_nt_xent_goes_over_all_rows_in_both_directions() -> None:
     a, p = vectors(2, 6, 5)
-    assert nt_xent(a, p, tau=0.2).item() == pytest.approx(nt_xent_by_loops(a, p, 0.2), rel=1e-5)
+    assert nt_xent(a, p, tau=0.2, same_NN=torch.zeros(6, 6).bool()).item() == pytest.approx(
+        nt_xent_by_loops(a, p, 0.2), rel=1e-5
+    )
 
 
 def test_positives_are_averaged_before_they_are_brought_to_length_1() -> None:
