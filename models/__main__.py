@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from models.errors import InUse, ModelError, UnknownVersion, not_installed
@@ -22,7 +23,7 @@ try:
     from models import cpus
     from models.graph.head import POOLINGS
     from models.publishing.default import publish_named
-    from models.publishing.importing import opener
+    from models.publishing.importing import open_asked
     from models.publishing.listing import listed, table
     from models.publishing.proof import check_golden
     from models.seal import read_manifest
@@ -152,7 +153,7 @@ def _import(store: Store, options: argparse.Namespace) -> None:
             "`default` brings its own pooling, length and prompts. Leave --pooling, --max-length and "
             "--prompt out, or name a folder."
         )
-    manifest = publish_named(store, options.source, options.name, step_to_stderr, opener(asked))
+    manifest = publish_named(store, options.source, options.name, step_to_stderr, partial(open_asked, asked))
     print(f"{manifest.version} {'was published before' if manifest.version in known else 'published'}")
 
 

@@ -68,8 +68,7 @@ class _Passages:
 
     def best(self, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
         """(passages,) -> (texts,)"""
-        best: NDArray[np.float32] = np.maximum.reduceat(cosines, self.starts[:-1])
-        return best
+        return np.maximum.reduceat(cosines, self.starts[:-1])
 
     def nearest(self, text: int, query: Vectors) -> tuple[float, str]:
         """The cosine of a text's best passage, and the passage."""

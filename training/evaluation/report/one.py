@@ -59,7 +59,11 @@ def pictures(models: Mapping[str, Sequence[Scores]], courses: Sequence[Course]) 
     if marks:
         found["plane.svg"] = plane(marks)
     spectrums = [(name, each["spectrum"]) for name, seeds in shapes.items() for each in seeds]
-    if curves := [Curve(name, points) for name, values in spectrums if (points := _above_zero(values))]:
+    if curves := [
+        Curve(name, points)
+        for name, values in spectrums
+        if (points := [place for place in enumerate(values, 1) if place[1] > 0])
+    ]:
         found["spectrum.svg"] = spectra(curves)
     counts = {
         name: _together([each["histogram"] for each in seeds]) for name, seeds in shapes.items() if seeds
@@ -138,10 +142,6 @@ def _tables(scores: Scores) -> Iterator[str]:
         yield f"## {section.title}"
         yield table(section.header, section.rows, section.words)
         yield listed(section.notes)
-
-
-def _above_zero(spectrum: Sequence[float]) -> list[tuple[float, float]]:
-    return [(place, value) for place, value in enumerate(spectrum, 1) if value > 0]
 
 
 def _together(histograms: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:

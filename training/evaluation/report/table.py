@@ -16,8 +16,8 @@ COLUMNS = ("spearman_all", "spearman_mean", "spearman_wmean", "pearson_all")
 SEARCH = {
     "nDCG@10": "ndcg10",
     "recall@1": "recall1",
-    "@10": "recall10",
-    "@100": "recall100",
+    "recall@10": "recall10",
+    "recall@100": "recall100",
     "MRR@10": "mrr10",
     "MAP@100": "map100",
 }
@@ -92,8 +92,7 @@ def sections(scores: Mapping[str, Any]) -> Iterator[Section]:
             searches += [(name, *_found(figures), *counted)]
             modes = [mode for mode in MODES if figures.get(mode)]  # dense ones stand before them
             searches += [(f"{name}, {mode}", *_found(figures[mode]), "", "", "") for mode in modes]
-        heads = (f"recall{head}" if head[0] == "@" else head for head in SEARCH)
-        yield Section("Search", ("", *heads, "queries", "documents", "remarks"), searches)
+        yield Section("Search", ("", *SEARCH, "queries", "documents", "remarks"), searches)
     if "transfer" in scores:
         yield _transfer(scores["transfer"], scores["transfer_mean"])
     if "clustering" in scores:
