@@ -13,7 +13,7 @@ import argparse
 import csv
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from training.evaluation.report.table import title
 from training.evaluation.retrieval import collections, judge_all, load, search
 from training.evaluation.scorable import open_scorable
 from training.evaluation.sts import spearman
-from training.evaluation.suites import score
+from training.evaluation.suites import check_suites, score
 
 LEVEL = 0.95
 _SUITES = ("sts", "retrieval")
@@ -74,9 +74,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    suites = [name.strip() for name in options.suite.split(",") if name.strip()]
-    if not suites or not set(suites) <= set(_SUITES):
-        raise TrainingError(f"--suite is {options.suite!r}, and takes {' and '.join(_SUITES)}.")
+    suites = check_suites(options.suite.split(","), _SUITES)
     data = data_folder(options.data)
     file = target(options.csv) if options.csv else None
     before, after = (measure(name, data, suites, step_to_stderr) for name in (options.before, options.after))
@@ -93,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def measure(name: str, data: Path, suites: list[str], say: Say) -> Measured:
+def measure(name: str, data: Path, suites: Sequence[str], say: Say) -> Measured:
     """Raise TrainingError when there is no such model, or none of the sets."""
     found = Measured({}, {})
     with open_scorable(name, os.environ, say) as model:
