@@ -59,7 +59,9 @@ class Collection(NamedTuple):
             relevant = {query: self.relevant[query] for query in asked}
             yield (
                 part,
-                self._replace(documents=documents[part], queries=asked, relevant=relevant, within=None),
+                self._replace(
+                    documents=documents.get(part, {}), queries=asked, relevant=relevant, within=None
+                ),
             )
 
 
@@ -125,13 +127,14 @@ def search(
     as BEIR does. learned: the weight and the passages of each part.
     """
     lists: dict[Mode, dict[str, list[str]]] = {mode: {} for mode in MODES}
-    undefined = 0
+    encoded = encode_queries(list(collection.queries.values()))
+    rows = {query: row for row, query in enumerate(collection.queries)}
+    undefined = int(np.isnan(directions(encoded)).any(axis=1).sum())
     for name, part in collection.parts():
         ids = sorted(part.documents, reverse=True)
         some = [part.documents[id] for id in ids]
         queries = list(part.queries.values())
-        vectors = encode_queries(queries)
-        undefined += int(np.isnan(directions(vectors)).any(axis=1).sum())
+        vectors = encoded[[rows[query] for query in part.queries]]
         of_part = learned.get(name)
         passages = passages_of(some, split, encode_documents, learned_tokens(of_part))
         undefined += int((~passages.vectors.any(axis=1)).sum())

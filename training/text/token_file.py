@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.files.fsync import replace_bytes, replaced
+from models.files.fsync import replace_bytes, sync
 from models.tokens.tokenizer import Tokenizer
 from training.text.tokens import Tokens, spans_of
 
@@ -65,10 +65,11 @@ def clear(folder: Path) -> None:
 
 def _write(folder: Path, chunks: Iterator[tuple[NDArray[Any], list[int]]]) -> None:
     sizes: list[list[int]] = []
-    with replaced(folder / IDS) as stream:
+    with (folder / IDS).open("wb") as stream:
         for ids, lengths in chunks:
             stream.write(ids.tobytes())
             sizes.append(lengths)
+    sync(folder / IDS)
     replace_bytes(folder / STARTS, _starts(sizes).numpy().tobytes())
 
 
