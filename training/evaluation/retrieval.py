@@ -45,24 +45,18 @@ class Collection(NamedTuple):
     within: Mapping[str, str] | None = None
 
     def parts(self) -> Iterator[tuple[str, Collection]]:
-        """Each part that has queries, by its name, with that part's documents alone."""
-        if self.within is None:
-            yield DEFAULT, self
-            return
+        """Each part that has queries, judged or not, by its name, with that part's documents alone."""
+        within = self.within or {}
         documents: dict[str, dict[str, Content]] = {}
         for id, content in self.documents.items():
-            documents.setdefault(self.within[id], {})[id] = content
+            documents.setdefault(within.get(id, DEFAULT), {})[id] = content
         queries: dict[str, dict[str, str]] = {}
         for id, text in self.queries.items():
-            queries.setdefault(self.within[id], {})[id] = text
+            queries.setdefault(within.get(id, DEFAULT), {})[id] = text
         for part, asked in sorted(queries.items()):
-            relevant = {query: self.relevant[query] for query in asked}
-            yield (
-                part,
-                self._replace(
-                    documents=documents.get(part, {}), queries=asked, relevant=relevant, within=None
-                ),
-            )
+            found = documents.get(part, {})
+            relevant = {query: self.relevant[query] for query in asked if query in self.relevant}
+            yield part, self._replace(documents=found, queries=asked, relevant=relevant, within=None)
 
 
 def collections(data: Path) -> dict[str, Path]:
