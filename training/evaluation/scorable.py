@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,7 +62,7 @@ def open_scorable(
             raise TrainingError(
                 f"{name} has a precision of its own (SIMILE_PRECISION): leave out --precision."
             )
-        with Server(name) as server:
+        with closing(Server(name)) as server:
             queries, documents = server.behind("query"), server.behind("document", "passage")
             # A server says nothing of its tokens, so nobody can split as it does.
             yield Scorable(

@@ -11,9 +11,9 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
-from torch import Tensor, nn
+from torch import Tensor
 
-from training.methods.objectives import Materials, Objective, Reps
+from training.methods.objectives import Objective, Reps
 from training.methods.ranges import AboveZero
 
 
@@ -29,17 +29,6 @@ def kl_teacher(query_NP: Tensor, documents_NMP: Tensor, scores_NM: Tensor, *, ta
         return F.kl_div(student_NM, teacher_NM, reduction="batchmean", log_target=True)
 
 
-class KlTeacherModule(nn.Module):
-    def __init__(self, tau: float) -> None:
-        super().__init__()
-        self.tau = tau
-
-    def forward(self, reps: Reps) -> Tensor:
-        if reps.labels is None:
-            raise ValueError("kl_teacher needs a source with scores")
-        return kl_teacher(reps.z[:, 0], reps.z[:, 1:], reps.labels, tau=self.tau)
-
-
 @dataclass(frozen=True)
 class KlTeacher(Objective):
     """From the first view to the others, by the scores of its row (Hinton et al. 2015, over a list)."""
@@ -47,5 +36,5 @@ class KlTeacher(Objective):
     tau: AboveZero
     name: Literal["kl_teacher"] = "kl_teacher"
 
-    def build(self, _materials: Materials) -> nn.Module:
-        return KlTeacherModule(self.tau)
+    def loss(self, reps: Reps) -> Tensor:
+        return kl_teacher(reps.z[:, 0], reps.z[:, 1:], reps.known, tau=self.tau)
