@@ -12,7 +12,7 @@ from service.api.body import parameters, read_body, validated
 from service.api.collections import existing
 from service.api.contract import Role, describe
 from service.api.event_in import EventIn, complete, event_of
-from service.api.inference import check_count, runtime_of
+from service.api.inference import check_count
 from service.api.json_schemas import Count
 from service.api.responses import json_response
 from service.api.selected import (
@@ -30,6 +30,7 @@ from service.api.selected import (
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, ServiceError, Storage
 from service.http.routing import Direct
+from service.runtime.runtime import runtime_of
 from service.store.values import Event, EventLimits
 
 router = APIRouter(prefix="/events", route_class=Direct, tags=["events"])

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from service.api.body import parameters, read_body, validated
 from service.api.collections import existing
 from service.api.contract import Role, describe
-from service.api.inference import check_count, runtime_of
+from service.api.inference import check_count
 from service.api.json_schemas import MAX_ID_CHARACTERS, TEXT, Count
 from service.api.responses import json_response
 from service.api.selected import (
@@ -27,6 +27,7 @@ from service.api.selected import (
 from service.auth.audit import audit
 from service.errors import Conflict, Empty, NotFound, ServiceError, Storage, Validation, release_frames
 from service.http.routing import Direct
+from service.runtime.runtime import runtime_of
 from service.store.values import MAX_QUERY_CHARACTERS, Judgement, Limits
 
 router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])

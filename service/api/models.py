@@ -19,13 +19,12 @@ from models.seal import read_manifest
 from models.store import Kind, Store
 from service.api.body import parameters
 from service.api.contract import Role, describe
-from service.api.inference import runtime_of
 from service.api.responses import json_response
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
 from service.http.routing import Direct
 from service.lifecycle.states import as_state
-from service.runtime.runtime import Runtime
+from service.runtime.runtime import Runtime, runtime_of
 
 MOST_SECONDS = 86_400  # that a version is kept
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")

@@ -188,7 +188,8 @@ class Controller:
             Conflict: another version is on its way to live.
 
         """
-        self._kept.ask(version, seconds, self.swap)
+        swap = self.swap
+        self._kept.ask(version, seconds, None if swap is None or swap.kept else swap.version)
         self.poke()
         return any(other.version == version and other.is_complete for other in self._corpus.live.generations)
 
