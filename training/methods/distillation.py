@@ -1,13 +1,18 @@
-"""Distillation: a query's documents become as near to it as a teacher's scores say.
+"""Distillation: to a teacher's scores, or to its vectors.
 
-The teacher is not asked here: its scores stand in the rows (mining/teacher.py).
+    kl_teacher      a query's documents become as near to it as the scores of its row say (mining/teacher.py)
+    vector_mse      a text's vector becomes the teacher's
+    similarity_kl   a text becomes as near to the others of the batch as it is in the teacher's space
+
+The teacher is not asked here: its scores stand in the rows, and its vectors were computed before
+(runs/teacher.py).
 """
 
 # ruff: noqa: N803, N806  shapes live in names
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
@@ -49,3 +54,85 @@ class KlTeacher(Objective):
 
     def build(self, _materials: Materials) -> nn.Module:
         return KlTeacherModule(self.tau)
+
+
+def vector_mse(z_NP: Tensor, teacher_NP: Tensor) -> Tensor:
+    """The mean over n of |z_n - t_n|², both of length 1: Reimers and Gurevych 2020, equation 1.
+
+    It is 2 - 2 cos, so its gradient is the cosine's. Theirs is the mean over the components as well: P times
+    smaller.
+    """
+    with torch.autocast(z_NP.device.type, enabled=False):
+        z_NP, teacher_NP = (F.normalize(x.float(), dim=-1) for x in (z_NP, teacher_NP))
+        return (z_NP - teacher_NP).square().sum(-1).mean()
+
+
+def similarity_kl(z_NP: Tensor, teacher_NP: Tensor, same_NN: Tensor, *, tau: float) -> Tensor:
+    """The mean over n of KL(softmax(cos(t_n, t_m) / τ) ‖ softmax(cos(z_n, z_m) / τ)).
+
+    same_NN: which m are no other texts than n; they are left out, and so is a text without any other. Fang et
+    al. 2021 (SEED), equation 3, with the batch for their queue and one τ for both sides.
+    """
+    with torch.autocast(z_NP.device.type, enabled=False):
+        logs_NN = []
+        kept_N = ~same_NN.all(1)
+        for x_NP in (z_NP, teacher_NP):
+            unit_NP = F.normalize(x_NP.float(), dim=-1)
+            scores_NN = (unit_NP @ unit_NP.T / tau).masked_fill(same_NN, -torch.inf)[kept_N]
+            logs_NN.append(scores_NN.log_softmax(-1).masked_fill(same_NN[kept_N], 0.0))
+        student_NN, teacher_NN = logs_NN
+        left_NN = teacher_NN.exp().masked_fill(same_NN[kept_N], 0.0) * (teacher_NN - student_NN)
+        return left_NN.sum() / kept_N.sum().clamp(min=1)
+
+
+class _Taught(nn.Module):
+    """The teacher's vectors are no part of a checkpoint: the run's folder keeps them."""
+
+    def __init__(self, materials: Materials) -> None:
+        super().__init__()
+        if materials.taught is None:
+            raise ValueError("the objective needs a teacher's vectors")
+        self._taught = materials.taught
+
+    def of(self, reps: Reps) -> Tensor:
+        """The teacher's vectors of the batch, (N, P)."""
+        texts = reps.texts[:, 0]
+        return self._taught[texts.to(self._taught.device)].to(texts.device)
+
+
+class VectorMseModule(_Taught):
+    def forward(self, reps: Reps) -> Tensor:
+        return vector_mse(reps.z[:, 0], self.of(reps))
+
+
+@dataclass(frozen=True)
+class VectorMse(Objective):
+    """The base's vectors, by a student (model/student.py)."""
+
+    name: Literal["vector_mse"] = "vector_mse"
+    reads: ClassVar[frozenset[str]] = frozenset({"teacher"})
+
+    def build(self, materials: Materials) -> nn.Module:
+        return VectorMseModule(materials)
+
+
+class SimilarityKlModule(_Taught):
+    def __init__(self, materials: Materials, tau: float) -> None:
+        super().__init__(materials)
+        self.tau = tau
+
+    def forward(self, reps: Reps) -> Tensor:
+        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
+        return similarity_kl(reps.z[:, 0], self.of(reps), same_NN, tau=self.tau)
+
+
+@dataclass(frozen=True)
+class SimilarityKl(Objective):
+    """The base's similarities within a batch, by a student."""
+
+    tau: AboveZero
+    name: Literal["similarity_kl"] = "similarity_kl"
+    reads: ClassVar[frozenset[str]] = frozenset({"teacher"})
+
+    def build(self, materials: Materials) -> nn.Module:
+        return SimilarityKlModule(materials, self.tau)

@@ -67,6 +67,7 @@ class Materials(NamedTuple):
     lexicon: Lexicon
     width: int  # P
     generator: torch.Generator
+    taught: Tensor | None = None  # (texts, P): a teacher's vectors, of texts by their numbers
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Objective:
     """Numbers of an objective, as a recipe writes them."""
 
     weight: Weight = field(default=1.0, kw_only=True)  # of its loss in the sum
-    reads: ClassVar[frozenset[str]] = frozenset()  # of `hidden`, `aside`: what it needs beside z
+    reads: ClassVar[frozenset[str]] = frozenset()  # of `hidden`, `aside`, `teacher`: what it needs beside z
 
     def build(self, materials: Materials) -> nn.Module:
         """A module from Reps to the mean over the batch, a float32 scalar; with weights, if it has any."""

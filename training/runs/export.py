@@ -71,7 +71,7 @@ def export_run(
 
 def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:
     """The lineage in the manifest: where the weights came from."""
-    kept = ("method", "recipe", "corpus", "texts", "seed", "precision", "code", "stages")
+    kept = ("method", "recipe", "corpus", "texts", "seed", "precision", "code", "stages", "teacher")
     finished = run["finished"]
     share = {"share": finished["share"]} if step == "best" and "share" in finished else {}
     return (
