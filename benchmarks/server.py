@@ -26,15 +26,20 @@ class Server:
     """The service on `data_dir`, with the vector cache off; up between `with` and its end.
 
     `program` is the folder that `python -m service` runs in: this project, or a changed copy of it.
-    `settings` are SIMILE_ variables beyond those that say where it is.
+    `settings` are variables beyond those that say where it is. `module` starts it.
     """
 
     def __init__(
-        self, data_dir: Path, program: Path = PROJECT, settings: Mapping[str, str] | None = None
+        self,
+        data_dir: Path,
+        program: Path = PROJECT,
+        settings: Mapping[str, str] | None = None,
+        module: str = "service",
     ) -> None:
         self._data_dir = data_dir
         self._program = program
         self._settings = dict(settings or {})
+        self._module = module
         self.port = free_port()
         self.ready_seconds = 0.0
 
@@ -48,7 +53,7 @@ class Server:
             **self._settings,
         }
         self._data_dir.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "service"]
+        command = [sys.executable, "-m", self._module]
         self._process = Process("The service", command, env=environment, cwd=self._program)
         self.ready_seconds = self._process.wait_for(f"http://127.0.0.1:{self.port}/ready", READY_SECONDS)
         return self

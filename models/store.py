@@ -153,6 +153,13 @@ class Store:
         known = asked.version == version and asked.kind in get_args(Kind) and isinstance(asked.id, str)
         return asked if known else DesiredVersion(version, "want", "")
 
+    def asked_at(self) -> float:
+        """The Unix time at which `desired` was asked for; 0 where nothing is."""
+        try:
+            return (self.root / "wanted").stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
     def prune(self, version: str) -> None:
         """Delete a version. Raise UnknownVersion, or InUse when something still needs it."""
         with self._locked():  # or it could be wanted between the look and the rename

@@ -20,7 +20,7 @@ from models.words.commands import Parser, add_version
 try:
     from service.auth.keys import KeysError
     from service.cli import installed, keys
-    from service.cli.commands import backup, check_data, export, import_files, map_documents, restore
+    from service.cli.commands import backup, check_data, copy, export, import_files, map_documents, restore
     from service.errors import CommandError, StartupError
     from service.observability import logs
     from service.settings import PREFIX, Settings, read
@@ -73,6 +73,9 @@ def parser() -> argparse.ArgumentParser:
     export.describe(commands.add_parser("export", help="documents as JSON lines"))
     backup.describe(commands.add_parser("backup", help="the whole store, while the service runs"))
     restore.describe(commands.add_parser("restore", help="a backup into a data directory that nobody uses"))
+    copy.describe(
+        commands.add_parser("copy", help="the whole store, from a data directory to PostgreSQL, or back")
+    )
     map_documents.describe(
         commands.add_parser("map", help="places of the documents in the plane, for the page's map")
     )
@@ -94,11 +97,14 @@ def run(arguments: argparse.Namespace) -> str:
         return alone[command](arguments)
     installed.refuse_clashes()
     settings = read()
+    offline: dict[str | None, Callable[[argparse.Namespace, Settings], str]]
     offline = {"backup": backup.run, "restore": restore.run, "map": map_documents.run}
-    if command in offline:
-        return offline[command](arguments, settings)
-    if command == "check" and arguments.data:
-        return check_data.run(settings)
+    checks_data = command == "check" and arguments.data
+    if command in offline or checks_data:
+        _refuse_database(command, arguments, settings)
+        return check_data.run(settings) if checks_data else offline[command](arguments, settings)
+    if command == "copy":
+        return copy.run(arguments, settings)
     # The application and its runtimes take half a second to import, which no other command needs.
     from service import server  # noqa: PLC0415
     from service.cli import check  # noqa: PLC0415
@@ -110,6 +116,18 @@ def run(arguments: argparse.Namespace) -> str:
         return check.report(settings)
     server.serve(settings)
     return ""
+
+
+def _refuse_database(command: str | None, arguments: argparse.Namespace, settings: Settings) -> None:
+    """Refuse what reads a data directory's files where the documents are in a database."""
+    instead: dict[str | None, str] = {
+        "backup": "back it up with pg_dump, or copy it into a data directory with `copy --from`",
+        "restore": "restore it with pg_restore, or restore a data directory (--data-dir) and `copy --to` it",
+        "map": "copy it into a data directory with `copy --from`, and name that with --data-dir",
+        "check": "PostgreSQL checks its pages itself; `copy --from` reads all documents and vectors",
+    }
+    if settings.database is not None and getattr(arguments, "data_dir", None) is None:
+        raise CommandError(f"The documents are in the database of SIMILE_DATABASE: {instead[command]}.")
 
 
 if __name__ == "__main__":

@@ -9,25 +9,59 @@ and uses it for everything, so a query's vector and the vectors it is compared w
 model. Who uses a generation does not own its life: the last borrower of a retired one closes it.
 """
 
+import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from models.encoder import Encoder
 from models.manifest import Manifest
 from service import memory
-from service.errors import Conflict
+from service.errors import Conflict, Unhealthy
 from service.index.gpu import GpuThread
 from service.index.index_set import Indexes
 from service.index.ivf_snapshots import Origin
+from service.index.stored import Size, StoredIndexes
 from service.store.values import Changes
 
 
 def _nothing(_: Encoder) -> None:
     """Ignore a closed generation."""
+
+
+FOLLOW_SECONDS, LOOK_SECONDS = 5.0, 0.005  # that a version which went live elsewhere takes to go live here
+
+
+def _never() -> None:
+    """Say that this process knows what is live."""
+
+
+AnyIndexes: TypeAlias = Indexes | StoredIndexes
+IndexesOf: TypeAlias = Callable[[int, Encoder], AnyIndexes]
+
+
+def in_memory(snapshots: Path | None = None, owner: GpuThread | None = None) -> IndexesOf:
+    """Indexes in this process.
+
+    snapshots: the folder where what takes long to make of them is kept. owner: of the GPU where they are
+    searched when they are large.
+    """
+
+    def made(number: int, encoder: Encoder) -> Indexes:
+        origin = Origin(number, encoder.fingerprint, encoder.dimension)
+        return Indexes(encoder.dimension, snapshots, origin, owner)
+
+    return made
+
+
+def in_store(size: Size) -> IndexesOf:
+    """Vectors that are searched in the store. size: documents and rows of a generation."""
+    return lambda number, encoder: StoredIndexes(number, encoder.dimension, size)
 
 
 class Retired(Exception):
@@ -37,18 +71,12 @@ class Retired(Exception):
 class Generation:
     """A model version and its index. `number` names its vectors in the document store."""
 
-    def __init__(
-        self, number: int, encoder: Encoder, snapshots: Path | None = None, owner: GpuThread | None = None
-    ) -> None:
-        """snapshots: the folder where what takes long to make of its indexes is kept.
-
-        owner: of the GPU where they are searched when they are large.
-        """
+    def __init__(self, number: int, encoder: Encoder, made: IndexesOf) -> None:
+        """made: makes its indexes."""
         self.number = number
         self.encoder = encoder
-        self._place = (snapshots, owner)
-        origin = Origin(number, encoder.fingerprint, encoder.dimension)
-        self.indexes = Indexes(encoder.dimension, snapshots, origin, owner)
+        self._made = made
+        self.indexes = made(number, encoder)
         self.is_loaded = False  # the indexes hold every stored vector of it, and nothing else
         self.is_complete = False  # the indexes hold every stored document
         self.missing = 0  # stored documents that they do not hold, as far as known
@@ -63,7 +91,7 @@ class Generation:
 
     def another(self, number: int, encoder: Encoder) -> "Generation":
         """A generation whose indexes are kept and searched where those of this one are."""
-        return Generation(number, encoder, *self._place)
+        return Generation(number, encoder, self._made)
 
     @property
     def manifest(self) -> Manifest:
@@ -135,6 +163,7 @@ class Live:
         generation.on_close = self._on_close = on_close
         self._generations: tuple[Generation, ...] = (generation,)
         self._changing = threading.Lock()
+        self.lost: Callable[[], str | None] = _never  # why another version may be live, elsewhere
 
     @property
     def generation(self) -> Generation:
@@ -182,13 +211,32 @@ class Live:
 
         Raises:
             Conflict: `version` is neither in service nor kept.
+            Unhealthy: what is in service is not known here.
 
         """
+        if version is None and (reason := self.lost()):
+            raise Unhealthy(reason, retry_after_seconds=2)
         generation = self._enter_live() if version is None else self._enter_version(version)
         try:
             yield generation
         finally:
             generation._leave()  # noqa: SLF001
+
+    async def left(self, generation: Generation) -> None:
+        """Wait until another generation is in service here, as it is elsewhere already.
+
+        Raises:
+            Unhealthy: that takes too long.
+
+        """
+        deadline = time.monotonic() + FOLLOW_SECONDS
+        while self.generation is generation:
+            if time.monotonic() > deadline:
+                raise Unhealthy(
+                    "Another version went live, and this replica does not have it yet. Send again.",
+                    retry_after_seconds=1,
+                )
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _enter_live(self) -> Generation:
         while not (generation := self.generation)._enter():  # noqa: SLF001  retired between the two: look again

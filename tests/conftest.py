@@ -28,11 +28,32 @@ from models import cpus
 from models.publishing.default import publish_default, wheel_path
 from models.publishing.publish import publish
 from models.store import Store
+from tests import postgres
 from tests.service.busy_host import BUSY
 from tests.tiny import tiny_source as make_tiny_source
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # its name; None in a run of one process
 MOST_WORKERS = 4
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_text = "where services of tests keep their documents (default: sqlite)"
+    parser.addoption("--store", choices=["sqlite", "postgres"], default="sqlite", help=help_text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    postgres.chosen = config.getoption("--store") == "postgres"
+
+
+def pytest_unconfigure() -> None:
+    postgres.stop()
+
+
+@pytest.hookimpl(tryfirst=True)  # before its fixtures
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    mark = item.get_closest_marker("sqlite")
+    if postgres.chosen and mark is not None:
+        pytest.skip(f"is about SQLite: {mark.args[0]}")
 
 
 @pytest.hookimpl(optionalhook=True)

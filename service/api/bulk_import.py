@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from service.corpus.corpus import Corpus, Stored
-from service.errors import Backend, Overloaded, ServiceError, Tokenizer, Unhealthy, Validation
+from service.errors import Backend, Overloaded, ServiceError, Timeout, Tokenizer, Unhealthy, Validation
 from service.http.body_budget import StreamedBody
 from service.lifecycle.builder import HARMLESS
 from service.store.values import Document
@@ -192,7 +192,7 @@ class Import:
         while True:
             try:
                 return await self._corpus.put(documents, self._collection)
-            except (Overloaded, Unhealthy):
+            except (Overloaded, Timeout, Unhealthy):
                 if self._stopping():
                     raise
             await asyncio.sleep(RETRY_SECONDS)

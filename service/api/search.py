@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import orjson
 from fastapi import APIRouter, Request
@@ -110,6 +110,7 @@ class SearchAnswers(BaseModel):
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
 
 
+_Answer: TypeAlias = tuple[list[bytes], dict[str, str], list[str]]  # hits, headers, search_ids
 _SEARCHES: dict[str, Any] = {"raises": (*EMBEDS, NotFound, Storage), "headers": TIMED}
 
 
@@ -126,15 +127,19 @@ async def search_one(request: Request) -> Response:
     where = where_of(runtime, asked.filter)
     collection = await existing(request, runtime)
     version = pinned(request, None, runtime)
-    with runtime.live.borrow(version) as generation:
+
+    async def ask(generation: Generation) -> tuple[_Answer, str]:
         search = asked.search(runtime.settings, generation, collection, where, shown, [query], passages=split)
-        hits, headers, ids = await _found(
-            runtime, generation, [query], asked, search, shown.one_list, started, kept=version is not None
-        )
+        kept = version is not None
+        return await _found(
+            runtime, generation, [query], asked, search, shown.one_list, started, kept=kept
+        ), search.mode
+
+    (hits, headers, ids), mode = await runtime.corpus.in_service(ask, version)
     found: dict[str, Any] = {"query": asked.q} if asked.id is None else {"id": asked.id}
     found |= {
         "model": headers[VERSION_HEADER],
-        "mode": search.mode,
+        "mode": mode,
         "took_ms": round((time.perf_counter() - started) * 1000, 3),
     }
     if ids:
@@ -156,12 +161,13 @@ async def search_many(request: Request) -> Response:
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else asked.model
     version = pinned(request, model, runtime)
-    with runtime.live.borrow(version) as generation:
+
+    async def ask(generation: Generation) -> _Answer:
         search = asked.search(
             runtime.settings, generation, collection, where, shown, queries, passages=asked.passages
         )
         _check_work(runtime, len(queries), search)
-        results, headers, ids = await _found(
+        return await _found(
             runtime,
             generation,
             queries,
@@ -172,6 +178,8 @@ async def search_many(request: Request) -> Response:
             kept=version is not None,
             model=asked.model,
         )
+
+    results, headers, ids = await runtime.corpus.in_service(ask, version)
     said = {"model": headers[VERSION_HEADER]} | ({"search_ids": ids} if ids else {})
     return JsonChunks([orjson.dumps(said)[:-1] + b',"results":', *results, b"}"], headers)
 
@@ -187,7 +195,7 @@ async def _found(
     *,
     kept: bool,
     model: str | None = None,
-) -> tuple[list[bytes], dict[str, str], list[str]]:
+) -> _Answer:
     """The hits as chunks of JSON, which `then` makes of them on the reading thread, headers and search_ids.
 
     Args:
@@ -211,7 +219,7 @@ async def _found(
     embedded, answer = await answered(runtime, generation, queries, asked, search.mode, model)
     try:
         chunks = await runtime.corpus.search(
-            generation, embedded, search, then if searches is None else noting
+            generation, embedded, search, then if searches is None else noting, kept=kept
         )
     except TooMuch as error:
         raise Validation(

@@ -7,7 +7,7 @@ generation for its whole life, so its query and the vectors it is compared with 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
 from service.corpus.search import Hits, Query, Search, find
-from service.errors import Conflict, Hung, ServiceError, Storage, Unhealthy
+from service.errors import Conflict, Hung, ServiceError, Storage, Timeout, Unhealthy
 from service.live import Generation, Live
 from service.observability.logs import safe_message
 from service.store.filters.predicate import Predicate
@@ -31,7 +31,9 @@ from service.store.values import (
     MAX_COLLECTIONS,
     Document,
     Embedding,
+    Moved,
     NeedsVectors,
+    Unembedded,
 )
 
 log = logging.getLogger(__name__)
@@ -109,6 +111,8 @@ class Corpus:
                     return Stored(put.truncated, put.sequence, tokens, live.version)
                 except NeedsVectors as error:  # changed by another write since, or a swap came
                     changed.update(error.positions)
+                    if error.live != live.number:
+                        await self.live.left(live)
                 finally:
                     for task in following:
                         task.cancel()
@@ -167,7 +171,7 @@ class Corpus:
         while done < len(revisions):
             try:
                 step = await self.store.delete_some(revisions[done : done + DELETE_DOCUMENTS], collection)
-            except (Storage, Unhealthy) as error:
+            except (Storage, Timeout, Unhealthy) as error:
                 said = f"{error.message} {deleted} of {len(revisions)} documents were deleted before that."
                 raise type(error)(said, headers=error.headers) from error
             done, deleted, number = done + step.done, deleted + step.deleted, step.sequence
@@ -188,6 +192,19 @@ class Corpus:
         """Embed nothing more."""
         self._encoder.close()
 
+    async def in_service(self, work: Callable[[Generation], Awaitable[T]], version: str | None) -> T:
+        """`work` with the generation in service; again with the next one where that went live elsewhere.
+
+        version: that one instead, where it is kept.
+        """
+        while True:
+            with self.live.borrow(version) as generation:
+                try:
+                    return await work(generation)
+                except Moved:
+                    pass
+            await self.live.left(generation)
+
     async def embed(
         self, generation: Generation, documents: Sequence[Content], collections: Sequence[str]
     ) -> list[Embedding]:
@@ -196,6 +213,15 @@ class Corpus:
         collections: of each of them.
         """
         return await self._encoder.embed(generation, documents, collections, self._lane(generation))
+
+    async def embed_last(
+        self, generation: Generation, documents: Mapping[int, Unembedded]
+    ) -> dict[int, Embedding]:
+        """Embed documents, by revision, before anything else: writes wait for it."""
+        contents = [document.content for document in documents.values()]
+        collections = [document.collection for document in documents.values()]
+        made = await self._encoder.embed(generation, contents, collections, Lane.INTERACTIVE)
+        return dict(zip(documents, made, strict=True))
 
     def _lane(self, generation: Generation) -> Lane:
         return Lane.BACKGROUND if generation is self.live.generation else Lane.CANDIDATE
@@ -243,17 +269,29 @@ class Corpus:
             )
 
     def search(
-        self, generation: Generation, queries: Sequence[Query], search: Search, then: Callable[[Hits], T]
+        self,
+        generation: Generation,
+        queries: Sequence[Query],
+        search: Search,
+        then: Callable[[Hits], T],
+        *,
+        kept: bool,
     ) -> Coroutine[Any, Any, T]:
         """`then` of each query's hits, made on the reading thread.
 
-        queries: their vectors were made with the encoder of `generation`.
+        Args:
+            generation: its encoder made the vectors of `queries`.
+            queries: what to look for.
+            search: how, and how many.
+            then: what to make of the hits.
+            kept: the generation need not be the one in service.
 
         Raises:
             TooMuch: they have more than `search.max_bytes` bytes together.
+            Moved: another generation is in service, by another process.
 
         """
-        work = partial(find, generation=generation, queries=queries, search=search, then=then)
+        work = partial(find, generation=generation, queries=queries, search=search, then=then, kept=kept)
         return self.store.search(work, heavy=search.is_heavy(len(queries)))
 
 

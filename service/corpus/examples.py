@@ -24,12 +24,13 @@ def read_examples() -> list[Document]:
     return [Document(row["id"], row["text"], json_of(row["metadata"])) for row in example_rows()]
 
 
-async def load_examples(corpus: Corpus) -> None:
-    """Store the corpus when this data directory was made for it and does not have it yet."""
+async def load_examples(corpus: Corpus) -> str:
+    """Store the corpus when this store was made for it and does not have it yet. Returns what was done."""
     if not await corpus.store.examples_wanted():
-        return
+        return "not wanted"
     examples = read_examples()
     for start in range(0, len(examples), STEP_DOCUMENTS):
         await corpus.put(examples[start : start + STEP_DOCUMENTS])
     await corpus.store.examples_loaded()
     log.info("Loaded %d example documents", len(examples))
+    return "loaded"

@@ -8,7 +8,6 @@ It runs on a reading thread (reader.py), in one reading transaction. Each rankin
 asked for before the next one is made, and between two of them other reads have their turn.
 """
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,22 +21,18 @@ from numpy.typing import NDArray
 from models.manifest import Mode
 from models.search.fusion import DENSE_WEIGHT, fuse
 from service.errors import Conflict, NotFound
-from service.index.index import Index
-from service.index.index_set import Indexes
-from service.index.view import View
+from service.index.moment import Moment
 from service.live import Generation
 from service.store.filters.predicate import Predicate
-from service.store.ids import Revisions, revisions_of
-from service.store.protocol import Snapshot
+from service.store.ids import revisions_of
+from service.store.protocol import Passing, Snapshot
 from service.store.turns import SLICE_SECONDS, pause
 from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record
 
-log = logging.getLogger(__name__)
 clock = time.perf_counter
 
 T = TypeVar("T")
 
-ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
 # What hybrid search takes of each ranking. The first thousand hits come from the same candidates, so that
 # pages of them fit together; a search that looks further gets the most that can be asked for.
 CANDIDATES, ALL_CANDIDATES = 1000, 11_000
@@ -122,16 +117,23 @@ def find(
     queries: Sequence[Query],
     search: Search,
     then: Callable[[Hits], T],
+    *,
+    kept: bool,
 ) -> T:
     """`then` of the hits of each query, best first, equal scores by id.
 
+    kept: the generation need not be the one in service.
+
     Raises:
+        Moved: another one is in service.
         TooMuch: they have more than `max_bytes` bytes together.
         NotFound: a document that is asked for by id is not there.
         Conflict: it has no vector, because the model fails on its text.
 
     """
-    moment = None if search.mode == "lexical" else begin(snapshot, generation.indexes, search.collection)
+    if search.mode != "lexical":
+        snapshot.require(generation.number, kept=kept)
+    moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
     queries, own = _resolved(snapshot, generation, queries, search.collection)
     allowed = None if search.where is None else snapshot.passing(search.where, search.collection)
     rankings = _rankings(snapshot, moment, queries, search, allowed)
@@ -141,7 +143,7 @@ def find(
     wanted = Counter(ranked.revision for page in pages for ranked in page)
     documents = snapshot.answered(wanted, search.max_bytes, search.columns)
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
-    split = moment is not None and moment.view.rows > moment.view.documents
+    split = moment is not None and moment.is_split
     places = snapshot.passages(generation.number, rows) if split else {}
     return then(
         [
@@ -176,31 +178,6 @@ def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
     return [ranking[at] for at in np.flatnonzero(scores >= least).tolist()]
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """An index, and what it was when a transaction began."""
-
-    index: Index
-    view: View
-
-
-def begin(snapshot: Snapshot, indexes: Indexes, collection: str) -> Moment:
-    """Bring a snapshot to the moment of a view of a collection's index, and return the view.
-
-    A commit and its step of the index are less than a millisecond apart, so the two meet at once or soon.
-    """
-    for _ in range(ATTEMPTS):
-        reached = indexes.sequence
-        index = indexes.of(collection)
-        view = index.view
-        if snapshot.sequence() == max(reached, view.sequence):
-            return Moment(index, view)
-        time.sleep(PAUSE_SECONDS)
-        snapshot.renew()
-    log.warning("A search found no moment at which index and store agree")
-    return Moment(index, index.view)
-
-
 def _resolved(
     snapshot: Snapshot, generation: Generation, queries: Sequence[Query], collection: str
 ) -> tuple[list[Query], list[int | None]]:
@@ -230,7 +207,7 @@ def _rankings(
     moment: Moment | None,
     queries: Sequence[Query],
     search: Search,
-    allowed: Revisions | None,
+    allowed: Passing | None,
 ) -> Iterator[list[Ranked]]:
     """The best documents of each query, as many as the hits need and all that tie with the last of them."""
     if moment is None:
@@ -253,7 +230,7 @@ def _rankings(
 
 
 def _dense(
-    moment: Moment, queries: Sequence[Query], depth: int, allowed: Revisions | None, *, heads_only: bool
+    moment: Moment, queries: Sequence[Query], depth: int, allowed: Passing | None, *, heads_only: bool
 ) -> Iterator[list[Ranked]]:
     """The ranking of each query, a few queries at a time."""
     most = max(1, min(TOGETHER, TOGETHER_CANDIDATES // depth))
@@ -263,7 +240,7 @@ def _dense(
             pause()
         vectors = np.array([query.vector for query in queries[start : start + together]])
         began, start = clock(), start + together
-        found = moment.index.search(vectors, depth, allowed, moment.view, heads_only=heads_only)
+        found = moment.search(vectors, depth, allowed, heads_only=heads_only)
         short = clock() - began < SLICE_SECONDS
         together = min(2 * together, most) if short else max(1, together // 2)
         for scores, names in found:
@@ -276,7 +253,7 @@ def _dense(
 
 
 def _lexical(
-    snapshot: Snapshot, query: Query, depth: int, allowed: Revisions | None, collection: str
+    snapshot: Snapshot, query: Query, depth: int, allowed: Passing | None, collection: str
 ) -> list[Ranked]:
     revisions, scores = snapshot.nearest_words(query.text, depth, allowed, collection)
     return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from service.index.gpu import GpuThread
 from service.index.index import Index
 from service.index.ivf_snapshots import IvfSnapshots, Origin
+from service.index.moment import IndexMoment, moment_of
 from service.store.ids import RowNames
+from service.store.protocol import Snapshot
 from service.store.values import DEFAULT_COLLECTION
 
 Added: TypeAlias = tuple[RowNames, NDArray[np.float32]]
@@ -101,6 +103,10 @@ class Indexes:
         self._sequence = max(sequence, self._sequence)
         for index in gone:
             index.close(wait=False)
+
+    def moment(self, snapshot: Snapshot, collection: str) -> IndexMoment:
+        """A collection's index at the moment of a snapshot, which may be brought to a later one for it."""
+        return moment_of(snapshot, self, collection)
 
     def load(self, collections: Iterable[str], read: Read, sequence: int) -> None:
         """All of them anew, at the moment `sequence`; the default collection is among them.

@@ -27,6 +27,8 @@ STEP_DOCUMENTS = 64
 STEP_BYTES = 16 << 20  # of their texts together, unless one has more
 LOAD_ROWS = 1024  # a write waits for one such step at most: 5 ms at 384 dimensions
 STORE_ROWS = 1024  # of one job; a document's passages stay together
+ELSEWHERE_SECONDS = 0.2  # between two looks at documents that other processes embed
+LAST_LOOKS = 3  # that find only what was just written, or others are at: a swap does the rest
 RECOUNT_SECONDS = 10.0  # documents written meanwhile are to be embedded too
 HARMLESS = Content("A short sentence.")
 
@@ -75,15 +77,12 @@ class Builder:
 
         """
         generation = self._generation
-        total, counted = 0, float("-inf")
+        total, counted, looks = 0, float("-inf"), 0
         while True:
-            if generation.retired:  # its index could not follow a write
-                raise Retired(generation.version)
-            if generation.fault is not None:
-                raise Hung(generation.fault)
+            self._check()
             if time.monotonic() - counted > RECOUNT_SECONDS:
                 total, counted = await self._store.count_all(), time.monotonic()
-            step, last, skipped = await self._store.next_lacking(
+            step, last, skipped, elsewhere, closing = await self._store.next_lacking(
                 generation.number, generation.complete_through, self._step(), STEP_BYTES
             )
             if self._paced_to is None:
@@ -93,9 +92,13 @@ class Builder:
             self.progress.tell(done, total)
             self._tell(done, total)
             generation.skipped, generation.missing = skipped, max(total - done, 0) + skipped
+            if closing and (not step or min(step) > self._paced_to):
+                looks += 1
+            if looks > LAST_LOOKS or not (step or elsewhere):
+                break
             if not step:
-                generation.complete_through, generation.missing = last, skipped
-                return
+                await asyncio.sleep(ELSEWHERE_SECONDS)
+                continue
             started = time.monotonic()
             lacking = {**step}
             while shared := await self._store.share_vectors(generation.number, [*lacking]):
@@ -106,6 +109,14 @@ class Builder:
             if self._throughput and min(step) <= self._paced_to:
                 await asyncio.sleep(max(0.0, len(step) / self._throughput - (time.monotonic() - started)))
             self.progress.worked(len(step), time.monotonic() - started)
+        generation.complete_through, generation.missing = last, skipped
+
+    def _check(self) -> None:
+        """Raise what ends the build."""
+        if self._generation.retired:  # its index could not follow a write
+            raise Retired(self._generation.version)
+        if self._generation.fault is not None:
+            raise Hung(self._generation.fault)
 
     def _step(self) -> int:
         """Documents of one step: a slow pace keeps its pauses short."""

@@ -15,13 +15,16 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import orjson
 
 from service.corpus.corpus import Corpus
 from service.corpus.search import Hit, Query, Search
 from service.errors import Overloaded, Unusable
 from service.live import Generation
+from service.observability.logs import safe_message
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -72,6 +75,30 @@ class Canary:
         )
 
 
+async def compared(corpus: Corpus, new: Generation, settings: Settings) -> tuple[float | None, str | None]:
+    """Overlap of the version in service and `new`, and why `new` waits; None where there is none.
+
+    One process asks for all that share the store, and keeps what it found. A failure is no reason to wait.
+    """
+
+    async def ask() -> str:
+        try:
+            found = await compare(corpus, new, settings)
+        except Exception as error:  # noqa: BLE001  whatever it is
+            log.warning("The canary queries could not be asked of %s: %s", new.version, safe_message(error))
+            found = None
+        if found is None:
+            return "[null, null]"
+        await corpus.store.keep_canary(new.version, asdict(found))
+        below = found.below(settings.canary_min_overlap)
+        waits = below and f"{below}; POST /models/{new.version}/activate makes it live"
+        return orjson.dumps([found.overlap_at_10, waits]).decode()
+
+    name = f"canary of {new.number} beside {corpus.live.generation.number}"
+    overlap, waits = orjson.loads(await corpus.store.once(name, ask))
+    return overlap, waits
+
+
 async def compare(corpus: Corpus, new: Generation, settings: Settings) -> Canary | None:
     """The version in service and `new`, which is whole; None when there is nothing to ask or to find.
 
@@ -107,7 +134,7 @@ async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> Canar
                 found: list[set[str]] = []
                 for generation, vector_of in vectors.items():
                     asked_for = [Query(vector=vector_of[query])]
-                    found.append(await corpus.search(generation, asked_for, search, _ids))
+                    found.append(await corpus.search(generation, asked_for, search, _ids, kept=True))
                 if any(found):  # else it was emptied meanwhile
                     common = len(found[0] & found[1]) / max(map(len, found))
                     shares.setdefault(name, []).append(common)

@@ -18,6 +18,7 @@ from models.sources.files import optional_json
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from service.index.ivf import training_bytes
 from service.index.merge_policy import BASE_ROWS
+from service.index.stored import StoredIndexes
 from service.live import Generation
 from service.memory import BESIDE, MACHINE, MODEL, free, limit
 
@@ -109,6 +110,8 @@ def expected_rows(live: Generation, documents: int, manifest: Manifest) -> list[
 
     documents: stored ones of all collections; those that the index in service lacks yet count as well.
     """
+    if isinstance(live.indexes, StoredIndexes):  # they take no memory here
+        return []
     rows = []
     for name, index in live.indexes.collections.items():
         was, will_be = passage_tokens(live.manifest, name), passage_tokens(manifest, name)

@@ -13,16 +13,15 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from models.errors import ModelError, Unreadable
-from models.seal import read_manifest
 from models.store import DesiredVersion
 from service.corpus.corpus import Corpus
 from service.errors import ServiceError, machine_error
+from service.lifecycle.following import Following
 from service.lifecycle.kept import Kept
 from service.lifecycle.model_loader import ModelLoader
 from service.lifecycle.states import as_state
 from service.lifecycle.swap import READY, RETRY_SECONDS, Swap
-from service.lifecycle.target import aim_at_form, next_target
+from service.lifecycle.target import aim_at_form, next_target, was_refused
 from service.live import Generation
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -57,6 +56,7 @@ class Controller:
         self._form_failed = False  # what is live cannot be served in the form asked for, and stays as it is
         self._not_before = 0.0  # time.monotonic() before which no swap begins
         self._kept = Kept()
+        self.following = Following(loader, corpus.live, metrics, self._went_over)
 
     @property
     def waits(self) -> bool:
@@ -78,6 +78,13 @@ class Controller:
     def poke(self) -> None:
         self._poked.set()
 
+    def _went_over(self, generation: Generation | None) -> None:
+        """Look at once: another process may have made `generation` live, or something else is new."""
+        swap = self.swap
+        if generation is not None and swap is not None and swap.generation is generation:
+            swap.went_live(generation)
+        self.poke()
+
     async def run(self) -> None:
         """Run until cancelled; then the build in hand stops where it is and goes on at the next start."""
         try:
@@ -93,6 +100,7 @@ class Controller:
 
     async def look(self) -> bool:
         """Look once. True when there is more to tidy up. A step that fails keeps no other from its turn."""
+        await self._step("opening what is live", self._open_what_is_live)
         await self._step(_READING, self._read_folder)
         await self._step(_FOLLOWING, self._follow)
         await self._step("closing generations", self._expire)
@@ -119,6 +127,11 @@ class Controller:
         else:
             self._complaints.pop(name, None)
 
+    async def _open_what_is_live(self) -> None:
+        if self.following.behind is not None:
+            await self._stop_swap()
+            await self.following.open()
+
     async def _read_folder(self) -> None:
         """A folder without the version in service is away, and what was known of it holds."""
         published = await asyncio.to_thread(self._store.names)
@@ -136,19 +149,21 @@ class Controller:
             self._more_to_purge = await self._corpus.store.tidy()
 
     async def _follow(self) -> None:
-        desired = await asyncio.to_thread(self._store.desired)
+        desired, at = await asyncio.to_thread(lambda: (self._store.desired(), self._store.asked_at()))
+        desired = await self._corpus.store.wish(desired, at)
         facts = await self._known()
         if desired is None:  # the folder is away for a moment, or names nothing: no reason to drop a build
             return
         if facts.live != self._corpus.live.generation.version:  # a swap is just coming through
-            self.poke()
+            if self.following.behind is None:
+                self.poke()
             return
         target = next_target(
             desired,
             live=facts.live,
             handled=facts.handled,
             judged=facts.verdicts,
-            refused=await asyncio.to_thread(self._refused, desired.version),
+            refused=await asyncio.to_thread(was_refused, self._store, desired.version),
         )
         if target is None and not self._form_failed:
             target = aim_at_form(facts.live, self._corpus.live.generation.encoder.form, self._loader.form)
@@ -202,21 +217,6 @@ class Controller:
             log.info("%s is not wanted any more; its build is dropped", swap.version)
             self._metrics.swaps.labels("dropped").inc()
         self.poke()  # what was found out before may have changed with the task's end
-
-    def _refused(self, version: str) -> bool:
-        """True when a promotion gate refused it. A manifest that is damaged is the swap's matter.
-
-        Raises:
-            OSError: it cannot be read now.
-
-        """
-        try:
-            gate = read_manifest(self._store.folder(version)).gate
-        except Unreadable as error:
-            raise OSError(str(error)) from error
-        except ModelError:
-            return False
-        return gate is not None and gate.verdict == "refused"
 
     async def _stop_swap(self) -> None:
         if self._task is not None:

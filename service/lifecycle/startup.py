@@ -9,12 +9,11 @@ from pathlib import Path
 
 from models.encoder import Encoder
 from models.engines.form import read_form
-from models.errors import FormUnavailable, ModelError
+from models.errors import FormUnavailable, ModelError, UnknownVersion
 from service.errors import StartupError
-from service.index.gpu import GpuThread
 from service.lifecycle import capacity
 from service.lifecycle.model_loader import ModelLoader, stored_form
-from service.live import Generation
+from service.live import Generation, IndexesOf
 from service.settings import Settings
 from service.store.protocol import Store
 from service.store.values import Active
@@ -23,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def active_generation(
-    store: Store, loader: ModelLoader, settings: Settings, owner: GpuThread | None = None
+    store: Store, loader: ModelLoader, settings: Settings, indexes: IndexesOf
 ) -> Generation:
     """The generation to serve, opened and verified; each of its forward passes runs on so many threads.
 
@@ -34,14 +33,21 @@ def active_generation(
     try:
         active = store.active()
         if active is None:
-            number, encoder = _first(store, loader, settings)
-        else:
-            number, encoder = _again(store, loader, active, settings)
+            with store.starting():  # another process may be doing the same
+                active = store.active()
+                if active is None:
+                    return Generation(*_first(store, loader, settings), indexes)
+        number, encoder = _again(store, loader, active, settings)
+    except UnknownVersion as error:
+        shared = (
+            " It is in service: copy its folder from another replica, or let all share one models folder."
+        )
+        raise StartupError(f"{error}{shared if settings.database else ''}") from error
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:
         raise StartupError(f"{loader.store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
-    return Generation(number, encoder, settings.snapshots_dir, owner)
+    return Generation(number, encoder, indexes)
 
 
 def _again(store: Store, loader: ModelLoader, active: Active, settings: Settings) -> tuple[int, Encoder]:

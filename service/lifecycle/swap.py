@@ -17,7 +17,6 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -27,11 +26,12 @@ from models.errors import ModelError
 from models.seal import read_manifest
 from models.store import DesiredVersion
 from service.corpus.corpus import Corpus
-from service.errors import Backend, Overloaded, Storage, Unhealthy, machine_error
+from service.errors import Backend, Overloaded, Storage, Timeout, Unhealthy, machine_error
 from service.lifecycle import canary, capacity
 from service.lifecycle.away import read_when_there
 from service.lifecycle.builder import Builder
 from service.lifecycle.capacity import expected_rows
+from service.lifecycle.last_few import LastFew
 from service.lifecycle.model_loader import ModelLoader, stored_form
 from service.lifecycle.progress import Progress
 from service.live import Generation, Retired
@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 BUILDING, READY = "building", "ready"
-RETRY_SECONDS = 2.0
-MEMORY_LOOK_SECONDS = 5.0
+PASSING = (Overloaded, Storage, Timeout, Unhealthy)  # a full queue or disk, a database that is slow or away
+RETRY_SECONDS, MEMORY_LOOK_SECONDS = 2.0, 5.0
 MACHINE = Path("/")  # where `proc` and `sys` tell how much memory there is
 ATTEMPTS = 5  # at an index that cannot follow the writes
 SKIPPED_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
@@ -135,7 +135,10 @@ class Swap:
         """Fill the index, compare, and swap."""
         builder = Builder(self._corpus, generation, self._tell, self._settings.build_rate)
         self.state, self._progress = BUILDING, builder.progress
+        swap = partial(self._swap, generation, LastFew(self._corpus, generation))
         await self._patiently(builder.warm)
+        if generation.is_complete and self.desired.kind == "rollback" and await self._patiently(swap):
+            return
         if not generation.is_loaded:
             await self._patiently(builder.load)
             generation.is_loaded = True
@@ -146,13 +149,12 @@ class Swap:
                 raise ModelError(f"It fails on {skipped} of the documents; the log names them.")
             generation.is_complete = True
             await self._compare(generation)
-            notes = [f"{skipped} documents left out"] if skipped else []
-            notes += [self._too_different] if self._too_different else []
-            self.state, self.reason = READY, "; ".join(notes) or None
+            notes = [f"{skipped} documents left out" if skipped else None, self._too_different]
+            self.state, self.reason = READY, "; ".join(filter(None, notes)) or None
             if self._settings.activate == "manual" or self._too_different:
                 await self._decided.wait()
             await self._wanted.wait()
-            if await self._patiently(partial(self._swap, generation)):
+            if await self._patiently(swap):
                 return
 
     async def _compare(self, generation: Generation) -> None:
@@ -160,26 +162,19 @@ class Swap:
         if self._compared or self.desired.kind == "rollback":
             return
         self._compared = True
-        try:
-            found = await canary.compare(self._corpus, generation, self._settings)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is no reason to fail
-            log.warning("The canary queries could not be asked of %s: %s", self.version, safe_message(error))
-            return
-        if found is None:
-            return
-        self._metrics.canary.set(found.overlap_at_10)
-        await self._patiently(partial(self._corpus.store.keep_canary, self.version, asdict(found)))
-        self._too_different = found.below(self._settings.canary_min_overlap)
+        compared = partial(canary.compared, self._corpus, generation, self._settings)
+        overlap, self._too_different = await self._patiently(compared)
+        if overlap is not None:
+            self._metrics.canary.set(overlap)
         if self._too_different:
-            self._too_different += f"; POST /models/{self.version}/activate makes it live"
             log.warning("%s waits: %s", self.version, self._too_different)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it, waiting for what may pass: a full queue, a full disk, no file descriptor."""
+        """Do it, waiting for what may pass, and for file descriptors."""
         while True:
             try:
                 return await work()
-            except (Overloaded, Storage, Unhealthy, OSError) as error:
+            except (*PASSING, OSError) as error:
                 fault = machine_error(error) if isinstance(error, OSError) else error
                 if fault is None:
                     raise
@@ -229,8 +224,7 @@ class Swap:
         opened = partial(self._read, partial(self._loader.open_proved, self.version))
         encoder = await self._patiently(opened)
         number = await self._begin(encoder)
-        generation = live.generation.another(number, encoder)
-        live.follow(generation)
+        live.follow(generation := live.generation.another(number, encoder))
         self._metrics.by_version.keep({other.version for other in live.generations})
         return generation
 
@@ -240,7 +234,7 @@ class Swap:
             partial(self._corpus.store.begin, encoder.manifest, stored_form(encoder))
         )
 
-    async def _swap(self, generation: Generation) -> bool:
+    async def _swap(self, generation: Generation, last: LastFew) -> bool:
         """The swap. False when there is more to embed, or its index has a gap."""
         started, live = math.nan, self._corpus.live
         rollback = self.desired.kind == "rollback"
@@ -254,10 +248,7 @@ class Swap:
             left = live.generation
             left.complete_through = last  # what it lacks after a rollback can only be newer
             live.replace(generation)
-            self.swapped = True
-            log.info("%s is live", self.version)
-            self._metrics.swaps.labels("rollback" if rollback else "done").inc()
-            self._metrics.serve(generation.manifest, generation.encoder.form)
+            self.went_live(generation)
             self._metrics.swap_pause_seconds.observe(time.monotonic() - started)
 
         return await self._corpus.store.go_live(
@@ -266,8 +257,17 @@ class Swap:
             self.desired.id,
             rollback=rollback,
             may=may,
+            last=last,
             then=replace,
         )
+
+    def went_live(self, generation: Generation) -> None:
+        """Note that this process serves the version now, by its own doing or by another process's."""
+        if not self.swapped:
+            self.swapped = True
+            log.info("%s is live", self.version)
+            self._metrics.swaps.labels("rollback" if self.desired.kind == "rollback" else "done").inc()
+            self._metrics.serve(generation.manifest, generation.encoder.form)
 
     def _tell(self, done: int, total: int) -> None:
         self.done, self.total, self.reason = done, total, None
@@ -282,7 +282,7 @@ class Swap:
         while True:
             try:
                 await self._corpus.store.keep_verdict(self.version, Verdict(FAILED, reason), self.desired.id)
-            except (Storage, Unhealthy):
+            except PASSING:
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return

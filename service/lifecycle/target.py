@@ -1,9 +1,11 @@
-"""The version to work towards: pure functions of what is wanted and what is known."""
+"""The version to work towards, of what is wanted and what is known."""
 
 from collections.abc import Container
 
 from models.engines.form import Form
-from models.store import DesiredVersion
+from models.errors import ModelError, Unreadable
+from models.seal import read_manifest
+from models.store import DesiredVersion, Store
 
 
 def next_target(
@@ -41,3 +43,19 @@ def aim_at_form(live: str, form: Form, wanted: Form) -> DesiredVersion | None:
     The setting of the precision is the decision: it needs no wish in the models folder.
     """
     return None if form == wanted else DesiredVersion(live, "activate", "")
+
+
+def was_refused(store: Store, version: str) -> bool:
+    """True when a promotion gate refused it. A manifest that is damaged is the swap's matter.
+
+    Raises:
+        OSError: it cannot be read now.
+
+    """
+    try:
+        gate = read_manifest(store.folder(version)).gate
+    except Unreadable as error:
+        raise OSError(str(error)) from error
+    except ModelError:
+        return False
+    return gate is not None and gate.verdict == "refused"

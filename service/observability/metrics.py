@@ -27,6 +27,7 @@ from service.observability.version_metrics import LANES, SECONDS, VersionMetrics
 
 SWAP_OUTCOMES = ("done", "rollback", "failed", "dropped")
 GENERATION_STATES = ("active", "building", "kept", "leaving")
+CONNECTION_STATES = ("idle", "open")
 UNMATCHED = "unmatched"  # the route of a path that no route has
 MAX_SCORES = 100  # of one version; a manifest may come from anywhere
 
@@ -48,6 +49,7 @@ class Metrics:
         self._make_inference()
         self._make_documents()
         self._make_models()
+        self._make_replicas()
         self._make_machine()
         self._touch()
 
@@ -193,6 +195,32 @@ class Metrics:
             "simile_retrain_running", "1 while the schedule has a retraining in hand"
         )
 
+    def _make_replicas(self) -> None:
+        """The last five stay as they are without SIMILE_DATABASE."""
+        self.replicas = self._gauge(
+            "simile_replicas",
+            "Processes that share the store and have renewed their lease, this one included",
+        )
+        self.lease_age = self._gauge(
+            "simile_lease_age_seconds",
+            "Seconds since this replica last renewed its lease; at ten it answers nothing",
+        )
+        self.connections = self._gauge(
+            "simile_database_connections",
+            "Connections of the pool to the database: open, and idle among them",
+            ["state"],
+        )
+        self.connections_limit = self._gauge(
+            "simile_database_connections_limit", "The most connections that the pool opens"
+        )
+        self.connections_waiting = self._gauge(
+            "simile_database_waiting", "Reads and writes that wait for a connection of the pool"
+        )
+        self.replication_lag = self._gauge(
+            "simile_database_replication_lag_seconds",
+            "By how much the database's slowest standby is behind it; NaN without one that may be seen",
+        )
+
     def _make_machine(self) -> None:
         self.disk_free = self._gauge(
             "simile_disk_free_bytes",
@@ -224,8 +252,11 @@ class Metrics:
             self.feedback.labels(relevant)
         for type in ("click", "open", "convert", "skip"):
             self.events.labels(type)
+        for state in CONNECTION_STATES:
+            self.connections.labels(state)
         self.build_eta.set(math.nan)
         self.canary.set(math.nan)
+        self.replication_lag.set(math.nan)
 
     def routes(self, routes: Iterable[tuple[str, str, int]]) -> None:
         """Make the series of each (method, route template, status when all is well) exist."""

@@ -2,6 +2,7 @@
 
 show()      once, at the start: gauges that are one number of one object
 show_machine()    likewise, those of the machine: disk and memory
+show_database()   likewise, those of a database that replicas share
 show_schedule()   likewise, those of the schedule of retrainings, which is another process: its file is read
 scrape()    at each scrape: series of the versions in memory, then everything as text
 sample()    for as long as the service runs: how late the event loop is
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import generate_latest
 
@@ -59,6 +60,32 @@ def _disk(folder: Path, what: str) -> float:
 def _memory_limit() -> float:
     limit = memory.limit()
     return math.nan if limit is None else limit
+
+
+class Shared(Protocol):
+    """The database of replicas, for the gauges."""
+
+    lag_seconds: float
+
+    @property
+    def lease_age(self) -> float: ...
+    @property
+    def connections(self) -> Mapping[str, int]:
+        """The numbers of psycopg's pool, under its names."""
+
+
+def show_database(metrics: Metrics, shared: Shared) -> None:
+    """Point the gauges at the lease of this replica, its pool, and the database's standbys."""
+
+    def number(name: str) -> Callable[[], float]:
+        return lambda: shared.connections.get(name, 0)
+
+    metrics.lease_age.set_function(lambda: shared.lease_age)
+    metrics.connections.labels("open").set_function(number("pool_size"))
+    metrics.connections.labels("idle").set_function(number("pool_available"))
+    metrics.connections_limit.set_function(number("pool_max"))
+    metrics.connections_waiting.set_function(number("requests_waiting"))
+    metrics.replication_lag.set_function(lambda: shared.lag_seconds)
 
 
 def show_schedule(metrics: Metrics, models: Path) -> None:

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from service.corpus.corpus import Corpus
 from service.corpus.examples import load_examples
@@ -94,7 +95,7 @@ class IndexKeeper:
                 return
         if not self._ready.is_set() and self._live.generation.is_complete:
             self.progress = "loading the example documents"
-            await load_examples(self.corpus)
+            await self.corpus.store.once("examples", partial(load_examples, self.corpus))
             self._ready.set()
 
     def _tell(self, done: int, total: int) -> None:

@@ -20,7 +20,7 @@ from service.batching.single_text import threads_for_single_text
 from service.batching.workers import layout_for
 from service.corpus.corpus import Corpus
 from service.corpus.recent_searches import RecentSearches
-from service.errors import ServiceError
+from service.errors import ServiceError, StartupError
 from service.http.body_budget import MEGABYTE
 from service.index.gpu import GpuThread, open_gpu
 from service.index.ivf_snapshots import tidy
@@ -29,7 +29,7 @@ from service.lifecycle.controller import Controller
 from service.lifecycle.maps import MapMaker, installed
 from service.lifecycle.model_loader import ModelLoader, require_device, wanted_form
 from service.lifecycle.startup import active_generation
-from service.live import Live
+from service.live import IndexesOf, Live, in_memory, in_store
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
@@ -39,6 +39,7 @@ from service.runtime.health import Health
 from service.runtime.index_keeper import IndexKeeper
 from service.runtime.watchdog import Heartbeat, Watchdog, lasting
 from service.settings import Settings
+from service.store.filters.grammar import indexed_fields
 from service.store.protocol import Store as Documents
 from service.store.sqlite import SqliteStore
 
@@ -83,19 +84,20 @@ class Runtime:
         self._index: IndexKeeper
         self._loader: ModelLoader
         self._catch_up: CatchUp
-        self._data_lock: DataDirLock | None = None
+        self._data_lock: DataDirLock | None = None  # of a service that keeps its documents itself
+        self._is_open = False
         self._owner: GpuThread | None = None  # of the GPU where large indexes are searched
         self._follows = False  # what is wanted is followed
         self._tasks: list[asyncio.Task[None]] = []
 
     def open(self) -> None:
-        """Own the data directory and open the active model. Does nothing when it is open already.
+        """Own the data directory, or share a database, and open the active model; once.
 
         Raises:
             StartupError: another process has the directory, or there is no model to serve here.
 
         """
-        if self._data_lock is not None:
+        if self._is_open:
             return
         form = wanted_form(self.settings)
         require_device(self.settings)  # before anything is written, or published for minutes
@@ -113,15 +115,45 @@ class Runtime:
             self._owner = open_gpu(self.settings.index_device)
             if self._owner is not None:
                 undo.callback(self._owner.close)
-            data_lock = DataDirLock(self.settings.data_dir)
-            undo.callback(data_lock.release)
-            store = self._documents = SqliteStore(self.settings.data_dir, self.settings.indexed_fields)
-            undo.callback(store.close)
-            tidy(self.settings.snapshots_dir, *store.indexed())
-            generation = active_generation(store, loader, self.settings, self._owner)
+            data_lock = None
+            if self.settings.database is None:
+                data_lock = DataDirLock(self.settings.data_dir)
+                undo.callback(data_lock.release)
+            indexes = self._open_store()
+            undo.callback(self._documents.close)
+            generation = active_generation(self._documents, loader, self.settings, indexes)
             self.live = Live(generation, on_close=self.batcher.forget)
             undo.pop_all()
-        self._data_lock = data_lock
+        self._data_lock, self._is_open = data_lock, True
+
+    def _open_store(self) -> IndexesOf:
+        """Open the store. Returns the maker of its generations' indexes.
+
+        Raises:
+            StartupError: it cannot be used.
+
+        """
+        settings = self.settings
+        if settings.database is None:
+            store = self._documents = SqliteStore(settings.data_dir, settings.indexed_fields)
+            tidy(settings.snapshots_dir, *store.indexed())
+            return in_memory(settings.snapshots_dir, self._owner)
+        try:  # an extra, which only those have who need it
+            from service.store.postgres.store import PostgresStore  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise StartupError(
+                "SIMILE_DATABASE needs the extra postgres: pip install 'simile[cpu,postgres]'."
+            ) from error
+
+        url = settings.database.get_secret_value()
+        shared = self._documents = PostgresStore(
+            url,
+            indexed_fields(settings.indexed_fields),
+            connections=settings.database_connections,
+            answer_seconds=settings.hang_seconds,
+        )
+        gauges.show_database(self.metrics, shared)
+        return in_store(shared.size)
 
     async def start(self) -> None:
         """Everything that must stand before the port opens; the rest goes on behind it."""
@@ -150,7 +182,10 @@ class Runtime:
         self.batcher.single_text.has_room = lambda: not self.controller.builds
         self.controller.published = await asyncio.to_thread(self.store.names)
         gauges.show(self.metrics, self.live, self.health, self.not_ready)
-        gauges.show_machine(self.metrics, {"data": self.settings.data_dir, "models": self.store.root})
+        alone = self.settings.database is None
+        folders = {"data": self.settings.data_dir} if alone else {}
+        gauges.show_machine(self.metrics, folders | {"models": self.store.root})
+        self.metrics.replicas.set_function(lambda: 1 + self._documents.others)
         self.metrics.swap_waiting.set_function(lambda: self.controller.waits)
         gauges.show_schedule(self.metrics, self.store.root)
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
@@ -160,11 +195,14 @@ class Runtime:
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
+        self.live.lost = lambda: self._documents.lost or self.controller.following.behind
+        self._keep("Keeping in touch", self._keep_in_touch)
+        await self._documents.joined()
         self._keep("Noting how far the store is", self._documents.keep_noting)
         seconds = self.settings.events_seconds
         self._keep("Deleting old events", lambda: retention.keep_expiring(self._documents, seconds))
         self._keep("Making the index whole", self._index.keep_whole)
-        if self.settings.map_documents and installed():
+        if self.settings.map_documents and alone and installed():
             self._keep("Making maps", MapMaker(self.corpus, self.settings).run)
 
     async def stop(self) -> None:
@@ -182,6 +220,8 @@ class Runtime:
             return "The service is stopping."
         if self.watchdog.illness is not None:
             return f"Not well: {self.watchdog.illness}."
+        if lost := self.live.lost():
+            return lost
         return (
             None
             if self.ready.is_set() and self.live.generation.is_complete
@@ -192,6 +232,10 @@ class Runtime:
         """Every series as Prometheus text; blocks for some milliseconds."""
         swap = self.controller.swap
         return gauges.scrape(self.metrics, self.live, None if swap is None else swap.generation)
+
+    async def _keep_in_touch(self) -> None:
+        following = self.controller.following
+        await self._documents.keep_in_touch(lambda: self.live.generation.number, following.follow)
 
     def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(lasting(name, work)))
@@ -214,3 +258,4 @@ class Runtime:
         if self._data_lock is not None:
             self._data_lock.release()
             self._data_lock = None
+        self._is_open = False

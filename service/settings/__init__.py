@@ -20,7 +20,7 @@ from models.words.nearest import nearest
 from models.words.refusals import sentence
 from service import memory
 from service.errors import StartupError
-from service.settings.addresses import allowed_hosts, allowed_origins, is_loopback
+from service.settings.addresses import allowed_hosts, allowed_origins, check_database, is_loopback
 
 PREFIX = "SIMILE_"
 MOST_ADMITTED_MB = 256
@@ -61,6 +61,8 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     data_dir: Path = Path("data")
+    database: SecretStr | None = None  # postgresql://…; None: SQLite in DATA_DIR
+    database_connections: int = Field(16, ge=4)
     models_dir: Path = Path()  # DATA_DIR/models unless set
     model: str = "default"
     examples: bool = False
@@ -180,6 +182,8 @@ class Settings(BaseSettings):
                 f"keys file ({PREFIX}API_KEYS_FILE), listen on 127.0.0.1, or set {PREFIX}INSECURE=1 when "
                 "something in front keeps strangers out."
             )
+        if self.database is not None:
+            check_database(self.database.get_secret_value())
         allowed_origins(self.cors_origins)
         allowed_hosts(self.allowed_hosts)
         if not _INDEX_DEVICE.fullmatch(self.index_device):

@@ -2,9 +2,11 @@
 
 import ipaddress
 import re
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
 _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
+_NO_TOKEN = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")  # a percent sign that encodes nothing
 _USUAL_PORT = {"http": ":80", "https": ":443"}
 
 
@@ -53,3 +55,32 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def check_database(url: str) -> None:
+    """Raise ValueError unless `url` is of a PostgreSQL database. Its password is in no message."""
+    example = "Give it as postgresql://USER:PASSWORD@HOST:5432/NAME."
+    parts = _parts(url)
+    if parts is None:
+        raise ValueError(
+            f"SIMILE_DATABASE is no URL. A sign such as @, / or # in its password is written as %40, %2F or "
+            f"%23, and % itself as %25. {example}"
+        )
+    if parts.scheme not in {"postgresql", "postgres"}:
+        raise ValueError(f"SIMILE_DATABASE does not begin with postgresql://. {example}")
+    if not parts.hostname and parts.port is None and "host" not in parse_qs(parts.query):
+        raise ValueError(f"SIMILE_DATABASE names no host. {example}")
+
+
+def _parts(url: str) -> SplitResult | None:
+    """The parts of a URL; None where a sign of its password is not encoded.
+
+    PostgreSQL would take the rest of such a password for a host or a name, and say it in its messages.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port, parts.hostname
+    except ValueError:
+        return None
+    cut = parts.netloc.count("@") > 1 or "@" in parts.path or _NO_TOKEN.search(url)
+    return None if cut else parts

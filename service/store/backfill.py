@@ -148,13 +148,16 @@ def swap(
     *,
     rollback: bool,
     may: Callable[[], bool],
+    last: object,
     then: Callable[[int], None],
 ) -> bool:
     """Make a generation live unless a document lacks a vector of it, or it `may` not."""
     connection = transaction.connection
     if not may() or lacking(connection, generation, complete_through, 1):
         return False
-    go_live(transaction, generation, desired, rollback=rollback)
+    go_live(connection, generation, desired, rollback=rollback)
+    # The index that is about to be searched must be at the store's present moment.
+    transaction.changes.sequence = sequence(connection)
     transaction.then.append(partial(then, last_revision(connection)))
     return True
 

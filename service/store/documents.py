@@ -8,10 +8,8 @@ Not here: the threads that read (turns.py), the writes (writes.py), embedding, t
 means (grammar.py).
 """
 
-import heapq
 import sqlite3
-from collections.abc import Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -20,6 +18,7 @@ import orjson
 from models.search.content import Content
 from service.store.filters.planner import matching, scoped
 from service.store.filters.predicate import Predicate
+from service.store.sampling import smallest_hashes
 from service.store.turns import pause, reads
 from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Document, Record, TooMuch, Unembedded
 
@@ -154,14 +153,18 @@ def sample(
     connection: sqlite3.Connection, count: int, characters: int, collection: str = DEFAULT_COLLECTION
 ) -> list[str]:
     """The first `characters` of `count` documents, titles first: those whose ids have the smallest hashes."""
-    chosen: list[tuple[bytes, str]] = []
-    rows = connection.execute("SELECT id FROM documents WHERE collection = ? ORDER BY id", (collection,))
-    while ids := rows.fetchmany(SAMPLE_IDS):
-        hashed = [(blake2b(id.encode(), digest_size=8).digest(), id) for (id,) in ids]
-        chosen = heapq.nsmallest(count, [*chosen, *hashed])
-        pause()
+
+    def steps() -> Iterator[list[str]]:
+        rows = connection.execute("SELECT id FROM documents WHERE collection = ? ORDER BY id", (collection,))
+        while ids := rows.fetchmany(SAMPLE_IDS):
+            yield [id for (id,) in ids]
+            pause()
+
     head = "SELECT substr(text, 1, ?1), substr(title, 1, ?1) FROM documents WHERE collection = ?2 AND id = ?3"
-    found = (connection.execute(head, (characters, collection, id)).fetchone() for _, id in chosen)
+    found = (
+        connection.execute(head, (characters, collection, id)).fetchone()
+        for id in smallest_hashes(count, steps())
+    )
     return [Content(*row).whole[:characters] for row in found]
 
 
@@ -248,12 +251,6 @@ def sequence(connection: sqlite3.Connection) -> int:
     """The number of the latest operation, 0 before the first."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'operations'").fetchone()
     return 0 if row is None else int(row[0])
-
-
-def fact(connection: sqlite3.Connection, name: str) -> str | None:
-    """A single stored value."""
-    row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-    return None if row is None else str(row[0])
 
 
 def _record(row: Sequence[Any]) -> Record:

@@ -7,32 +7,35 @@ id keeps it. Old ones are deleted by their time (`expire`). A number is never us
 Here are queries, and jobs for the writer.
 """
 
-import sqlite3
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from math import inf
 
 import orjson
 
 from service.errors import Conflict, NotFound, ServiceError
 from service.store import selected
+from service.store.connection import Connection
 from service.store.selected import condition_of, within
 from service.store.values import Event, EventLimits, Recorded, Selection
-from service.store.writer import Transaction
 
 SHOWN_CHARACTERS = 80  # of an id in a refusal
 EXPIRE_ROWS = 4096  # of one step: a write waits some tens of milliseconds for it
 
 
-def store(transaction: Transaction, events: Sequence[Event], limits: EventLimits) -> Recorded:
-    """Store those that can be stored, and say why the others cannot. All are of one key and collection."""
+def store(
+    connection: Connection, events: Sequence[Event], limits: EventLimits, there: Container[str] | None = None
+) -> Recorded:
+    """Store those that can be stored, and say why the others cannot. All are of one key and collection.
+
+    there: ids of documents that nobody deletes meanwhile; None: there is one writer, so nobody deletes any.
+    """
     new: list[int] = []
     refused: dict[int, ServiceError] = {}
-    connection = transaction.connection
     room = _Room(connection, limits, events[0].key, len(events))
     for at, event in enumerate(events):
         if _one(connection, "events WHERE key = ? AND collection = ? AND event_id = ?", *_name(event)):
             continue
-        reason = _refusal(connection, event) or room.refusal(event)
+        reason = _refusal(connection, event, there) or room.refusal(event)
         if reason is not None:
             refused[at] = reason
             continue
@@ -58,8 +61,12 @@ def _name(event: Event) -> tuple[str, str, str]:
     return event.key, event.collection, event.event_id
 
 
-def _refusal(connection: sqlite3.Connection, event: Event) -> NotFound | None:
-    if _one(connection, "documents WHERE collection = ? AND id = ?", event.collection, event.id):
+def _refusal(connection: Connection, event: Event, there: Container[str] | None) -> NotFound | None:
+    if there is None:
+        found = _one(connection, "documents WHERE collection = ? AND id = ?", event.collection, event.id)
+    else:
+        found = event.id in there
+    if found:
         return None
     return NotFound(
         f"There is no document {event.id[:SHOWN_CHARACTERS]!r}: never stored, or deleted since the search."
@@ -69,7 +76,7 @@ def _refusal(connection: sqlite3.Connection, event: Event) -> NotFound | None:
 class _Room:
     """Room for more events, by each limit, as one job uses it up."""
 
-    def __init__(self, connection: sqlite3.Connection, limits: EventLimits, key: str, wanted: int) -> None:
+    def __init__(self, connection: Connection, limits: EventLimits, key: str, wanted: int) -> None:
         self._connection, self._limits, self._key = connection, limits, key
         self._in_all = self._left(limits.in_all, wanted, Selection())
         self._of_key = self._left(limits.per_key, wanted, Selection(key=key))
@@ -106,14 +113,14 @@ def _full(limit: int, what: str, setting: str) -> Conflict:
     )
 
 
-def _one(connection: sqlite3.Connection, rows: str, *parameters: str, offset: int = 0) -> bool:
+def _one(connection: Connection, rows: str, *parameters: str, offset: int = 0) -> bool:
     """True when there are more than `offset` such rows."""
     row = connection.execute(f"SELECT 1 FROM {rows} LIMIT 1 OFFSET ?", (*parameters, offset)).fetchone()
     return row is not None
 
 
 def page(
-    connection: sqlite3.Connection, after: int, limit: int, selection: Selection, max_bytes: float
+    connection: Connection, after: int, limit: int, selection: Selection, max_bytes: float
 ) -> tuple[list[tuple[int, Event]], bool]:
     """Events after the number `after`, each with its number, in order; as `selected.within` bounds them."""
     condition, parameters = condition_of(selection, in_order=True)
@@ -144,26 +151,26 @@ def page(
     return events, more
 
 
-def count(connection: sqlite3.Connection, selection: Selection) -> int:
+def count(connection: Connection, selection: Selection) -> int:
     """The number of events that `page` lists in all."""
     condition, parameters = condition_of(selection)
     return int(connection.execute(f"SELECT count(*) FROM events WHERE {condition}", parameters).fetchone()[0])
 
 
-def forget(transaction: Transaction, selection: Selection, own: str | None = None) -> int:
+def forget(connection: Connection, selection: Selection, own: str | None = None) -> int:
     """Delete events, as `selected.forget` does."""
-    return selected.forget(transaction, "events", selection, own)
+    return selected.forget(connection, "events", selection, own)
 
 
-def forget_document(transaction: Transaction, collection: str, id: str) -> int:
+def forget_document(connection: Connection, collection: str, id: str) -> int:
     """Delete the events of a document that is being deleted. Returns how many there were."""
     sql = "DELETE FROM events WHERE collection = ? AND id = ?"
-    return transaction.connection.execute(sql, (collection, id)).rowcount
+    return connection.execute(sql, (collection, id)).rowcount
 
 
-def expire(transaction: Transaction, before: float) -> bool:
+def expire(connection: Connection, before: float) -> bool:
     """Delete some events from before a Unix time. Returns whether there are more."""
-    deleted = transaction.connection.execute(
+    deleted = connection.execute(
         "DELETE FROM events WHERE sequence IN (SELECT sequence FROM events WHERE at < ? LIMIT ?)",
         (before, EXPIRE_ROWS),
     ).rowcount

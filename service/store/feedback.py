@@ -16,14 +16,13 @@ no key can use up the room of another.
 Here are queries, and jobs for the writer.
 """
 
-import sqlite3
 from collections.abc import Sequence
 
 from service.errors import Conflict, NotFound
 from service.store import selected
+from service.store.connection import Connection
 from service.store.selected import condition_of, within
 from service.store.values import NO_KEY, Judgement, JudgementSummary, Limits, Selection
-from service.store.writer import Transaction
 
 NAMED = 10  # unknown ids that a refusal names at most
 SHOWN_CHARACTERS = 80  # of a query or an id in a refusal
@@ -31,7 +30,7 @@ _LIVING = "EXISTS (SELECT 1 FROM documents d WHERE d.collection = f.collection A
 
 
 def store(
-    transaction: Transaction,
+    connection: Connection,
     judgements: Sequence[Judgement],
     collection: str,
     key: str = NO_KEY,
@@ -47,7 +46,6 @@ def store(
         Conflict: the key would have more than a limit allows.
 
     """
-    connection = transaction.connection
     distinct = dict.fromkeys(judgement.id for judgement in judgements)
     unknown = [id for id in distinct if not _exists(connection, id, collection)]
     if len(unknown) == len(distinct):
@@ -59,9 +57,17 @@ def store(
     absent = set(unknown)
     judgements = [given for given in judgements if given.id not in absent]
     more_than_before = [given for given in judgements if not _judged(connection, given, collection, key)]
+    last: dict[tuple[str, str, str, str], int] = {}
+    for given in judgements:  # the last of two takes the later place, too
+        name = collection, given.query, given.id, key
+        last.pop(name, None)
+        last[name] = int(given.relevant)
     connection.executemany(
-        "INSERT OR REPLACE INTO feedback (collection, query, id, key, relevant) VALUES (?, ?, ?, ?, ?)",
-        ((collection, given.query, given.id, key, given.relevant) for given in judgements),
+        "DELETE FROM feedback WHERE collection = ? AND query = ? AND id = ? AND key = ?", last
+    )
+    connection.executemany(
+        "INSERT INTO feedback (collection, query, id, key, relevant) VALUES (?, ?, ?, ?, ?)",
+        ((*name, relevant) for name, relevant in last.items()),
     )
     if limits is not None and more_than_before:  # a refusal takes back what the job has written
         _refuse_too_many(connection, more_than_before, collection, key, limits)
@@ -69,7 +75,7 @@ def store(
 
 
 def _refuse_too_many(
-    connection: sqlite3.Connection,
+    connection: Connection,
     judgements: Sequence[Judgement],
     collection: str,
     key: str,
@@ -101,13 +107,13 @@ def _refuse_too_many(
                 )
 
 
-def forget(transaction: Transaction, selection: Selection, own: str | None = None) -> int:
+def forget(connection: Connection, selection: Selection, own: str | None = None) -> int:
     """Delete judgements, as `selected.forget` does."""
-    return selected.forget(transaction, "feedback", selection, own)
+    return selected.forget(connection, "feedback", selection, own)
 
 
 def page(
-    connection: sqlite3.Connection, after: int, limit: int, selection: Selection, max_bytes: float
+    connection: Connection, after: int, limit: int, selection: Selection, max_bytes: float
 ) -> tuple[list[tuple[int, Judgement]], bool]:
     """Judgements of living documents after the number `after`, each with its number, in order.
 
@@ -127,19 +133,19 @@ def page(
     return judgements, more
 
 
-def count(connection: sqlite3.Connection, selection: Selection) -> int:
+def count(connection: Connection, selection: Selection) -> int:
     """The number of judgements that `page` lists in all."""
     condition, parameters = _listed(selection)
     sql = f"SELECT count(*) FROM feedback f WHERE {condition}"
     return int(connection.execute(sql, parameters).fetchone()[0])
 
 
-def summary(connection: sqlite3.Connection, selection: Selection) -> JudgementSummary:
+def summary(connection: Connection, selection: Selection) -> JudgementSummary:
     """The judgements that `page` lists, summed up."""
     condition, parameters = _listed(selection)
     sql = (
         "SELECT count(*), coalesce(sum(relevant), 0), count(DISTINCT collection || '/' || query), "
-        "count(DISTINCT CASE WHEN relevant THEN collection || '/' || query END) "
+        "count(DISTINCT CASE WHEN relevant = 1 THEN collection || '/' || query END) "
         f"FROM feedback f WHERE {condition}"
     )
     return JudgementSummary(*connection.execute(sql, parameters).fetchone())
@@ -150,7 +156,7 @@ def _listed(selection: Selection) -> tuple[str, list[str]]:
     return f"{condition} AND {_LIVING}", parameters
 
 
-def _judged(connection: sqlite3.Connection, given: Judgement, collection: str, key: str) -> bool:
+def _judged(connection: Connection, given: Judgement, collection: str, key: str) -> bool:
     """True when there is an earlier judgement that this one replaces."""
     row = connection.execute(
         "SELECT 1 FROM feedback WHERE collection = ? AND query = ? AND key = ? AND id = ?",
@@ -159,7 +165,7 @@ def _judged(connection: sqlite3.Connection, given: Judgement, collection: str, k
     return row is not None
 
 
-def _exists(connection: sqlite3.Connection, id: str, collection: str) -> bool:
+def _exists(connection: Connection, id: str, collection: str) -> bool:
     row = connection.execute(
         "SELECT 1 FROM documents WHERE collection = ? AND id = ?", (collection, id)
     ).fetchone()

@@ -7,10 +7,11 @@ so far; where it does not, loading the vectors anew is faster than that many ste
 import sqlite3
 
 from service.store.documents import sequence
-from service.store.generations import has_dropped, purge
+from service.store.generations import DROPPED, has_dropped
 from service.store.writer import Transaction
 
 KEPT_OPERATIONS = 100_000  # the latest ones; as many vectors are loaded anew in about a second
+PURGE_ROWS = 256
 TRIM_ROWS = 1024  # of one step: a write waits a few milliseconds for it
 
 
@@ -28,6 +29,26 @@ def is_untidy(connection: sqlite3.Connection) -> bool:
 def tidy(transaction: Transaction) -> bool:
     """Delete some vectors of dropped generations, then some operations; whether there are more."""
     return purge(transaction) or trim(transaction)
+
+
+def purge(transaction: Transaction) -> bool:
+    """Delete some vectors of dropped generations; whether there are more."""
+    execute = transaction.connection.execute
+    row = execute("SELECT number FROM generations WHERE state = ? LIMIT 1", (DROPPED,)).fetchone()
+    if row is None:
+        return False
+    [number] = row
+    left = False
+    for table in ("vectors", "skipped"):
+        deleted = execute(
+            f"DELETE FROM {table} WHERE generation = ?1 AND revision IN "
+            f"(SELECT revision FROM {table} WHERE generation = ?1 LIMIT ?2)",
+            (number, PURGE_ROWS),
+        ).rowcount
+        left = left or deleted >= PURGE_ROWS  # a revision may have several
+    if not left:
+        execute("DELETE FROM generations WHERE number = ?", (number,))
+    return True
 
 
 def trim(transaction: Transaction) -> bool:

@@ -4,14 +4,16 @@
 connection, SQL or a transaction; values.py has what goes in and comes out. sqlite.py stands behind it.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.manifest import Manifest
+from models.store import DesiredVersion
 from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions, RowNames
 from service.store.values import (
@@ -36,11 +38,15 @@ from service.store.values import (
     Recorded,
     Selection,
     Step,
+    Unembedded,
     Vector,
     Verdict,
 )
 
 T = TypeVar("T")
+
+
+Passing: TypeAlias = Any  # what passes a filter, as a store's own search takes it
 
 
 class VectorSink(Protocol):
@@ -64,8 +70,9 @@ class Snapshot(Protocol):
     def renew(self) -> None:
         """Go to the latest moment. A snapshot begins with its first answer, and again with the next one."""
 
+    def require(self, generation: int, *, kept: bool) -> None: ...
     def sequence(self) -> int: ...
-    def passing(self, where: Predicate, collection: str) -> Revisions: ...
+    def passing(self, where: Predicate, collection: str) -> Passing: ...
     def ids_of(self, revisions: Sequence[int]) -> dict[int, str]: ...
 
     def answered(
@@ -76,7 +83,7 @@ class Snapshot(Protocol):
     def passages(self, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]: ...
 
     def nearest_words(
-        self, query: str, depth: int, allowed: Revisions | None, collection: str
+        self, query: str, depth: int, allowed: Passing | None, collection: str
     ) -> tuple[Revisions, NDArray[np.float32]]: ...
 
 
@@ -170,6 +177,7 @@ class Generations(Protocol):
         *,
         rollback: bool,
         may: Callable[[], bool],
+        last: Callable[[Mapping[int, Unembedded]], Mapping[int, Embedding] | None],
         then: Callable[[int], None],
     ) -> bool: ...
 
@@ -189,14 +197,29 @@ class Generations(Protocol):
     def reload(self, generation: int, indexes: VectorSink, /) -> bool: ...
 
 
-class Store(Documents, Feedback, Events, Generations, Protocol):
+class Replicas(Protocol):
+    """Other processes on the same store; one that has an owner has none."""
+
+    @property
+    def lost(self) -> str | None: ...
+    @property
+    def others(self) -> int: ...
+    async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None], /) -> None: ...
+    async def joined(self) -> None: ...
+    def starting(self) -> AbstractContextManager[None]: ...
+    async def wish(self, desired: DesiredVersion | None, at: float, /) -> DesiredVersion | None: ...
+    async def once(self, name: str, work: Callable[[], Awaitable[str]], /) -> str: ...
+
+
+class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
     """The store of one service.
 
     Writes are durable when they return: put, delete_*, drop_*, judge, record_events, forget_*, expire_events,
-    begin, abandon, go_live, keep_*, add_*, skip, load, tidy, examples_loaded. Each happens whole or not at
-    all, and `on_commit` is told of its rows before it returns. They run one after another, in the order in
-    which they came. A caller that is cancelled before its write's turn takes the write back. Storage or
-    Unhealthy is raised where the disk or the machine fails; nothing of that write was stored.
+    begin, abandon, go_live, keep_*, add_*, skip, load, tidy, examples_loaded, wish, once. Each
+    happens whole or not at all, and `on_commit` is told of its rows before it returns. Of two writes of one
+    document the one is whole before the other begins. A caller that is cancelled before its write's turn
+    takes the write back. Storage or Unhealthy is raised where the disk or the machine fails; nothing of that
+    write was stored.
 
     Reads answer for one moment each, which no write divides; a `Snapshot` keeps its moment until its work
     ends. A read that begins after a write returned sees that write. Clients' reads take turns among
@@ -209,6 +232,8 @@ class Store(Documents, Feedback, Events, Generations, Protocol):
     page             documents in id order, as many as fit in `limit` and `max_bytes`, but one at least; True
                      when others follow
     search           `work` of a snapshot, on a reading thread; it calls turns.pause between its steps
+    require          Moved unless the generation is live at the moment of the snapshot, which begins with this
+                     where it can be; of one that is `kept`, Conflict unless it still is
     answered         documents of an answer by revision, given how often each is in it, or TooMuch
     vector_of        a document's revision, and its vector of that one generation: never another's
     nearest_words    the `depth` best documents by their words and all that tie with the last, best first
@@ -218,7 +243,8 @@ class Store(Documents, Feedback, Events, Generations, Protocol):
                      write should
     go_live          one transaction: unless a living revision after `complete_through` lacks a vector of the
                      generation, or it `may` not, its state and the others' change together. `then` is called
-                     with the last revision behind the commit, before any other write
+                     with the last revision behind the commit, before any other write. Where several processes
+                     write, the few that it lacks at the last moment may be embedded by `last`, on a thread
     next_lacking     the next documents that a generation lacks, by rising revision; revisions only grow
     add_vectors      vectors of revisions that still live; of others nothing is stored
     share_vectors    vectors of these revisions that another generation of the same model and form has become
@@ -229,6 +255,15 @@ class Store(Documents, Feedback, Events, Generations, Protocol):
     after_writes     `work` behind every write that came before
     record_events    each event by itself: stored, or refused and said why
     expire_events    delete some of those before a Unix time; True when there are more
+    lost             the reason why this process may not know what is live, None while it does
+    others           processes that share the store, as last heard
+    keep_in_touch    while it runs the others wait with a swap until this process is ready, too; `follow` is
+                     told what is live, by whoever made it so
+    joined           the first time that it does, or a few seconds later
+    starting         one process at a time, before there is any generation
+    wish             the version that is wanted, where the models folder of this process names `desired` since
+                     `at` (Unix time): the newest wish of all folders
+    once             the result of `work`, which one of the processes does for all; again where it raised
     tidy             delete some rows of dropped generations and of the log; True when there is more
     """
 

@@ -16,7 +16,8 @@ import orjson
 from models.search.content import Content
 from models.search.words import RULES
 from service.store import fulltext
-from service.store.documents import fact, number_of
+from service.store.documents import number_of
+from service.store.facts import fact, note
 from service.store.filters import field_index
 from service.store.schema import starting
 
@@ -116,7 +117,7 @@ def _bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str]) -
         for number in wanted - there:
             fulltext.make(connection, number)
         _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
-        _note(connection, LEXICAL_RULES, RULES)
+        note(connection, LEXICAL_RULES, RULES)
     before = _declared(connection)
     for name in {*before} - {*declared}:
         field_index.forget(connection, name)
@@ -125,7 +126,7 @@ def _bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str]) -
         words = f"fields {', '.join(new)}"
         _each_step(connection, words, lambda first, last: field_index.add(connection, new, (first, last)))
     if {*before} != {*declared}:
-        _note(connection, INDEXED_FIELDS, orjson.dumps(sorted({*declared})).decode())
+        note(connection, INDEXED_FIELDS, orjson.dumps(sorted({*declared})).decode())
 
 
 def _each_step(connection: sqlite3.Connection, noun: str, add: Callable[[int, int], None]) -> None:
@@ -158,10 +159,6 @@ def _declared(connection: sqlite3.Connection) -> list[str]:
     """The fields that are looked up, as the store has them."""
     listed: list[str] = orjson.loads(fact(connection, INDEXED_FIELDS) or "[]")
     return listed
-
-
-def _note(connection: sqlite3.Connection, name: str, value: str) -> None:
-    connection.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value))
 
 
 def _collections(connection: sqlite3.Connection) -> list[tuple[int, str]]:

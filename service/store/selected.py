@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from service.errors import Forbidden
+from service.store.connection import Connection
 from service.store.values import Selection
-from service.store.writer import Transaction
 
 Table = Literal["feedback", "events"]
 _NOUNS: dict[Table, str] = {"feedback": "judgements", "events": "events"}
@@ -14,10 +14,10 @@ _NOUNS: dict[Table, str] = {"feedback": "judgements", "events": "events"}
 def condition_of(selection: Selection, *, in_order: bool = False) -> tuple[str, list[str]]:
     """SQL over one of the tables, and what fills its question marks.
 
-    in_order: to be read in the order of numbers. The + keeps SQLite from an index over the collection, after
-    which every page would sort all rows.
+    in_order: to be read in the order of numbers. An expression keeps the database from an index over the
+    collection, after which every page would sort all rows.
     """
-    collection = "+collection" if in_order else "collection"
+    collection = "collection || ''" if in_order else "collection"
     columns = {
         collection: selection.collection,
         "query": selection.query,
@@ -25,7 +25,7 @@ def condition_of(selection: Selection, *, in_order: bool = False) -> tuple[str, 
         "key": selection.key,
     }
     given = {name: value for name, value in columns.items() if value is not None}
-    return " AND ".join(f"{name} = ?" for name in given) or "1", [*given.values()]
+    return " AND ".join(f"{name} = ?" for name in given) or "TRUE", [*given.values()]
 
 
 def within(
@@ -44,7 +44,7 @@ def within(
     return found, False
 
 
-def forget(transaction: Transaction, table: Table, selection: Selection, own: str | None) -> int:
+def forget(connection: Connection, table: Table, selection: Selection, own: str | None) -> int:
     """Delete the rows. Returns how many there were.
 
     own: the name of the key that asks and may delete no other's; None: it may delete all.
@@ -54,7 +54,7 @@ def forget(transaction: Transaction, table: Table, selection: Selection, own: st
 
     """
     condition, parameters = condition_of(selection)
-    execute = transaction.connection.execute
+    execute = connection.execute
     if own is not None:
         others = execute(
             f"SELECT 1 FROM {table} WHERE {condition} AND key <> ? LIMIT 1", [*parameters, own]

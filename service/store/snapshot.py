@@ -23,6 +23,9 @@ class Snapshot(sqlite3.Connection):
     passages = vectors.passages
     nearest_words = fulltext.nearest
 
+    def require(self, _generation: int, *, kept: bool) -> None:
+        """Nothing: whoever borrowed a generation has it, with its index, until the end."""
+
     def renew(self) -> None:
         self.rollback()
         self.execute("BEGIN")

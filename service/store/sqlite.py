@@ -20,6 +20,7 @@ from service.store import (
     operation_log,
     writes,
 )
+from service.store.alone import Alone
 from service.store.filters.grammar import compile_filter, indexed_fields
 from service.store.filters.predicate import Predicate
 from service.store.protocol import VectorSink
@@ -64,7 +65,16 @@ def _writes(job: Callable[Concatenate[Transaction, P], T]) -> Method[P, T]:
     return write
 
 
-class SqliteStore:
+def _writes_rows(job: Callable[Concatenate[sqlite3.Connection, P], T]) -> Method[P, T]:
+    """`_writes` for a job that changes nothing that an index holds."""
+
+    def write(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return store.writer.run(lambda transaction: job(transaction.connection, *args, **kwargs))
+
+    return write
+
+
+class SqliteStore(Alone):
     """The store of one data directory, for the process that owns it."""
 
     def __init__(self, data_dir: Path, fields: str = "") -> None:
@@ -114,8 +124,7 @@ class SqliteStore:
     def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
         with starting(self._data_dir), self.connection:
             self.connection.execute("BEGIN IMMEDIATE")
-            transaction = Transaction(self.connection)
-            return generations.activate(transaction, manifest, form, examples=examples)
+            return generations.activate(self.connection, manifest, form, examples=examples)
 
     def indexed(self) -> tuple[list[str], set[int]]:
         with starting(self._data_dir):
@@ -147,29 +156,29 @@ class SqliteStore:
 
     # Judgements.
 
-    judge = _writes(feedback.store)
+    judge = _writes_rows(feedback.store)
     judgements = _reads(feedback.page)
     count_judgements = _reads(feedback.count)
     sum_up_judgements = _reads(feedback.summary)
-    forget_judgements = _writes(feedback.forget)
+    forget_judgements = _writes_rows(feedback.forget)
 
     # Events of searches.
 
-    record_events = _writes(events.store)
+    record_events = _writes_rows(events.store)
     list_events = _reads(events.page)
     count_events = _reads(events.count)
-    forget_events = _writes(events.forget)
-    expire_events = _writes(events.expire)
+    forget_events = _writes_rows(events.forget)
+    expire_events = _writes_rows(events.expire)
 
     # Generations: what they lack, and which of them is live.
 
     known = _reads_itself(generations.known)
-    begin = _writes(generations.begin)
-    abandon = _writes(generations.abandon)
+    begin = _writes_rows(generations.begin)
+    abandon = _writes_rows(generations.abandon)
     go_live = _writes(backfill.swap)
-    keep_decision = _writes(generations.handled)
-    keep_verdict = _writes(generations.judge)
-    keep_canary = _writes(generations.remember_canary)
+    keep_decision = _writes_rows(generations.handled)
+    keep_verdict = _writes_rows(generations.judge)
+    keep_canary = _writes_rows(generations.remember_canary)
     lacking = _reads_itself(backfill.lacking)
     next_lacking = _reads_itself(backfill.next_lacking)
     add_vectors = _writes(backfill.add_vectors)
@@ -179,7 +188,7 @@ class SqliteStore:
     forget_skipped = _writes(backfill.forget)
     load = _writes(backfill.load)
     examples_wanted = _reads_itself(generations.examples_wanted)
-    examples_loaded = _writes(generations.examples_loaded)
+    examples_loaded = _writes_rows(generations.examples_loaded)
 
     def reload(self, generation: int, indexes: VectorSink) -> bool:
         return backfill.load(Transaction(self.connection), generation, indexes)

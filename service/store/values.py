@@ -32,14 +32,19 @@ class TooMuch(Exception):
 
 
 class NeedsVectors(Exception):
-    """These documents (positions in the request) must first be embedded by the live generation.
+    """These documents (positions in the request) must first be embedded by the generation that is `live`.
 
     Nothing was stored.
     """
 
-    def __init__(self, positions: list[int]) -> None:
+    def __init__(self, positions: list[int], live: int) -> None:
         super().__init__(f"{len(positions)} documents lack a vector")
         self.positions = positions
+        self.live = live
+
+
+class Moved(Exception):
+    """The generation that was to be searched is not the live one any more; nothing was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +160,15 @@ class Unembedded(NamedTuple):
 class Lacking(NamedTuple):
     """The next documents that a generation has no vector of, by rising revision.
 
-    Of the same moment: the last revision there is, and how many texts were skipped.
+    Of the same moment: the last revision there is, how many texts were skipped, and how many more documents
+    other processes are embedding. closing: whatever else it lacks then is so little that a swap embeds it.
     """
 
     documents: dict[int, Unembedded]
     last_revision: int
     skipped: int
+    elsewhere: int = 0
+    closing: bool = False
 
 
 @dataclass

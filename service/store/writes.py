@@ -77,7 +77,7 @@ def upsert(
         else:
             truncated += cut
     if lacking:
-        raise NeedsVectors(lacking)
+        raise NeedsVectors(lacking, live)
     return Put(truncated, _sequence(transaction), frozenset(job.gaps))
 
 
@@ -96,7 +96,7 @@ def delete(
             "SELECT id FROM documents WHERE revision = ?", (revision,)
         ).fetchone()
         _remove(transaction, revision, collection)
-        events.forget_document(transaction, collection, id)
+        events.forget_document(transaction.connection, collection, id)
     return len(revisions), _sequence(transaction)
 
 
@@ -115,7 +115,7 @@ def delete_some(transaction: Transaction, revisions: Sequence[int], collection: 
             _remove(transaction, revision, collection)
             deleted += 1
             characters += row[0]
-            forgotten += events.forget_document(transaction, collection, row[1])
+            forgotten += events.forget_document(transaction.connection, collection, row[1])
         done += 1
         if characters >= DELETE_CHARACTERS or forgotten >= events.EXPIRE_ROWS:
             break

@@ -26,11 +26,11 @@ class Pod(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the container is told, ConfigMaps included."""
+        """What the container is told, ConfigMaps and Secrets included."""
         told: dict[str, str] = {}
         for source in self.container.get("envFrom", []):
             told |= one("ConfigMap", source["configMapRef"]["name"])["data"]
-        return told | {entry["name"]: entry["value"] for entry in self.container.get("env", [])}
+        return told | {entry["name"]: _value(entry) for entry in self.container.get("env", [])}
 
     @property
     def mounts(self) -> dict[str, dict[str, Any]]:
@@ -43,6 +43,14 @@ class Pod(NamedTuple):
         [volume] = [volume for volume in self.spec.get("volumes", []) if volume["name"] == name]
         found: dict[str, Any] = volume
         return found
+
+
+def _value(entry: dict[str, Any]) -> str:
+    """Of a variable: as it stands, or from a Secret."""
+    if "value" in entry:
+        return str(entry["value"])
+    named = entry["valueFrom"]["secretKeyRef"]
+    return str(one("Secret", named["name"])["stringData"][named["key"]])
 
 
 def everything() -> list[dict[str, Any]]:

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from service.lifecycle.controller import POLL_SECONDS
+from tests import postgres
 from tests.deploy.manifests import one, pod
 from tests.service.process import Service, plain_environment, run_and_fail
 
@@ -68,6 +70,8 @@ def test_a_replica_serves_the_owners_model_from_a_folder_that_it_cannot_write(
     keys(tmp_path, "read")
     mount = f'mount --bind "{shared}" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
     replica = Service(tmp_path, None, **variables("simile-embed", tmp_path))
+    while not (shared / "state.json").exists():  # written soon after the start
+        time.sleep(0.05)
     state = (shared / "state.json").read_bytes()
     with replica.client:
         try:
@@ -94,6 +98,29 @@ def complaints(replica: Service) -> list[str]:
         time.sleep(0.1)
     time.sleep(2 * POLL_SECONDS)
     return [line for line in replica.log.read_text().splitlines() if "state.json" in line]
+
+
+@pytest.mark.long
+def test_replicas_start_as_the_deployment_says_and_share_what_is_written(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    shared = {"SIMILE_DATABASE": postgres.new_database()}
+    shutil.copytree(tiny_models_dir, tmp_path / "models")
+    with ExitStack() as ends:
+        up: list[Service] = []
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "models").symlink_to(tmp_path / "models")
+            keys(tmp_path / name, "write")
+            told = variables("simile-replicas", tmp_path / name)
+            up.append(ends.enter_context(Service(tmp_path / name, None, **(told | shared))))
+            up[-1].client.headers.update(BEARER)
+        one, two = up
+        assert one.put({"a": "A first sentence."}).status_code == 200
+        assert two.stored() == {"a": "A first sentence."}
+        assert one.stop() == 0
+        assert two.put({"b": "A second one."}).status_code == 200
+        assert [*(tmp_path / "one/data").glob("*")] == [], "a pod keeps nothing"
 
 
 @pytest.mark.long

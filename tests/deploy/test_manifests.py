@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import yaml
 from fastapi.routing import APIRoute
+from prometheus_client import generate_latest
 
 from models.store import models_dir
 from service.__main__ import parser as service_parser
 from service.__main__ import run
 from service.api import health
+from service.observability.metrics import Metrics
 from service.server import DRAIN_SECONDS
 from service.settings import PREFIX, Settings, read
 from tests.deploy.manifests import FOLDER, ROOT, everything, one, pod, pods
@@ -24,7 +26,8 @@ from training.retraining.config import read_config
 from training.retraining.schedule import _STOPPING_SECONDS
 
 COMPOSE = ROOT / "docker-compose.yml"
-SERVING = ("simile", "simile-embed")
+SERVING = ("simile", "simile-embed", "simile-replicas")
+DEFAULT_CONNECTIONS, KEPT_CONNECTIONS = 100, 3  # of PostgreSQL; for superusers
 MEMORY = {"Mi": 2**20, "Gi": 2**30}
 
 
@@ -200,6 +203,37 @@ def test_what_points_at_pods_finds_them(kind: str) -> None:
             continue
         wanted = spec["selector"] if kind == "Service" else spec["selector"]["matchLabels"]
         assert [wanted == has for has in labels.values()].count(True) == 1, document["metadata"]["name"]
+
+
+def test_the_autoscaler_of_replicas_asks_for_series_that_there_are_and_that_the_adapter_gives() -> None:
+    rules = yaml.safe_load(one("ConfigMap", "simile-prometheus-adapter")["data"]["config.yaml"])["rules"]
+    [rule] = rules
+    [pattern] = re.findall(r'__name__=~"([^"]+)"', rule["seriesQuery"])
+    scraped = generate_latest(Metrics().registry).decode()
+    for metric in one("HorizontalPodAutoscaler", "simile-replicas")["spec"]["metrics"]:
+        name = metric["pods"]["metric"]["name"]
+        assert re.fullmatch(pattern, name)
+        assert f"\n{name} " in scraped, "a series without labels: one for each pod"
+
+
+def test_replicas_keep_nothing_but_the_models_and_leave_the_database_enough_connections() -> None:
+    here, spec = pod("simile-replicas"), one("Deployment", "simile-replicas")["spec"]
+    assert [path for path in here.mounts if "persistentVolumeClaim" in here.volume(path)] == ["/models"]
+    assert here.mounts["/models"].get("readOnly", False) is False
+    assert one("PersistentVolumeClaim", "simile-models")["spec"]["accessModes"] == ["ReadWriteMany"]
+    rolling = spec["strategy"]["rollingUpdate"]
+    assert rolling == {"maxUnavailable": 0, "maxSurge": 1}
+    pods = one("HorizontalPodAutoscaler", "simile-replicas")["spec"]["maxReplicas"] + rolling["maxSurge"]
+    each = int(here.variables["SIMILE_DATABASE_CONNECTIONS"]) + 1
+    assert pods * each <= DEFAULT_CONNECTIONS - KEPT_CONNECTIONS
+
+
+def test_an_endpoint_forgets_a_pod_before_it_stops() -> None:
+    """Probe, kubelet and endpoints take their time; the pod serves on meanwhile."""
+    here = pod("simile-replicas")
+    probe = here.container["readinessProbe"]
+    red = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+    assert red < float(here.variables["SIMILE_STOP_DELAY_SECONDS"])
 
 
 def test_a_refusal_ends_the_job_and_makes_no_new_pod() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from models.files.retrainings import write_runs
 from models.publishing.default import REQUIREMENT
@@ -19,9 +20,20 @@ from service.settings import PREFIX, Settings
 from tests.docker.stack import ROOT, docker, image_environment
 from tests.test_documentation import NOT_PASSED_ON
 
-OVERRIDES = ("docker/keys.yml", "docker/gpu.yml")
+OVERRIDES = ("docker/keys.yml", "docker/gpu.yml", "docker/postgres.yml")
+PASSWORD = {"POSTGRES_PASSWORD": "secret-word"}  # docker/postgres.yml asks for one
 PROFILES = ("monitoring", "tools")
-DOCKERFILES = ("docker/Dockerfile", "tests/docker/standins/prometheus/Dockerfile")
+DOCKERFILES = (
+    "docker/Dockerfile",
+    *(f"tests/docker/standins/{name}/Dockerfile" for name in ("haproxy", "pgvector", "prometheus")),
+)
+
+
+DATABASE = "postgresql://simile@postgres/simile"  # its password is in PGPASSWORD
+
+
+def target(port: dict[str, Any]) -> int:
+    return int(port["target"])
 
 
 def subsets(names: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -32,6 +44,7 @@ def config(files: tuple[str, ...] = (), profiles: tuple[str, ...] = (), **variab
     environment = image_environment() | {
         "COMPOSE_FILE": ":".join(["docker-compose.yml", *files]),
         "COMPOSE_PROFILES": ",".join(profiles),
+        **PASSWORD,
         **variables,
     }
     found: dict[str, Any] = json.loads(
@@ -58,6 +71,8 @@ def test_every_combination_is_a_stack_that_stays_on_this_machine(
     expected = {"service", "trainer"}
     expected |= {"prometheus", "grafana"} if "monitoring" in profiles else set()
     expected |= {"keys"} if "tools" in profiles and "docker/keys.yml" in files else set()
+    shared = "docker/postgres.yml" in files
+    expected |= {"postgres", "balancer"} if shared else set()
     assert set(services) == expected
     for name, service in services.items():
         for port in service.get("ports", []):
@@ -71,7 +86,12 @@ def test_every_combination_is_a_stack_that_stays_on_this_machine(
         for volume in service.get("volumes", [])
         if volume["source"] == "data"
     }
-    assert owners == {"service"}
+    assert owners == (set() if shared else {"service"})
+    published = {name for name, service in services.items() if 8000 in map(target, service.get("ports", []))}
+    assert published == ({"balancer"} if shared else {"service"}), (
+        "replicas cannot share a port of the machine"
+    )
+    assert services["service"]["environment"].get("SIMILE_DATABASE") == (DATABASE if shared else None)
     keyed = "docker/keys.yml" in files
     environment = services["service"]["environment"]
     assert environment["SIMILE_INSECURE"] == ("0" if keyed else "1")
@@ -111,7 +131,7 @@ def test_a_setting_in_the_shell_or_in_the_env_file_reaches_the_service(engine: N
 def test_everything_that_stays_up_tells_whether_it_is_well_and_prometheus_waits_for_nobody(
     engine: None,
 ) -> None:
-    services = config(profiles=("monitoring",))["services"]
+    services = config(("docker/postgres.yml",), ("monitoring",))["services"]
     checked = {name for name, service in services.items() if service.get("healthcheck", {}).get("test")}
     assert checked == set(services) - {"service"}, "the service's check is in its image"
     # Else nobody would watch a first start that fails.
@@ -125,10 +145,28 @@ def test_grafana_calls_nobody(engine: None) -> None:
 
 
 def test_no_image_is_the_newest_of_anything(engine: None) -> None:
-    services = config(profiles=("monitoring",))["services"]
-    for name in ("prometheus", "grafana"):
-        tag = services[name]["image"].partition(":")[2]
+    services = config(("docker/postgres.yml",), ("monitoring",))["services"]
+    for name in ("prometheus", "grafana", "balancer", "postgres"):
+        tag = services[name]["image"].partition(":")[2].partition("-")[0]
         assert tag.lstrip("v").replace(".", "").isdigit(), name
+
+
+def test_replicas_do_not_start_without_a_password_of_the_database(engine: None) -> None:
+    environment = image_environment() | {"COMPOSE_FILE": "docker-compose.yml:docker/postgres.yml"}
+    said = docker("compose", "config", environment=environment, status=None, both=True)
+    assert "write POSTGRES_PASSWORD=… into .env" in said
+
+
+def test_the_configurations_of_prometheus_differ_in_how_replicas_are_found() -> None:
+    one, many = (
+        yaml.safe_load((ROOT / "docker/monitoring" / name).read_text(encoding="utf-8"))
+        for name in ("prometheus/prometheus.yml", "replicas.yml")
+    )
+    [alone], [found] = one["scrape_configs"], many["scrape_configs"]
+    assert alone.pop("static_configs") == [{"targets": ["service:8000"]}]
+    [dns] = found.pop("dns_sd_configs")
+    assert (dns["names"], dns["type"], dns["port"]) == (["service"], "A", 8000)
+    assert one == many
 
 
 @pytest.mark.parametrize(

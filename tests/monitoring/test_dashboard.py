@@ -16,6 +16,7 @@ ROWS = [
     "Index",
     "Documents",
     "Swaps and versions",
+    "Replicas and database",
     "Retraining",
     "Process and machine",
 ]

@@ -17,15 +17,19 @@ from models.encoder import Encoder
 from service.app import create_app
 from service.runtime.runtime import Runtime
 from service.settings import Settings
+from tests import postgres
 from tests.tiny import tiny_source
 
 HOST = "testserver"  # the name that TestClient calls a service by
 
 
 def new_settings(folder: Path, models_dir: Path, **others: object) -> Settings:
-    """A new data directory in `folder`, beside a copy of the published tiny model, which is wanted."""
+    """A new data directory in `folder`, beside a copy of the published tiny model, which is wanted.
+
+    With `pytest --store postgres` the documents are in a new database.
+    """
     shutil.copytree(models_dir, folder / "models")
-    chosen: dict[str, Any] = {"cache_mb": 0, "allowed_hosts": HOST, **others}
+    chosen: dict[str, Any] = {"cache_mb": 0, "allowed_hosts": HOST, **postgres.place(), **others}
     return Settings(data_dir=folder / "data", models_dir=folder / "models", **chosen)
 
 

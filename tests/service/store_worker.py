@@ -40,8 +40,8 @@ from service.store.backfill import add_vectors, lacking
 from service.store.documents import collections, sequence, unembedded
 from service.store.filters.grammar import compile_filter
 from service.store.filters.predicate import Predicate
-from service.store.generations import begin, go_live, kept_numbers, live_number, purge
-from service.store.operation_log import trim
+from service.store.generations import begin, go_live, kept_numbers, live_number
+from service.store.operation_log import purge, trim
 from service.store.schema import connect, migrate
 from service.store.values import DEFAULT_COLLECTION, Changes, Document, Embedding, json_of
 from service.store.writer import Transaction, Writer
@@ -169,7 +169,7 @@ def build_for_ever(store: Store, seed: int) -> None:
     for step in range(1_000_000):
         named = SimpleNamespace(version=f"v{seed}-{step}", fingerprint=FINGERPRINT, dimension=DIMENSION)
         manifest = cast("Manifest", named)
-        number = writer.submit(partial(begin, manifest=manifest, form="form")).result()
+        number = writer.submit(partial(begin_for, manifest)).result()
         while not writer.submit(partial(build_or_swap, number=number)).result():
             pass
         say("ack", BUILDER, {"swap": number})
@@ -180,6 +180,10 @@ def build_for_ever(store: Store, seed: int) -> None:
         writer.submit(trim).result()
 
 
+def begin_for(manifest: Manifest, transaction: Transaction) -> int:
+    return begin(transaction.connection, manifest, "form")
+
+
 def build_or_swap(transaction: Transaction, number: int) -> bool:
     """Embed some documents that lack a vector; when there are none, go live. Whether it did."""
     step = lacking(transaction.connection, number, 0, STEP)
@@ -188,7 +192,8 @@ def build_or_swap(transaction: Transaction, number: int) -> bool:
         rows = {revision: embedding(each.content.text, number) for revision, each in found.items()}
         add_vectors(transaction, number, rows)
         return False
-    go_live(transaction, number, "", rollback=False)
+    go_live(transaction.connection, number, "", rollback=False)
+    transaction.changes.sequence = sequence(transaction.connection)
     return True
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from service.errors import Conflict
-from service.live import Generation, Live
+from service.live import Generation, Live, in_memory
 from tests.service.fakes import CountingEncoder
 
 
@@ -16,7 +16,7 @@ class ClosingEncoder(CountingEncoder):
 
 def generation(name: int) -> tuple[Generation, ClosingEncoder]:
     encoder = ClosingEncoder(name)
-    return Generation(name, encoder.as_encoder()), encoder
+    return Generation(name, encoder.as_encoder(), in_memory()), encoder
 
 
 def test_a_request_keeps_its_generation_when_another_takes_its_place() -> None:

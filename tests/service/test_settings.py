@@ -207,3 +207,27 @@ def test_check_says_when_a_precision_cannot_be_served(monkeypatch: pytest.Monkey
     monkeypatch.setenv("SIMILE_PRECISION", "fp32")
     monkeypatch.setenv("SIMILE_DETERMINISTIC", "1")
     assert "fp32/onnxruntime, deterministic" in check.report(read())
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mysql://u:secret-word@h/x", "does not begin with postgresql://"),
+        ("secret-word", "does not begin with postgresql://"),
+        ("postgresql:///x", "names no host"),
+        ("postgresql://u:secret-word/@h:5432/x", "%2F"),
+    ],
+)
+def test_a_database_that_is_no_url_is_refused_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, url: str, says: str
+) -> None:
+    monkeypatch.setenv("SIMILE_DATABASE", url)
+    with pytest.raises(StartupError, match=says) as raised:
+        read()
+    assert "secret-word" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:p%40@h/x", "postgres://h", "postgresql:///x?host=/run/pg"])
+def test_a_database_that_is_named_is_taken(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("SIMILE_DATABASE", url)
+    assert read().database is not None

@@ -39,6 +39,7 @@ def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Option
     says so, and `resume` goes on from there. Raise TrainingError or ModelError.
     """
     from training.methods.catalogue import fitted  # noqa: PLC0415  torch
+    from training.runs.device import give_back  # noqa: PLC0415  torch
     from training.runs.loop import run  # noqa: PLC0415  torch
 
     options = options or Options()
@@ -48,7 +49,10 @@ def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Option
     named = replace(
         options, base_name=options.base_name or base.name, parent=options.parent or version_of(base)
     )
-    return run(recipe, corpus, base, out, named)
+    try:
+        return run(recipe, corpus, base, out, named)
+    finally:
+        give_back()
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

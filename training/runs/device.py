@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -64,3 +65,12 @@ def enough_memory() -> Iterator[None]:
             f"The device has too little memory ({str(error).splitlines()[0]}). "
             "Give --chunk, or lower --batch or the recipe's max_length, and begin in another --out."
         ) from None
+
+
+def give_back() -> None:
+    """Return freed memory to the system, for what comes behind a training in the same process.
+
+    glibc keeps it: four steps of the default model left 1.4 GB so.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)

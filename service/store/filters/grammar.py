@@ -1,4 +1,4 @@
-"""Metadata filters, compiled to SQL.
+"""Metadata filters, compiled to the SQL of a store.
 
     {"topic": "birds", "year": {"$gte": 1990, "$lt": 2000}, "$or": [{"tags": "owl"}, {"source.page": 7}]}
 
@@ -13,22 +13,18 @@ Comparison is typed: `1` equals `1.0` but neither `true` nor `"1"`, and null equ
 compared by its members: one that matches is enough, and `$ne` wants none that is equal. A field that is
 missing passes `$ne` and `{"$exists": false}` only.
 
-Every name and value is a bound parameter. Names are compared as `json_each` reports them, because SQLite's
-JSON paths cannot express a name with a quote or a backslash.
-
-Each condition on a declared field (field_index.py) also says where to look it up; any other reads each
-row's JSON.
+Every name and value is a bound parameter. What one condition is in SQL is a dialect's matter: SQLite's is
+beside this file, PostgreSQL's in its folder.
 
 Not here: a name that itself has a dot, whole objects or arrays as values, and members of objects within
 arrays.
 """
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import orjson
 
-from service.store.filters.field_index import PRESENT, levels
 from service.store.filters.operands import (
     MAX_VALUES,
     RANGES,
@@ -43,7 +39,8 @@ from service.store.filters.operands import (
     shown,
 )
 from service.store.filters.operands import FilterError as FilterError  # noqa: PLC0414  who uses filters finds it here
-from service.store.filters.predicate import Lookup, Predicate
+from service.store.filters.predicate import Predicate
+from service.store.filters.sqlite_dialect import SqliteDialect
 
 MAX_DEPTH = 16  # of $and and $or, and of the names in one field
 MAX_CONDITIONS = 256
@@ -69,10 +66,26 @@ def parse_filter(text: str) -> dict[str, Any]:
     return _object(parsed)
 
 
-def compile_filter(filter: object, declared: Container[str] = ()) -> Predicate:
-    """`filter` as SQL. `{}` has no condition, so every document passes.
+class Dialect(Protocol):
+    """A store's SQL for one condition."""
 
-    declared: the fields that can be looked up.
+    def condition(self, path: Sequence[str], test: Test | None) -> Predicate:
+        """There is a value at `path`; with a `test`, it or a member of the array passes."""
+
+    def named(self, ids: Sequence[str]) -> Predicate:
+        """The document's id is one of these."""
+
+    def between(self, both: Predicate, field: str, bounds: Mapping[str, Any], /) -> Predicate:
+        """Several operators on one field, which `both` joins; what `bounds` they are may be of use."""
+
+
+def compile_filter(filter: object, declared: Container[str] = ()) -> Predicate:
+    """`filter` in SQLite's SQL; `declared` are the fields that can be looked up. Raises as `compile_in`."""
+    return compile_in(SqliteDialect(declared), filter)
+
+
+def compile_in(dialect: Dialect, filter: object) -> Predicate:
+    """`filter` as SQL. `{}` has no condition, so every document passes.
 
     Raises:
         FilterError: it breaks the grammar above, or a limit.
@@ -80,7 +93,7 @@ def compile_filter(filter: object, declared: Container[str] = ()) -> Predicate:
     """
     conditions = _object(filter)
     _check_size(conditions)
-    return _Compiler(declared).all_of(conditions, depth=0)
+    return _Compiler(dialect).all_of(conditions, depth=0)
 
 
 def _check_size(filter: dict[str, Any]) -> None:
@@ -113,8 +126,8 @@ def _object(value: object) -> dict[str, Any]:
 class _Compiler:
     """Counts the conditions of one filter."""
 
-    def __init__(self, declared: Container[str]) -> None:
-        self._declared = declared
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
         self._conditions = 0
 
     def all_of(self, filter: dict[str, Any], depth: int) -> Predicate:
@@ -126,7 +139,7 @@ class _Compiler:
         if key in JOINS:
             return self._join(key, value, depth + 1)
         if key == IDS:
-            return self._counted(Predicate(*among_ids(value)))
+            return self._counted(self._dialect.named(among_ids(value)))
         if key.startswith("$"):
             raise FilterError(
                 f"{shown(key)} cannot stand in the place of a field; allowed there are $and, $or and $ids. "
@@ -140,7 +153,7 @@ class _Compiler:
                 f"Field {shown(key)}: {{}} has no operator. Allowed are {listed_in_words(OPERATORS)}."
             )
         both = _joined("and", [self._operation(key, path, name, operand) for name, operand in value.items()])
-        return _between(both, key, value) if key in self._declared else both
+        return self._dialect.between(both, key, value)
 
     def _operation(self, key: str, path: Sequence[str], operator: object, operand: object) -> Predicate:
         if operator == "$in":
@@ -161,22 +174,7 @@ class _Compiler:
 
     def _exists(self, path: Sequence[str], test: Test | None) -> Predicate:
         """Condition: there is a value at `path`; with a `test`, it or a member of the array passes."""
-        tables, condition = levels(len(path))
-        parameters: list[Any] = [*path]
-        if test is not None:
-            last = f"f{len(path) - 1}"
-            members = f"SELECT 1 FROM json_each({last}.value) AS member WHERE {test.on('member')}"
-            condition += (
-                f" AND CASE {last}.type WHEN 'array' THEN EXISTS ({members}) ELSE {test.on(last)} END"
-            )
-            parameters += [*test.parameters, *test.parameters]
-        sql = f"EXISTS (SELECT 1 FROM {tables} WHERE {condition})"
-        name = ".".join(path)
-        if name not in self._declared:
-            return self._counted(Predicate(sql, parameters))
-        lookups = [Lookup("1", [])] if test is None else test.lookups
-        of_field = tuple(Lookup(f"field = ? AND {one}", [name, *bound]) for one, bound in lookups)
-        return self._counted(Predicate(sql, parameters, "lookup", lookups=of_field))
+        return self._counted(self._dialect.condition(path, test))
 
     def _counted(self, condition: Predicate) -> Predicate:
         self._conditions += 1
@@ -201,29 +199,8 @@ class _Compiler:
 def _joined(kind: Literal["and", "or"], parts: Sequence[Predicate]) -> Predicate:
     if len(parts) == 1:
         return parts[0]
-    sql = f"({f' {kind.upper()} '.join(part.sql for part in parts)})" if parts else "1"
+    sql = f"({f' {kind.upper()} '.join(part.sql for part in parts)})" if parts else "TRUE"
     return Predicate(sql, [parameter for part in parts for parameter in part.parameters], kind, tuple(parts))
-
-
-def _between(both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
-    """Two bounds of a declared field as one lookup, where each by itself might pass almost everything.
-
-    Of an array one member may pass the one bound and one the other, so the metadata of those that have an
-    array there is read.
-    """
-    lower, upper = (sorted(bounds.keys() & {*names}) for names in (("$gt", "$gte"), ("$lt", "$lte")))
-    if len(bounds) != 2 or len(lower) != 1 or len(upper) != 1:
-        return both
-    low, high = bounds[lower[0]], bounds[upper[0]]
-    if isinstance(low, str) != isinstance(high, str):
-        return both
-    sql, parameters = both.sql, both.parameters
-    between = f"field = ? AND value {RANGES[lower[0]]} ? AND value {RANGES[upper[0]]} ?"
-    inside = Predicate(sql, parameters, "lookup", lookups=(Lookup(between, [field, low, high]),))
-    # Scanned for, it passes everything: what comes behind it is exact.
-    arrays = Predicate("1", [], "lookup", lookups=(Lookup(f"field = ? AND value = {PRESENT}", [field]),))
-    of_arrays = Predicate(sql, parameters, "and", (arrays, Predicate(sql, parameters)))
-    return Predicate(sql, parameters, "or", (inside, of_arrays))
 
 
 def _not(where: Predicate) -> Predicate:

@@ -1,39 +1,43 @@
-"""Operands of filters: checked, and as conditions on a JSON value and on one in `fields`."""
+"""Operands of filters, checked: the tests of a JSON value, in the words of no database."""
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import orjson
-
-from service.store.filters.field_index import FALSE, NULL, NUMBERS_END, TEXTS_END, TRUE
-from service.store.filters.predicate import Lookup
 
 MAX_VALUES = 10_000  # in one $in
 RANGES = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 INT64 = 2**63
-BLOBS = {None: NULL, False: FALSE, True: TRUE}
 
 
 class FilterError(ValueError):
     """The filter does not follow the grammar; the message names the place and what is allowed there."""
 
 
-class Test(NamedTuple):
-    """A condition on one JSON value; `@` stands for the row of json_each that holds it.
+class Among(NamedTuple):
+    """The value is one of these."""
 
-    `lookups` are the same as conditions on a value in the table `fields`: one of them holds.
-    """
+    texts: list[str]
+    numbers: list[int | float]
+    others: list[bool | None]
 
-    sql: str
-    parameters: list[Any]
-    lookups: list[Lookup]
-
-    def on(self, row: str) -> str:
-        return self.sql.replace("@", row)
+    @property
+    def values(self) -> list[str | float | bool | None]:
+        return [*self.texts, *self.numbers, *self.others]
 
 
-def among(key: str, operand: object) -> Test:
+class Compared(NamedTuple):
+    """The value is of the operand's type, and on this side of it: <, <=, > or >=."""
+
+    sign: str
+    operand: str | float
+
+
+Test: TypeAlias = Among | Compared
+
+
+def among(key: str, operand: object) -> Among:
     if not isinstance(operand, list):
         raise FilterError(f"Field {shown(key)}: $in needs a list of values, not {kind_of(operand)}.")
     if len(operand) > MAX_VALUES:
@@ -41,8 +45,8 @@ def among(key: str, operand: object) -> Test:
     return equal(key, "$in", operand)
 
 
-def among_ids(operand: object) -> tuple[str, list[Any]]:
-    """SQL and parameters of the condition that a document's id is one of `operand`."""
+def among_ids(operand: object) -> list[str]:
+    """The ids of an $ids."""
     if not isinstance(operand, list):
         raise FilterError(f"$ids needs a list of document ids, not {kind_of(operand)}.")
     if len(operand) > MAX_VALUES:
@@ -51,10 +55,10 @@ def among_ids(operand: object) -> tuple[str, list[Any]]:
         if not isinstance(id, str):
             raise FilterError(f"$ids needs ids, which are strings, not {kind_of(id)}.")
         plain_text("$ids: an id", id)
-    return "documents.id IN (SELECT value FROM json_each(?))", [orjson.dumps(operand).decode()]
+    return operand
 
 
-def equal(key: str, operator: str, values: Sequence[object]) -> Test:
+def equal(key: str, operator: str, values: Sequence[object]) -> Among:
     """Condition: a value is one of `values`."""
     texts: list[str] = []
     numbers: list[int | float] = []
@@ -72,33 +76,14 @@ def equal(key: str, operator: str, values: Sequence[object]) -> Test:
                 f"Field {shown(key)}: {operator} compares with a string, number, true, false or null, not "
                 f"{kind_of(value)}. For one value of several use $in; dots lead into objects."
             )
-    tests, parameters, lookups = [], [], []
-    for types, listed in (("'text'", texts), ("'integer', 'real'", numbers)):
-        if listed:
-            tests.append(f"(@.type IN ({types}) AND @.value IN (SELECT value FROM json_each(?)))")
-            parameters.append(orjson.dumps(listed).decode())
-            # SQLite would look a listed value up in the order of the list, and one alone by itself.
-            one = Lookup("value = ?", [*listed])
-            many = Lookup("value IN (SELECT value FROM json_each(?))", parameters[-1:])
-            lookups.append(one if len(listed) == 1 else many)
-    for other in sorted(others, key=str):
-        tests.append(f"@.type = '{orjson.dumps(other).decode()}'")
-        lookups.append(Lookup(f"value = {BLOBS[other]}", []))
-    return Test(f"({' OR '.join(tests) or '0'})", parameters, lookups)
+    return Among(texts, numbers, sorted(others, key=str))
 
 
-def compare(key: str, operator: str, operand: object) -> Test:
+def compare(key: str, operator: str, operand: object) -> Compared:
     if isinstance(operand, str):
-        text = plain_text(f"Field {shown(key)}: the value", operand)
-        end = f"value >= {NUMBERS_END}" if operator in {"$lt", "$lte"} else f"value < {TEXTS_END}"
-        lookup = Lookup(f"value {RANGES[operator]} ? AND {end}", [text])
-        return Test(f"(@.type = 'text' AND @.value {RANGES[operator]} ?)", [text], [lookup])
+        return Compared(RANGES[operator], plain_text(f"Field {shown(key)}: the value", operand))
     if isinstance(operand, int | float) and not isinstance(operand, bool):
-        number = _number(key, operand, exact=False)
-        end = "" if operator in {"$lt", "$lte"} else f" AND value < {NUMBERS_END}"
-        lookup = Lookup(f"value {RANGES[operator]} ?{end}", [number])
-        sql = f"(@.type IN ('integer', 'real') AND @.value {RANGES[operator]} ?)"
-        return Test(sql, [number], [lookup])
+        return Compared(RANGES[operator], _number(key, operand, exact=False))
     raise FilterError(
         f"Field {shown(key)}: {operator} compares with a number or a string, not {kind_of(operand)}."
     )

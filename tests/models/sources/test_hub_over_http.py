@@ -78,6 +78,7 @@ def test_a_broken_download_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) ->
     assert len(Store(tmp_path / "models").versions()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trouble", ["wrong name", "gated", "missing file", "broken", "offline"])
 def test_a_model_that_cannot_be_fetched_is_one_clear_line(hub: Hub, tmp_path: Path, trouble: str) -> None:
     name, changed = NAME, {}

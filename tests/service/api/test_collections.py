@@ -115,6 +115,7 @@ def test_words_of_one_collection_do_not_move_the_scores_of_another(client: TestC
     assert (scores("lexical"), scores("hybrid")) == before
 
 
+@pytest.mark.sqlite("its jobs run one after another")
 def test_one_is_deleted_and_made_again_in_the_commit_of_other_writes(client: TestClient) -> None:
     """Their tables of words are dropped and made while FTS5 has others of the same commit in hand."""
     corpus: Corpus = client.app.state.runtime.corpus  # type: ignore[attr-defined]
@@ -266,6 +267,7 @@ def test_they_are_there_again_after_a_restart(place: Settings) -> None:
         check(client, TEXTS)
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_words_of_each_are_found_after_the_schema_that_had_one_table_for_all(place: Settings) -> None:
     with serving(place) as client:
         fill(client)

@@ -220,6 +220,7 @@ def test_events_go_with_their_document_and_stay_with_a_new_text(client: TestClie
     assert ids(client, collection="*") == ["d2", "d3", "d4", "d5"], "a new document has no old events"
 
 
+@pytest.mark.sqlite("a backup copies its file")
 def test_a_backup_has_the_events(client: TestClient, place: Settings, tmp_path: Path) -> None:
     assert send(client, event(), event(id="d2")) == (2, [])
     (tmp_path / "copy").mkdir()

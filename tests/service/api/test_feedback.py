@@ -22,7 +22,7 @@ TEXTS = {"a": "red river", "b": "green garden", "c": "blue bridge"}
 ODD = [
     "emoji 🙂",
     "two\nlines",
-    "nul\0inside",
+    pytest.param("nul\0inside", marks=pytest.mark.sqlite("PostgreSQL cannot store U+0000")),
     " spaces kept ",
     "100%25 & ?q=1#x",
     "'; DROP TABLE feedback; --",
@@ -206,6 +206,7 @@ def test_judgements_of_a_deleted_document_can_be_forgotten_too(client: TestClien
     assert listed(client) == []
 
 
+@pytest.mark.sqlite("its jobs run one after another")
 def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
     client: TestClient, runtime: Runtime
 ) -> None:
@@ -219,10 +220,12 @@ def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
         return Judgement("q", id, relevant=True)
 
     held = writer.submit(hold)
-    early = writer.submit(lambda transaction: store(transaction, [of("a")], DEFAULT_COLLECTION))
+    early = writer.submit(lambda transaction: store(transaction.connection, [of("a")], DEFAULT_COLLECTION))
     gone = writer.submit(lambda transaction: delete(transaction, Predicate("id = ?", ["a"])))
-    late = writer.submit(lambda transaction: store(transaction, [of("b"), of("a")], DEFAULT_COLLECTION))
-    other = writer.submit(lambda transaction: store(transaction, [of("c")], DEFAULT_COLLECTION))
+    late = writer.submit(
+        lambda transaction: store(transaction.connection, [of("b"), of("a")], DEFAULT_COLLECTION)
+    )
+    other = writer.submit(lambda transaction: store(transaction.connection, [of("c")], DEFAULT_COLLECTION))
     gate.set()
     held.result(20)
     assert other.result(20)[0] == early.result(20)[0] + 2, "what was refused took a number"

@@ -466,6 +466,7 @@ def test_a_passed_deadline_is_504_and_its_work_is_dropped(
 # 507; test_storage_faults.py fills a real disk.
 
 
+@pytest.mark.sqlite("a full disk is injected into its writer")
 def test_a_store_that_cannot_be_written_is_507_and_reading_goes_on(
     client: TestClient, runtime: Runtime
 ) -> None:

@@ -100,6 +100,7 @@ def test_words_are_searched_while_the_index_is_rebuilt(
         assert client.get("/search", params={"q": "harbour", "mode": mode}).status_code == 503
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_words_follow_every_write(client: TestClient, settings: Settings) -> None:
     put(client, {"東京": "東京は日本の首都です", "서울": "서울은 한국의 수도입니다"})
     assert [id for id, _ in hits(client, q="東京", mode="lexical")] == ["東京"]
@@ -280,6 +281,7 @@ def test_a_document_that_is_not_there_is_404_and_named(client: TestClient) -> No
         assert "none-such" in response.json()["error"]
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_document_without_a_vector_is_a_conflict(client: TestClient, runtime: Runtime) -> None:
     put(client, {"bare": "red river"})
 

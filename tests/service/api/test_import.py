@@ -288,6 +288,7 @@ def test_of_equal_ids_the_last_wins_also_when_its_group_is_embedded_first(
         assert {document["text"] for document in stored} == {"red river"}
 
 
+@pytest.mark.sqlite("a full disk is injected into its writer")
 def test_a_disk_that_fails_in_the_middle_is_507_and_says_what_was_stored(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:

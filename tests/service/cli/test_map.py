@@ -15,6 +15,8 @@ from service.index.neighbours import nearest_rows
 from service.settings import Settings
 from tests.service.conftest import new_settings, serving
 
+OF_A_DIRECTORY = pytest.mark.sqlite("a map is of a data directory")
+
 SUBJECTS: dict[str, str] = {
     "rivers": "red river bridge harbour",
     "gardens": "green garden forest market",
@@ -54,6 +56,7 @@ def make(settings: Settings, monkeypatch: pytest.MonkeyPatch, *options: str) -> 
     return content
 
 
+@OF_A_DIRECTORY
 def test_every_document_has_a_place_a_group_and_its_fields(
     stored: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +74,7 @@ def test_every_document_has_a_place_a_group_and_its_fields(
     )
 
 
+@OF_A_DIRECTORY
 def test_the_route_answers_with_the_map_of_the_live_version(
     stored: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +116,7 @@ def refused(client: TestClient, path: str) -> None:
     assert (answer.status_code, answer.json()["error_type"]) == (404, "NotFound")
 
 
+@OF_A_DIRECTORY
 def test_what_cannot_be_mapped_is_told_in_a_sentence(
     stored: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +172,7 @@ def test_odd_documents_and_copies_are_found() -> None:
     assert set(odd["strays"][:3]) == {3, 4, 5}
 
 
+@OF_A_DIRECTORY
 def test_umap_keeps_groups_together(stored: Settings) -> None:
     pytest.importorskip("umap", reason="needs the extra map")
     said = map_documents.run(parser().parse_args(["map"]), stored)

@@ -66,6 +66,7 @@ def consistent(settings: Settings) -> None:
     connection.close()
 
 
+@pytest.mark.sqlite("its jobs run one after another")
 def test_no_job_deletes_more_than_a_step_and_writes_come_between_two_of_them(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_no_job_deletes_more_than_a_step_and_writes_come_between_two_of_them(
     consistent(settings)
 
 
+@pytest.mark.sqlite("its jobs run one after another")
 def test_a_step_of_long_texts_is_of_few_documents(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_step_of_long_texts_is_of_few_documents(
     assert [step.deleted for step in steps] == [2, 2]
 
 
+@pytest.mark.sqlite("a full disk is injected into its writer")
 def test_a_step_that_fails_says_how_many_were_deleted_and_the_rest_can_be_deleted(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +163,7 @@ def test_a_step_that_fails_says_how_many_were_deleted_and_the_rest_can_be_delete
     consistent(settings)
 
 
+@pytest.mark.sqlite("its jobs run one after another")
 def test_a_collection_is_deleted_in_steps_and_stays_where_it_was_written_to_meanwhile(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +194,7 @@ def test_a_collection_is_deleted_in_steps_and_stays_where_it_was_written_to_mean
     consistent(settings)
 
 
+@pytest.mark.sqlite("it counts its reading threads")
 def test_a_filter_that_looks_through_all_documents_leaves_threads_for_others(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

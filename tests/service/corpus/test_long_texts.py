@@ -186,6 +186,7 @@ def test_passages_are_there_again_after_a_restart(place: Settings) -> None:
 
 
 @pytest.mark.parametrize("passage", [0, 1])
+@pytest.mark.sqlite("PostgreSQL has checksums of its own")
 def test_a_damaged_passage_is_made_again_with_the_others(place: Settings, passage: int) -> None:
     with serving(place) as client:
         put(client, TEXTS)

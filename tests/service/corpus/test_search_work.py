@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from service.corpus import search as searching
 from service.corpus.search import Search
+from service.index.index import Index
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store import documents, vectors
@@ -87,6 +88,7 @@ def test_candidates_are_those_of_both_rankings(search: Search, candidates: int) 
 
 
 @pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_search_whose_caller_left_ranks_no_further_query(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
@@ -175,6 +177,7 @@ def test_each_ranking_is_cut_before_the_next_is_made(
         (0.0, 1, [1] * 100),
     ],
 )
+@pytest.mark.sqlite("it looks at the index in memory")
 def test_as_many_queries_are_compared_at_once_as_take_no_longer_than_a_slice(
     client: TestClient,
     runtime: Runtime,
@@ -185,6 +188,7 @@ def test_as_many_queries_are_compared_at_once_as_take_no_longer_than_a_slice(
 ) -> None:
     sizes: list[int] = []
     index = runtime.live.generation.indexes.of("default")
+    assert isinstance(index, Index)
     search = index.search
 
     def counted(queries: Any, *rest: Any, **options: Any) -> Any:
@@ -258,6 +262,7 @@ def legacy(settings: Settings) -> Iterator[str]:
     store('{"n":7}')
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_metadata_are_parsed_only_where_a_part_of_them_is_shown(
     client: TestClient, unparsed: None, legacy: str
 ) -> None:
@@ -273,6 +278,7 @@ def test_metadata_are_parsed_only_where_a_part_of_them_is_shown(
     assert client.get("/documents/count").json()["count"] >= len(TEXTS)
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_part_of_large_metadata_is_shown_and_filtered_by(client: TestClient, legacy: str) -> None:
     asked = {"q": TEXTS[7], "k": "1", "mode": "lexical", "fields": "metadata.n", "filter": '{"n": 7}'}
     [hit] = client.get("/search", params=asked).json()["hits"]
@@ -292,6 +298,7 @@ def test_an_answer_is_the_json_that_it_was_and_its_parts_are_small(client: TestC
         client.delete(f"/documents/{id}")
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_passages_are_looked_up_row_by_row(settings: Settings) -> None:
     statements: list[str] = []
     with sqlite3.connect(settings.data_dir / DATABASE) as connection:
@@ -305,6 +312,7 @@ def test_passages_are_looked_up_row_by_row(settings: Settings) -> None:
     assert not any(step.startswith("SCAN vectors") for step in plan), plan
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_text_is_compared_in_the_store_and_only_equal_ones_are_unchanged(settings: Settings) -> None:
     with sqlite3.connect(settings.data_dir / DATABASE) as connection:
         given = [

@@ -18,7 +18,6 @@ from service.runtime import settings_check
 from service.settings import read
 from service.store.generations import canaries, remember_canary
 from service.store.schema import connect, migrate
-from service.store.writer import Transaction
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.observability.test_metrics import samples
 from tests.service.swapping import QUERIES, TEXTS, published
@@ -334,7 +333,7 @@ def test_of_versions_long_ago_it_is_forgotten(tmp_path: Path) -> None:
     connection = connect(tmp_path / "simile.db")
     connection.execute("INSERT INTO facts (name, value) VALUES ('another fact', 'stays')")
     for at in range(120):
-        remember_canary(Transaction(connection), f"2026{at:04}", {"queries": at, "overlap_at_10": 0.5})
+        remember_canary(connection, f"2026{at:04}", {"queries": at, "overlap_at_10": 0.5})
     found = canaries(connection)
     assert len(found) == 100
     assert found["20260119"] == json.loads('{"queries": 119, "overlap_at_10": 0.5}')

@@ -187,6 +187,7 @@ def test_a_start_without_room_is_refused_with_figures_and_publishes_nothing(
     assert started() == version
 
 
+@pytest.mark.sqlite("its vectors take memory of the process")
 def test_a_version_waits_for_the_memory_of_every_collection_and_of_every_passage(
     tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def assert_found_in(client: TestClient, encoder: Encoder) -> None:
 
 
 @needs_bf16
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_stored_documents_are_embedded_anew_in_the_form_asked_for_and_back(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
@@ -109,6 +110,7 @@ def test_nothing_mixes_while_documents_are_embedded_anew(tmp_path: Path, tiny_mo
     assert seen == set(encoders)
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_vectors_of_a_form_that_cannot_be_computed_here_are_made_anew_before_it_is_ready(
     tmp_path: Path, tiny_models_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,6 +130,7 @@ def test_vectors_of_a_form_that_cannot_be_computed_here_are_made_anew_before_it_
 
 
 @needs_bf16
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_version_that_fails_the_forms_bound_stays_as_it_is_and_is_not_judged(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,6 +18,8 @@ from service.settings import Settings
 from service.store.values import DEFAULT_COLLECTION, Unembedded
 from tests.service.conftest import new_settings, wait_until_ready
 
+pytestmark = pytest.mark.sqlite("it looks into SQLite's file")
+
 DOCUMENTS = [
     {"id": f"d{at:03}", "text": f"river stone {'engine ' * (at % 5)} letter {at}"} for at in range(200)
 ]

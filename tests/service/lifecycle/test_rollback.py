@@ -120,11 +120,13 @@ def test_a_version_that_gives_other_vectors_than_it_was_published_with_fails_and
 
 
 @pytest.mark.parametrize("step", ["begin", "go_live"])
+@pytest.mark.sqlite("a full disk is injected into its writer")
 def test_a_disk_that_is_full_at_the_first_or_the_last_step_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
     work: Any = {"begin": generations.begin, "go_live": backfill.swap}[step]
+    writes: Any = {"begin": sqlite._writes_rows, "go_live": sqlite._writes}[step]
     failures = 0
 
     def full(*arguments: Any, **named: Any) -> Any:
@@ -138,7 +140,7 @@ def test_a_disk_that_is_full_at_the_first_or_the_last_step_is_waited_for(
 
     with place.serving() as client:
         place.fill()
-        monkeypatch.setattr(SqliteStore, step, sqlite._writes(full))
+        monkeypatch.setattr(SqliteStore, step, writes(full))
         place.activate(place.b)
         assert failures == 3
         assert place.everything() == DOCUMENTS

@@ -21,6 +21,7 @@ from service.app import create_app
 from service.lifecycle.builder import Builder
 from service.settings import Settings
 from service.store.values import Unembedded
+from tests import postgres
 from tests.service.conftest import HOST, wait_until_ready
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
 from tests.tiny import tiny_source
@@ -38,12 +39,14 @@ class Place:
         if versions is None:
             self.a, self.b, self.c = names
         self.oracle = Oracle(folder / "models", [*names])
+        self.where = postgres.place()
         self.app: FastAPI
         self.client: TestClient
 
     @contextmanager
     def serving(self, *, wait: bool = True, **others: Any) -> Iterator[TestClient]:
         settings = Settings(
+            **self.where,
             data_dir=self.folder / "data",
             models_dir=self.folder / "models",
             cache_mb=0,

@@ -23,7 +23,6 @@ from service.lifecycle.swap import Swap
 from service.live import Generation
 from service.store.generations import go_live, insert, previous
 from service.store.schema import connect, migrate
-from service.store.writer import Transaction
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
 
@@ -162,6 +161,7 @@ def test_memory_of_a_generation_goes_when_it_does(place: Place, monkeypatch: pyt
             time.sleep(0.05)
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_state_that_cannot_be_written_keeps_nothing_else_from_being_done(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,6 +210,7 @@ def test_an_asked_file_that_makes_no_sense_leaves_a_mere_wish(place: Place, aske
     assert (desired.version, desired.kind, desired.id) == (place.b, "want", "")
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_build_that_nobody_wants_any_more_after_a_start_is_dropped(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +240,7 @@ def test_losing_sight_of_wanted_drops_no_build(place: Place, monkeypatch: pytest
         assert 'simile_swaps_total{outcome="dropped"} 0.0' in client.get("/metrics").text
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_rollback_brings_back_a_service_whose_live_model_fails_from_the_start(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,17 +277,16 @@ class Rows:
     def __init__(self, folder: Path) -> None:
         migrate(folder / "simile.db")
         self.connection = connect(folder / "simile.db")
-        self.transaction = Transaction(self.connection)
 
     def generation(self, version: str, state: str) -> int:
-        return insert(self.transaction, _manifest(version), "form", state)
+        return insert(self.connection, _manifest(version), "form", state)
 
     def swap(self, version: str, *, rollback: bool = False, desired: str = "id") -> None:
         row = self.connection.execute(
             "SELECT number FROM generations WHERE version = ? AND state = 'standby'", (version,)
         ).fetchone()
         number = row[0] if row else self.generation(version, "building")
-        go_live(self.transaction, number, desired, rollback=rollback)
+        go_live(self.connection, number, desired, rollback=rollback)
 
 
 def _manifest(version: str) -> Any:

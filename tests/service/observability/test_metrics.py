@@ -160,6 +160,7 @@ def test_the_limits_of_the_queue_are_those_of_the_settings(client: TestClient, s
     assert found["simile_queue_wait_seconds"] == 0
 
 
+@pytest.mark.sqlite("it has a data directory")
 def test_the_room_on_the_disk_of_each_folder_is_looked_up_at_each_scrape(
     client: TestClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +234,7 @@ def test_the_active_versions_scores_are_shown_by_their_path(tiny_models_dir: Pat
     assert len(shown()) == 100
 
 
+@pytest.mark.sqlite("its index takes memory of the process")
 def test_a_swap_is_seen_in_the_series_and_the_old_version_leaves_them(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +327,7 @@ def test_how_late_the_event_loop_is_can_be_seen(monkeypatch: pytest.MonkeyPatch)
     assert 0.3 < found["simile_loop_lag_seconds_sum"] < 20
 
 
+@pytest.mark.sqlite("its index follows the writes")
 def test_the_time_from_a_commit_to_the_index_is_measured(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +348,7 @@ def test_the_time_from_a_commit_to_the_index_is_measured(
     assert client.delete("/documents/late").json()["deleted"] == 1
 
 
+@pytest.mark.sqlite("its index is in the process")
 def test_info_tells_what_really_runs(client: TestClient, runtime: Runtime) -> None:
     info = client.get("/info").json()
     manifest = runtime.live.generation.manifest

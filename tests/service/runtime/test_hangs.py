@@ -80,6 +80,7 @@ def test_a_hang_that_passes_heals(
         assert not ends
 
 
+@pytest.mark.sqlite("its one writing thread")
 def test_a_writer_that_dies_leaves_no_write_waiting(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, ends: list[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """The jobs on the table of events, beside a service: limits over several keys, and deleting in steps."""
 
+import sqlite3
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
@@ -9,17 +10,16 @@ import pytest
 from service.store.events import EXPIRE_ROWS, count, expire, page, store
 from service.store.schema import connect, migrate
 from service.store.values import Event, EventLimits, Selection
-from service.store.writer import Transaction
 
 
 @pytest.fixture
-def transaction(tmp_path: Path) -> Iterator[Transaction]:
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     migrate(tmp_path / "simile.db")
     connection = connect(tmp_path / "simile.db")
     connection.execute(
         "INSERT INTO documents (collection, id, text, metadata) VALUES ('default', 'd', 't', '{}')"
     )
-    yield Transaction(connection)
+    yield connection
     connection.close()
 
 
@@ -30,9 +30,9 @@ def reported(key: str, count: int, at: float = 0.0) -> list[Event]:
     ]
 
 
-def test_the_limit_in_all_holds_for_several_keys_together(transaction: Transaction) -> None:
-    first = store(transaction, reported("ann", 6), EventLimits(in_all=8))
-    second = store(transaction, reported("bob", 6), EventLimits(in_all=8))
+def test_the_limit_in_all_holds_for_several_keys_together(connection: sqlite3.Connection) -> None:
+    first = store(connection, reported("ann", 6), EventLimits(in_all=8))
+    second = store(connection, reported("bob", 6), EventLimits(in_all=8))
     assert (first.new, first.refused) == ([*range(6)], {})
     assert second.new == [0, 1]
     assert [*second.refused] == [2, 3, 4, 5]
@@ -41,29 +41,31 @@ def test_the_limit_in_all_holds_for_several_keys_together(transaction: Transacti
     )
 
 
-def test_room_that_was_freed_is_room_though_numbers_grow(transaction: Transaction) -> None:
+def test_room_that_was_freed_is_room_though_numbers_grow(connection: sqlite3.Connection) -> None:
     limits = EventLimits(per_key=5)
-    assert len(store(transaction, reported("ann", 9), limits).new) == 5
-    transaction.connection.execute("DELETE FROM events WHERE event_id IN ('1', '2', '3')")
-    assert len(store(transaction, reported("bob", 9), limits).new) == 5, "another key's do not count"
-    assert store(transaction, reported("ann", 9), limits).new == [1, 2, 3]
+    assert len(store(connection, reported("ann", 9), limits).new) == 5
+    connection.execute("DELETE FROM events WHERE event_id IN ('1', '2', '3')")
+    assert len(store(connection, reported("bob", 9), limits).new) == 5, "another key's do not count"
+    assert store(connection, reported("ann", 9), limits).new == [1, 2, 3]
 
 
-def test_old_events_are_deleted_in_steps(transaction: Transaction) -> None:
-    store(transaction, reported("ann", EXPIRE_ROWS + 1, at=10.0), EventLimits())
-    store(transaction, reported("bob", 3, at=20.0), EventLimits())
-    assert expire(transaction, 20.0) is True
-    assert count(transaction.connection, Selection()) == 4
-    assert expire(transaction, 20.0) is False
-    assert count(transaction.connection, Selection()) == 3
-    assert expire(transaction, 20.0) is False
+@pytest.mark.long
+def test_old_events_are_deleted_in_steps(connection: sqlite3.Connection) -> None:
+    store(connection, reported("ann", EXPIRE_ROWS + 1, at=10.0), EventLimits())
+    store(connection, reported("bob", 3, at=20.0), EventLimits())
+    assert expire(connection, 20.0) is True
+    assert count(connection, Selection()) == 4
+    assert expire(connection, 20.0) is False
+    assert count(connection, Selection()) == 3
+    assert expire(connection, 20.0) is False
 
 
 @pytest.mark.parametrize(
     "selection", [Selection("default"), Selection(key="ann"), Selection("default", key="ann"), Selection()]
 )
-def test_a_page_is_read_in_order_and_never_sorted(transaction: Transaction, selection: Selection) -> None:
-    connection = transaction.connection
+def test_a_page_is_read_in_order_and_never_sorted(
+    connection: sqlite3.Connection, selection: Selection
+) -> None:
     run: list[str] = []
     connection.set_trace_callback(run.append)
     assert page(connection, 0, 10, selection, inf) == ([], False)
@@ -74,13 +76,12 @@ def test_a_page_is_read_in_order_and_never_sorted(transaction: Transaction, sele
     assert not any("B-TREE" in step for step in plan), plan
 
 
-def test_a_page_ends_at_its_bytes_and_has_one_event_at_least(transaction: Transaction) -> None:
-    store(transaction, reported("ann", 5), EventLimits())
-    [[(_, first)], _] = page(transaction.connection, 0, 1, Selection(), inf)
+def test_a_page_ends_at_its_bytes_and_has_one_event_at_least(connection: sqlite3.Connection) -> None:
+    store(connection, reported("ann", 5), EventLimits())
+    [[(_, first)], _] = page(connection, 0, 1, Selection(), inf)
     size = len("s" + "q" + "d" + "click" + first.event_id + "[]" + "ann" + "default")
     pages = {
-        bytes: page(transaction.connection, 0, 10, Selection(), bytes)
-        for bytes in (0, 2 * size, 3 * size - 1, 5 * size)
+        bytes: page(connection, 0, 10, Selection(), bytes) for bytes in (0, 2 * size, 3 * size - 1, 5 * size)
     }
     assert {bytes: len(found) for bytes, (found, _) in pages.items()} == {
         0: 1,

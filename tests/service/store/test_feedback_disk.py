@@ -13,7 +13,6 @@ import pytest
 from service.store.feedback import count, page, store
 from service.store.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
 from service.store.values import DEFAULT_COLLECTION, NO_KEY, Judgement, Selection
-from service.store.writer import Transaction
 from tests.service.api.test_feedback import TEXTS, judge, listed, pages, said
 from tests.service.api.test_http_errors import refused
 from tests.service.process import Service
@@ -31,7 +30,7 @@ def test_a_store_of_the_second_schema_can_be_judged_and_keeps_what_it_has(tmp_pa
     connection = connect(path)
     assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     judgement = Judgement("q", "a", relevant=False)
-    assert store(Transaction(connection), [judgement], DEFAULT_COLLECTION) == (1, set())
+    assert store(connection, [judgement], DEFAULT_COLLECTION) == (1, set())
     connection.close()
     migrate(path)  # the next start
     connection = connect(path, read_only=True)
@@ -59,7 +58,7 @@ def test_judgements_from_before_keys_are_of_none_and_their_numbers_are_not_used_
     connection = connect(path)
     kept = [(1, Judgement("q", "a", relevant=True)), (2, Judgement("q", "b", relevant=True))]
     assert page(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY), inf) == (kept, False)
-    assert store(Transaction(connection), [Judgement("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == (
+    assert store(connection, [Judgement("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == (
         4,
         set(),
     )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from models.search import words
 from models.tokens import normalize
 from service.store import fulltext, secondary_indexes
-from service.store.documents import fact
+from service.store.facts import fact
 from service.store.schema import MIGRATIONS, connect, migrate
 from service.store.secondary_indexes import LEXICAL_RULES, bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION

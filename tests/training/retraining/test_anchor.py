@@ -25,6 +25,7 @@ def more(job: Job, text: str) -> Job:
     return replace(job, corpus=Corpus.of([*job.corpus.texts, text], "more"), work=job.work / text)
 
 
+@pytest.mark.long
 def test_every_retraining_begins_with_the_anchor_and_names_it(job: Job) -> None:
     job = replace(job, base="anchor")
     first = str(job.store.wanted())

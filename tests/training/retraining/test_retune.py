@@ -66,6 +66,7 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
     return run
 
 
+@pytest.mark.long
 def test_a_version_of_the_same_model_searches_by_words(job: Job, tuned: Retune, tmp_path: Path) -> None:
     active = str(job.store.wanted())
     outcome = tuned()
@@ -110,6 +111,7 @@ def test_a_search_that_is_as_good_already_is_left(job: Job, tuned: Retune) -> No
     assert [manifest.version for manifest in job.store.versions()] == before
 
 
+@pytest.mark.long
 def test_a_search_that_was_rolled_back_from_is_not_wanted_again(job: Job, tuned: Retune) -> None:
     active = str(job.store.wanted())
     left = str(tuned().version)

@@ -26,6 +26,7 @@ from training.methods.recipe import Recipe
 from training.methods.sources import Given, Rows
 from training.methods.start import load_encoder
 from training.runfile import Result
+from training.runs.device import give_back
 from training.runs.processes import World
 from training.runs.step import Step, Trainer
 from training.text.corpus import Corpus
@@ -191,3 +192,18 @@ def test_a_published_version_is_a_base_and_becomes_the_parent(
 def test_help_and_the_other_commands_import_no_torch() -> None:
     code = "import sys, training.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_freed_memory_goes_back_to_the_system() -> None:
+    """Free blocks between live ones stay with glibc until it is asked for them."""
+    blocks = [np.ones(8_000) for _ in range(3_000)]  # 64 kB each: too small for pages of their own
+    live = blocks[::100]
+    blocks.clear()
+    before = _resident()
+    give_back()
+    assert before - _resident() > 100_000_000
+    assert sum(map(len, live)) == 8_000 * 30
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

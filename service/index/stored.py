@@ -1,0 +1,93 @@
+"""Vectors that are searched in the store itself: nothing is held here, and nothing follows the writes."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.index.recall import Measured
+from service.store.ids import RowNames
+from service.store.protocol import Passing, Snapshot
+
+Size = Callable[[int], tuple[int, int]]  # documents and rows of a generation, as last counted
+
+
+class Searchable(Protocol):
+    """A snapshot that finds the nearest vectors."""
+
+    def nearest(
+        self,
+        generation: int,
+        vectors: NDArray[np.float32],
+        depth: int,
+        allowed: Passing | None,
+        collection: str,
+        *,
+        heads_only: bool,
+    ) -> list[tuple[NDArray[np.float32], RowNames]]:
+        """For each vector the best documents: scores, best first, and their nearest rows."""
+
+
+class StoredMoment:
+    """The vectors of one generation in one collection, at the moment of a snapshot."""
+
+    is_split = True  # as far as is known without asking
+
+    def __init__(self, snapshot: Searchable, generation: int, collection: str) -> None:
+        self._snapshot = snapshot
+        self._generation = generation
+        self._collection = collection
+
+    def search(
+        self, vectors: NDArray[np.float32], depth: int, allowed: Passing | None, *, heads_only: bool
+    ) -> Iterator[tuple[NDArray[np.float32], RowNames]]:
+        return iter(
+            self._snapshot.nearest(
+                self._generation, vectors, depth, allowed, self._collection, heads_only=heads_only
+            )
+        )
+
+
+class StoredIndexes:
+    """The vectors of a generation, as the rest of the service counts and asks them."""
+
+    kind, device, nbytes, sequence = "hnsw", "database", 0, 0
+    measured: Measured | None = None
+    collections: Mapping[str, "StoredIndexes"] = {}
+
+    def __init__(self, generation: int, dimension: int, size: Size) -> None:
+        self.dimension = dimension
+        self._generation = generation
+        self._size = size
+
+    @property
+    def documents(self) -> int:
+        return self._size(self._generation)[0]
+
+    @property
+    def rows(self) -> int:
+        return self._size(self._generation)[1]
+
+    @property
+    def largest(self) -> "StoredIndexes":
+        return self
+
+    def of(self, _collection: str) -> "StoredIndexes":
+        """All of them: how many are in one collection is the store's to say."""
+        return self
+
+    def moment(self, snapshot: Snapshot, collection: str) -> StoredMoment:
+        return StoredMoment(cast("Searchable", snapshot), self._generation, collection)
+
+    def apply(self, added: object, removed: object, sequence: int) -> None:
+        """Nothing: a write is in the store."""
+
+    def load(self, collections: Iterable[str], read: object, sequence: int) -> None:
+        """Nothing, as `apply`."""
+
+    def discard(self, revisions: Sequence[int]) -> None:
+        """Nothing, as `apply`."""
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,1 @@
+"""The store in PostgreSQL with pgvector, which any number of processes share."""

@@ -1,0 +1,246 @@
+"""Documents, vectors, judgements and events of a store into another one that is empty.
+
+Documents go in the order of their ids, some in each transaction, so a copy that was stopped goes on behind
+the last id that is there. At the end both are read again, and must be the same.
+"""
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import orjson
+
+from models.manifest import Manifest
+from models.words.progress import Progress
+from service.errors import CommandError, ServiceError, Validation
+from service.store import vectors as sqlite_vectors
+from service.store.connection import Connection as AnyConnection
+from service.store.documents import has_collection
+from service.store.facts import fact, note
+from service.store.postgres import copied_rows, vectors
+from service.store.postgres.connection import Connection
+from service.store.postgres.copied_rows import COPYING, TABLES, Either, copy_rows, refuse_null_characters, run
+from service.store.postgres.numbers import as_sent
+from service.store.postgres.store import LEAST_CONNECTIONS, PostgresStore
+from service.store.protocol import Snapshot
+from service.store.secondary_indexes import add_collection
+from service.store.sqlite import SqliteStore
+from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
+from service.store.writer import Transaction
+
+PAGE = 256
+PAGE_BYTES = 8 << 20
+
+
+class Row(NamedTuple):
+    """A document, and its vectors where it has some."""
+
+    document: Document
+    embedding: Embedding | None
+
+
+async def between(data_dir: Path, url: str, *, into_database: bool) -> str:
+    """Copy between a data directory's store and a database; as `copy`."""
+    with contextlib.ExitStack() as opened:
+        embedded = SqliteStore(data_dir)
+        opened.callback(embedded.close)
+        shared = PostgresStore(url, [], connections=LEAST_CONNECTIONS, answer_seconds=0)
+        opened.callback(shared.close)
+        for store in (embedded, shared):
+            store.start(lambda _: None, lambda _: None)
+        source, target = (embedded, shared) if into_database else (shared, embedded)
+        return await copy(source, target)
+
+
+async def copy(source: Either, target: Either) -> str:
+    """Copy everything, or go on with it. Returns what was copied, in words.
+
+    Raises:
+        CommandError: the target has other documents, or the two differ at the end.
+
+    """
+    active = source.active()
+    if active is None:
+        raise CommandError("There is nothing to copy: no service has used that store yet.")
+    if isinstance(source, SqliteStore):
+        await refuse_null_characters(source)
+    dimension = await _ask(source, "SELECT dimension FROM generations WHERE number = ?", active.number)
+    number = await _begin(target, active, dimension)
+    collections = await source.collections()
+    total = sum(count for _, count in collections)
+    done = await target.count_all()
+    progress = Progress("documents", total, "copying", first=done)
+    for collection, _ in collections:
+        await run(target, partial(_make, collection=collection))
+        last = await _ask(target, "SELECT max(id) FROM documents WHERE collection = ?", collection) or ""
+        while rows := await _page(source, active.number, collection, last):
+            await _put(target, number, collection, rows)
+            last, done = rows[-1].document.id, done + len(rows)
+            progress.tell(done, done)
+    await copy_rows(source, target)
+    if isinstance(target, PostgresStore):
+        await target.build_index(number)
+    sums = [
+        await _sums(store, generation) for store, generation in ((source, active.number), (target, number))
+    ]
+    if sums[0] != sums[1]:
+        differing = sorted(name for name in sums[0] if sums[0][name] != sums[1].get(name))
+        raise CommandError(
+            f"The copy differs from what was copied, in: {', '.join(differing) or 'collections'}. Was one of "
+            "them written to meanwhile? Empty the target, stop the services, and copy again."
+        )
+    await run(target, lambda connection: connection.execute("DELETE FROM facts WHERE name = ?", (COPYING,)))
+    counts = [f"{await _ask(target, f'SELECT count(*) FROM {table}')} rows of {table}" for table in TABLES]
+    return (
+        f"{total} documents with their vectors, {', '.join(counts[:2])}: the two stores have equal checksums."
+    )
+
+
+async def _begin(target: Either, active: Active, dimension: int) -> int:
+    """The generation of the target that takes the vectors."""
+    there = target.active()
+    copying = await target.search(lambda snapshot: fact(cast("AnyConnection", snapshot), COPYING))
+    wanted = f"{active.version} {active.form}"
+    if there is None:
+        manifest = SimpleNamespace(
+            version=active.version, fingerprint=active.fingerprint, dimension=dimension
+        )
+        number = target.activate(cast("Manifest", manifest), active.form)
+        await run(target, lambda connection: note(connection, COPYING, wanted))
+        if isinstance(target, PostgresStore):  # to be built once, at the end
+            await target.writer.run(lambda connection: vectors.drop_index(connection, number))
+        return number
+    if copying == wanted:
+        return there.number
+    raise CommandError(
+        "A service has used the target already. Name an empty database, or a new data directory."
+        if copying is None
+        else f"The target has an unfinished copy of {copying}, and this one is of {wanted}. Empty it."
+    )
+
+
+def _make(connection: Connection | sqlite3.Connection, collection: str) -> None:
+    """Make a collection, which may stay empty, unless it is there."""
+    if isinstance(connection, Connection):
+        connection.execute("INSERT INTO collections (name) VALUES (?) ON CONFLICT DO NOTHING", (collection,))
+    elif not has_collection(connection, collection):
+        add_collection(connection, collection)
+
+
+async def _page(source: Either, generation: int, collection: str, after: str) -> list[Row]:
+    def read(snapshot: Snapshot) -> list[Row]:
+        found, size = [], 0
+        rows = cast("AnyConnection", snapshot).execute(
+            "SELECT revision, id, title, text, CAST(metadata AS TEXT) FROM documents "
+            "WHERE collection = ? AND id > ? ORDER BY id LIMIT ?",
+            (collection, after, PAGE),
+        )
+        for row in rows:
+            found.append(row)
+            size += len(row[3])
+            if size > PAGE_BYTES:
+                break
+        embedded = _stored(snapshot, generation, [row[0] for row in found])
+        return [
+            Row(Document(id, text, as_sent(metadata).decode(), title=title), embedded.get(revision))
+            for revision, id, title, text, metadata in found
+        ]
+
+    return await source.search(read)
+
+
+def _stored(snapshot: object, generation: int, revisions: Sequence[int]) -> dict[int, Embedding]:
+    if isinstance(snapshot, Connection):
+        return vectors.stored(snapshot, generation, revisions)
+    found = (
+        (revision, sqlite_vectors.stored(Transaction(cast("Any", snapshot)), generation, revision))
+        for revision in revisions
+    )
+    return {revision: embedding for revision, embedding in found if embedding is not None}
+
+
+async def _put(target: Either, generation: int, collection: str, rows: Sequence[Row]) -> None:
+    """Store documents. Those that had no vector get one for the moment, which is taken out again."""
+    known = next((row.embedding for row in rows if row.embedding is not None), None)
+    dimension = await _ask(target, "SELECT dimension FROM generations WHERE number = ?", generation)
+    spare = known or Embedding(np.full(dimension, dimension**-0.5, np.float32), truncated=False)
+    embedded = {at: row.embedding or spare for at, row in enumerate(rows)}
+    try:
+        await target.put([row.document for row in rows], {generation: embedded}, collection=collection)
+    except Validation as error:
+        if len(rows) == 1:
+            document = f"Document {rows[0].document.id!r} of collection {collection!r}"
+            raise CommandError(f"{document} is not taken: {error.message}") from error
+        for row in rows:  # to say which one it is
+            await _put(target, generation, collection, [row])
+        return
+    except ServiceError as error:
+        raise CommandError(f"The copy stopped: {error.message} The same command goes on with it.") from error
+    for row in rows:
+        if row.embedding is None:
+            sql = "SELECT revision FROM documents WHERE collection = ? AND id = ?"
+            await _forget_vector(target, generation, await _ask(target, sql, collection, row.document.id))
+
+
+async def _forget_vector(target: Either, generation: int, revision: int) -> None:
+    if isinstance(target, SqliteStore):
+        await target.writer.run(lambda it: sqlite_vectors.remove(it, generation, [revision]))
+        return
+
+    def forget(connection: Connection) -> None:
+        vectors.remove(connection, generation, [revision])
+        connection.execute("INSERT INTO lacking VALUES (?, ?)", (generation, revision))
+
+    await target.writer.run(forget)
+
+
+async def _sums(store: Either, generation: int) -> Mapping[str, str]:
+    """SHA-256 of each collection, of each table."""
+    found = {}
+    progress = Progress("documents", await store.count_all(), "comparing")
+    done = 0
+    for collection, _ in await store.collections():
+        digest, last = sha256(), ""
+        while page := await _page(store, generation, collection, last):
+            for row in page:
+                digest.update(_bytes(row))
+            last, done = page[-1].document.id, done + len(page)
+            progress.tell(done, done)
+        if last or collection != DEFAULT_COLLECTION:
+            found[f"collection {collection}"] = digest.hexdigest()
+    return found | await copied_rows.sums(store)
+
+
+def _bytes(row: Row) -> bytes:
+    document = row.document
+    said = [document.id, document.title, document.text, _plain(orjson.loads(document.metadata_json))]
+    parts = [json.dumps(said, sort_keys=True).encode()]  # orjson writes no integer beyond 64 bits
+    if row.embedding is not None:
+        parts += [passage.vector.astype("<f4").tobytes() for passage in row.embedding.passages]
+        parts.append(orjson.dumps([[each.start, each.end] for each in row.embedding.passages]))
+        parts.append(b"cut" if row.embedding.truncated else b"whole")
+    return b"\0".join(parts)
+
+
+def _plain(value: Any) -> Any:
+    """JSON in which each whole number is an integer: 1.0 is 1, as it is in jsonb, and 1e17 all its digits."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+async def _ask(store: Either, sql: str, *parameters: object) -> Any:
+    def ask(snapshot: object) -> Any:
+        row = cast("AnyConnection", snapshot).execute(sql, parameters).fetchone()
+        return None if row is None else row[0]
+
+    return await store.search(ask)

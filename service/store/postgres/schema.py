@@ -1,0 +1,189 @@
+"""The tables in PostgreSQL, and how an older database becomes today's.
+
+The tables are SQLite's (store/schema.py), but for these:
+
+    tally        documents and tokens that each write added to a collection: their sum is the collection's. A
+                 counter in one row would make the writers of a collection wait for each other
+    sizes        as tally: documents with vectors, and rows, that each write added to a generation
+    postings     the words of documents, in blocks; `unfolded` is what is to be done to them (postings.py)
+    vectors_N    the vectors of generation N, with their index
+    lacking      the documents that a generation has no vector of yet, and which replica has taken them
+    replicas     the processes that share the database, each with a lease (replicas.py)
+    claims       what one of them does for all
+    operations   a sequence alone: the number after a write
+
+Texts are compared by their bytes (collation C), as SQLite does.
+"""
+
+from typing import LiteralString
+
+import psycopg
+
+from service.errors import StartupError
+from service.store.postgres.connection import Raw
+from service.store.postgres.errors import is_lost, reason
+
+# One entry per schema version: the statements that lead to it from the one before.
+MIGRATIONS: tuple[LiteralString, ...] = (
+    """
+    CREATE EXTENSION IF NOT EXISTS vector;
+    CREATE SEQUENCE operations;
+    CREATE TABLE collections (name text COLLATE "C" PRIMARY KEY);
+    INSERT INTO collections (name) VALUES ('default');
+    CREATE TABLE documents (
+        revision   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        collection text COLLATE "C" NOT NULL,
+        id         text COLLATE "C" NOT NULL,
+        title      text COLLATE "C" NOT NULL,
+        text       text COLLATE "C" NOT NULL,
+        metadata   jsonb NOT NULL,
+        UNIQUE (collection, id)
+    );
+    CREATE TABLE tally (
+        collection text COLLATE "C" NOT NULL,
+        documents  bigint NOT NULL,
+        tokens     bigint NOT NULL
+    );
+    CREATE INDEX tally_of_collection ON tally (collection) INCLUDE (documents, tokens);
+    CREATE TABLE sizes (
+        generation bigint NOT NULL,
+        documents  bigint NOT NULL,
+        rows       bigint NOT NULL
+    );
+    CREATE TABLE postings (
+        collection text COLLATE "C" NOT NULL,
+        term       text COLLATE "C" NOT NULL,
+        first      bigint NOT NULL,  -- revisions of the block, as `last`
+        last       bigint NOT NULL,
+        body       bytea STORAGE PLAIN NOT NULL,
+        PRIMARY KEY (collection, term, first) INCLUDE (last)
+    );
+    CREATE INDEX open_postings ON postings (collection, term) WHERE octet_length(body) < 2000;
+    CREATE TABLE unfolded (
+        number     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        collection text COLLATE "C" NOT NULL,
+        gained     text[] NOT NULL,
+        lost       text[] NOT NULL,
+        removed    bigint[] NOT NULL,
+        cost       bigint NOT NULL
+    );
+    CREATE INDEX unfolded_removals ON unfolded (collection) WHERE removed <> '{}';
+    CREATE TABLE generations (
+        number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        version     text COLLATE "C" NOT NULL,
+        fingerprint text COLLATE "C" NOT NULL,
+        form        text COLLATE "C" NOT NULL,
+        dimension   integer NOT NULL,
+        state       text COLLATE "C" NOT NULL,
+        listed      boolean NOT NULL DEFAULT FALSE,  -- `lacking` has every document that was there before it
+        called      timestamptz  -- since then a replica that is ready for it has waited for the others
+    );
+    CREATE UNIQUE INDEX one_is_live ON generations (state) WHERE state = 'active';
+    CREATE TABLE lacking (
+        generation  bigint NOT NULL,
+        revision    bigint NOT NULL,
+        taken_by    text COLLATE "C",
+        taken_until timestamptz NOT NULL DEFAULT '-infinity',
+        PRIMARY KEY (generation, revision)
+    );
+    CREATE TABLE replicas (
+        id        text COLLATE "C" PRIMARY KEY,
+        serves    bigint,   -- generation
+        candidate bigint,   -- the one that it makes, or has ready to go over to
+        ready     boolean NOT NULL DEFAULT FALSE,
+        until     timestamptz NOT NULL
+    );
+    CREATE TABLE claims (
+        name   text COLLATE "C" PRIMARY KEY,
+        holder text COLLATE "C" NOT NULL,
+        made   timestamptz NOT NULL DEFAULT now(),
+        result text  -- NULL while the holder is at it
+    );
+    CREATE TABLE skipped (
+        generation bigint NOT NULL,
+        revision   bigint NOT NULL,
+        reason     text NOT NULL,
+        PRIMARY KEY (generation, revision)
+    );
+    CREATE TABLE history (
+        position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        version  text COLLATE "C" NOT NULL
+    );
+    CREATE TABLE verdicts (
+        version text COLLATE "C" PRIMARY KEY,
+        state   text NOT NULL CHECK (state IN ('failed', 'rolled back')),
+        reason  text NOT NULL
+    );
+    CREATE TABLE facts (name text COLLATE "C" PRIMARY KEY, value text NOT NULL);
+    CREATE TABLE feedback (
+        sequence   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        collection text COLLATE "C" NOT NULL,
+        query      text COLLATE "C" NOT NULL,
+        id         text COLLATE "C" NOT NULL,
+        key        text COLLATE "C" NOT NULL,
+        relevant   integer NOT NULL
+    );
+    -- A query is too long for an index of its own.
+    CREATE UNIQUE INDEX one_judgement ON feedback (collection, id, key, md5(query));
+    CREATE INDEX feedback_of_query ON feedback USING hash (query);
+    CREATE INDEX feedback_of_key ON feedback (key);
+    CREATE TABLE events (
+        sequence   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        collection text COLLATE "C" NOT NULL,
+        key        text COLLATE "C" NOT NULL,
+        event_id   text COLLATE "C" NOT NULL,
+        search_id  text COLLATE "C" NOT NULL,
+        query      text COLLATE "C" NOT NULL,
+        id         text COLLATE "C" NOT NULL,
+        type       text COLLATE "C" NOT NULL,
+        position   bigint,
+        shown      text NOT NULL,  -- JSON
+        at         double precision NOT NULL,
+        UNIQUE (key, collection, event_id)
+    );
+    CREATE INDEX events_of_document ON events (collection, id, key);
+    CREATE INDEX events_by_time ON events (at);
+    """,
+)
+SCHEMA_VERSION = len(MIGRATIONS)
+_LOCK = 7_405_811  # a number of our own among the database's advisory locks
+_LEAST_PGVECTOR = (0, 8)  # iterative scans
+
+
+def migrate(raw: Raw) -> None:
+    """Bring the database to today's schema; of several processes that start together one does it.
+
+    Raises:
+        StartupError: a newer version wrote it, pgvector is missing or too old, or a right is.
+
+    """
+    try:
+        with raw.transaction():
+            raw.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+            raw.execute("CREATE TABLE IF NOT EXISTS simile_schema (version integer NOT NULL)")
+            row = raw.execute("SELECT version FROM simile_schema").fetchone()
+            version = 0 if row is None else int(row[0])
+            if version > SCHEMA_VERSION:
+                raise StartupError(
+                    f"The database was written by a newer Simile (schema {version}, this one knows "
+                    f"{SCHEMA_VERSION}). Install that version again, or set another SIMILE_DATABASE."
+                )
+            for statements in MIGRATIONS[version:]:
+                raw.execute(statements)
+            raw.execute("DELETE FROM simile_schema")
+            raw.execute("INSERT INTO simile_schema VALUES (%s)", (SCHEMA_VERSION,))
+        _check_pgvector(raw)
+    except psycopg.Error as error:
+        if is_lost(error):
+            raise
+        raise StartupError(
+            f"The database of SIMILE_DATABASE cannot be used: {reason(error)}. Its user needs the right to "
+            "make tables, and the extension vector."
+        ) from error
+
+
+def _check_pgvector(raw: Raw) -> None:
+    row = raw.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
+    version = "0" if row is None else str(row[0])
+    if tuple(map(int, version.split(".")[:2])) < _LEAST_PGVECTOR:
+        raise StartupError(f"The database has pgvector {version}; 0.8 or later is needed.")

@@ -1,0 +1,128 @@
+"""What replicas do together, as methods of the store: swaps, wishes, and jobs that one does for all."""
+
+import contextlib
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+from models.store import DesiredVersion
+from service.errors import Unhealthy
+from service.store.postgres import generations, replicas, roll_call
+from service.store.postgres.connection import Connection, Pool, Raw
+from service.store.postgres.reader import Readers
+from service.store.postgres.roll_call import Answer, Last
+from service.store.postgres.touch import Touch
+from service.store.postgres.writer import Writer
+from service.store.values import Active
+
+log = logging.getLogger(__name__)
+
+NEWS_SECONDS = 0.25  # after which one that waits for another replica looks by itself
+
+
+class Shared:
+    """The part of the store that knows of other replicas."""
+
+    pool: Pool
+    readers: Readers
+    writer: Writer
+    lag_seconds: float = math.nan  # of the slowest standby, as last looked at
+    _touch: Touch
+    _own_connection: Callable[[], Raw]
+
+    @property
+    def _replica(self) -> str:
+        return self._touch.replica
+
+    @property
+    def lost(self) -> str | None:
+        return self._touch.lost
+
+    @property
+    def lease_age(self) -> float:
+        return self._touch.age
+
+    @property
+    def connections(self) -> Mapping[str, int]:
+        return self.pool.get_stats()
+
+    @property
+    def others(self) -> int:
+        return self._touch.others
+
+    async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
+        await self._touch.keep(serves, follow)
+
+    async def joined(self) -> None:
+        await self._touch.joined()
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Hold a lock that ends with a connection of its own, on which no statement has to be quick."""
+        with self._own_connection() as raw:
+            if raw.execute("SELECT pg_try_advisory_lock(%s)", (replicas.START_LOCK,)).fetchone() != (True,):
+                log.info("Another replica is starting and may publish its model: waiting for it")
+                raw.execute("SELECT pg_advisory_lock(%s)", (replicas.START_LOCK,))
+            yield
+
+    async def wish(self, desired: DesiredVersion | None, at: float) -> DesiredVersion | None:
+        known = await self.readers.own(replicas.wish)
+        if desired is None or (known is not None and (known[0] == desired or known[1] > at)):
+            return None if known is None else known[0]
+        return await self.writer.run(lambda connection: replicas.keep_wish(connection, desired, at))
+
+    async def once(self, name: str, work: Callable[[], Awaitable[str]]) -> str:
+        def settle(result: str | None) -> Callable[[Connection], None]:
+            return lambda connection: replicas.settle(connection, name, self._replica, result)
+
+        while True:
+            mine, result = await self.writer.run(
+                lambda connection: replicas.claim(connection, name, self._replica)
+            )
+            if result is not None:
+                return result
+            if mine:
+                break
+            await self._touch.news(NEWS_SECONDS)
+        try:
+            result = await work()
+        except BaseException:
+            with contextlib.suppress(Unhealthy):
+                self.writer.submit(settle(None))
+            raise
+        await self.writer.run(settle(result))
+        return result
+
+    async def abandon(self) -> None:
+        await self.writer.run(lambda connection: generations.abandon(connection, self._replica))
+
+    async def go_live(
+        self,
+        generation: int,
+        _complete_through: int,
+        desired: str,
+        /,
+        *,
+        rollback: bool,
+        may: Callable[[], bool],
+        last: Last,
+        then: Callable[[int], None],
+    ) -> bool:
+        def call(connection: Connection) -> Answer:
+            return roll_call.call(connection, self._replica, generation, desired, rollback=rollback)
+
+        def commit(connection: Connection) -> Answer:
+            return roll_call.go_live(
+                connection, self._replica, generation, desired, rollback=rollback, may=may, last=last
+            )
+
+        while (answer := await self.writer.run(call)) is not Answer.LACKS:
+            if answer is Answer.NOW:
+                answer = await self.writer.run(commit)
+            if answer is Answer.LIVE and not may():
+                return False
+            if answer in {Answer.LIVE, Answer.NOW}:
+                then(0)
+                return True
+            await self._touch.news(NEWS_SECONDS)
+        return False

@@ -1,0 +1,98 @@
+"""Keeping in touch: one connection on which a replica renews its lease and hears what the others announce.
+
+What is live is read with each renewal, so a replica knows it as long as its lease lasts. When no renewal came
+through for so long, another version may be live without it, and it says that it is lost.
+"""
+
+import asyncio
+import logging
+import math
+import time
+import uuid
+from collections.abc import Callable
+
+import psycopg
+
+from service.observability import outages
+from service.store.postgres.connection import PARAMETERS
+from service.store.postgres.errors import reason
+from service.store.postgres.replicas import BEAT, BEAT_SECONDS, CHANNEL, LEASE_SECONDS
+from service.store.values import Active
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+JOIN_SECONDS = 5.0
+
+
+class Touch:
+    """The lease of this process, and its ear. Used on the event loop, but for `lost` and `age`."""
+
+    def __init__(self, url: str) -> None:
+        self.replica = uuid.uuid4().hex
+        self.others = 0  # replicas beside this one, as last heard
+        self._url = url
+        self._renewed = -math.inf  # time.monotonic() when the lease was last renewed, or a little before
+        self._heard = asyncio.Event()  # replaced with each announcement
+
+    @property
+    def lost(self) -> str | None:
+        """The reason why this process may not know which version is live, None while it does."""
+        if self.age < LEASE_SECONDS:
+            return None
+        return (
+            "This replica has lost touch with the database, so another version may be live by now. "
+            "Send again later, or to another replica."
+        )
+
+    @property
+    def age(self) -> float:
+        """Seconds since the lease was renewed; infinite before the first."""
+        return time.monotonic() - self._renewed
+
+    async def keep(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
+        """Renew the lease until cancelled. follow: told what is live, after each renewal and announcement."""
+        while True:
+            try:
+                await self._listen(serves, follow)
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                outages.warn(log, f"Lost touch with the database: {reason(error)}")
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def joined(self) -> None:
+        """Wait for the first lease, for as long as a start should."""
+        deadline = time.monotonic() + JOIN_SECONDS
+        while self.lost and time.monotonic() < deadline:
+            await self.news(RETRY_SECONDS)
+
+    async def news(self, seconds: float) -> None:
+        """Wait for an announcement, or so long."""
+        heard = self._heard
+        try:
+            async with asyncio.timeout(seconds):
+                await heard.wait()
+        except TimeoutError:
+            return
+
+    async def _listen(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
+        async with asyncio.timeout(LEASE_SECONDS):
+            connection = await psycopg.AsyncConnection.connect(
+                self._url, **PARAMETERS | {"application_name": "simile lease", "prepare_threshold": None}
+            )
+        try:
+            await connection.execute(f"LISTEN {CHANNEL}")
+            while True:
+                began = time.monotonic()
+                async with asyncio.timeout(LEASE_SECONDS):
+                    cursor = await connection.execute(BEAT, (self.replica, serves(), LEASE_SECONDS))
+                    row = await cursor.fetchone()
+                self._renewed = began
+                if row is not None:
+                    *active, self.others = row
+                    follow(Active(*active))
+                self._heard.set()
+                self._heard = asyncio.Event()
+                async for _ in connection.notifies(timeout=BEAT_SECONDS, stop_after=1):
+                    pass
+        finally:
+            await connection.close()

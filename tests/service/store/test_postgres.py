@@ -1,0 +1,431 @@
+"""The store in PostgreSQL, where it promises what the one in SQLite promises: numbers, filters, races."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from models.manifest import Manifest
+from service.errors import Validation
+from service.store import fulltext, schema, secondary_indexes
+from service.store.filters.grammar import compile_in
+from service.store.ids import revisions_of, row_of
+from service.store.values import Document, Embedding, Judgement, Limits, NeedsVectors, Passage, json_of
+from tests import postgres
+from tests.service.filtering import cases, matches
+from tests.service.store.test_field_index import FIELDS, FILTERS, ROWS
+
+pytest.importorskip("psycopg", reason="needs the extra postgres")
+
+from service.store.postgres import (
+    documents,
+    field_indexes,
+    generations,
+    nearest,
+    passing,
+    postings,
+    replicas,
+    roll_call,
+    vectors,
+    words,
+    writes,
+)
+from service.store.postgres.connection import Connection, Raw
+from service.store.postgres.filters import JsonbDialect
+from service.store.postgres.roll_call import Answer
+from service.store.postgres.schema import migrate
+from service.store.postgres.snapshot import Snapshot
+from service.store.postgres.store import PostgresStore
+
+T = TypeVar("T")
+DIMENSION = 8
+RNG = np.random.default_rng(0)
+
+
+def manifest(version: str) -> Manifest:
+    return cast("Manifest", SimpleNamespace(version=version, fingerprint=version, dimension=DIMENSION))
+
+
+class Place:
+    """A store of a database of its own, with one live generation."""
+
+    def __init__(self) -> None:
+        self.store = PostgresStore(postgres.new_database(), [], connections=16, answer_seconds=20)
+        self.store.start(lambda _: None, lambda _: None)
+        self.live = self.store.activate(manifest("a"), "fp32")
+
+    def write(self, job: Callable[[Connection], T]) -> T:
+        return self.store.writer.submit(job).result()
+
+    def read(self, query: Callable[[Snapshot], T]) -> T:
+        with self.store.pool.connection() as raw, raw.transaction():
+            return query(Snapshot(raw))
+
+    def put(self, *given: Document, embeddings: Sequence[Embedding] = ()) -> None:
+        rows = dict(enumerate(embeddings or [Embedding(unit(), truncated=False) for _ in given]))
+        self.write(lambda connection: writes.put(connection, given, {self.live: rows}))
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    made = Place()
+    yield made
+    made.store.close()
+
+
+def unit() -> np.ndarray[Any, np.dtype[np.float32]]:
+    vector = RNG.standard_normal(DIMENSION).astype(np.float32)
+    return cast("np.ndarray[Any, np.dtype[np.float32]]", vector / np.linalg.norm(vector))
+
+
+TEXTS = [
+    "Searching is what a searcher does; he searched and searches.",
+    "The searcher found nothing. Nothing at all, at night.",
+    "東京都の図書館で本を読む。東京は大きい",
+    "도서관에서 책을 읽는다, 책 두 권",
+    "京都の古い寺",
+    "to be or not to be",
+    "Café au lait, café crème",
+    "word " * 300,
+    "x" * 600 + " is a word that is too long for an index",
+    "",
+]
+QUERIES = [
+    "searching searches",
+    "nothing",
+    "東京",
+    "京",
+    "책",
+    "to be",
+    "cafe lait",
+    "word",
+    "x" * 600,
+    "search 東",
+]
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folded: bool
+) -> None:
+    schema.migrate(tmp_path / "simile.db")
+    sqlite = schema.connect(tmp_path / "simile.db")
+    place.put(*(Document(f"{at}", text, title=f"title {at}") for at, text in enumerate(TEXTS)))
+    place.put(Document("0", "Now he searches elsewhere"), Document("5", "2b or not 2b"))
+    place.write(lambda connection: writes.delete_one(connection, "1", "default"))
+    stored = place.read(lambda it: it.execute("SELECT revision, id, title, text FROM documents").fetchall())
+    for row in stored:
+        sqlite.execute(
+            "INSERT INTO documents (revision, collection, id, title, text, metadata) "
+            "VALUES (?, 'default', ?, ?, ?, '{}')",
+            row,
+        )
+        secondary_indexes.add(sqlite, row[0])
+    monkeypatch.setattr(postings, "FOLDED", (0, 1 << 30))
+    if folded:
+        monkeypatch.setattr(postings, "TOGETHER", 2)
+        assert place.write(postings.fold)
+    for query in QUERIES:
+        for depth in (1, 3, 20):
+            expected = fulltext.nearest(sqlite, query, depth, None, "default")
+            ask = partial(words.nearest, query=query, depth=depth, allowed=None, collection="default")
+            found = place.read(ask)
+            assert found[0].tolist() == expected[0].tolist(), query
+            np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+    place.write(lambda connection: writes.delete_some(connection, [row[0] for row in stored], "default"))
+    assert place.write(postings.fold)
+    left = place.read(lambda it: it.execute("SELECT count(*) FROM postings").fetchone())
+    assert left == (0,), "no term of a deleted document stays"
+    sqlite.close()
+
+
+class Everything:
+    """Every field is declared."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def filtered() -> Iterator[Place]:
+    made = Place()
+    for at, row in enumerate(ROWS):
+        made.put(Document(f"{at}", "a", json_of(row)))
+    with made.store.pool.connection() as raw:
+        field_indexes.keep(raw, FIELDS)
+        raw.execute("SELECT pg_advisory_unlock_all()")
+    yield made
+    made.store.close()
+
+
+@pytest.mark.parametrize("declared", [[], FIELDS])
+def test_filters_pass_what_they_say(filtered: Place, declared: list[str]) -> None:
+    for filter in FILTERS:
+        expected = [at + 1 for at, row in enumerate(ROWS) if matches(filter, row)]
+        where = compile_in(JsonbDialect(declared), filter)
+        with filtered.store.pool.connection() as raw, raw.transaction():
+            raw.execute(f"SET LOCAL enable_seqscan = {'off' if declared else 'on'}")
+            found = documents.passing(Connection(raw), where, "default")[0]
+        assert found == expected, filter
+        assert filtered.read(partial(documents.count, where=where)) == len(expected)
+
+
+@pytest.mark.parametrize(
+    "filter", [{"n": 7}, {"tags": "odd"}, {"n": {"$gte": 10, "$lt": 20}}, {"at.x": {"$gt": "a"}}]
+)
+def test_a_declared_field_is_looked_up(filtered: Place, filter: dict[str, Any]) -> None:
+    where = compile_in(JsonbDialect(FIELDS), filter)
+    assert where.indexed
+    with filtered.store.pool.connection() as raw, raw.transaction():
+        raw.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
+        sql = f"EXPLAIN SELECT 1 FROM documents WHERE collection = 'default' AND {where.sql}"
+        plan = Connection(raw).execute(sql, where.parameters).fetchall()
+    assert any("field_" in line for (line,) in plan), plan
+
+
+def test_an_index_follows_what_is_declared_and_one_half_built_is_built_anew(place: Place) -> None:
+    def names() -> list[str]:
+        sql = "SELECT indexname FROM pg_indexes WHERE starts_with(indexname, 'field_') ORDER BY 1"
+        return [name for (name,) in place.read(lambda it: it.execute(sql).fetchall())]
+
+    with place.store.pool.connection() as raw:
+        field_indexes.keep(raw, ["a", "b.c?"])
+        both = names()
+        raw.execute(
+            f"UPDATE pg_index SET indisvalid = FALSE WHERE indexrelid = '{both[0]}'::regclass".encode()
+        )
+        field_indexes.keep(raw, ["a", "b.c?"])
+        assert names() == both
+        invalid = raw.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone()
+        assert invalid == (0,)
+        field_indexes.keep(raw, ["a"])
+        assert len(names()) == len(both) / 2 == 4
+        place.put(Document("long", "text", json_of({"a": "x" * 60_000})))
+        field_indexes.keep(raw, [])
+        assert names() == []
+        raw.execute("SELECT pg_advisory_unlock_all()")
+
+
+def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several rows of a document its best one counts; a filter and heads alone hold in both ways."""
+    embeddings = [
+        Embedding(unit(), truncated=False, end=5, others=(Passage(unit(), 5, 9),))
+        if at % 3 == 0
+        else Embedding(unit(), truncated=False)
+        for at in range(200)
+    ]
+    given = [Document(f"{at:03}", f"text {at}", json_of({"n": at})) for at in range(200)]
+    place.put(*given, embeddings=embeddings)
+    revision = {id: number for number, id in place.read(lambda it: it.ids_of(range(1, 201))).items()}
+    where = compile_in(JsonbDialect(()), {"n": {"$gte": 100}})
+    query = unit()
+    for few in (10_000, 0):
+        monkeypatch.setattr(nearest, "FEW", few)
+        monkeypatch.setattr(passing, "FEW", few)
+        for filter, heads_only in ((None, False), (None, True), (where, False)):
+            scores: dict[int, tuple[float, int]] = {}
+            for at, embedding in enumerate(embeddings):
+                for number, passage in enumerate(embedding.passages):
+                    row = (float(passage.vector @ query), -row_of(revision[f"{at:03}"], number))
+                    if (filter is None or at >= 100) and not (heads_only and number):
+                        best = scores.get(revision[f"{at:03}"], (-2.0, 0))
+                        scores[revision[f"{at:03}"]] = max(best, row)
+            expected = sorted(scores.values(), reverse=True)[:10]
+
+            def search(it: Snapshot, filter: Any = filter, heads_only: bool = heads_only) -> Any:
+                allowed = None if filter is None else it.passing(filter, "default")
+                return it.nearest(place.live, query[None], 10, allowed, "default", heads_only=heads_only)
+
+            [(found, names)] = place.read(search)
+            assert names.tolist() == [-row for _, row in expected]
+            np.testing.assert_allclose(found, [score for score, _ in expected], atol=1e-6)
+            assert len({*revisions_of(names).tolist()}) == 10
+
+
+def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passing, "FEW", 10)
+    monkeypatch.setattr(nearest, "FEW", 10)
+    given = {f"{at:02}": unit() for at in range(60)}
+    place.put(
+        *(Document(id, "text", json_of({"half": int(id) % 2})) for id in given),
+        embeddings=[Embedding(vector, truncated=False) for vector in given.values()],
+    )
+    where, query = compile_in(JsonbDialect(()), {"half": 1}), unit()
+
+    def found(it: Snapshot) -> list[str]:
+        allowed = it.passing(where, "default")
+        assert allowed.revisions is None, "it is not looked up again"
+        [(_, names)] = it.nearest(place.live, query[None], 5, allowed, "default", heads_only=False)
+        ids = it.ids_of(revisions_of(names).tolist())
+        return [ids[revision] for revision in revisions_of(names).tolist()]
+
+    def best() -> list[str]:
+        return sorted((id for id in given if int(id) % 2), key=lambda name: -float(given[name] @ query))[:5]
+
+    with place.store.pool.connection() as raw:
+        assert found(Snapshot(raw)) == best()
+        for name in list(given)[7:]:
+            place.write(partial(writes.delete_one, id=name, collection="default"))
+            del given[name]
+        assert found(Snapshot(raw)) == best()
+        assert len(best()) == 3
+
+
+def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) -> None:
+    """Also of a write that was under way when it began: what lacks a vector does not come to live."""
+    place.put(*(Document(f"{at}", "text") for at in range(10)))
+    number = place.write(lambda it: generations.begin(it, "me", manifest("b"), "fp32"))
+    place.write(lambda connection: replicas.stand(connection, "you", number, ready=True))
+    place.put(Document("new", "text"))
+    place.write(lambda connection: generations.list_lacking(connection, number))
+    take = generations.take_lacking
+    assert len(place.read(lambda it: generations.lacking(it, number, 0, 100))) == 11
+
+    def swap(connection: Connection) -> Answer:
+        return roll_call.go_live(
+            connection, "me", number, "", rollback=False, may=lambda: True, last=lambda _: None
+        )
+
+    assert place.write(swap) is Answer.LACKS
+    mine = place.write(lambda connection: take(connection, "me", number, 6, 1 << 20))
+    others = place.write(lambda connection: take(connection, "you", number, 100, 1 << 20))
+    assert (len(mine.documents), len(others.documents)) == (6, 5)
+    assert mine.documents.keys().isdisjoint(others.documents)
+    assert (mine.elsewhere, others.elsewhere) == (5, 6)
+    again = place.write(lambda connection: take(connection, "me", number, 100, 1 << 20))
+    assert again.documents.keys() == mine.documents.keys(), "one's own are taken again after a failure"
+    place.write(
+        lambda connection: connection.execute("UPDATE lacking SET taken_until = now() - interval '1 second'")
+    )
+    rows = {
+        revision: Embedding(unit(), truncated=False)
+        for revision in place.write(lambda it: take(it, "you", number, 100, 1 << 20)).documents
+    }
+    assert len(rows) == 11, "whose time is over, another one takes"
+    assert place.write(lambda connection: generations.add_vectors(connection, number, rows)) == 11
+    call = partial(roll_call.call, replica="me", generation=number, desired="", rollback=False)
+    assert place.write(call) is Answer.LACKS, "without an index nothing is found fast"
+    with place.store.pool.connection() as raw:
+        assert vectors.build_index(raw, number, DIMENSION)
+    place.write(lambda connection: replicas.leave(connection, "you"))
+    assert place.write(swap) is Answer.NOW
+    with pytest.raises(NeedsVectors):
+        place.put(Document("later", "text"))  # by the model that was live
+
+
+def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place) -> None:
+    def write(seed: int) -> None:
+        order = np.random.default_rng(seed).permutation(12)
+        place.put(*(Document(f"{at}", f"text {seed}") for at in order))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(40)))
+    records, more = place.read(lambda it: documents.page(it, "", 100, None))
+    assert len(records) == 12
+    assert not more
+    assert len({record.text for record in records}) == 1, "each write is whole"
+    assert place.read(documents.counts) == [("default", 12)]
+    kept = place.read(lambda it: it.execute(f"SELECT count(*) FROM vectors_{place.live}").fetchone())
+    assert kept == (12,)
+
+
+def waiting(raw: Raw) -> int:
+    """How many transactions wait for a lock."""
+    [count] = raw.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() or (0,)
+    return int(count)
+
+
+def until_waiting(raw: Raw, count: int) -> None:
+    while waiting(raw) != count:
+        pass
+
+
+def hold_commits(raw: Raw, table: str) -> None:
+    """Whoever has inserted into `table` waits before its commit until `raw` unlocks 1."""
+    raw.execute(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$; "
+        f"CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION wait()".encode()
+    )
+    raw.execute("SELECT pg_advisory_lock(1)")
+
+
+def test_a_delete_beside_an_update_deletes_the_document(place: Place) -> None:
+    place.put(Document("a", "old"))
+    with ThreadPoolExecutor(1) as pool, place.store.pool.connection() as raw:
+        with raw.transaction():
+            rows = {place.live: {0: Embedding(unit(), truncated=False)}}
+            writes.put(Connection(raw), [Document("a", "new")], rows)
+            deleting = pool.submit(asyncio.run, place.store.delete_one("a", "default"))
+            until_waiting(raw, 1)
+        assert deleting.result()[0] == 1
+    assert place.read(documents.counts) == [("default", 0)]
+
+
+def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> None:
+    """The first one's transaction ends only once the second one is under way."""
+    place.put(Document("a", "text"))
+    given = [Judgement(query, "a", relevant=True) for query in ("first", "second")]
+    with ThreadPoolExecutor(2) as pool, place.store.pool.connection() as gate:
+        hold_commits(gate, "feedback")
+        both = [
+            pool.submit(asyncio.run, place.store.judge([each], "default", "key", Limits(per_key=1)))
+            for each in given
+        ]
+        until_waiting(gate, 2)
+        gate.execute("SELECT pg_advisory_unlock(1)")
+        errors = [each.exception() for each in both]
+    assert sorted(type(error).__name__ for error in errors) == ["Conflict", "NoneType"]
+
+
+def test_a_character_that_postgresql_cannot_store_is_refused(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Validation, match="U\\+0000"):
+        place.put(Document("a", "nul\0inside"))
+    with pytest.raises(Validation, match="U\\+0000"):
+        place.put(Document("a", "text", json_of({"a": "nul\0inside"})))
+    with pytest.raises(Validation, match="U\\+0000"):
+        asyncio.run(place.store.document("\0"))
+    assert "fail" not in caplog.text, "it is no outage"
+    place.put(Document("a", "text"))
+
+
+def test_processes_that_start_together_make_the_tables_once() -> None:
+    import psycopg
+
+    url = postgres.new_database()
+
+    def start(_: int) -> None:
+        with Raw.connect(url, autocommit=True) as raw:
+            migrate(raw)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(start, range(6)))
+    with psycopg.connect(url) as raw:
+        assert raw.execute("SELECT count(*) FROM collections").fetchone() == (1,)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("declared", [[], Everything()])
+@given(case=cases())
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_filter_passes_what_the_reference_passes(filtered: Place, declared: Any, case: Any) -> None:
+    filter, rows = case
+    where = compile_in(JsonbDialect(declared), filter)
+    for row in rows:
+        sql = f"SELECT {where.sql} FROM (SELECT ?::jsonb AS metadata) AS documents"
+        bound = (*where.parameters, json_of(row))
+        with filtered.store.pool.connection() as raw:
+            found = Connection(raw).execute(sql, bound).fetchone()
+        assert found == (matches(filter, row),), (filter, row)
