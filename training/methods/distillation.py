@@ -1,8 +1,7 @@
 """Distillation: to a teacher's scores, or to its vectors.
 
-    kl_teacher      a query's documents become as near to it as the scores of its row say (mining/teacher.py)
-    vector_mse      a text's vector becomes the teacher's
-    similarity_kl   a text becomes as near to the others of the batch as it is in the teacher's space
+    kl_teacher   a query's documents become as near to it as the scores of its row say (mining/teacher.py)
+    vector_mse   a text's vector becomes the teacher's
 
 The teacher is not asked here: its scores stand in the rows, and its vectors were computed before
 (runs/teacher.py).
@@ -67,24 +66,6 @@ def vector_mse(z_NP: Tensor, teacher_NP: Tensor) -> Tensor:
         return (z_NP - teacher_NP).square().sum(-1).mean()
 
 
-def similarity_kl(z_NP: Tensor, teacher_NP: Tensor, same_NN: Tensor, *, tau: float) -> Tensor:
-    """The mean over n of KL(softmax(cos(t_n, t_m) / τ) ‖ softmax(cos(z_n, z_m) / τ)).
-
-    same_NN: which m are no other texts than n; they are left out, and so is a text without any other. Fang et
-    al. 2021 (SEED), equation 3, with the batch for their queue and one τ for both sides.
-    """
-    with torch.autocast(z_NP.device.type, enabled=False):
-        logs_NN = []
-        kept_N = ~same_NN.all(1)
-        for x_NP in (z_NP, teacher_NP):
-            unit_NP = F.normalize(x_NP.float(), dim=-1)
-            scores_NN = (unit_NP @ unit_NP.T / tau).masked_fill(same_NN, -torch.inf)[kept_N]
-            logs_NN.append(scores_NN.log_softmax(-1).masked_fill(same_NN[kept_N], 0.0))
-        student_NN, teacher_NN = logs_NN
-        left_NN = teacher_NN.exp().masked_fill(same_NN[kept_N], 0.0) * (teacher_NN - student_NN)
-        return left_NN.sum() / kept_N.sum().clamp(min=1)
-
-
 class _Taught(nn.Module):
     """The teacher's vectors are no part of a checkpoint: the run's folder keeps them."""
 
@@ -114,25 +95,3 @@ class VectorMse(Objective):
 
     def build(self, materials: Materials) -> nn.Module:
         return VectorMseModule(materials)
-
-
-class SimilarityKlModule(_Taught):
-    def __init__(self, materials: Materials, tau: float) -> None:
-        super().__init__(materials)
-        self.tau = tau
-
-    def forward(self, reps: Reps) -> Tensor:
-        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
-        return similarity_kl(reps.z[:, 0], self.of(reps), same_NN, tau=self.tau)
-
-
-@dataclass(frozen=True)
-class SimilarityKl(Objective):
-    """The base's similarities within a batch, by a student."""
-
-    tau: AboveZero
-    name: Literal["similarity_kl"] = "similarity_kl"
-    reads: ClassVar[frozenset[str]] = frozenset({"teacher"})
-
-    def build(self, materials: Materials) -> nn.Module:
-        return SimilarityKlModule(materials, self.tau)

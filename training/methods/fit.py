@@ -199,9 +199,9 @@ def _check_student(recipe: Recipe) -> None:
     if not recipe.reads("teacher"):
         return
     if recipe.student is None:
-        raise Unfit("vector_mse and similarity_kl learn from the base itself: the recipe needs a `student`.")
+        raise Unfit("vector_mse learns from the base itself: the recipe needs a `student`.")
     if not isinstance(recipe.source, Lines | Pieces):
-        raise Unfit('vector_mse and similarity_kl need the source "pieces" or "lines".')
+        raise Unfit('vector_mse needs the source "pieces" or "lines".')
     if any(not isinstance(view, Same) for view in recipe.views) or recipe.twin is not None:
         raise Unfit("a teacher's vectors are of whole texts: the views must be `same`, without a twin.")
     if not isinstance(recipe.head, Plain):

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from models.graph.head import POOLINGS
 from training.methods.crops import Cloze, Crops
 from training.methods.declared import Named
-from training.methods.distillation import KlTeacher, SimilarityKl, VectorMse
+from training.methods.distillation import KlTeacher, VectorMse
 from training.methods.flow import Flow
 from training.methods.guided_objectives import Anchor, Neighbours, SelfGuided
 from training.methods.heads import BatchNorm, Gelu, Plain, Relu, Tanh, Transform
@@ -55,7 +55,7 @@ AnySource = Annotated[
 ]
 AnyView = Annotated[Same | Mask | Repeat | Delete | Crop | Template | Cutoff | Shuffle, Chosen, Named]
 AnyHead = Annotated[Plain | Tanh | BatchNorm | Relu | Gelu | Transform, Chosen, Named]
-_OverVectors = InfoNCE | NTXent | Triplet | PairSoftmax | KlTeacher | VectorMse | SimilarityKl
+_OverVectors = InfoNCE | NTXent | Triplet | PairSoftmax | KlTeacher | VectorMse
 _OverPairs = CosineMse | Cosent | HardNce | BceDot | TwoWay
 _Guided = SelfGuided | Neighbours | Anchor
 _OverTokens = Mlm | Rtd | Denoise | WordCe | MiJsd
