@@ -5,6 +5,7 @@
     │   ├── manifest.json                            identity, lineage, SHA-256 of every file below
     │   ├── onnx/model.onnx                          what is served; carries the fingerprint too
     │   ├── golden.json                              texts and the vectors they had when published
+    │   ├── queries/                                 of a pair: the student that encodes queries (pair.py)
     │   └── config.json  tokenizer.json  model.safetensors  modules.json  1_Pooling/ …
     ├── .tmp-9f8e7d6c/                               being built; locked by its builder, swept once it died
     ├── wanted                                       the version to serve next: anyone may write it
@@ -270,4 +271,5 @@ def _adds(new: Manifest, existing: Manifest) -> bool:
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:
     prompts = manifest.prompts, manifest.default_prompt
-    return manifest.fingerprint, manifest.precision, prompts, manifest.search
+    student = manifest.query_encoder and manifest.query_encoder.fingerprint
+    return manifest.fingerprint, manifest.precision, prompts, manifest.search, student

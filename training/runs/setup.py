@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from models.manifest import Manifest
+from models.manifest import TEACHER, Manifest
 from models.publishing.fingerprint import fingerprint_of
 from models.publishing.from_torch.export import prepare_trained
 from models.sources.folder import read_source
@@ -127,7 +127,7 @@ def identity_of(
         "precision": "bf16" if bf16 else "fp32",
         "code": metadata.version("simile"),
         "result": recipe.result,
-    } | ({"teacher": _fingerprint(base)} if recipe.reads("teacher") else {})
+    } | ({TEACHER: _fingerprint(base)} if recipe.reads("teacher") else {})
 
 
 def _fingerprint(base: Path) -> str:
