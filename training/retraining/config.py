@@ -101,6 +101,9 @@ class TrainTable(Table):
         return self
 
 
+_TRADED = {"mean_fall": 0.01, "own_fall": 0.015}  # limits where a fall is the price of speed; chosen by us
+
+
 class GateTable(Table):
     mode: Literal["on", "off"] = "on"
     require: gate.Require = "better"
@@ -112,10 +115,16 @@ class GateTable(Table):
     drift: float = gate.Thresholds.drift
     slower: float = gate.Thresholds.slower
     larger: float = gate.Thresholds.larger
+    faster: float = gate.Thresholds.faster
 
     def thresholds(self) -> gate.Thresholds:
-        """Raise ValueError for a number out of its range."""
+        """Limits; those of a trade for what is not given, where `faster` is required.
+
+        Raise ValueError for a number out of its range.
+        """
         given = self.model_dump()
+        if self.require == "faster":
+            given |= {name: fall for name, fall in _TRADED.items() if name not in self.model_fields_set}
         return gate.Thresholds(**{name: given[name] for name in vars(gate.Thresholds())})
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ import pytest
 from models.__main__ import main
 from models.engines.form import FP32
 from models.engines.opening import INT8
-from models.errors import Damaged, ProofFailed, UnknownVersion, Unsupported
+from models.errors import Damaged, InUse, ProofFailed, UnknownVersion, Unsupported
 from models.manifest import TEACHER, Manifest
 from models.publishing.pair import pair
 from models.publishing.proof import check_golden
@@ -152,6 +152,17 @@ def test_a_student_of_another_shape_is_refused(
     shaped = place.student_of(source, place.teacher.fingerprint, "shaped")
     with pytest.raises(Unsupported, match=reason):
         pair(place.store, place.teacher.version, shaped.version)
+
+
+def test_the_teacher_of_a_student_in_use_is_kept(place: Place) -> None:
+    """What is trained next begins with it: the newest version that has its vectors."""
+    place.store.want(place.student.version)
+    with pytest.raises(InUse, match="the anchor that retrainings begin with"):
+        place.store.prune(place.pair.version)
+    place.store.prune(place.teacher.version)  # the pair has the same
+    place.store.want(place.pair.version)
+    place.store.prune(place.student.version)  # the pair has a copy
+    assert place.store.verify(place.pair.version) == place.pair
 
 
 def test_a_pair_is_no_student(place: Place) -> None:
