@@ -1,8 +1,17 @@
-"""Vectors at one moment of the store: what a search asks for those that are nearest."""
+"""Vectors at one moment of the store: what a search asks for those that are nearest.
+
+A filter that many documents pass is tried on the nearest of all, which takes a few milliseconds:
+
+    a lookup finds few ─────────────────────────▶ all that pass ─▶ the nearest of these
+    else a sample is tried ─▶ too few pass ─────▶ the same
+                          └─▶ many pass ────▶ the nearest of all, more than needed ─▶ those of them that pass
+                                              where these are too few: the same
+"""
 
 import logging
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,13 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.index.index import Index
-from service.index.view import View
-from service.store.ids import RowNames
-from service.store.protocol import Passing, Snapshot
+from service.index.view import TIES, Hits, View
+from service.store.ids import RowNames, revisions_of
+from service.store.passing import Passing
+from service.store.protocol import Snapshot
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
+SMALL = 2000  # documents, of which a filter is applied to all
+SAMPLE = 64  # documents that are tried
+MORE = 3  # times as many as are needed, for what passes is not spread evenly around a query
+DEEPEST = 1000  # to try so many takes 5 ms
 
 
 class Moment(Protocol):
@@ -53,8 +67,45 @@ class IndexMoment:
 
     def search(
         self, vectors: NDArray[np.float32], depth: int, allowed: Passing | None, *, heads_only: bool
-    ) -> Iterator[tuple[NDArray[np.float32], RowNames]]:
-        return iter(self.index.search(vectors, depth, allowed, self.view, heads_only=heads_only))
+    ) -> Iterator[Hits]:
+        if allowed is None:
+            return iter(self.index.search(vectors, depth, None, self.view, heads_only=heads_only))
+        found: list[Hits | None] = [None] * len(vectors)
+        if (width := self._width(depth, allowed)) is not None:
+            wide = self.index.search(vectors, width, None, self.view, heads_only=heads_only)
+            found = _passing(wide, depth, allowed)
+        rest = [at for at, hits in enumerate(found) if hits is None]
+        if rest:
+            again = self.index.search(vectors[rest], depth, allowed.all, self.view, heads_only=heads_only)
+            for at, hits in zip(rest, again, strict=True):
+                found[at] = hits
+        return (hits for hits in found if hits is not None)
+
+    def _width(self, depth: int, allowed: Passing) -> int | None:
+        """How many of all to look for, so that `depth` of them pass; None when too few would."""
+        documents, least = self.view.documents, MORE * depth / DEEPEST  # the share that has to pass
+        if documents < SMALL or least > 1 or allowed.is_narrow(int(least * documents)):
+            return None
+        sample = np.unique(revisions_of(self.view.sample(SAMPLE)))
+        share = len(allowed.among(sample)) / max(1, len(sample))
+        return math.ceil(MORE * depth / share) if share >= least else None
+
+
+def _passing(found: Sequence[Hits], depth: int, allowed: Passing) -> list[Hits | None]:
+    """Of each query's hits those that pass, as `Index.search` would answer; None where they are too few."""
+    revisions = [revisions_of(names) for _, names in found]
+    passing = allowed.among(np.unique(np.concatenate(revisions)))
+    answers: list[Hits | None] = []
+    for (scores, names), each in zip(found, revisions, strict=True):
+        inside = np.isin(each, passing)
+        kept = scores[inside]
+        # Of what ties with the last one of all, some may be missing.
+        if len(kept) >= depth and kept[depth - 1] > scores[-1]:
+            end = min(np.count_nonzero(kept >= kept[depth - 1]), depth + TIES)
+            answers.append((kept[:end], names[inside][:end]))
+        else:
+            answers.append(None)
+    return answers
 
 
 def moment_of(snapshot: Snapshot, indexes: InMemory, collection: str) -> IndexMoment:

@@ -93,6 +93,13 @@ class Part:
         positions = np.flatnonzero(np.unpackbits(self.alive, count=len(self), bitorder="little"))
         return Rows(self.segment.names[positions], self.segment.vectors, positions, self.segment.labels)
 
+    def drawn(self, rng: np.random.Generator, count: int) -> RowNames:
+        """The names of the rows that are alive among `count` rows."""
+        positions = rng.integers(len(self), size=count)
+        alive = self.alive[positions >> 3] >> (positions & 7).astype(np.uint8) & 1
+        names: RowNames = self.segment.names[positions[alive.astype(bool)]]
+        return names
+
     def without(self, positions: Positions) -> "Part":
         """The same segment with the rows at `positions` dead."""
         return self._with(self.alive & ~self._bitmap(positions)) if len(positions) else self
@@ -170,6 +177,15 @@ class View:
     def documents(self) -> int:
         """Living documents; every one has a first passage."""
         return sum(part.documents for part in self.parts)
+
+    def sample(self, count: int) -> RowNames:
+        """Rows drawn at random, `count` of them where few are dead."""
+        rng = np.random.default_rng()
+        lengths = np.array([len(part) for part in self.parts])
+        drawn = rng.multinomial(count, lengths / lengths.sum()) if len(lengths) else lengths
+        return np.concatenate(
+            [np.empty(0, np.int64), *(part.drawn(rng, n) for part, n in zip(self.parts, drawn, strict=True))]
+        )
 
     def search(
         self,

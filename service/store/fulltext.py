@@ -12,6 +12,8 @@ BM25 computed here from FTS5's counts, would read every occurrence of a query's 
 """
 
 import sqlite3
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import orjson
@@ -20,9 +22,15 @@ from numpy.typing import NDArray
 from models.search.words import TABLE, cut, expression
 from service.store.documents import FEW_REVISIONS, number_of
 from service.store.ids import Revisions
+from service.store.passing import Passing
+
+Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]
 
 TIES = 1000  # with the last hit
 SPARE = 16
+NARROW = 1000  # documents that pass a filter
+LEAST_SHARE = 0.125  # of the best that pass a filter, for it to be tried on these alone
+_NONE: Ranking = np.empty(0, np.int64), np.empty(0, np.float32)
 _TABLE = "lexical_"  # and the number of a collection
 
 
@@ -70,36 +78,53 @@ def optimize(connection: sqlite3.Connection, number: int) -> None:
 
 
 def nearest(
-    connection: sqlite3.Connection, query: str, depth: int, allowed: Revisions | None, collection: str
-) -> tuple[Revisions, NDArray[np.float32]]:
+    connection: sqlite3.Connection, query: str, depth: int, allowed: Passing | None, collection: str
+) -> Ranking:
     """The revisions of the `depth` documents that rank highest, and their scores, best first.
 
     A score is FTS5's bm25 with its sign turned: above 0, and larger is better. As with vectors, the answer
     holds every document that ties with the last one, up to `TIES` more.
 
     Args:
-        allowed: the revisions that pass a filter, rising; None for all.
+        allowed: what passes a filter; None for all.
 
     """
     match = expression(query)
     number = number_of(connection, collection)
-    if not match or number is None or (allowed is not None and not len(allowed)):
-        return np.empty(0, np.int64), np.empty(0, np.float32)
+    if not match or number is None:
+        return _NONE
     name = table(number)
-    among, parameters = "", [match]
-    if allowed is not None and len(allowed) <= FEW_REVISIONS:
-        # The plus keeps SQLite from asking FTS5 once for each revision.
-        among = "AND +rowid IN (SELECT value FROM json_each(?))"
-        parameters.append(orjson.dumps(allowed, option=orjson.OPT_SERIALIZE_NUMPY).decode())
-        allowed = None
-    rows = connection.execute(
-        f"SELECT rowid, -rank FROM {name} WHERE {name} MATCH ? {among} ORDER BY rank", parameters
-    )
-    revisions, scores = np.empty(0, np.int64), np.empty(0, np.float32)
+    every = f"SELECT rowid, -rank FROM {name} WHERE {name} MATCH ? {{}} ORDER BY rank"
+    if allowed is None:
+        return _first(connection.execute(every.format(""), [match]), depth, None) or _NONE
+    if not allowed.is_narrow(NARROW):
+        tried = _first(connection.execute(every.format(""), [match]), depth, allowed.among, LEAST_SHARE)
+        if tried is not None:
+            return tried
+    revisions = allowed.all
+    if len(revisions) > FEW_REVISIONS:
+        rows = connection.execute(every.format(""), [match])
+        return _first(rows, depth, lambda names: np.intersect1d(names, revisions, True)) or _NONE
+    listed = orjson.dumps(revisions, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    # The plus keeps SQLite from asking FTS5 once for each revision.
+    some = every.format("AND +rowid IN (SELECT value FROM json_each(?))")
+    return _first(connection.execute(some, [match, listed]), depth, None) or _NONE
+
+
+def _first(
+    rows: sqlite3.Cursor, depth: int, among: Callable[[Revisions], Revisions] | None, least: float = 0
+) -> Ranking | None:
+    """The first `depth` of ranked rows and those that tie with the last one.
+
+    among: of some revisions those that count. None is the answer where less than a share of `least` does.
+    """
+    revisions, scores = _NONE
     size = depth + SPARE
     while batch := rows.fetchmany(size):
         names = np.array([row[0] for row in batch], np.int64)
-        inside = slice(None) if allowed is None else np.isin(names, allowed, assume_unique=True)
+        inside = np.ones(len(names), bool) if among is None else np.isin(names, among(names))
+        if inside.mean() < least:
+            return None
         revisions = np.concatenate([revisions, names[inside]])
         scores = np.concatenate([scores, np.array([row[1] for row in batch], np.float32)[inside]])
         if len(scores) > depth and (scores[-1] < scores[depth - 1] or len(scores) > depth + TIES):

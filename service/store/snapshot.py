@@ -5,7 +5,7 @@ import sqlite3
 from service.store import documents, fulltext, vectors
 from service.store.filter_cache import FilterCache
 from service.store.filters.predicate import Predicate
-from service.store.ids import Revisions
+from service.store.passing import Passing
 
 
 class Snapshot(sqlite3.Connection):
@@ -30,5 +30,5 @@ class Snapshot(sqlite3.Connection):
         self.rollback()
         self.execute("BEGIN")
 
-    def passing(self, where: Predicate, collection: str) -> Revisions:
-        return self.filters.of(self, where, collection)
+    def passing(self, where: Predicate, collection: str) -> Passing:
+        return Passing(self, self.filters, where, collection)

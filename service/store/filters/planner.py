@@ -6,6 +6,7 @@ the head, and the metadata of what passed them is read for the rest.
 
 import sqlite3
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,11 @@ def of_these(
     return _Search(connection, collection).scan(where, revisions)
 
 
+def is_narrow(connection: sqlite3.Connection, where: Predicate, collection: str, most: int) -> bool:
+    """True when lookups show that at most `most` documents pass."""
+    return _Search(connection, collection).bound(where, most) <= most
+
+
 class _Search:
     def __init__(self, connection: sqlite3.Connection, collection: str) -> None:
         self._connection = connection
@@ -63,12 +69,21 @@ class _Search:
     def _cost(self, where: Predicate) -> int:
         """The order of trial: the cheapest part comes first."""
         if where.kind == "lookup":
-            return sum(map(self._count, where.lookups))
+            return sum(self._count(lookup, COUNTED) for lookup in where.lookups)
         return COUNTED * 1000 if where.indexed else COUNTED * 2000
 
-    def _count(self, lookup: Lookup) -> int:
+    def bound(self, where: Predicate, most: int) -> float:
+        """Documents that pass at most, as far as it is known from one more than `most` of each lookup."""
+        if where.kind == "lookup":
+            return sum(self._count(lookup, most + 1) for lookup in where.lookups)
+        if where.kind in ("and", "or"):
+            bounds = (self.bound(part, most) for part in where.parts)
+            return min(bounds, default=inf) if where.kind == "and" else sum(bounds)
+        return inf
+
+    def _count(self, lookup: Lookup, most: int) -> int:
         sql = f"SELECT count(*) FROM (SELECT 1 FROM fields WHERE collection = ? AND {lookup.sql} LIMIT ?)"
-        parameters = [self._collection, *lookup.parameters, COUNTED]
+        parameters = [self._collection, *lookup.parameters, most]
         return int(self._connection.execute(sql, parameters).fetchone()[0])
 
     def _looked_up(self, lookups: Sequence[Lookup]) -> Revisions:

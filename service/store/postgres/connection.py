@@ -129,7 +129,7 @@ class Pool(ConnectionPool[Raw]):
             reconnect_timeout=WAIT_SECONDS,
             configure=self._configure,
             reset=self._be_patient,
-            check=_check,
+            check=self._test,
             kwargs=PARAMETERS,
         )
 
@@ -159,11 +159,18 @@ class Pool(ConnectionPool[Raw]):
         """Set the usual patience, also behind a transaction that took its time."""
         raw.answer_seconds = self._answer_seconds + GRACE_SECONDS if self._answer_seconds else None
 
+    def _test(self, raw: Raw) -> None:
+        """Raise for a connection that a restart or the network broke, so that another is made.
 
-def _check(raw: Raw) -> None:
-    """Raise for a connection that a restart of the database or the network broke, so that another is made."""
-    Pool.check_connection(raw)
-    if time.monotonic() - raw.answered_at > CHECKED_SECONDS:
-        usual, raw.answer_seconds = raw.answer_seconds, CHECK_SECONDS
-        raw.execute("")
-        raw.answer_seconds = usual
+        The other idle ones that broke with it go at once: the pool would pause for 1, 2 and 4 s between
+        those that it finds broken one by one.
+        """
+        try:
+            self.check_connection(raw)
+        except psycopg.OperationalError:
+            self.check()
+            raise
+        if time.monotonic() - raw.answered_at > CHECKED_SECONDS:
+            usual, raw.answer_seconds = raw.answer_seconds, CHECK_SECONDS
+            raw.execute("")
+            raw.answer_seconds = usual

@@ -170,6 +170,7 @@ def test_the_golden_vectors_hold_bf16_to_a_cosine_and_fp32_to_its_numbers(
         check_golden(half, copy)
 
 
+@pytest.mark.long
 @needs_bf16
 def test_the_default_model_in_bf16_hardly_depends_on_its_neighbours(default_models_dir: Path) -> None:
     """The bound that docs/PERFORMANCE.md states; in fp32 it is 1e-6."""

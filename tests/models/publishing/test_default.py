@@ -41,6 +41,7 @@ def test_every_golden_text_alone_has_the_vector_of_sentence_transformers(encoder
         assert difference <= 1e-5, ascii(text[:60])
 
 
+@pytest.mark.long
 def test_every_golden_text_has_the_same_vector_in_a_shuffled_batch_of_64(encoder: Encoder) -> None:
     expected = dict(zip(PROOF_TEXTS, builtin.reference_vectors(), strict=True))
     others = [long_text(2 + 5 * n)[n:] for n in range(64 - len(PROOF_TEXTS))]

@@ -221,6 +221,7 @@ def test_searching_nothing_finds_nothing(client: TestClient) -> None:
     assert search(client, "anything", k=1000) == []
 
 
+@pytest.mark.long
 def test_writers_and_readers_at_once_see_whole_documents(client: TestClient) -> None:
     """Each document's text names its metadata; a search must never show one without the other."""
 

@@ -204,6 +204,7 @@ def test_two_hundred_megabytes_take_no_memory(service: Service) -> None:
     assert peak - before < 40
 
 
+@pytest.mark.long
 def test_a_stop_signal_in_the_middle_refuses_the_rest_and_keeps_what_was_stored(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:

@@ -137,6 +137,7 @@ def test_a_long_backup_says_what_it_does_and_how_far_it_is(
     assert "\nchecking the copy: " in said
 
 
+@pytest.mark.long
 def test_a_backup_under_constant_writing_is_of_one_moment(place: Service, tmp_path: Path) -> None:
     """Two documents are always written together, in one request: a backup has both of one step."""
     running = subprocess.Popen(

@@ -68,6 +68,7 @@ def test_json_lines_go_in_and_come_out_as_they_were_and_go_in_again(service: Ser
     assert service.client.delete("/documents/nobody").json()["sequence"] == before, "nothing had changed"
 
 
+@pytest.mark.long
 def test_an_export_of_the_store_itself_and_by_a_filter_is_the_same(service: Service, tmp_path: Path) -> None:
     lines = [json.dumps({"id": f"{at:03}", "text": TEXTS[at], "metadata": {"n": at}}) for at in range(50)]
     assert put(service, "-", "--format", "jsonl", given="\n".join(lines).encode()).returncode == 0
@@ -216,6 +217,7 @@ def document(service: Service, id: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 def test_a_column_title_is_the_title_and_another_one_can_be_named(service: Service, tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("id,title,text,subject\n1,red river,stone,S\n2,,green,\n3,only a title,,\n")
@@ -235,6 +237,7 @@ def test_a_column_title_is_the_title_and_another_one_can_be_named(service: Servi
     assert "there is no column 'headline'" in put(service, file, "--title", "headline").stderr
 
 
+@pytest.mark.long
 def test_several_columns_are_one_text_and_tabs_divide_a_tsv(service: Service, tmp_path: Path) -> None:
     file = tmp_path / "tickets.tsv.gz"
     rows = 'id\tquestion\tanswer\n1\twhy?\t"because,\nand so"\n2\thow?\t \n3\t\t\n'
@@ -246,6 +249,7 @@ def test_several_columns_are_one_text_and_tabs_divide_a_tsv(service: Service, tm
     assert "no column 'reply'" in put(service, file, "--text", "question,reply").stderr
 
 
+@pytest.mark.long
 def test_json_lines_with_titles_come_out_as_they_were_and_go_in_again(
     service: Service, tmp_path: Path
 ) -> None:
@@ -263,6 +267,7 @@ def test_json_lines_with_titles_come_out_as_they_were_and_go_in_again(
         file.write_text(out)
 
 
+@pytest.mark.long
 def test_beir_needs_no_option_and_a_field_title_of_another_type_is_none(service: Service) -> None:
     lines = b'{"_id": "x1", "title": "T", "text": "stone"}\n{"_id": 2, "title": {"a": 1}, "text": "red"}\n'
     assert put(service, "-", "--format", "jsonl", given=lines).stdout == "2 documents are stored.\n"
@@ -365,6 +370,7 @@ def test_documents_that_the_model_cannot_read_are_told_once(service: Service, tm
     assert "cannot read" not in put(service, english).stderr
 
 
+@pytest.mark.long
 def test_a_reader_that_leaves_ends_a_command_without_a_word(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "service", "check"],

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from service.http.connections import SPARE
 from service.http.handshake import MOST
@@ -17,6 +18,7 @@ from tests.service.raw import Wire, held
 __all__ = ["pair"]
 
 
+@pytest.mark.long
 def test_handshakes_that_never_begin_are_bounded_and_keep_nobody_out(
     tmp_path: Path, tiny_models_dir: Path, pair: tuple[Path, Path]
 ) -> None:

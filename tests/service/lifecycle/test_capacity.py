@@ -264,6 +264,7 @@ def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
         place.until(lambda: place.active() == place.a)  # it is in memory already
 
 
+@pytest.mark.long
 def test_a_version_that_waits_for_memory_can_be_given_up(
     place: Place,
     tmp_path: Path,

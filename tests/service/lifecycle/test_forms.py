@@ -88,6 +88,7 @@ def test_stored_documents_are_embedded_anew_in_the_form_asked_for_and_back(
         assert_found_in(client, exact)
 
 
+@pytest.mark.long
 @needs_bf16
 def test_nothing_mixes_while_documents_are_embedded_anew(tmp_path: Path, tiny_models_dir: Path) -> None:
     settings = new_settings(tmp_path, tiny_models_dir)

@@ -107,6 +107,7 @@ def test_the_operators_word_wins_over_the_learned_mode(place: Place) -> None:
         assert client.get("/search", params={"q": QUERIES[0]}).json()["mode"] == "dense"
 
 
+@pytest.mark.long
 def test_shorter_passages_are_embedded_anew_come_to_live_and_go_back(tmp_path: Path) -> None:
     """In their collection alone; what no passage can tell apart is the same vector as before."""
     store = Store(tmp_path / "models")

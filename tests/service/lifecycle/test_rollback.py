@@ -64,6 +64,7 @@ def test_a_rollback_within_the_grace_embeds_no_document_and_takes_a_moment(
     assert min(taken) < 0.4, "it waited for the watcher's next look"
 
 
+@pytest.mark.long
 def test_a_cold_version_is_caught_up_before_it_serves(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.lifecycle.controller.LINGER_SECONDS", 0.1)
     with place.serving(grace_seconds=0.1, build_rate=60) as client:

@@ -24,6 +24,7 @@ def series(made: Cluster) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
+@pytest.mark.long
 def test_the_pool_and_the_lease_are_shown(made: Cluster) -> None:
     made.until(lambda: series(made)["simile_replicas"] == 3)
     found = series(made)

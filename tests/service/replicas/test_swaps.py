@@ -57,6 +57,7 @@ class OnAll(Load):
         return kind
 
 
+@pytest.mark.long
 def test_a_swap_and_a_rollback_go_through_on_all_replicas_under_writes(tmp_path: Path, forge: Forge) -> None:
     with cluster(tmp_path, forge) as made:
         assert made.replicas[0].put(STATIC).status_code == 200

@@ -131,6 +131,7 @@ def test_a_vector_that_is_not_finite_leaves_by_no_door(place: Place, monkeypatch
     place.client.request("DELETE", "/documents/kept")
 
 
+@pytest.mark.long
 def test_a_tokenizer_that_raises_fails_its_texts_and_a_dead_one_turns_health_red(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,7 +94,7 @@ def test_five_kills_during_writes_lose_no_answered_document(tmp_path: Path, tiny
     service.client.close()
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_stop_signal_ends_it_cleanly(tmp_path: Path, tiny_models_dir: Path, how: signal.Signals) -> None:
     with Service(tmp_path, tiny_models_dir) as service:
         service.put({"a": "red river"})
@@ -291,6 +291,7 @@ def test_a_client_that_hangs_up_in_its_body_is_no_bug_of_ours(server: Service) -
     assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.long
 def test_a_client_that_hangs_up_costs_nobody_else_anything(server: Service) -> None:
     body = b'{"inputs": [' + b",".join([b'"' + b"river " * 200 + b'"'] * 1500) + b"]}"
     for _ in range(5):

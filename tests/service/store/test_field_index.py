@@ -165,6 +165,18 @@ def test_a_lookup_reads_no_metadata(store: sqlite3.Connection) -> None:
     assert "collection=? AND field=? AND value>? AND value<?" in plan[0][3]
 
 
+def test_a_filter_is_narrow_only_where_few_pass(store: sqlite3.Connection) -> None:
+    bring_up_to_date(store, FIELDS)
+    put(store, *ROWS)
+    for filter in FILTERS:
+        where, few = compile_filter(filter, FIELDS), len(expected(filter, ROWS)) <= 4
+        narrow = planner.is_narrow(store, where, DEFAULT_COLLECTION, 4)
+        assert few or not narrow, filter
+        if where.kind == "lookup" and len(where.lookups) == 1:
+            assert narrow == few, filter
+    assert not planner.is_narrow(store, compile_filter({"n": 7}, []), DEFAULT_COLLECTION, 4)
+
+
 def test_another_collection_is_not_looked_into(store: sqlite3.Connection) -> None:
     bring_up_to_date(store, FIELDS)
     put(store, *ROWS)

@@ -1,11 +1,12 @@
 """Words: how texts are cut, and BM25 over them, against a reference of a few lines."""
 
+import json
 import math
 import re
 import sqlite3
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,9 @@ from models.search import words
 from models.tokens import normalize
 from service.store import fulltext, secondary_indexes
 from service.store.facts import fact
+from service.store.filter_cache import FilterCache
+from service.store.filters.predicate import Predicate
+from service.store.passing import Passing
 from service.store.schema import MIGRATIONS, connect, migrate
 from service.store.secondary_indexes import LEXICAL_RULES, bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION
@@ -40,6 +44,11 @@ def put(store: sqlite3.Connection, *texts: str, collection: str = DEFAULT_COLLEC
         ).lastrowid
         assert revision is not None
         secondary_indexes.add(store, revision)
+
+
+def passing(store: sqlite3.Connection, revisions: Iterable[int]) -> Passing:
+    listed = Predicate("revision IN (SELECT value FROM json_each(?))", [json.dumps([*revisions])])
+    return Passing(store, FilterCache(), listed, DEFAULT_COLLECTION)
 
 
 def found(store: sqlite3.Connection, query: str, depth: int = 100) -> list[int]:
@@ -232,14 +241,27 @@ def test_only_allowed_documents_of_the_collection_are_found(
     put(store, *(f"river {'stone ' * (at % 7)}" for at in range(5)))
     put(store, "river", collection="other")
     put(store, *(f"river {'stone ' * (at % 7)}" for at in range(6, 300)))
-    allowed = np.array([6, 50, 51, 299])
+    allowed = passing(store, [6, 50, 51, 299])
     revisions, scores = fulltext.nearest(store, "river", 10, allowed, DEFAULT_COLLECTION)
     assert sorted(revisions.tolist()) == [50, 51, 299]
     everything = dict(zip(*fulltext.nearest(store, "river", 300, None, DEFAULT_COLLECTION), strict=True))
     assert len(everything) == 299
     assert scores.tolist() == [everything[revision] for revision in revisions]
-    none = fulltext.nearest(store, "river", 10, np.array([], np.int64), DEFAULT_COLLECTION)
+    none = fulltext.nearest(store, "river", 10, passing(store, []), DEFAULT_COLLECTION)
     assert none[0].tolist() == none[1].tolist() == []
+
+
+def test_a_filter_that_much_passes_is_tried_on_the_best_alone(
+    store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, *(f"river {'stone ' * (at % 50)}" for at in range(400)))
+    even = passing(store, range(2, 401, 2))
+    expected = fulltext.nearest(store, "river", 400, even, DEFAULT_COLLECTION)
+    assert sorted(expected[0].tolist()) == [*range(2, 401, 2)]
+    monkeypatch.delattr(Passing, "all")
+    revisions, scores = fulltext.nearest(store, "river", 9, even, DEFAULT_COLLECTION)
+    assert revisions.tolist() == expected[0][: len(revisions)].tolist()
+    assert len(revisions) == np.sum(expected[1] >= scores[8])
 
 
 def test_a_query_of_thousands_of_words_looks_for_the_first(store: sqlite3.Connection) -> None:

@@ -96,6 +96,7 @@ def test_within_its_grace_the_version_before_follows_every_write(place: Place) -
         assert warm.indexes.sequence == place.app.state.runtime.live.generation.indexes.sequence
 
 
+@pytest.mark.long
 def test_a_build_whose_index_cannot_follow_a_write_is_loaded_again_and_finished(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

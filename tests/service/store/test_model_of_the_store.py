@@ -184,16 +184,16 @@ def quoted(id: str) -> str:
     return id.replace("/", "%2F").replace("?", "%3F").replace(" ", "%20")
 
 
-@pytest.mark.parametrize("examples", [2, pytest.param(EXAMPLES, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_the_service_does_what_a_dictionary_and_numpy_would(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examples: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filter_cache, "SLOW_SECONDS", 0.0)  # what any filter passes is kept
     monkeypatch.setattr(Service, "versions", published(tmp_path / "models", 2), raising=False)
     monkeypatch.setattr(Service, "models", tmp_path / "models", raising=False)
     monkeypatch.setattr(Service, "oracle", Oracle(tmp_path / "models", Service.versions), raising=False)
     steps = settings(
-        max_examples=examples,
+        max_examples=EXAMPLES,
         stateful_step_count=STEPS,
         deadline=None,
         derandomize=True,

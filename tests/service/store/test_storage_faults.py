@@ -42,6 +42,7 @@ def in_its_namespace(service: Service, command: str) -> None:
     subprocess.run(["nsenter", "-t", str(pid), "-m", "sh", "-c", command], check=True)
 
 
+@pytest.mark.long
 @needs_mounts
 def test_a_full_disk_is_507_and_room_heals_it(tmp_path: Path, tiny_models_dir: Path) -> None:
     service = Service(tmp_path, tiny_models_dir)

@@ -70,6 +70,7 @@ def test_queries_of_folds_judge_alone_where_nothing_else_is_held_out(job: Job) -
         one._scores(replace(job, data=None), store, version, {}, print)
 
 
+@pytest.mark.long
 def test_a_candidate_keeps_the_search_that_was_learned_for_the_collections(job: Job) -> None:
     learned = {"tickets": SearchDefaults(mode="hybrid", weight=0.4)}
     job.store.want(with_search(job.store, str(job.store.wanted()), learned))
@@ -93,6 +94,7 @@ def test_what_is_worse_is_kept_as_refused_with_its_reason_and_not_wanted(job: Jo
     assert "**Refused.**" in card
 
 
+@pytest.mark.long
 def test_a_better_candidate_replaces_a_noised_active_model(
     job: Job, tmp_path: Path, tiny_source: Path
 ) -> None:

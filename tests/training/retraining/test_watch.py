@@ -20,6 +20,7 @@ from training.retraining.watch import Watch, watched
 PAGE = Path(__file__).parents[3] / "service" / "ui" / "views" / "versions.js"
 
 
+@pytest.mark.long
 def test_a_retraining_tells_its_step_its_lines_and_how_long_it_takes(job: Job) -> None:
     seen: list[dict[str, Any]] = []
     said: list[str] = []

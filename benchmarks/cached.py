@@ -1,0 +1,111 @@
+"""Processor time of a cached `POST /embed`, beside bare applications: `python -m benchmarks.cached`.
+
+One client asks for the same text, one request at a time; the applications take turns, so that whatever else
+the machine does meets all of them. Processor time is that of the server's process, of its kernel calls too.
+"""
+
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+from benchmarks.bare import APPS
+from benchmarks.machine import process_seconds
+from benchmarks.places import BenchError, arguments, scratch
+from benchmarks.process import LOOK_SECONDS, Process
+from benchmarks.results import Spread
+from benchmarks.server import Server, call, free_port
+from benchmarks.tables import conclude, table
+from benchmarks.wire import post
+from benchmarks.workloads import PROJECT
+
+TEXT = "A cached request is answered from memory, without the model."
+REQUEST = post("/embed", {"inputs": TEXT}).encode()
+SAID = {
+    "service": "the service, with its limits, metrics and cache",
+    "routed": "FastAPI with a pydantic model, and a dictionary",
+    "encoding": "the body parsed, a dictionary, the vector written as JSON",
+    "answering": "the body read, and bytes that were ready",
+}
+
+
+def main() -> None:
+    parser = arguments("cached", __doc__)
+    parser.add_argument("--requests", type=int, default=4000, help="of each application in a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with scratch() as folder, ExitStack() as stack:
+        server = stack.enter_context(Server(folder / "data", settings={"SIMILE_CACHE_MB": "64"}))
+        body = folder / "answer.json"
+        body.write_bytes(_body(server.port))
+        places = {"service": (server.pid, server.port)}
+        for name in APPS:
+            places[name] = stack.enter_context(_bare(name, body))
+        milliseconds: dict[str, list[float]] = {name: [] for name in places}
+        for round in range(options.rounds + 1):
+            for name, (pid, port) in places.items():
+                before = process_seconds(pid)
+                _ask(port, options.requests)
+                if round:  # the first one warms up
+                    milliseconds[name].append((process_seconds(pid) - before) * 1000 / options.requests)
+        _report(milliseconds, body.stat().st_size)
+
+
+def _report(milliseconds: Mapping[str, list[float]], size: int) -> None:
+    base = milliseconds["answering"]
+    rows = []
+    for name, words in SAID.items():
+        ratios = [one / other for one, other in zip(milliseconds[name], base, strict=True)]
+        rows.append([words, Spread.of(milliseconds[name]).words(3), Spread.of(ratios).words()])
+    text = [
+        "## A cached request of one text",
+        table(["", "ms of processor time", "to the last row"], rows),
+        f"An answer has {size:,} bytes.",
+    ]
+    conclude("cached", {"milliseconds": dict(milliseconds)}, text, [])
+
+
+def _body(port: int) -> bytes:
+    call(port, "POST", "/embed", {"inputs": TEXT})
+    with closing(socket.create_connection(("127.0.0.1", port))) as connection:
+        return _exchange(connection)
+
+
+def _ask(port: int, requests: int) -> None:
+    with closing(socket.create_connection(("127.0.0.1", port))) as connection:
+        for _ in range(requests):
+            _exchange(connection)
+
+
+def _exchange(connection: socket.socket) -> bytes:
+    """The body of the answer to one request. Raises BenchError."""
+    connection.sendall(REQUEST)
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += connection.recv(1 << 16)
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+    while len(body) < length:
+        body += connection.recv(1 << 16)
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise BenchError(f"The answer was {head[:100]!r}: {body[:500]!r}")
+    return body
+
+
+@contextmanager
+def _bare(name: str, body: Path) -> Iterator[tuple[int, int]]:
+    """The process and the port of a bare application."""
+    port = free_port()
+    process = Process(name, [sys.executable, "-m", "benchmarks.bare", name, str(port), body], cwd=PROJECT)
+    with closing(process):
+        while not process.ended:
+            with suppress(OSError), closing(socket.create_connection(("127.0.0.1", port))):
+                break
+            time.sleep(LOOK_SECONDS)
+        yield process.pid, port
+
+
+if __name__ == "__main__":
+    main()
