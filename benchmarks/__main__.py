@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import accuracy, documents, environments, floors, forms, gemm, machine, report, workloads, wrk
+from benchmarks import accuracy, documents, environments, floors, forms, gemm, machine, report, workloads
 from benchmarks.contestant import CONTENDED, Embedder, Scenario
 from benchmarks.machine import Watch
 from benchmarks.places import RESULTS, say, scratch
@@ -38,13 +38,13 @@ def main() -> None:
         sys.exit("make bench needs /proc, so Linux.")
     with scratch() as folder:
         kept = run(options, folder)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(kept, indent=2) + "\n")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
     results = Results(kept)
     judged = floors.verdicts(results)
     print(report.text(results))
     print("\n" + "\n".join(verdict.line() for verdict in judged))
-    print(f"\nAll of it is in {options.json}.")
+    print(f"\nAll of it is in {RESULTS}.")
     if options.check and not all(verdict.kept for verdict in judged):
         sys.exit(1)
 
@@ -58,20 +58,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--memory", action="store_true", help="memory after 100,000 requests too: long")
     parser.add_argument("--peers", type=Path, help="the folder of the peers' environments (.venv-peers)")
     parser.add_argument("--minutes", type=float, default=15.0, help="no rounds beyond the repeats after that")
-    parser.add_argument(
-        "--wait",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="before each measurement, wait up to so long for the machine to be quiet",
-    )
-    parser.add_argument("--json", type=Path, default=RESULTS, help="where the figures go")
-    parser.add_argument(
-        "--program",
-        type=Path,
-        default=workloads.PROJECT,
-        help="another checkout whose service to measure, for trying a change",
-    )
     options = parser.parse_args()
     options.repeats = options.repeats or (1 if options.quick else 5)
     options.peers = options.peers or workloads.PROJECT / ".venv-peers"
@@ -87,14 +73,14 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "machine": machine.describe(folder),
     }
     with ExitStack() as stack:
-        ours, missing = forms.opened(stack, options.forms.split(","), folder, options.program)
+        ours, missing = forms.opened(stack, options.forms.split(","), folder)
         first, engine = ours[0], ours[0].raw
         assert engine is not None  # fp32 has one
         raws = [form.raw for form in ours if form.raw]
         source = workloads.corpus()
         sentences = workloads.sentences(engine.tokenizer, source, 4096 // share)
         mixture = workloads.mixture(engine.tokenizer, source, 2048 // share)
-        cached = forms.cached(stack, folder, options.program, len(sentences.texts))
+        cached = forms.cached(stack, folder, len(sentences.texts))
         peers = environments.opened(stack, options.peers, first.version, folder)
         embedders: list[Embedder] = [*raws]
         embedders += [*(form.served for form in ours), cached]
@@ -104,8 +90,8 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for raw in raws:
             raw.choose(sentences)
             raw.choose(mixture)
-        turns = Turns(_jobs(ours, engine, cached, peers, sentences, mixture, folder, share), say)
-        turns.run(options.repeats, options.wait, options.minutes)
+        turns = Turns(_jobs(ours, engine, cached, peers, sentences, mixture, share))
+        turns.run(options.repeats, options.minutes)
         about = {one.name: one.about() for one in embedders if one.name not in turns.broken}
         memory = {}
         if options.memory:
@@ -118,12 +104,12 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "texts": source.source,
         "workloads": [report.workload(given) for given in (sentences, mixture)],
         "about": about,
-        "missing": missing | peers.missing | turns.broken | _no_judge(),
+        "missing": missing | peers.missing | turns.broken,
         "cells": cells(turns.cells),
         "cosines": near,
         "memory": memory,
-        "starts": _starts(first.data_dir, options.program),
-        "documents": _documents(first.data_dir, sentences.texts[: 200 // share], options.program),
+        "starts": _starts(first.data_dir),
+        "documents": _documents(first.data_dir, sentences.texts[: 200 // share]),
     }
 
 
@@ -134,7 +120,6 @@ def _jobs(
     peers: environments.Peers,
     sentences: Workload,
     mixture: Workload,
-    folder: Path,
     share: int,
 ) -> list[Job]:
     """A round, in its order: all that is done with sentences, then the mix."""
@@ -154,7 +139,6 @@ def _jobs(
         SingleCalls(floors.TOKENISED_ALONE, engine, tokenising=True),
         SingleCalls(floors.TOGETHER_ALONE, forms.together(ours[0]), tokenising=False),
     ]
-    judge = [wrk.Judged(ours[0].served, folder)] if wrk.program() else []
     threads = ours[0].info["threads"]
     jobs = [
         Job(gemm.Gemm(f"GEMM {kind}", make, threads), products, True) for kind, make in gemm.KINDS.items()
@@ -164,7 +148,6 @@ def _jobs(
         jobs += [Job(form.raw, at_once, True)] if form.raw else []
         jobs += [Job(form.served, load, True) for load in loads]
     jobs += [Job(cached, load, True) for load in loads]
-    jobs += [Job(judged, load, False) for judged in judge for load in loads]
     jobs += [Job(server, load, False) for server in peers.servers for load in loads]
     jobs += [Job(library, at_once, False) for library in peers.libraries]
     for form in ours:
@@ -175,17 +158,13 @@ def _jobs(
     return jobs + [Job(library, long_at_once, False) for library in peers.libraries]
 
 
-def _no_judge() -> dict[str, str]:
-    return {} if wrk.program() else {"wrk": "not on the PATH; Debian has it as a package"}
-
-
-def _starts(data_dir: Path, program: Path) -> dict[str, Any]:
+def _starts(data_dir: Path) -> dict[str, Any]:
     """Process to ready, with the version published."""
     say("starting the service again")
     watch = Watch({"bench": os.getpid()})
     used, seconds = 0.0, []
     for _ in range(STARTS):
-        with Server(data_dir, program) as server:
+        with Server(data_dir) as server:
             seconds.append(server.ready_seconds)
             used += machine.process_seconds(server.pid)
     foreign = watch.window().foreign_without(used)
@@ -197,11 +176,11 @@ def _starts(data_dir: Path, program: Path) -> dict[str, Any]:
     }
 
 
-def _documents(data_dir: Path, texts: list[str], program: Path) -> dict[str, Any]:
+def _documents(data_dir: Path, texts: list[str]) -> dict[str, Any]:
     say(f"storing {documents.DOCUMENTS} documents")
     fill_seconds = documents.fill(data_dir, texts, documents.DOCUMENTS)
     say("starting the service on them")
-    with Server(data_dir, program) as server:
+    with Server(data_dir) as server:
         say("adding documents one by one")
         alone = documents.alone(server, texts)
         say("adding documents while a client searches")
@@ -210,8 +189,8 @@ def _documents(data_dir: Path, texts: list[str], program: Path) -> dict[str, Any
             "stored": documents.DOCUMENTS,
             "fill_seconds": fill_seconds,
             "ready_seconds": server.ready_seconds,
-            "alone": report.added(alone),
-            "while_searching": report.added(searched),
+            "alone": alone,
+            "while_searching": searched,
             "server_memory_mb": machine.memory_mb(server.pid),
         }
 

@@ -13,12 +13,24 @@ from urllib.parse import quote
 
 NAMES = 200  # documents of one client, at most
 MOST_TEXTS = 48
-MOST_DOCUMENTS = 20
 LONG_WORDS = 600
 TOO_MANY_INPUTS = 2049
 DEEP = 5000
 
 JSON = {"content-type": "application/json"}
+AS_BYTES = {"accept": "application/octet-stream"}
+IN_TIME = [{"x-timeout-ms": milliseconds} for milliseconds in ("1", "5", "20")]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"normalize": False},
+    {"dimensions": 8},
+    {"truncation_direction": "left"},
+]
+THREE = {"kind": {"$in": [0, 1, 2]}}
+CODED = [{"encoding_format": "float"}, {"encoding_format": "base64"}]
+COHERE = {"model": "any", "input_type": "search_document", "embedding_types": ["float", "int8", "ubinary"]}
+READ = ["/documents?limit=50", "/documents/count"]
+LOOKED_AT = ["/info", "/models", "/health", "/ready", "/metrics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,123 +52,53 @@ class Asks:
         self._texts = texts
         self._owner = owner
         self._chance = chance
-        self._acts: dict[Callable[[], Ask], int] = {  # and their weights
-            self._embed: 6,
-            self._embed_many: 3,
+        text, some, pick, post = self._text, self._some, chance.choice, _post
+        self._kinds: dict[Callable[[], Ask], int] = {  # and their weights
+            lambda: post("embed", "/embed", {"inputs": text()}): 6,
+            lambda: post("embed many", "/embed", {"inputs": some(MOST_TEXTS)} | pick(OPTIONS)): 3,
             self._embed_long: 1,
-            self._embed_bytes: 1,
-            self._out_of_time: 1,
-            self._similarity: 2,
-            self._pairs: 1,
+            lambda: post("embed as bytes", "/embed", {"inputs": some(8)}, more=AS_BYTES): 1,
+            lambda: post("out of time", "/embed", {"inputs": some(32)}, (200, 504), pick(IN_TIME)): 1,
+            lambda: post("similarity", "/similarity", {"inputs": self._compared()}): 2,
+            lambda: post("similarity", "/similarity", {"pairs": [[each, text()] for each in some(8)]}): 1,
             self._search: 8,
-            self._searches: 2,
-            self._openai: 3,
-            self._cohere: 1,
-            self._tokenize: 1,
-            self._write: 4,
-            self._delete: 2,
-            self._delete_some: 1,
-            self._read: 2,
-            self._look: 2,
-            self._wrong: 4,
+            lambda: post("search many", "/search", {"queries": some(8), "k": 10, "filter": THREE}): 2,
+            lambda: post("openai", "/v1/embeddings", {"input": some(8), "model": "any"} | pick(CODED)): 3,
+            lambda: post("cohere", "/v2/embed", COHERE | {"texts": some(8)}): 1,
+            lambda: post("tokenize", "/tokenize", {"inputs": some(8)}): 1,
+            lambda: post("write", "/documents", {"documents": self._documents()}): 4,
+            lambda: Ask("delete", "DELETE", self._one()): 2,
+            lambda: Ask("delete by filter", "DELETE", f"/documents?filter={_quoted(self._fields())}"): 1,
+            lambda: Ask("read documents", "GET", pick([*READ, self._one()]), None, (200, 404)): 2,
+            lambda: Ask("operation", "GET", pick(LOOKED_AT)): 2,
+            lambda: pick(WRONG): 4,
         }
 
     def next(self) -> Ask:
-        [act] = self._chance.choices([*self._acts], [*self._acts.values()])
-        return act()
+        [make] = self._chance.choices([*self._kinds], [*self._kinds.values()])
+        return make()
 
     def large(self) -> bytes:
         """A body that takes the service a while, for a client that does not wait for the answer."""
         return _json({"inputs": self._some(MOST_TEXTS)})
 
-    def _embed(self) -> Ask:
-        return Ask("embed", "POST", "/embed", _json({"inputs": self._text()}))
-
-    def _embed_many(self) -> Ask:
-        options: list[dict[str, Any]] = [
-            {},
-            {"normalize": False},
-            {"dimensions": 8},
-            {"truncation_direction": "left"},
-        ]
-        body = {"inputs": self._some(MOST_TEXTS)} | self._chance.choice(options)
-        return Ask("embed many", "POST", "/embed", _json(body))
-
     def _embed_long(self) -> Ask:
-        text = " ".join(self._text() for _ in range(LONG_WORDS // 10))
+        body = {"inputs": " ".join(self._text() for _ in range(LONG_WORDS // 10))}
         if self._chance.random() < 0.5:
-            return Ask("embed long", "POST", "/embed", _json({"inputs": text}))
-        body = _json({"inputs": text, "truncate": False})
-        return Ask("embed too long", "POST", "/embed", body, (422,))
-
-    def _embed_bytes(self) -> Ask:
-        headers = JSON | {"accept": "application/octet-stream"}
-        return Ask("embed as bytes", "POST", "/embed", _json({"inputs": self._some(8)}), headers=headers)
-
-    def _out_of_time(self) -> Ask:
-        headers = JSON | {"x-timeout-ms": str(self._chance.choice([1, 5, 20]))}
-        return Ask("out of time", "POST", "/embed", _json({"inputs": self._some(32)}), (200, 504), headers)
-
-    def _similarity(self) -> Ask:
-        inputs = {"source_sentence": self._text(), "sentences": self._some(8)}
-        return Ask("similarity", "POST", "/similarity", _json({"inputs": inputs}))
-
-    def _pairs(self) -> Ask:
-        pairs = [[self._text(), self._text()] for _ in range(self._chance.randint(1, 8))]
-        return Ask("similarity", "POST", "/similarity", _json({"pairs": pairs}))
+            return _post("embed long", "/embed", body)
+        return _post("embed too long", "/embed", body | {"truncate": False}, (422,))
 
     def _search(self) -> Ask:
         target = f"/search?k={self._chance.choice([1, 10, 100])}&q={quote(self._text()[:80])}"
         if self._chance.random() < 0.3:
-            target += f"&filter={quote(json.dumps({'kind': self._chance.randrange(4)}))}"
+            target += f"&filter={_quoted({'kind': self._chance.randrange(4)})}"
         return Ask("search", "GET", target)
 
-    def _searches(self) -> Ask:
-        body = {"queries": self._some(8), "k": 10, "filter": {"kind": {"$in": [0, 1, 2]}}}
-        return Ask("search many", "POST", "/search", _json(body))
+    def _compared(self) -> dict[str, Any]:
+        return {"source_sentence": self._text(), "sentences": self._some(8)}
 
-    def _openai(self) -> Ask:
-        body = {
-            "input": self._some(8),
-            "model": "any",
-            "encoding_format": self._chance.choice(["float", "base64"]),
-        }
-        return Ask("openai", "POST", "/v1/embeddings", _json(body))
-
-    def _cohere(self) -> Ask:
-        body = {"texts": self._some(8), "model": "any", "input_type": "search_document"}
-        return Ask(
-            "cohere", "POST", "/v2/embed", _json(body | {"embedding_types": ["float", "int8", "ubinary"]})
-        )
-
-    def _tokenize(self) -> Ask:
-        return Ask("tokenize", "POST", "/tokenize", _json({"inputs": self._some(8)}))
-
-    def _write(self) -> Ask:
-        documents = [
-            {"id": self._name(), "text": self._text(), "metadata": self._kind()}
-            for _ in range(self._chance.randint(1, MOST_DOCUMENTS))
-        ]
-        return Ask("write", "POST", "/documents", _json({"documents": documents}))
-
-    def _delete(self) -> Ask:
-        return Ask("delete", "DELETE", f"/documents/{self._name()}")
-
-    def _delete_some(self) -> Ask:
-        target = f"/documents?filter={quote(json.dumps(self._kind()))}"
-        return Ask("delete by filter", "DELETE", target)
-
-    def _read(self) -> Ask:
-        targets = ["/documents?limit=50", "/documents/count", f"/documents/{self._name()}"]
-        return Ask("read documents", "GET", self._chance.choice(targets), None, (200, 404))
-
-    def _look(self) -> Ask:
-        return Ask(
-            "operation", "GET", self._chance.choice(["/info", "/models", "/health", "/ready", "/metrics"])
-        )
-
-    def _wrong(self) -> Ask:
-        return self._chance.choice(WRONG)
+    def _documents(self) -> list[dict[str, Any]]:
+        return [{"id": self._name(), "text": text, "metadata": self._fields()} for text in self._some(20)]
 
     def _text(self) -> str:
         return self._chance.choice(self._texts)
@@ -164,15 +106,28 @@ class Asks:
     def _some(self, most: int) -> list[str]:
         return [self._text() for _ in range(self._chance.randint(1, most))]
 
-    def _kind(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         return {"owner": self._owner, "kind": self._chance.randrange(4)}
 
     def _name(self) -> str:
         return f"{self._owner}-{self._chance.randrange(NAMES)}"
 
+    def _one(self) -> str:
+        return f"/documents/{self._name()}"
+
 
 def _json(body: Any) -> bytes:
     return json.dumps(body).encode()
+
+
+def _quoted(condition: Any) -> str:
+    return quote(json.dumps(condition))
+
+
+def _post(
+    name: str, path: str, body: Any, expected: tuple[int, ...] = (200,), more: dict[str, str] = JSON
+) -> Ask:
+    return Ask(name, "POST", path, _json(body), expected, JSON | more)
 
 
 def _bad(body: bytes, status: int) -> Ask:

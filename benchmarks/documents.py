@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,10 @@ from urllib.parse import quote
 import numpy as np
 
 from benchmarks.closedloop import ClosedLoop, Load
+from benchmarks.contestant import CONTENDED
 from benchmarks.machine import Watch, Window
 from benchmarks.places import BenchError
+from benchmarks.results import p50_p99
 from benchmarks.server import Server, timed
 from benchmarks.wire import get
 from service.store.schema import DATABASE, connect
@@ -33,19 +34,6 @@ COMMIT_DOCUMENTS = 2000
 WARM_PAIRS = 5  # they open connections and fill caches
 SEARCH_WARM = 10
 SEARCH_SECONDS_PER_PAIR = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Milliseconds; `embed[i]` and `add[i]` are of the same text."""
-
-    embed: list[float]
-    add: list[float]
-    search: list[float]  # of the client that searched meanwhile
-    window: Window
-
-    def differences(self) -> list[float]:
-        return [add - embed for embed, add in zip(self.embed, self.add, strict=True)]
 
 
 def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
@@ -71,7 +59,7 @@ def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
     return time.perf_counter() - started
 
 
-def alone(server: Server, texts: Sequence[str]) -> Pairs:
+def alone(server: Server, texts: Sequence[str]) -> dict[str, Any]:
     """A pair for each text, with nothing else going on.
 
     Raises:
@@ -80,10 +68,10 @@ def alone(server: Server, texts: Sequence[str]) -> Pairs:
     """
     watch = Watch({"server": server.pid, "bench": os.getpid()})
     embed, add = _take_turns(server.port, texts, "alone")
-    return Pairs(embed, add, [], watch.window())
+    return _added(embed, add, [], watch.window())
 
 
-def while_searching(server: Server, texts: Sequence[str]) -> Pairs:
+def while_searching(server: Server, texts: Sequence[str]) -> dict[str, Any]:
     """A pair for each text, as many as there is time for while another client searches.
 
     Raises:
@@ -102,7 +90,16 @@ def while_searching(server: Server, texts: Sequence[str]) -> Pairs:
     )
     embed, add = _take_turns(server.port, texts, "searched", lambda: not searches.ended)
     found = searches.finish()
-    return Pairs(embed, add, [milliseconds for _, milliseconds in found.milliseconds], found.window)
+    return _added(embed, add, [milliseconds for _, milliseconds in found.milliseconds], found.window)
+
+
+def _added(embed: list[float], add: list[float], search: list[float], window: Window) -> dict[str, Any]:
+    """The cost of one more document, in milliseconds: `embed[i]` and `add[i]` are of the same text."""
+    difference = [more - less for less, more in zip(embed, add, strict=True)]
+    figures = {"embed": embed, "add": add, "difference": difference, "search": search}
+    quantiles = {f"{name}_ms": p50_p99(each) for name, each in figures.items() if each}
+    found = {"pairs": len(embed), "foreign": window.foreign, "contended": window.foreign > CONTENDED}
+    return found | {name: {"p50": p50, "p99": p99} for name, (p50, p99) in quantiles.items()}
 
 
 def _take_turns(

@@ -34,6 +34,7 @@ INFINITY_SECONDS = 180.0
 INFINITY = (
     *("--device", "cpu", "--batch-size", "64", "--pooling-method", "mean"),
     *("--no-model-warmup", "--served-model-name", "bench"),
+    *("--log-level", "warning", "--host", "127.0.0.1"),
 )
 ENGINES = {
     # Without optimum's optimizer: this version of it refuses infinity's call, and infinity goes on without.
@@ -98,16 +99,7 @@ def _open(found: Peers, stack: ExitStack, name: str, python: Path, folder: Path)
         return
     port = free_port()
     command: list[str | Path] = [python, "-P", PINS / "serve_infinity.py", "v2", "--model-id", folder]
-    command += [
-        *INFINITY,
-        *ENGINES[name],
-        "--log-level",
-        "warning",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
+    command += [*INFINITY, *ENGINES[name], "--port", str(port)]
     server = Process(name, command, env=environment(), cwd=folder.parent)
     stack.callback(server.close)
     ready = server.wait_for(f"http://127.0.0.1:{port}/health", INFINITY_SECONDS)

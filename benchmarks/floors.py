@@ -26,30 +26,31 @@ class Floor(NamedTuple):
 
     precision: str
     load: str
-    other: Cell
+    name: str
     least: float
+    name_load: str = ""  # of the other, where it is another
 
-
-def _of(precision: str, load: str, name: str, least: float, peer_load: str = "") -> Floor:
-    return Floor(precision, load, (name, peer_load or load), least)
+    @property
+    def other(self) -> Cell:
+        return self.name, self.name_load or self.load
 
 
 FLOORS = (
-    _of("fp32", MANY, PEER, 1.85),
-    _of("fp32", BULK, PEER, 1.7),
-    _of("fp32", LONG, PEER, 4.5),
-    _of("fp32", MANY, REFERENCE, 1.7, SENTENCES_AT_ONCE),
-    _of("bf16", MANY, PEER, 2.9),
-    _of("bf16", BULK, PEER, 2.6),
-    _of("bf16", LONG, PEER, 6.0),
-    _of("int8", MANY, PEER, 3.0),
-    _of("fp32", MANY, raw_name("fp32"), 0.78, SENTENCES_AT_ONCE),
-    _of("fp32", BULK, raw_name("fp32"), 0.85, SENTENCES_AT_ONCE),
-    _of("fp32", LONG, raw_name("fp32"), 0.80, MIX_AT_ONCE),
-    _of("bf16", MANY, raw_name("bf16"), 0.65, SENTENCES_AT_ONCE),
-    _of("bf16", BULK, raw_name("bf16"), 0.70, SENTENCES_AT_ONCE),
-    _of("int8", MANY, raw_name("int8"), 0.65, SENTENCES_AT_ONCE),
-    _of("int8", BULK, raw_name("int8"), 0.70, SENTENCES_AT_ONCE),
+    Floor("fp32", MANY, PEER, 1.85),
+    Floor("fp32", BULK, PEER, 1.7),
+    Floor("fp32", LONG, PEER, 4.5),
+    Floor("fp32", MANY, REFERENCE, 1.7, SENTENCES_AT_ONCE),
+    Floor("bf16", MANY, PEER, 2.9),
+    Floor("bf16", BULK, PEER, 2.6),
+    Floor("bf16", LONG, PEER, 6.0),
+    Floor("int8", MANY, PEER, 3.0),
+    Floor("fp32", MANY, raw_name("fp32"), 0.78, SENTENCES_AT_ONCE),
+    Floor("fp32", BULK, raw_name("fp32"), 0.85, SENTENCES_AT_ONCE),
+    Floor("fp32", LONG, raw_name("fp32"), 0.80, MIX_AT_ONCE),
+    Floor("bf16", MANY, raw_name("bf16"), 0.65, SENTENCES_AT_ONCE),
+    Floor("bf16", BULK, raw_name("bf16"), 0.70, SENTENCES_AT_ONCE),
+    Floor("int8", MANY, raw_name("int8"), 0.65, SENTENCES_AT_ONCE),
+    Floor("int8", BULK, raw_name("int8"), 0.70, SENTENCES_AT_ONCE),
 )
 TAIL = 2.0  # p99 over p50 at 64 clients, uniform short texts
 LONGEST_OVER_MEDIAN = 3.0  # the longest tenth's p99 over the median of all, on the mix
@@ -69,7 +70,7 @@ def _ratios(results: Results) -> Iterator[Verdict]:
         ours = name_of(floor.precision)
         found = results.ratio((ours, floor.load), floor.other)
         if found:
-            yield _verdict(f"{ours}, {floor.load}, over {floor.other[0]}", found, floor.least, at_least=True)
+            yield _verdict(f"{ours}, {floor.load}, over {floor.name}", found, floor.least, at_least=True)
 
 
 def _latencies(results: Results) -> Iterator[Verdict]:

@@ -46,16 +46,14 @@ def raw_name(precision: str) -> str:
     return f"raw {precision}"
 
 
-def opened(
-    stack: ExitStack, wanted: Sequence[str], folder: Path, program: Path
-) -> tuple[list[Form], dict[str, str]]:
+def opened(stack: ExitStack, wanted: Sequence[str], folder: Path) -> tuple[list[Form], dict[str, str]]:
     """The forms that the service offers, and why not the others. Raises BenchError when fp32 is not."""
     found: list[Form] = []
     missing: dict[str, str] = {}
     for precision in dict.fromkeys((DEFAULT, *wanted)):
         say(f"publishing the default model and starting the service in {precision}")
         try:
-            form = _open(stack, precision, folder / precision / "data", program)
+            form = _open(stack, precision, folder / precision / "data")
             found.append(form)
             if form.raw is None:
                 missing[raw_name(precision)] = f"no raw engine is known here for {form.info['form']}"
@@ -66,9 +64,9 @@ def opened(
     return found, missing
 
 
-def _open(stack: ExitStack, precision: str, data_dir: Path, program: Path) -> Form:
+def _open(stack: ExitStack, precision: str, data_dir: Path) -> Form:
     settings = {} if precision == DEFAULT else {"SIMILE_PRECISION": precision}
-    server = Server(data_dir, program, settings)
+    server = Server(data_dir, settings)
     with ExitStack() as starting:
         starting.enter_context(server)
         info = server.info()
@@ -84,18 +82,18 @@ def _open(stack: ExitStack, precision: str, data_dir: Path, program: Path) -> Fo
     )
 
 
-def cached(stack: ExitStack, folder: Path, program: Path, texts: int) -> Served:
+def cached(stack: ExitStack, folder: Path, texts: int) -> Served:
     """fp32 with its vector cache; before each window `texts` are asked, which are all of a workload."""
     say("publishing the default model and starting the service with its cache")
     data_dir = folder / "cached" / "data"
     limit = Settings.model_fields["cache_mb"].default
-    server = stack.enter_context(Server(data_dir, program, {"SIMILE_CACHE_MB": str(limit)}))
+    server = stack.enter_context(Server(data_dir, {"SIMILE_CACHE_MB": str(limit)}))
     return Served(CACHED, OURS, server.port, server.pid, {"cache_mb": limit}, warm_texts=texts)
 
 
 def together(form: Form) -> RawEngine:
-    """An fp32 session with the threads that the service has for a lone text; older programs have one."""
-    call, inputs = engines.together(form.version / ONNX, form.info.get("lone_threads", 1))
+    """An fp32 session with the threads that the service has for a lone text."""
+    call, inputs = engines.together(form.version / ONNX, form.info["lone_threads"])
     tokenizer = Tokenizer(form.version / FILE_NAME, form.info["max_input_length"])
     return RawEngine("raw, together", [call], inputs, tokenizer)
 

@@ -11,7 +11,6 @@ of it counts.
 """
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,12 +26,12 @@ from benchmarks import accuracy, engines, workloads
 from benchmarks.contestant import Embedder, Measured, Scenario, Vectors
 from benchmarks.environments import environment
 from benchmarks.library import Library
-from benchmarks.places import arguments, say, scratch
+from benchmarks.places import arguments, scratch
 from benchmarks.raw import RawEngine
 from benchmarks.results import Results, cells
 from benchmarks.served import OURS, WARM_TEXTS, Served
 from benchmarks.server import Server
-from benchmarks.tables import table
+from benchmarks.tables import conclude, table
 from benchmarks.turns import Job, Turns
 from benchmarks.workloads import Workload
 from models.encoder import ONNX
@@ -46,7 +44,6 @@ from models.publishing.default import publish_default
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
-PACKAGES = ("onnxruntime-gpu", "torch", "sentence-transformers", "transformers", "tokenizers", "numpy")
 CHECKED = 64  # texts whose vectors are compared with the CPU's
 PASSAGE = 8  # sentences
 BUDGETS = (4096, 16_384, 65_536)  # padded tokens of one raw batch
@@ -67,11 +64,9 @@ def main() -> None:
         sys.exit(2)
     with scratch() as folder, ExitStack() as stack:
         gpu = runs_on if options.rehearse else _gpu()
-        kept = {"runs_on": runs_on, "gpu": gpu, "packages": _packages()}
-        kept |= measure(stack, options, folder)
+        kept = {"runs_on": runs_on, "gpu": gpu} | measure(stack, options, folder)
         kept["gpu_at_the_end"] = "" if options.rehearse else _gpu()
-    options.json.write_text(json.dumps(kept, indent=2) + "\n")
-    print(_table(kept))
+    conclude("gpu", kept, _text(kept), [])
 
 
 class Several:
@@ -116,11 +111,11 @@ def measure(stack: ExitStack, options: argparse.Namespace, folder: Path) -> dict
             for one in everybody
             for workload in given
             for scenario in _scenarios(one, workload, loads, options.seconds)
-        ],
-        say,
+        ]
     )
-    turns.run(options.repeats, 0.0, MINUTES)
-    return {"workloads": [one.name for one in given], "cosines": near["rows"], "cells": cells(turns.cells)}
+    turns.run(options.repeats, MINUTES)
+    kept = {"workloads": [one.name for one in given], "cosines": near["rows"], "cells": cells(turns.cells)}
+    return kept | {"about": {one.name: one.about() for one in everybody}}
 
 
 def _scenarios(
@@ -185,17 +180,7 @@ def _gpu() -> str:
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _packages() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _table(kept: dict[str, Any]) -> str:
+def _text(kept: dict[str, Any]) -> list[str]:
     results, names = Results(kept), kept["workloads"]
     loads = dict.fromkeys(cell["scenario"].partition(", ")[2] for cell in kept["cells"])
     rows = []
@@ -206,7 +191,7 @@ def _table(kept: dict[str, Any]) -> str:
                 rates = [f"{spread.median:,.0f}" if spread else "" for spread in found]
                 row = f"{one}, {load}" if load else one
                 rows.append([row, *rates, f"{kept['cosines'][one]['least']:.6f}"])
-    return f"{kept['gpu']}; texts per second, medians\n\n{table(['', *names, 'least cosine'], rows)}"
+    return [f"{kept['gpu']}; texts per second, medians", table(["", *names, "least cosine"], rows)]
 
 
 def _options() -> argparse.Namespace:
@@ -215,7 +200,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load over HTTP")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU: does the command run?")
-    parser.add_argument("--json", type=Path, default=Path("gpu.json"), help="where the figures go")
     return parser.parse_args()
 
 

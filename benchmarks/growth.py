@@ -14,7 +14,6 @@ from pathlib import Path
 from time import monotonic
 
 from benchmarks.machine import memory_mb
-from benchmarks.server import metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +52,6 @@ def look(pid: int, tasks: int = 0) -> Sample:
         len(os.listdir(process / "task")),  # noqa: PTH208
         tasks,
     )
-
-
-def tasks(port: int) -> int:
-    """Asyncio tasks of the service. Raises BenchError."""
-    return int(metric(port, "simile_tasks"))
 
 
 class Sampler:

@@ -9,29 +9,30 @@ memory (RssAnon), and with the pages of mapped files (VmHWM), which the kernel t
 Three times the model's bytes of disk are needed.
 """
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
 
+from benchmarks.machine import memory_mb
 from benchmarks.places import arguments, say, scratch
 from benchmarks.server import call, free_port
 from benchmarks.workloads import PROJECT
 from models.store import Store
 from tests.models.large import large_source
 from tests.service.one_gib import limited
+from tests.service.process import plain_environment
 
 MOST = 1.3  # times the bytes of the weights
 KILLS = (0.15, 0.5, 0.85)  # of the time that publishing takes
 READY_SECONDS = 600.0
 LOOK_SECONDS = 0.02
+
+Memory = dict[str, float]  # MiB, as `memory_mb` names them
 
 
 def main() -> None:
@@ -44,20 +45,20 @@ def main() -> None:
         size = (source / "model.safetensors").stat().st_size
         with limited(int(MOST * size)) as prefix:
             print(f"{size / 1e9:.2f} GB, {'limited' if prefix else 'NOT limited'} to {MOST} times that")
-            for name, seconds, watched in _steps(folder, source, prefix):
-                own, whole = watched.own / size, watched.whole / size
+            for name, seconds, most in _steps(folder, source, prefix):
+                own, whole = (most[which] * 2**20 / size for which in ("own", "peak"))
                 print(f"{name}: {seconds:.0f} s, own memory {own:.2f}, with mapped files {whole:.2f}")
 
 
-def _steps(folder: Path, source: Path, prefix: Sequence[str]) -> Iterator[tuple[str, float, "Watched"]]:
+def _steps(folder: Path, source: Path, prefix: Sequence[str]) -> Iterator[tuple[str, float, Memory]]:
     models = folder / "models"
     command = [*prefix, sys.executable, "-m", "models", "--models-dir", str(models), "import", str(source)]
     say("publishing")
     began = time.monotonic()
-    with Watched(command) as publishing:
-        assert publishing.process.wait() == 0, "publishing failed"
+    with watched(command) as (publishing, most):
+        assert publishing.wait() == 0, "publishing failed"
     took = time.monotonic() - began
-    yield "published", took, publishing
+    yield "published", took, most
     store = Store(models)
     [version] = store.names()
     store.want(version)
@@ -66,10 +67,9 @@ def _steps(folder: Path, source: Path, prefix: Sequence[str]) -> Iterator[tuple[
     for share in KILLS:
         other = folder / "killed"
         say(f"killing after {share * took:.0f} s")
-        with Watched([*command[:-3], str(other), *command[-2:]]) as killed:
-            with suppress(subprocess.TimeoutExpired):
-                killed.process.wait(share * took)
-            killed.process.send_signal(signal.SIGKILL)
+        elsewhere = [*command[:-3], str(other), *command[-2:]]
+        with suppress(subprocess.TimeoutExpired), watched(elsewhere) as (killed, _):
+            killed.wait(share * took)
         found = Store(other)
         assert not found.problems(), "something half done is there"
         for manifest in found.versions():  # it was quicker this time, and is whole
@@ -79,22 +79,18 @@ def _steps(folder: Path, source: Path, prefix: Sequence[str]) -> Iterator[tuple[
     say(f"killed {len(KILLS)} times: nothing half done remains")
 
 
-def _served(folder: Path, models: Path, prefix: Sequence[str]) -> tuple[str, float, "Watched"]:
+def _served(folder: Path, models: Path, prefix: Sequence[str]) -> tuple[str, float, Memory]:
     say("serving")
     port = free_port()
-    settings = {
-        "SIMILE_PORT": str(port),
-        "SIMILE_DATA_DIR": str(folder / "data"),
-        "SIMILE_MODELS_DIR": str(models),
-        "SIMILE_LOG_LEVEL": "warning",
-    }
+    places = {"SIMILE_DATA_DIR": str(folder / "data"), "SIMILE_MODELS_DIR": str(models)}
     began = time.monotonic()
-    with Watched([*prefix, sys.executable, "-m", "service"], settings) as watched:
+    command = [*prefix, sys.executable, "-m", "service"]
+    with watched(command, SIMILE_PORT=str(port), SIMILE_LOG_LEVEL="warning", **places) as (process, most):
         while True:
             with suppress(Exception):
                 call(port, "GET", "/ready")
                 break
-            assert watched.process.poll() is None, "the service ended"
+            assert process.poll() is None, "the service ended"
             assert time.monotonic() - began < READY_SECONDS, "the service does not start"
             time.sleep(0.5)
         seconds = time.monotonic() - began
@@ -103,48 +99,31 @@ def _served(folder: Path, models: Path, prefix: Sequence[str]) -> tuple[str, flo
         found = call(port, "POST", "/embed", {"inputs": ["river " * length for length in (1, 40, 120)] * 8})
         assert len(found) == 24
         time.sleep(5)
-        watched.process.send_signal(signal.SIGTERM)
-        watched.process.wait(60)
-    return "started and served", seconds, watched
+        process.terminate()
+        process.wait(60)
+    return "started and served", seconds, most
 
 
-class Watched:
-    """A process and its children, with the most memory that they ever had together."""
+@contextmanager
+def watched(command: Sequence[str], **settings: str) -> Iterator[tuple[subprocess.Popen[bytes], Memory]]:
+    """A process, killed at the end, and the most memory that it has had."""
+    most, ended = {"own": 0.0, "peak": 0.0}, threading.Event()
 
-    def __init__(self, command: Sequence[str], settings: Mapping[str, str] | None = None) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SIMILE_")}
-        self.process = subprocess.Popen(command, cwd=PROJECT, env=environment | dict(settings or {}))
-        self.own = self.whole = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look)
+    def look() -> None:
+        while not ended.wait(LOOK_SECONDS):
+            with suppress(OSError, KeyError):  # it has ended
+                found = memory_mb(process.pid)
+                most.update({name: max(size, found[name]) for name, size in most.items()})
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._ended.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._ended.wait(LOOK_SECONDS):
-            found = _memory(self.process.pid)
-            self.own = max(self.own, found["RssAnon"])
-            self.whole = max(self.whole, found["VmHWM"])
-
-
-def _memory(pid: int) -> dict[str, int]:
-    """Bytes by their names in the kernel's status; 0 of a process that has ended."""
-    found = {"RssAnon": 0, "VmHWM": 0}
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name in found:
-                found[name] = int(value.split()[0]) << 10
-    return found
+    with subprocess.Popen(command, cwd=PROJECT, env=plain_environment(**settings)) as process:
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield process, most
+        finally:
+            process.kill()
+            ended.set()
+            thread.join()
 
 
 if __name__ == "__main__":

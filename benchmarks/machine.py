@@ -12,16 +12,18 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("onnxruntime", "faiss-cpu", "numpy", "tokenizers", "fastapi", "uvicorn", "uvloop", "orjson")
+PACKAGES = (
+    *("onnxruntime", "onnxruntime-gpu", "faiss-cpu", "faiss-gpu", "numpy", "tokenizers"),
+    *("fastapi", "uvicorn", "uvloop", "orjson"),
+)
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 IDLE_FIELDS = (3, 4)  # idle and iowait, in the `cpu` line of /proc/stat
 GUEST_FIELDS = slice(8, None)  # counted in user time already
 SYNCS = 50
-QUIET_SECONDS = 2.0  # shorter than a repeat, longer than a pause between two tests
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +71,21 @@ def process_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
-def wait_for_quiet(foreign: float, seconds: float) -> None:
-    """Return once others use less than `foreign` of the machine, or after `seconds`."""
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        watch = Watch({})
-        time.sleep(QUIET_SECONDS)
-        if watch.window().foreign < foreign:
-            return
-
-
 def processors() -> int:
     """The processors that /proc/stat counts, however few this process may use."""
     return os.cpu_count() or 1
 
 
 def memory_mb(pid: int) -> dict[str, float]:
-    """Resident memory of a process, now and at its peak."""
+    """Resident memory of a process: now, at its peak, and what of it is now no file's."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return {name: int(lines[key].split()[0]) / 1024 for name, key in (("now", "VmRSS"), ("peak", "VmHWM"))}
+    keys = {"now": "VmRSS", "peak": "VmHWM", "own": "RssAnon"}
+    return {name: int(lines[key].split()[0]) / 1024 for name, key in keys.items()}
 
 
 def describe(folder: Path) -> dict[str, Any]:
     """The machine and the versions; `folder` is where the documents will lie."""
+    installed = {one.name: one.version for one in distributions()}
     return {
         "cpu": _cpu(),
         "processors": processors(),
@@ -100,7 +94,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "sync_ms": round(_sync_ms(folder), 2),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: installed[name] for name in PACKAGES if name in installed},
     }
 
 

@@ -7,19 +7,24 @@ goes on. --data has the sets as training/RESULTS.md names them. Recipes that lea
 scored on STS-B's test split and SICK-R alone, since STS12 to STS16 have pairs of STS-B.
 """
 
-import gzip
 import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.places import arguments, say
+from benchmarks.places import add_row, arguments, rows, say
+from benchmarks.tables import mean_of, table
+from benchmarks.workloads import WIKIPEDIA, texts_of
+from training.text.lines import read_lines, read_records
 
 SENTENCES = 19_200  # of the unsupervised recipes: 300 steps of 64
 _SETS = ("sts12", "sts14", "sts16", "stsb", "sickr")
+_GEOMETRY = ("alignment", "uniformity")
+COLUMNS = ("method", "seeds", "STS12", "STS14", "STS16", "STS-B", "SICK-R", "mean", *_GEOMETRY)
 
 
 class Method(NamedTuple):
@@ -79,11 +84,11 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
-        print("\n".join(table([json.loads(line) for line in options.out.read_text().splitlines()])))
+        print(shown(rows(options.out)))
         return
     options.work.mkdir(parents=True, exist_ok=True)
     backbone = _backbone(options)
-    done = {(line["method"], line["seed"]) for line in _lines(options.out)}
+    done = {(line["method"], line["seed"]) for line in rows(options.out)}
     for seed in options.seeds:
         for name in options.methods:
             if (name, seed) not in done and (seed == options.seeds[0] or _draws(name)):
@@ -102,8 +107,8 @@ def _backbone(options: Any) -> Path:
     if not (made / "last").exists():
         rates = ("optim.lr=5e-4", f"optim.batch={options.batch}", "max_length=64")
         how = ("--base", start, "--steps", options.backbone_steps, "--threads", options.threads)
-        corpus = options.data / "wiki_sentences" / "wiki_sentences.tsv.gz"
-        _run("train", "mlm", "--corpus", corpus, *how, *_sets(rates), "--out", made, *_resumed(made))
+        given = ("--corpus", options.data / WIKIPEDIA, *how, *_sets(rates))
+        _run("train", "mlm", *given, "--out", made, *_resumed(made))
     last: Path = made / "last"
     return last
 
@@ -116,29 +121,14 @@ def _one(name: str, seed: int, backbone: Path, options: Any) -> None:
     steps = ("--steps", max(round(options.steps * method.share), 2)) if _draws(name) else ()
     how = ("--base", backbone, "--seed", seed, "--threads", options.threads, "--eval-steps", 100, *steps)
     data = ("--data", options.data)
-    _run(
-        "train",
-        method.recipe,
-        "--corpus",
-        corpus,
-        *how,
-        *data,
-        *_sets(method.set),
-        "--out",
-        run,
-        *_resumed(run),
-    )
+    given = ("--corpus", corpus, *how, *data, *_sets(method.set))
+    _run("train", method.recipe, *given, "--out", run, *_resumed(run))
     _run("evaluate", run, *data, "--suite", "sts,geometry", "--json", scores)
     found = json.loads(scores.read_text())
-    with options.out.open("a", encoding="utf-8") as stream:
-        line = {
-            "method": name,
-            "seed": seed,
-            "backbone": [options.layers, options.width, options.backbone_steps],
-        }
-        line |= {key: found["sts"][key]["spearman_all"] for key in _SETS}
-        line |= {key: found["geometry"][key] for key in ("alignment", "uniformity")}
-        stream.write(json.dumps(line) + "\n")
+    backbone_of = [options.layers, options.width, options.backbone_steps]
+    line = {"method": name, "seed": seed, "backbone": backbone_of}
+    line |= {key: found["sts"][key]["spearman_all"] for key in _SETS}
+    add_row(options.out, line | {key: found["geometry"][key] for key in _GEOMETRY})
 
 
 def _run(*arguments_: object) -> None:
@@ -153,57 +143,43 @@ def _resumed(run: Path) -> tuple[str, ...]:
     return ("--resume",) if (run / "run.json").exists() else ()
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def _rows(file: Path) -> Iterator[list[str]]:
-    with gzip.open(file, "rt", encoding="utf-8") as stream:
-        next(stream)
-        for line in stream:
-            yield line.rstrip("\n").split("\t")
+def _written(out: Path, lines: Iterable[str]) -> Path:
+    """The file with these lines, made unless it is there."""
+    if not out.exists():
+        out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return out
 
 
 def _sentences(options: Any) -> Path:
-    out: Path = options.work / "sentences.txt"
-    if not out.exists():
-        rows = _rows(options.data / "wiki_sentences" / "wiki_sentences.tsv.gz")
-        out.write_text("".join(f"{next(rows)[0]}\n" for _ in range(SENTENCES)), encoding="utf-8")
-    return out
+    return _written(options.work / "sentences.txt", islice(texts_of(options.data / WIKIPEDIA), SENTENCES))
 
 
 def _definitions(options: Any) -> Path:
     """Titles of one word, and the first sentences of Simple English Wikipedia on them: a weak dictionary."""
-    out: Path = options.work / "definitions.tsv"
-    if not out.exists():
-        found = _rows(options.data / "wiki_pairs" / "simple_en_intro.tsv.gz")
-        rows = [f"{intro}\t{title.lower()}" for title, intro, *_ in found if title.isalpha()]
-        out.write_text("\n".join(["anchor\tpositive", *rows]) + "\n", encoding="utf-8")
-    return out
+    records = read_records(options.data / "wiki_pairs" / "simple_en_intro.tsv.gz")
+    found = ((record.fields["simple_intro"], record.fields["title"]) for record in records)
+    rows = (f"{intro}\t{title.lower()}" for intro, title in found if title.isalpha())
+    return _written(options.work / "definitions.tsv", chain(["anchor\tpositive"], rows))
 
 
-def _documents(options: Any) -> Path:
-    out: Path = options.work / "documents.jsonl"
-    if not out.exists():
-        with gzip.open(options.data / "wiki_docs" / "train.jsonl.gz", "rt", encoding="utf-8") as stream:
-            out.write_text("".join(next(stream) for _ in range(1200)), encoding="utf-8")
-    return out
+def _first(file: Path, count: int, out: Path) -> Path:
+    return _written(out, (line.text for line in islice(read_lines(file), count)))
 
 
 def _lists(options: Any) -> Path:
     """Lists over the abstracts of SciFact, scored by hybrid search with the default model."""
     out: Path = options.work / "lists.jsonl"
     if not out.exists():
-        plain = options.work / "scifact.jsonl"
-        with gzip.open(options.data / "scifact" / "corpus.jsonl.gz", "rt", encoding="utf-8") as stream:
-            plain.write_text("".join(next(stream) for _ in range(1500)), encoding="utf-8")
+        plain = _first(options.data / "scifact" / "corpus.jsonl.gz", 1500, options.work / "scifact.jsonl")
         _run("mine", "lists", "--corpus", plain, "--out", out)
     return out
 
 
 CORPORA = {
     "sentences": _sentences,
-    "documents": _documents,
+    "documents": lambda options: _first(
+        options.data / "wiki_docs" / "train.jsonl.gz", 1200, options.work / "documents.jsonl"
+    ),
     "definitions": _definitions,
     "lists": _lists,
     "triples": lambda options: options.data / "nli" / "triples.tsv.gz",
@@ -216,32 +192,26 @@ _TRAINED = {method.recipe for method in METHODS.values()} - {
 }
 
 
-def table(lines: list[dict[str, Any]]) -> Iterator[str]:
-    """Rows of Markdown, best first: the mean over the seeds, and its standard deviation."""
+def shown(lines: list[dict[str, Any]]) -> str:
+    """A table, best first: the mean over the seeds, and its standard deviation."""
     by_method: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         by_method.setdefault(line["method"], []).append(line)
-    yield "| method | seeds | STS12 | STS14 | STS16 | STS-B | SICK-R | mean | alignment | uniformity |"
-    yield "|" + "---|" * 10
 
     def mean(line: dict[str, Any]) -> float:
         return statistics.fmean(line[key] for key in _SETS)
 
-    order = sorted(by_method.items(), key=lambda each: -statistics.fmean(map(mean, each[1])))
-    for name, runs in order:
+    cells = []
+    for name, runs in sorted(by_method.items(), key=lambda each: -statistics.fmean(map(mean, each[1]))):
         scored = METHODS[name].corpus == "scores"
-        cells = [
-            "" if scored and key.startswith("sts1") else _cell([100 * run[key] for run in runs], 1)
+        scores = [
+            "" if scored and key.startswith("sts1") else mean_of([100 * run[key] for run in runs], 1)
             for key in _SETS
         ]
-        cells.append("" if scored else _cell([100 * mean(run) for run in runs], 2))
-        cells += [_cell([run[key] for run in runs], 3) for key in ("alignment", "uniformity")]
-        yield f"| {name} | {len(runs)} | {' | '.join(cells)} |"
-
-
-def _cell(values: list[float], decimals: int) -> str:
-    spread = f" ± {statistics.stdev(values):.{decimals}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{decimals}f}{spread}"
+        scores.append("" if scored else mean_of([100 * mean(run) for run in runs], 2))
+        scores += [mean_of([run[key] for run in runs], 3) for key in _GEOMETRY]
+        cells.append([name, len(runs), *scores])
+    return table(COLUMNS, cells)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,6 @@ from benchmarks.results import p50_p99
 from benchmarks.server import Server, timed
 from benchmarks.tables import Verdict, conclude, table
 from benchmarks.wire import post
-from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 # What the project promises.
 SERVED_RATIO = 0.85  # texts served over the best throughput
@@ -62,13 +60,14 @@ def main() -> None:
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard), hard)
     )  # the processes begun inherit it
-    with scratch() as folder, Server(folder / "data", options.program, dict(options.setting)) as server:
-        result = measure(server, _sentences(server, folder / "data"), options)
+    with scratch() as folder, Server(folder / "data", dict(options.setting)) as server:
+        texts = workloads.sentences(server.tokenizer(), workloads.corpus(), 2048).texts
+        result = measure(server, texts, options)
     conclude("overload", result, _text(result), _verdicts(result))
 
 
 def _options() -> argparse.Namespace:
-    parser = arguments("overload", __doc__, quick=True, program=True)
+    parser = arguments("overload", __doc__, quick=True)
     parser.add_argument("--seconds", type=float, help="of the overload (60; 8 with --quick)")
     parser.add_argument("--times", type=float, default=3.0, help="the best throughput")
     parser.add_argument("--setting", type=_setting, action="append", default=[], metavar="SIMILE_NAME=VALUE")
@@ -83,13 +82,6 @@ def _setting(given: str) -> tuple[str, str]:
     if not (equals and name.startswith("SIMILE_")):
         raise argparse.ArgumentTypeError(f"{given!r} is not SIMILE_NAME=VALUE")
     return name, value
-
-
-def _sentences(server: Server, data_dir: Path) -> list[str]:
-    info = server.info()
-    version = data_dir / "models" / info["model_version"]
-    tokenizer = Tokenizer(version / FILE_NAME, info["max_input_length"])
-    return workloads.sentences(tokenizer, workloads.corpus(), 2048).texts
 
 
 class Probe:

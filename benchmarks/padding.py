@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
-from numpy.typing import NDArray
 
 from benchmarks.places import arguments, say
+from benchmarks.raw import padded
 from benchmarks.results import Spread
 from benchmarks.tables import table
 from benchmarks.workloads import LONGEST, PROJECT, corpus, mixture
+from models.engines.form import FP32
+from models.engines.onnx import OnnxEngine
 from models.graph.head import SENTENCE
 from models.graph.packing import packs
 from models.publishing.from_torch.export import prepare_traced
@@ -34,7 +35,6 @@ from models.publishing.publish import prepare
 from models.sources.folder import read_source
 from models.tokens.tokenizer import Tokenizer
 
-Batch = dict[str, NDArray[np.int64]]
 _CLOSE = 1e-4
 _BASE = {
     "hidden_size": 768,
@@ -99,52 +99,35 @@ def _measured(folder: Path, options: Namespace) -> Iterator[tuple[str, ...]]:
     source = read_source(folder)
     tokenizer = Tokenizer(source.tokenizer, source.max_length)
     mixed = mixture(tokenizer, corpus(), options.batch * options.batches)
-    ours, padded = prepare(source).model, prepare_traced(source, Forward.load(source)).model
+    ours, traced = prepare(source).model, prepare_traced(source, Forward.load(source)).model
     assert packs(ours.graph), "the family has no graph of its own"
-    graphs = [_opened(model, options.threads) for model in (ours, padded)]
-    del ours, padded
+    graphs = [_opened(model, options.threads) for model in (ours, traced)]
+    del ours, traced
     for order, rows in (("arrival", mixed.ids), ("sorted", sorted(mixed.ids, key=len))):
         say(f"{folder.name}, in the order of {order}")
-        batches = list(_batches(rows, options.batch))
+        batches = [rows[start : start + options.batch] for start in range(0, len(rows), options.batch)]
         rounds = [_round(graphs, batches) for _ in range(options.rounds + 1)][1:]
         over = Spread.of([slow / fast for fast, slow in rounds])
         rates = [f"{len(rows) / median(one[at] for one in rounds):.1f}" for at in (0, 1)]
         yield folder.name, order, *rates, over.words()
 
 
-def _opened(model: onnx.ModelProto, threads: int) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+def _opened(model: onnx.ModelProto, threads: int) -> OnnxEngine:
+    with tempfile.NamedTemporaryFile(dir=PROJECT, suffix=".onnx") as file:
+        onnx.save(model, file.name)
+        return OnnxEngine(Path(file.name), FP32, threads)
 
 
-def _batches(rows: Sequence[Sequence[int]], size: int) -> Iterator[Batch]:
-    for start in range(0, len(rows), size):
-        batch = rows[start : start + size]
-        ids = np.zeros((len(batch), max(map(len, batch))), np.int64)
-        mask = np.zeros_like(ids)
-        for at, row in enumerate(batch):
-            ids[at, : len(row)] = row
-            mask[at, : len(row)] = 1
-        yield {"input_ids": ids, "attention_mask": mask}
-
-
-def _round(graphs: Sequence[onnxruntime.InferenceSession], batches: Sequence[Batch]) -> tuple[float, float]:
+def _round(graphs: Sequence[OnnxEngine], batches: Sequence[Sequence[Sequence[int]]]) -> tuple[float, float]:
     """Seconds of each graph for all batches, in turns. Both must compute the same."""
     seconds = [0.0, 0.0]
     for batch in batches:
         found = []
         for at, graph in enumerate(graphs):
-            taken = {given.name for given in graph.get_inputs()}
-            feed = batch | {"token_type_ids": np.zeros_like(batch["input_ids"])}
+            feed = padded(batch, graph.inputs)
             start = time.perf_counter()
-            [vectors] = graph.run([SENTENCE], {name: feed[name] for name in taken})
+            found.append(graph.run(feed, SENTENCE))
             seconds[at] += time.perf_counter() - start
-            found.append(vectors)
         assert np.abs(found[0] - found[1]).max() < _CLOSE
     return seconds[0], seconds[1]
 

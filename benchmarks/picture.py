@@ -6,7 +6,6 @@ from matplotlib.patches import Patch
 
 from benchmarks.floors import BULK, LONG, MANY, MIX_AT_ONCE, SENTENCES_AT_ONCE
 from benchmarks.forms import CACHED
-from benchmarks.report import JUDGED
 from benchmarks.results import Results, Spread
 from training.evaluation.report.plots import LIGHT, Picture, titled
 
@@ -65,7 +64,7 @@ def bars(results: Results) -> Picture:
 def _rows(results: Results, load: str, at_once: str) -> list[Bar]:
     found = []
     for name in results.names:
-        if name.endswith(JUDGED) or name == CACHED:  # beside its bar no other would be seen
+        if name == CACHED:  # beside its bar no other would be seen
             continue
         if over_http := results.spread((name, load)):
             found.append(Bar(name, over_http, OURS if name.startswith("Simile") else PEER))

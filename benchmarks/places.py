@@ -1,11 +1,13 @@
 """The folders of benchmarks, their arguments, their progress and their failures."""
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.workloads import PROJECT
 
@@ -34,9 +36,18 @@ def scratch(*failures: type[Exception]) -> Iterator[Path]:
         sys.exit(f"The bench failed: {error}")
 
 
-def arguments(
-    name: str, doc: str, *, corpus: bool = False, quick: bool = False, program: bool = False
-) -> argparse.ArgumentParser:
+def rows(file: Path) -> list[dict[str, Any]]:
+    """What `add_row` has written; nothing without the file."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def add_row(file: Path, row: dict[str, Any]) -> None:
+    """Write it behind the others, as a line of JSON."""
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(row) + "\n")
+
+
+def arguments(name: str, doc: str, *, corpus: bool = False, quick: bool = False) -> argparse.ArgumentParser:
     """The parser of `python -m benchmarks.NAME`, with the options that several have."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc.split("\n", 1)[0])
     if corpus:
@@ -45,6 +56,4 @@ def arguments(
         )
     if quick:
         parser.add_argument("--quick", action="store_true", help="small and short: a look, not a figure")
-    if program:
-        parser.add_argument("--program", type=Path, default=PROJECT, help="another checkout to measure")
     return parser

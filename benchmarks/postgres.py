@@ -41,11 +41,7 @@ def main() -> None:
                     "extversion) FROM pg_extension WHERE extname = 'vector'"
                 ).fetchone()
     costs = [[each.place, each.load_seconds, each.index_seconds, each.size] for each in made]
-    ways = [
-        [each.place, f"{100 * way.passing:g} %", f"{way.recall:.4f}", way.p50_ms.words(), way.p99_ms.words()]
-        for each in made
-        for way in each.ways
-    ]
+    ways = [[each.place, *way.cells()] for each in made for way in each.ways]
     said = (
         f"{versions and versions[0]}; maintenance_work_mem {memory}, {options.processes} processes build an "
         f"index, shared_buffers {databases.SHARED_BUFFERS_MB} MB. {options.queries} queries, one at a time, "

@@ -70,12 +70,7 @@ class RawEngine:
         return sorted(batches, key=lambda batch: -batch.feed["input_ids"].size)
 
     def batch(self, ids: Sequence[Sequence[int]], rows: list[int]) -> Batch:
-        shape = (len(rows), max(len(ids[row]) for row in rows))
-        feed = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
-        for at, row in enumerate(rows):
-            feed["input_ids"][at, : len(ids[row])] = ids[row]
-            feed["attention_mask"][at, : len(ids[row])] = 1
-        return Batch(rows, {name: array for name, array in feed.items() if name in self._inputs})
+        return Batch(rows, padded([ids[row] for row in rows], self._inputs))
 
     def choose(self, workload: Workload) -> None:
         """Make the workload ready in batches of the size that is fastest on a part of it."""
@@ -132,6 +127,16 @@ class RawEngine:
         if failures:
             raise failures[0]
         return seconds
+
+
+def padded(rows: Sequence[Sequence[int]], inputs: Sequence[str]) -> Feed:
+    """Rows of ids (n, the longest), for a graph with these inputs."""
+    shape = (len(rows), max(map(len, rows)))
+    feed = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
+    for at, row in enumerate(rows):
+        feed["input_ids"][at, : len(row)] = row
+        feed["attention_mask"][at, : len(row)] = 1
+    return {name: array for name, array in feed.items() if name in inputs}
 
 
 class SingleCalls:

@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -32,12 +31,11 @@ from benchmarks.places import arguments, say, scratch
 from benchmarks.results import p50_p99
 from benchmarks.server import Server, call, metric, swap, wait_until_live
 from benchmarks.tables import Verdict, conclude, table
-from benchmarks.variants import prepared
+from benchmarks.variants import drawn, prepared
 from benchmarks.wire import get
 from benchmarks.workloads import PROJECT
 from models.store import Store
 from training.errors import TrainingError
-from training.text.corpus import read_corpus
 
 ADDED_MS = 100.0  # what the project promises: p99 during the re-embedding less p99 before
 SHARE = 0.3  # of the capacity
@@ -49,17 +47,8 @@ LONGEST_SECONDS = 3 * 3600.0
 SETTLE_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Seconds of what the bench itself ends."""
-
-    capacity: float
-    before: float
-    after: float
-
-
-FULL = Lengths(capacity=20.0, before=120.0, after=20.0)
-QUICK = Lengths(capacity=4.0, before=8.0, after=3.0)
+# Seconds of what the bench itself ends: the capacity, the time before and the time after.
+FULL, QUICK = (20.0, 120.0, 20.0), (4.0, 8.0, 3.0)
 QUICK_DOCUMENTS = 1500
 
 
@@ -82,31 +71,24 @@ class Phases:
 
 def main() -> None:
     options = _options()
-    lengths = QUICK if options.quick else FULL
     with scratch(TrainingError, subprocess.CalledProcessError) as folder:
-        texts = _texts(options.corpus, options.documents)
+        texts = drawn(options.corpus, options.documents)
         data_dir = folder / "data"
-        [second] = prepared(data_dir, texts, options.documents, options.program)
-        with Server(data_dir, options.program) as server:
+        second = prepared(data_dir, texts, options.documents)
+        with Server(data_dir) as server:
             new = NewVersion(server.port, data_dir / "models", second, options.retrain)
-            capacity, phases, outcomes = measure(server, texts, new, lengths)
+            capacity, phases, outcomes = measure(server, texts, new, QUICK if options.quick else FULL)
             paused = metric(server.port, "simile_swap_pause_seconds_sum")
     report(options.documents, len(texts), capacity, phases, outcomes, paused)
 
 
 def _options() -> argparse.Namespace:
-    parser = arguments("rebuild", __doc__, corpus=True, quick=True, program=True)
+    parser = arguments("rebuild", __doc__, corpus=True, quick=True)
     parser.add_argument("--documents", type=int, help=f"100000; {QUICK_DOCUMENTS} with --quick")
     parser.add_argument("--retrain", type=int, metavar="STEPS", help="train the second version, then go back")
     options = parser.parse_args()
     options.documents = options.documents or (QUICK_DOCUMENTS if options.quick else 100_000)
     return options
-
-
-def _texts(corpus: Path, count: int) -> list[str]:
-    """Distinct texts, at most `count`; drawn, because a corpus is sorted."""
-    found = read_corpus(corpus).texts
-    return random.Random(0).sample(found, min(count, len(found)))
 
 
 class NewVersion(NamedTuple):
@@ -139,13 +121,14 @@ class NewVersion(NamedTuple):
 
 
 def measure(
-    server: Server, texts: list[str], new: NewVersion, lengths: Lengths
+    server: Server, texts: list[str], new: NewVersion, lengths: tuple[float, float, float]
 ) -> tuple[float, Phases, Outcomes]:
     """The capacity in searches per second, and what became of every search of the open loop."""
     queries = random.Random(1).sample(texts, min(QUERIES, len(texts)))
     requests = [get(f"/search?k=10&q={quote(text[:QUERY_CHARACTERS])}") for text in queries]
+    capacity_seconds, before, after = lengths
     say("search capacity")
-    capacity = saturated(server.port, server.pid, requests, CLIENTS, lengths.capacity)
+    capacity = saturated(server.port, server.pid, requests, CLIENTS, capacity_seconds)
     time.sleep(SETTLE_SECONDS)
     flow = OpenLoop(
         Flow(server.port, requests, SHARE * capacity, LONGEST_SECONDS, CONNECTIONS, MOST_CONNECTIONS)
@@ -153,14 +136,14 @@ def measure(
     phases = Phases({"server": server.pid, "load": flow.pid, "bench": os.getpid()})
     time.sleep(SETTLE_SECONDS)
     with phases.phase("before"):
-        time.sleep(lengths.before)
+        time.sleep(before)
     if new.steps is not None:
         with phases.phase("training"):
             new.train()
     with phases.phase("during"):
         new.come_to_live()
     with phases.phase("after"):
-        time.sleep(lengths.after)
+        time.sleep(after)
     if new.steps is not None:
         with phases.phase("rollback"):
             new.roll_back()

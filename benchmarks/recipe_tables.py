@@ -1,15 +1,17 @@
 """The rows of recipes.py as text: what each candidate is worth, and the gate against that."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from benchmarks.tables import table
 from training.evaluation.bootstrap import of_mean
 
 SEEN = "seen, "  # before a mode: queries whose answers were learned from
 NOT_ASKED = "not asked"  # a verdict: the gate was off
+TRUTHS = ("better", "no different", "worse")
 _SIDES = ("before", "after")
 _MODES = ("dense", "hybrid", "served")  # that decide what a candidate is worth
 
@@ -21,11 +23,10 @@ def summary(row: dict[str, Any]) -> str:
     return f"{row['set']}, {row['recipe']}, seed {row['seed']}: {said}"
 
 
-def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def tables(rows: Sequence[dict[str, Any]]) -> str:
     """Base, candidate and difference in each mode, in the mean of the seeds; the gate against the truth."""
     modes = [*_MODES[:2], "lexical", "served", f"{SEEN}dense", f"{SEEN}hybrid"]
-    yield f"| set | recipe | steps | share | seeds | minutes | verdict | STS | {' | '.join(modes)} |"
-    yield "|---" * (8 + len(modes)) + "|"
+    cells = []
     for group in _groups(rows):
         row = _mean(group)
         sides = [
@@ -36,15 +37,14 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         minutes, sts = np.mean(_each(group, "minutes") or [np.nan]), ""
         if "sts_before" in row and "sts" in row:
             sts = f"{100 * row['sts_before']:.1f} {100 * np.mean(_each(group, 'sts')):.1f}"
-        cells = [row["set"], row["recipe"], *(str(row.get(key, "")) for key in ("steps", "share"))]
-        cells += [str(len(group)), f"{minutes:.1f}", verdicts, sts]
-        yield f"| {' | '.join([*cells, *sides])} |"
-    yield ""
-    yield "| in truth | accepted | refused or nothing to learn |\n|---|---|---|"
+        what = [row["set"], row["recipe"], *(str(row.get(key, "")) for key in ("steps", "share"))]
+        cells.append([*what, len(group), f"{minutes:.1f}", verdicts, sts, *sides])
+    columns = ["set", "recipe", "steps", "share", "seeds", "minutes", "verdict", "STS"]
     asked = [row for row in rows if row["verdict"] != NOT_ASKED]
     found = Counter((_truth_of(row), row["verdict"] == "accepted") for row in asked)
-    for truth in ("better", "no different", "worse"):
-        yield f"| {truth} | {found[truth, True]} | {found[truth, False]} |"
+    judged = [[truth, found[truth, True], found[truth, False]] for truth in TRUTHS]
+    against = table(["in truth", "accepted", "refused or nothing to learn"], judged)
+    return f"{table([*columns, *modes], cells)}\n\n{against}"
 
 
 def _groups(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:

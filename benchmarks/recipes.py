@@ -34,7 +34,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.clicked import judged_by_clicks
-from benchmarks.places import arguments, say, scratch
+from benchmarks.places import add_row, arguments, rows, say, scratch
 from benchmarks.recipe_tables import NOT_ASKED, SEEN, summary, tables
 from benchmarks.workloads import evaluation_folder
 from models.publishing.default import default_source, publish_named
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
-        print("\n".join(tables([json.loads(line) for line in options.out.read_text().splitlines()])))
+        print(tables(rows(options.out)))
         return
     for name in options.sets:
         with scratch() as folder:
@@ -98,8 +98,7 @@ def main() -> None:
             for recipe in options.recipes:
                 for seed in options.seeds:
                     row = place.candidate(recipe, seed, options.steps)
-                    with options.out.open("a") as out:
-                        out.write(json.dumps(row) + "\n")
+                    add_row(options.out, row)
                     say(summary(row))
 
 

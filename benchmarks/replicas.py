@@ -32,7 +32,6 @@ from benchmarks.waiting import WAIT_MS
 from benchmarks.wire import post
 from models.publishing.default import publish_named
 from models.store import Store
-from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 COUNTS = (1, 2, 4, 8)
 SCALES = 0.9  # of the searches that the encoders would allow, while processors are free
@@ -55,7 +54,7 @@ COLUMNS = (
     "replicas",
     "clients",
     "a second (least to most)",
-    "of what the encoders allow",
+    "of what encoders that wait allow",
     "p50 ms",
     "p99 ms",
     "processors: replicas",
@@ -118,10 +117,7 @@ class Place:
         say(f"storing {count} documents")
         publish_named(Store(self._folder / "models"), "default")
         with self.replica(0.0) as server:
-            info = server.info()
-            file = self._folder / "models" / info["model_version"] / FILE_NAME
-            tokenizer = Tokenizer(file, info["max_input_length"])
-            self._texts = workloads.sentences(tokenizer, workloads.corpus(), count).texts
+            self._texts = workloads.sentences(server.tokenizer(), workloads.corpus(), count).texts
             for start in range(0, count, AT_ONCE):
                 call(server.port, "POST", "/documents", self._documents(min(AT_ONCE, count - start)))
         with psycopg.connect(self._url, autocommit=True) as connection:
@@ -145,8 +141,10 @@ class Place:
                 for kind in kinds:
                     clients = CLIENTS if wait_ms else MOST_CLIENTS[kind]
                     rounds = [self._round(up, kind, clients, options.seconds) for _ in range(options.rounds)]
+                    rates = Spread.of([each.pop("rate") for each in rounds])
                     row = {"kind": kind, "replicas": count, "clients": clients * count}
-                    found.append(row | _joined(rounds))
+                    row |= {"rate": rates.words(0), "share": rates.median * wait_ms / 1000 / count}
+                    found.append(row | {name: median(each[name] for each in rounds) for name in rounds[0]})
                     say(f"{found[-1]}")  # what comes next may fail
         return found
 
@@ -223,13 +221,6 @@ def _answered(up: Sequence[Server], kind: str) -> float:
     return sum(metric(server.port, name) for server in up)
 
 
-def _joined(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of the rounds; of the rate its spread, too."""
-    rates = Spread.of([each["rate"] for each in rounds])
-    medians = {name: median(each[name] for each in rounds) for name in rounds[0]}
-    return medians | {"least": rates.least, "greatest": rates.greatest}
-
-
 def _text(result: dict[str, Any]) -> list[str]:
     said = [
         f"PostgreSQL {result['postgresql']}, pgvector {result['pgvector']}, max_connections {CONNECTIONS}.",
@@ -239,29 +230,8 @@ def _text(result: dict[str, Any]) -> list[str]:
         ("waiting", f"An encoder that waits {result['wait_ms']:g} ms for each text"),
         ("at most", "An encoder that does not wait"),
     ):
-        rows = [_cells(row, result["wait_ms"] if name == "waiting" else 0.0) for row in result[name]]
-        said += [f"{heading}:", table(COLUMNS, rows)]
+        said += [f"{heading}:", table(COLUMNS, [list(row.values()) for row in result[name]])]
     return said
-
-
-def _cells(row: dict[str, Any], wait_ms: float) -> list[object]:
-    share = f"{row['rate'] / allowed(row, wait_ms):.0%}" if wait_ms else ""
-    return [
-        row["kind"],
-        row["replicas"],
-        row["clients"],
-        f"{row['rate']:.0f} ({row['least']:.0f} to {row['greatest']:.0f})",
-        share,
-        *(float(row[name]) for name in ("p50", "p99", "by_replicas", "by_database", "by_generators")),
-        float(row["by_others"]),
-        int(row["open"]),
-        float(row["at_work"]),
-    ]
-
-
-def allowed(row: dict[str, Any], wait_ms: float) -> float:
-    """Requests a second that the encoders of all replicas allow."""
-    return float(row["replicas"] * 1000 / wait_ms)
 
 
 def _verdicts(result: dict[str, Any]) -> list[Verdict]:
@@ -269,7 +239,7 @@ def _verdicts(result: dict[str, Any]) -> list[Verdict]:
     return [
         Verdict(
             f"{row['kind']} by {row['replicas']} replicas, of what their encoders allow",
-            row["rate"] / allowed(row, result["wait_ms"]),
+            row["share"],
             SCALES,
             at_least=True,
         )

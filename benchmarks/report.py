@@ -1,12 +1,11 @@
 """The figures of a run as Markdown: for a terminal, and ready to go into docs/PERFORMANCE.md."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from benchmarks.contestant import CONTENDED
-from benchmarks.documents import Pairs
 from benchmarks.floors import (
     ALONE,
     BULK,
@@ -22,13 +21,12 @@ from benchmarks.floors import (
     TOKENISED_ALONE,
 )
 from benchmarks.forms import CACHED, DEFAULT, name_of, raw_name
-from benchmarks.results import Results, Spread, p50_p99
+from benchmarks.results import Results, Spread
 from benchmarks.tables import of_machine, table
 from benchmarks.workloads import Workload
 
 LOADS = (MANY, BULK, FEW, ONE, LONG)
 COMPARED = ((MANY, SENTENCES_AT_ONCE), (BULK, SENTENCES_AT_ONCE), (LONG, MIX_AT_ONCE))
-JUDGED = ", by wrk"
 FLOP_PER_TOKEN = (
     21.2e6  # all-MiniLM-L6-v2's layers: 6 * 2 * (4 * 384² + 2 * 384 * 1536); attention is less than 1 %
 )
@@ -44,7 +42,6 @@ def text(results: Results) -> str:
         _latencies,
         _alone,
         _ceiling,
-        _judge,
         _memory,
         _documents,
         _missing,
@@ -67,24 +64,6 @@ def workload(given: Workload) -> dict[str, Any]:
     }
 
 
-def added(pairs: Pairs) -> dict[str, Any]:
-    """The cost of adding one document, in milliseconds."""
-    figures = {"embed": pairs.embed, "add": pairs.add, "difference": pairs.differences()}
-    if pairs.search:
-        figures["search"] = pairs.search
-    return {
-        "pairs": len(pairs.embed),
-        "foreign": pairs.window.foreign,
-        "contended": pairs.window.foreign > CONTENDED,
-        **{f"{name}_ms": _quantiles(values) for name, values in figures.items()},
-    }
-
-
-def _quantiles(milliseconds: Sequence[float]) -> dict[str, float]:
-    p50, p99 = p50_p99(milliseconds)
-    return {"p50": p50, "p99": p99}
-
-
 def _machine(results: Results) -> str:
     kept = results.kept
     workloads = "; ".join(
@@ -102,8 +81,8 @@ def _machine(results: Results) -> str:
 
 
 def _by_name(results: Results, cells: Callable[[str], list[str]]) -> list[list[str]]:
-    """A row for each contestant that has any of the cells. Wrk's figures have a table of their own."""
-    rows = [[name, *cells(name)] for name in results.names if not name.endswith(JUDGED)]
+    """A row for each contestant that has any of the cells."""
+    rows = [[name, *cells(name)] for name in results.names]
     return [row for row in rows if any(row[1:])]
 
 
@@ -130,7 +109,7 @@ def _rates(results: Results) -> str:
 
 def _ratios(results: Results) -> str:
     """Each form of ours over everybody else; the floor where one is promised."""
-    promised = {(floor.precision, floor.load, floor.other[0]): floor.least for floor in FLOORS}
+    promised = {(floor.precision, floor.load, floor.name): floor.least for floor in FLOORS}
     rows = []
     for precision in ("fp32", "bf16", "int8"):
         ours = name_of(precision)
@@ -218,26 +197,6 @@ def _ceiling(results: Results) -> str:
     return (
         f"{said}\n\nThe raw engine on sentences: {gflops:.0f} GFLOP/s, {gflops / best:.0%} of the fp32 peak."
     )
-
-
-def _judge(results: Results) -> str:
-    """Wrk's figures by ours, and what either generator costs."""
-    rows = []
-    for name in results.names:
-        if not name.endswith(JUDGED):
-            continue
-        ours = name.removesuffix(JUDGED)
-        for load in LOADS:
-            rate = results.ratio((name, load), (ours, load))
-            p50 = results.ratio((name, load), (ours, load), lambda one: one.p50_ms)
-            costs = [results.spread((who, load), lambda one: one.client_us) for who in (name, ours)]
-            if rate and p50 and all(costs):
-                told = [f"{cost.median:.0f}" for cost in costs if cost]
-                rows.append([f"{ours}, {load}", rate.words(), p50.words(), *told])
-    if not rows:
-        return ""
-    head = ["by wrk over by ours", "texts/s", "p50", "wrk, CPU µs a request", "ours, CPU µs a request"]
-    return table(head, rows)
 
 
 def _memory(results: Results) -> str:

@@ -10,19 +10,18 @@ once, so a backbone's loss in its last steps is one on sentences that it has not
 """
 
 import gc
-import gzip
 import itertools
-import json
 import shutil
 import statistics
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.places import BenchError, arguments, say
+from benchmarks.places import BenchError, add_row, arguments, rows, say
+from benchmarks.workloads import WIKIPEDIA, texts_of
 from training.arguments import changes
 from training.errors import NothingToLearn
 from training.methods.catalogue import load_recipe
@@ -65,7 +64,7 @@ class Bench:
             raise BenchError(f"{options.data} has no stsb/dev.tsv.gz.")
         self._dev = dev
         self._starts: dict[Path, float] = {}
-        self._first = list(itertools.islice(self._sentences(), SENTENCES))
+        self._first = list(itertools.islice(texts_of(options.data / WIKIPEDIA), SENTENCES))
         options.work.mkdir(parents=True, exist_ok=True)
 
     def check(self) -> None:
@@ -95,15 +94,10 @@ class Bench:
             for name, sets in ABLATIONS.items():
                 self._climb("ablations", name, seed, sets, stage)
 
-    def _sentences(self) -> Iterator[str]:
-        file = self._options.data / "wiki_sentences" / "wiki_sentences.tsv.gz"
-        with gzip.open(file, "rt", encoding="utf-8") as stream:
-            next(stream)
-            yield from (line.rstrip("\n") for line in stream)
-
     def _slice(self, begin: int, end: int) -> Corpus:
         """Of the sentences that SimCSE does not read."""
-        found = itertools.islice(self._sentences(), SENTENCES + begin, SENTENCES + end)
+        sentences = texts_of(self._options.data / WIKIPEDIA)
+        found = itertools.islice(sentences, SENTENCES + begin, SENTENCES + end)
         return Corpus.of(found, f"Wikipedia {begin} to {end}")
 
     def _fall(self, out: Path) -> None:
@@ -147,7 +141,7 @@ class Bench:
     def _climb(self, part: str, name: str, seed: int, sets: Iterable[str], stage: Path) -> None:
         """SimCSE from a stage, its dev score from step 0."""
         known = {"part": part, "stage": stage.name, "name": name, "seed": seed, "steps": self._options.steps}
-        if any(known.items() <= line.items() for line in lines(self._options.out)):
+        if any(known.items() <= line.items() for line in rows(self._options.out)):
             return
         say(f"SimCSE from {stage.name}: {name}, seed {seed}")
         recipe = load_recipe("simcse-unsup", changes([MEAN, *sets]))
@@ -162,10 +156,7 @@ class Bench:
             except NothingToLearn as error:
                 known |= {"ended": str(error)}
         gc.collect()
-        with self._options.out.open("a", encoding="utf-8") as stream:
-            stream.write(
-                json.dumps(known | {"batch": recipe.optim.batch, "loss": _loss(stage), "dev": dev}) + "\n"
-            )
+        add_row(self._options.out, known | {"batch": recipe.optim.batch, "loss": _loss(stage), "dev": dev})
 
     def _how(self, steps: int, seed: int, batch: int = BATCH) -> Options:
         """A score after equally many sentences, whatever the batch."""
@@ -177,12 +168,8 @@ class Bench:
 
 
 def _loss(stage: Path) -> float:
-    events = lines(stage / RECORD)
+    events = rows(stage / RECORD)
     return statistics.fmean([each["loss"] for each in events if each["event"] == "step"][-LOSS_STEPS:])
-
-
-def lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def main() -> None:

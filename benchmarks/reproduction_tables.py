@@ -7,11 +7,12 @@ A run's gain is its last STS-B dev score less the one at step 0; no step is chos
 
 import argparse
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduction import lines
+from benchmarks.places import rows
+from benchmarks.tables import mean_of, table
 from training.evaluation.report.plots import LIGHT, Picture, titled
 
 Line = dict[str, Any]
@@ -24,25 +25,24 @@ def main() -> None:
     )
     parser.add_argument("--picture", type=Path, metavar="SVG", help="draw the ladder there")
     options = parser.parse_args()
-    found = [line for file in options.files for line in lines(file)]
+    found = [line for file in options.files for line in rows(file)]
     for part in dict.fromkeys(line["part"] for line in found):
-        print("\n".join(table([line for line in found if line["part"] == part])), end="\n\n")
+        print(scores([line for line in found if line["part"] == part]), end="\n\n")
     if options.picture:
         drawn = picture([line for line in found if line["part"] == "ladder"])
         options.picture.write_text(drawn.svg(), encoding="utf-8")
 
 
-def table(found: list[Line]) -> Iterator[str]:
+def scores(found: list[Line]) -> str:
     """A row for each stage and name: its dev scores over the steps, times 100, and its gain."""
     steps = [*dict.fromkeys(step for line in found for step in _sentences(line))]
-    yield f"| backbone | its loss | SimCSE | seeds | {' | '.join(map(str, steps))} | gain |"
-    yield "|" + "---|" * (5 + len(steps))
+    cells = []
     for (stage, name), runs in _grouped(found).items():
-        scores = [
-            _cell([100 * _sentences(run)[step] for run in runs if step in _sentences(run)]) for step in steps
-        ]
-        cells = [stage, f"{runs[0]['loss']:.2f}", name, str(len(runs)), *scores]
-        yield f"| {' | '.join(cells)} | {_cell([_gain(run) for run in runs])} |"
+        found_at = [[100 * at[step] for at in map(_sentences, runs) if step in at] for step in steps]
+        seen = [mean_of(values, 1) for values in found_at]
+        gain = mean_of([_gain(run) for run in runs], 1)
+        cells.append([stage, f"{runs[0]['loss']:.2f}", name, len(runs), *seen, gain])
+    return table(["backbone", "its loss", "SimCSE", "seeds", *map(str, steps), "gain"], cells)
 
 
 def picture(found: list[Line]) -> Picture:
@@ -82,13 +82,6 @@ def _sentences(line: Line) -> dict[int, float]:
 def _gain(line: Line) -> float:
     scores = [score for _, score in sorted(_sentences(line).items())]
     return 100 * (scores[-1] - scores[0])
-
-
-def _cell(values: list[float]) -> str:
-    if not values:
-        return ""
-    spread = f" ± {statistics.stdev(values):.1f}" if len(set(values)) > 1 else ""
-    return f"{statistics.fmean(values):.1f}{spread}"
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.places import BenchError
 from benchmarks.process import Process
 from benchmarks.workloads import PROJECT
 from models.store import Store
+from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 READY_SECONDS = 120.0
 STOP_SECONDS = 40.0
@@ -25,19 +25,16 @@ LOOK_SECONDS = 0.25
 class Server:
     """The service on `data_dir`, with the vector cache off; up between `with` and its end.
 
-    `program` is the folder that `python -m service` runs in: this project, or a changed copy of it.
     `settings` are variables beyond those that say where it is. `module` starts it.
     """
 
     def __init__(
         self,
         data_dir: Path,
-        program: Path = PROJECT,
         settings: Mapping[str, str] | None = None,
         module: str = "service",
     ) -> None:
         self._data_dir = data_dir
-        self._program = program
         self._settings = dict(settings or {})
         self._module = module
         self.port = free_port()
@@ -54,18 +51,22 @@ class Server:
         }
         self._data_dir.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", self._module]
-        self._process = Process("The service", command, env=environment, cwd=self._program)
+        self._process = Process("The service", command, env=environment, cwd=PROJECT)
         self.ready_seconds = self._process.wait_for(f"http://127.0.0.1:{self.port}/ready", READY_SECONDS)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.close(STOP_SECONDS)
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the version in service."""
+        info = self.info()
+        models = Path(self._settings.get("SIMILE_MODELS_DIR", self._data_dir / "models"))
+        return Tokenizer(models / info["model_version"] / FILE_NAME, info["max_input_length"])
 
     def info(self) -> dict[str, Any]:
         """The answer of `GET /info`."""

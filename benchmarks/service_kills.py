@@ -35,6 +35,7 @@ IDS = 60  # of each client
 BUILD_RATE = 100  # documents a second, so that a build lasts longer than the look at it
 SECONDS = 20.0  # between two words of how far it is
 PATIENCE_SECONDS = 120.0
+NDJSON = {"content-type": "application/x-ndjson"}
 
 Texts = dict[str, str]  # id to text
 
@@ -69,29 +70,23 @@ class Writer(threading.Thread):
         count = self._random.choice([1, 1, 2, 8, 40])
         ids = self._random.sample([f"c{self.number}-{at}" for at in range(IDS)], count)
         changes = {id: self._random.choice(TEXTS) for id in ids}
-        if kind == "put":
-            self.in_hand = ("put", changes)
-            answer = self._client.post(f"{self._at}/documents", json={"documents": self._documents(changes)})
-        elif kind == "import":
-            self.in_hand = ("import", changes)
-            lines = b"\n".join(map(orjson.dumps, self._documents(changes)))
-            headers = {"content-type": "application/x-ndjson"}
-            answer = self._client.post(f"{self._at}/documents", content=lines, headers=headers)
-        elif kind == "delete":
-            self.in_hand = ("delete", {ids[0]: ""})
-            answer = self._client.delete(f"{self._at}/documents/{ids[0]}")
-        elif kind == "filter":
-            color = self._random.choice(["red", "green"])
-            gone = {id: "" for id, text in self.texts.items() if text.endswith(color)}
-            self.in_hand = ("filter", gone)
-            wanted = orjson.dumps({"client": self.number, "color": color}).decode()
-            answer = self._client.delete(f"{self._at}/documents", params={"filter": wanted})
-        else:
-            if not self.texts:
-                return
-            self.in_hand = ("judge", {})
-            judged = {"query": "red", "id": next(iter(self.texts)), "relevant": True}
-            answer = self._client.post(f"{self._at}/feedback", json=judged)
+        if kind == "judge" and not self.texts:
+            return
+        documents, color = self._documents(changes), self._random.choice(["red", "green"])
+        lines = {"content": b"\n".join(map(orjson.dumps, documents)), "headers": NDJSON}
+        gone = {id: "" for id, text in self.texts.items() if text.endswith(color)}
+        wanted = orjson.dumps({"client": self.number, "color": color}).decode()
+        judged = {"query": "red", "id": next(iter(self.texts), ""), "relevant": True}
+        asked: dict[str, tuple[Texts, str, str, dict[str, Any]]] = {
+            "put": (changes, "POST", "documents", {"json": {"documents": documents}}),
+            "import": (changes, "POST", "documents", lines),
+            "delete": ({ids[0]: ""}, "DELETE", f"documents/{ids[0]}", {}),
+            "filter": (gone, "DELETE", "documents", {"params": {"filter": wanted}}),
+            "judge": ({}, "POST", "feedback", {"json": judged}),
+        }
+        changed, method, path, content = asked[kind]
+        self.in_hand = (kind, changed)
+        answer = self._client.request(method, f"{self._at}/{path}", **content)
         assert answer.status_code == 200, f"{kind}: {answer.status_code} {answer.text}"
         assert "failed" not in answer.json() or not answer.json()["failed"], answer.text
         self.texts = applied(self.texts, *self.in_hand)

@@ -8,7 +8,6 @@ reads /proc, so Linux only.
 """
 
 import argparse
-import random
 import time
 from itertools import cycle, islice
 from pathlib import Path
@@ -18,9 +17,8 @@ from benchmarks.machine import memory_mb
 from benchmarks.places import arguments, say, scratch
 from benchmarks.server import Server, swap
 from benchmarks.tables import conclude, table
-from benchmarks.variants import prepared
+from benchmarks.variants import drawn, prepared
 from training.errors import TrainingError
-from training.text.corpus import read_corpus
 
 DOCUMENTS = (1_000, 10_000, 50_000, 100_000)
 SETTLE_SECONDS = 3.0  # freed memory is given back about a second after a swap
@@ -43,8 +41,7 @@ COLUMNS = (
 def main() -> None:
     options = _options()
     with scratch(TrainingError) as folder:
-        found = read_corpus(options.corpus).texts
-        texts = random.Random(0).sample(found, min(max(options.documents), len(found)))
+        texts = drawn(options.corpus, max(options.documents))
         rows = [measure(count, texts, folder / str(count) / "data") for count in options.documents]
     conclude("sizing", {"rows": rows}, [table(COLUMNS, [list(row.values()) for row in rows])], [])
 
@@ -57,7 +54,7 @@ def _options() -> argparse.Namespace:
 
 def measure(count: int, texts: list[str], data_dir: Path) -> dict[str, Any]:
     """A row of the table: megabytes and seconds of a store of `count` documents."""
-    [second] = prepared(data_dir, texts, count)
+    second = prepared(data_dir, texts, count)
     with Server(data_dir) as server:
         time.sleep(SETTLE_SECONDS)
         one = memory_mb(server.pid)

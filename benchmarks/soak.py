@@ -13,19 +13,17 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 from benchmarks import workloads
-from benchmarks.growth import Sample, Sampler, look, tasks, thirds
+from benchmarks.growth import Sample, Sampler, look, thirds
 from benchmarks.places import arguments, say, scratch
-from benchmarks.server import Server, call, swap
+from benchmarks.server import Server, call, metric, swap
 from benchmarks.tables import Verdict, conclude, table
 from benchmarks.traffic import Traffic
 from benchmarks.variants import publish_variants
-from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 GROWTH = 0.05  # of memory at rest, and of the most that is held
 MORE_THREADS = 4  # pools of a bounded size start a thread when the others are busy, at any time
@@ -39,32 +37,20 @@ IMPORT_DOCUMENTS = 200
 TEXTS = 4000
 
 
-@dataclass(frozen=True, slots=True)
-class Soaked:
-    """Everything that was seen."""
-
-    samples: list[Sample]
-    first: Sample  # at rest, as the last one
-    last: Sample
-    swap_seconds: list[float]
-    traffic: Traffic
-
-
 def main() -> None:
     options = _options()
-    settings = {"SIMILE_MODEL": options.model, "SIMILE_GRACE_SECONDS": str(options.swap_seconds / 4)}
-    with scratch() as folder, Server(folder / "data", options.program, settings) as server:
+    settings = {"SIMILE_GRACE_SECONDS": str(options.swap_seconds / 4)}
+    with scratch() as folder, Server(folder / "data", settings) as server:
         soaked = soak(server, folder / "data" / "models", options)
-    report(soaked, options)
+    report(options, *soaked)
 
 
 def _options() -> argparse.Namespace:
-    parser = arguments("soak", __doc__, quick=True, program=True)
+    parser = arguments("soak", __doc__, quick=True)
     parser.add_argument("--minutes", type=float, help="of traffic (30; 1 with --quick)")
     parser.add_argument("--swap-seconds", type=float, help="between two swaps (120; 6 with --quick)")
     parser.add_argument("--documents", type=int, help="stored beforehand (2000; 200 with --quick)")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--model", default="default", help="or a sentence-transformers folder")
     options = parser.parse_args()
     options.minutes = options.minutes or (1.0 if options.quick else 30.0)
     options.swap_seconds = options.swap_seconds or (6.0 if options.quick else 120.0)
@@ -72,11 +58,14 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soaked:
+def soak(
+    server: Server, models_dir: Path, options: argparse.Namespace
+) -> tuple[list[Sample], list[Sample], list[float], Traffic]:
+    """All samples, the two at rest, the seconds of each swap, and the traffic."""
     first = server.info()["model_version"]
     say(f"publishing {VERSIONS - 1} more versions and storing {options.documents} documents")
-    others = publish_variants(models_dir, options.model, VERSIONS - 1)
-    texts = _texts(server, models_dir / first)
+    others = publish_variants(models_dir, VERSIONS - 1)
+    texts = workloads.mixture(server.tokenizer(), workloads.corpus(), TEXTS).texts
     for begin in range(0, options.documents, IMPORT_DOCUMENTS):
         rows = range(begin, min(options.documents, begin + IMPORT_DOCUMENTS))
         stored = [
@@ -98,14 +87,9 @@ def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soake
         traffic.pause()
         say("a quiet look")
         time.sleep(options.swap_seconds / 4 + LINGER_SECONDS)
-        looks.append(look(server.pid, tasks(server.port)))
+        looks.append(look(server.pid, int(metric(server.port, "simile_tasks"))))
     traffic.stop()
-    return Soaked(sampler.stop(), looks[0], looks[1], swap_seconds, traffic)
-
-
-def _texts(server: Server, version: Path) -> list[str]:
-    tokenizer = Tokenizer(version / FILE_NAME, server.info()["max_input_length"])
-    return workloads.mixture(tokenizer, workloads.corpus(), TEXTS).texts
+    return sampler.stop(), looks, swap_seconds, traffic
 
 
 def take_turns(
@@ -119,68 +103,67 @@ def take_turns(
     time.sleep(max(0.0, until - time.monotonic()))
 
 
-def report(soaked: Soaked, options: argparse.Namespace) -> None:
-    traffic = soaked.traffic
-    at_rest = soaked.last.rss_mb / soaked.first.rss_mb
-    second, last = (max(sample.rss_mb for sample in part) for part in thirds(soaked.samples)[1:])
-    threads = soaked.last.threads - soaked.first.threads
-    files = soaked.last.files - soaked.first.files - FILES_OF_A_THREAD * max(0, threads)
+def report(
+    options: argparse.Namespace,
+    samples: list[Sample],
+    looks: list[Sample],
+    swaps: list[float],
+    traffic: Traffic,
+) -> None:
+    before, after = looks
+    second, last = (max(sample.rss_mb for sample in part) for part in thirds(samples)[1:])
+    threads = after.threads - before.threads
+    files = after.files - before.files - FILES_OF_A_THREAD * max(0, threads)
     verdicts = [
-        Verdict("memory at rest: last quiet look over first", at_rest, 1 + GROWTH),
+        Verdict("memory at rest: last quiet look over first", after.rss_mb / before.rss_mb, 1 + GROWTH),
         Verdict("memory at most: last third over second", last / second, 1 + GROWTH),
         Verdict("files more than at the first look, those of new threads aside", files, 0),
         Verdict("threads more than at the first look", threads, MORE_THREADS),
         Verdict("unexpected answers", traffic.unexpected, 0),
-        Verdict("tasks more than at the first look", soaked.last.tasks - soaked.first.tasks, 0),
+        Verdict("tasks more than at the first look", after.tasks - before.tasks, 0),
     ]
     result = {
         "minutes": options.minutes,
         "clients": options.clients,
         "documents": options.documents,
-        "swap_seconds": soaked.swap_seconds,
-        "looks": [asdict(soaked.first), asdict(soaked.last)],
-        "answers": {f"{name}: {status}": count for (name, status), count in sorted(traffic.answers.items())},
+        "swap_seconds": swaps,
+        "looks": [asdict(one) for one in looks],
+        "answers": {name: dict(counted) for name, counted in sorted(traffic.answers.items())},
         "slowest_ms": dict(traffic.slowest_ms),
         "unexpected": traffic.told,
-        "samples": [asdict(sample) for sample in soaked.samples],
+        "samples": [asdict(sample) for sample in samples],
     }
-    conclude(
-        "soak", result, [_held_table(soaked), _answers_table(traffic), *traffic.told, _told(result)], verdicts
-    )
-
-
-def _told(result: dict[str, Any]) -> str:
-    swaps = result["swap_seconds"]
     took = f", {statistics.median(swaps):.1f} s each (median)" if swaps else ""
-    return (
-        f"{result['minutes']:g} minutes, {result['clients']} clients, {result['documents']:,} documents "
+    told = (
+        f"{options.minutes:g} minutes, {options.clients} clients, {options.documents:,} documents "
         f"stored beforehand; {len(swaps)} swaps{took}, each with every document embedded anew."
     )
+    text = [_held_table(samples, looks), _answers_table(traffic), *traffic.told, told]
+    conclude("soak", result, text, verdicts)
 
 
-def _held_table(soaked: Soaked) -> str:
+def _held_table(samples: list[Sample], looks: list[Sample]) -> str:
     rows: list[list[object]] = []
-    for name, part in zip(("first", "second", "last"), thirds(soaked.samples), strict=True):
+    for name, part in zip(("first", "second", "last"), thirds(samples), strict=True):
         memory = [sample.rss_mb for sample in part]
         files, threads = max(sample.files for sample in part), max(sample.threads for sample in part)
         rows.append(
             [f"{name} third", statistics.median(memory), min(memory), max(memory), files, threads, ""]
         )
-    for name, held in (("first", soaked.first), ("last", soaked.last)):
+    for name, held in zip(("first", "last"), looks, strict=True):
         rows.append([f"{name} quiet look", held.rss_mb, "", "", held.files, held.threads, held.tasks])
     return table(("", "RSS MiB", "least", "most", "files, at most", "threads, at most", "tasks"), rows)
 
 
 def _answers_table(traffic: Traffic) -> str:
-    kinds = dict.fromkeys(name for name, _ in sorted(traffic.answers))
     rows = [
         [
             kind,
-            sum(count for (name, _), count in traffic.answers.items() if name == kind),
-            ", ".join(f"{s}: {n:,}" for (name, s), n in sorted(traffic.answers.items()) if name == kind),
+            counted.total(),
+            ", ".join(f"{status}: {count:,}" for status, count in sorted(counted.items())),
             traffic.slowest_ms[kind],
         ]
-        for kind in kinds
+        for kind, counted in sorted(traffic.answers.items())
     ]
     return table(("request", "count", "answered", "slowest ms"), rows)
 

@@ -27,7 +27,7 @@ from service.app import create_app
 from service.settings import Settings
 from tests.tiny import tiny_source
 
-PACKAGES = ("service", "training", "models")
+PACKAGES = ("service", "training", "models", "benchmarks")
 MOST_LINES = 300
 HOST = "testserver"
 
@@ -36,11 +36,11 @@ def main() -> None:
     argparse.ArgumentParser(prog="python -m benchmarks.structure", description=__doc__).parse_args()
     for package in PACKAGES:
         names = [path.name for path in (PROJECT / package).iterdir() if path.name != "__pycache__"]
-        print(f"{package}: {len(names)} entries, {_lines(package)} lines of Python")
-    for file in _files(*PACKAGES, "benchmarks"):
-        lines = len(file.read_text(encoding="utf-8").splitlines())
-        if lines > MOST_LINES:
-            print(f"{file.relative_to(PROJECT)}: {lines} lines")
+        lines = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in _files(package)}
+        print(f"{package}: {len(names)} entries, {sum(lines.values())} lines of Python")
+        for file, count in lines.items():
+            if count > MOST_LINES:
+                print(f"{file.relative_to(PROJECT)}: {count} lines")
     chain = longest_chain()
     print(f"longest chain of imports in service/: {len(chain)} files\n  {' > '.join(chain)}")
     for what, files in walks().items():
@@ -48,12 +48,8 @@ def main() -> None:
         print(f"{what}: {len(files)} changes of file; batching: {len(entered)} files, {', '.join(entered)}")
 
 
-def _files(*packages: str) -> list[Path]:
-    return sorted(path for package in packages for path in (PROJECT / package).rglob("*.py"))
-
-
-def _lines(package: str) -> int:
-    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in _files(package))
+def _files(package: str) -> list[Path]:
+    return sorted((PROJECT / package).rglob("*.py"))
 
 
 def longest_chain() -> list[str]:
@@ -64,23 +60,16 @@ def longest_chain() -> list[str]:
     def imports(module: str) -> frozenset[str]:
         found: set[str] = set()
         for node in ast.parse(modules[module].read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ImportFrom) and node.module in modules:
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
                 inner = {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
-                found |= inner or {node.module}
-            elif isinstance(node, ast.ImportFrom) and node.module is not None:
-                found |= {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
+                found |= inner or {node.module} & modules.keys()
         return frozenset(found - {module})
 
     @cache
     def chain(module: str) -> tuple[str, ...]:
-        longest: tuple[str, ...] = ()
-        for other in imports(module):
-            if len(chain(other)) > len(longest):
-                longest = chain(other)
-        return (module, *longest)
+        return (module, *max((chain(other) for other in imports(module)), key=len, default=()))
 
-    longest = max((chain(module) for module in modules), key=len)
-    return [*longest]
+    return [*max((chain(module) for module in modules), key=len)]
 
 
 def _module(file: Path) -> str:

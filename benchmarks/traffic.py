@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from benchmarks.asks import Ask, Asks
@@ -23,7 +23,8 @@ class Traffic:
     """`clients` threads; between `pause` and `go_on` they stand still and hold no connection."""
 
     def __init__(self, port: int, texts: Sequence[str], clients: int) -> None:
-        self.answers: Counter[tuple[str, str]] = Counter()  # kind of request, and status or how it was left
+        # By kind of request and by status, or how it was left.
+        self.answers: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.slowest_ms: Counter[str] = Counter()
         self.unexpected = 0
         self.told: list[str] = []
@@ -61,7 +62,7 @@ class Traffic:
 
     def note(self, ask: Ask, status: int | str, milliseconds: float) -> None:
         with self._noting:
-            self.answers[ask.name, str(status)] += 1
+            self.answers[ask.name][str(status)] += 1
             self.slowest_ms[ask.name] = max(self.slowest_ms[ask.name], int(milliseconds))
 
     def complain(self, what: str) -> None:

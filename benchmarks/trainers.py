@@ -1,12 +1,15 @@
-"""The two sides of training.py: Simile's trainer in this process, the peer's in one of its own."""
+"""The two contestants of training.py: Simile's trainer in this process, the peer's in one of its own."""
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.contestant import Measured, Scenario
+from benchmarks.machine import Watch
 from benchmarks.places import BenchError
 from benchmarks.process import Process
 from benchmarks.workloads import PROJECT
@@ -19,12 +22,18 @@ from training.runs.setup import build_trainer
 from training.text.corpus import Corpus
 
 SCRIPT = PROJECT / "benchmarks" / "peers" / "train.py"
+OURS, PEER = "Simile", "sentence-transformers"
 
 
 class Ours:
     """Simile's trainer, in this process; a step is what `loop.py` does for each."""
 
-    def __init__(self, recipe: Recipe, corpus: Corpus, base: Path, out: Path, job: dict[str, Any]) -> None:
+    name = OURS
+
+    def __init__(
+        self, recipe: Recipe, corpus: Corpus, base: Path, out: Path, job: dict[str, Any], pids: dict[str, int]
+    ) -> None:
+        """Begin, and do the first steps. pids: of both sides."""
         steps = job["warmup"] + job["steps"] * job["repeats"]
         options = Options(
             steps=steps,
@@ -40,9 +49,13 @@ class Ours:
         self._trainer = build_trainer(
             recipe, corpus, base, out, options, cpu, World(), steps=steps, bf16=bf16
         )
-        self._done = 0
+        self._done, self._steps, self._pids = 0, job["steps"], pids
+        self._go(job["warmup"])
 
-    def go(self, steps: int) -> int:
+    def measure(self, scenario: Scenario, turn: int) -> Measured:
+        return _measured(self.name, self._pids, lambda: self._go(self._steps))
+
+    def _go(self, steps: int) -> int:
         """Sentences trained."""
         begin, self._done = self._done, self._done + steps
         with deterministic():
@@ -59,7 +72,7 @@ class Peer(Process):
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(job["threads"])}
         # -P: else its imports would find the modules beside the script
         command: list[str | Path] = [python, "-P", SCRIPT, f"--job={file}"]
-        super().__init__("The peer", command, env=environment, piped=True)
+        super().__init__(PEER, command, env=environment, piped=True)
 
     def ready(self, dropout: float) -> dict[str, Any]:
         """Wait for its first steps: its account of itself. Raise BenchError if it trains otherwise."""
@@ -68,9 +81,26 @@ class Peer(Process):
             raise BenchError(f"The peer's dropout is {about['dropout']} and not {dropout}")
         return about
 
-    def go(self) -> int:
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of both sides."""
+        return {OURS: os.getpid(), PEER: self.pid}
+
+    def measure(self, scenario: Scenario, turn: int) -> Measured:
+        return _measured(self.name, self.pids, self._go)
+
+    def _go(self) -> int:
         """Sentences trained: each was encoded twice."""
         found = self.order()
         for name in self.sizes:
             self.sizes[name] += found[name]
         return int(found["texts"]) // 2
+
+
+def _measured(name: str, pids: Mapping[str, int], go: Callable[[], int]) -> Measured:
+    """Sentences a second of `go`, which returns their number; the waiting side is not foreign."""
+    watch = Watch(pids)
+    sentences = go()
+    window = watch.window()
+    cpu_ms = 1000 * window.cpu_seconds[name] / sentences
+    return Measured(sentences / window.seconds, window.foreign, cpu_ms)

@@ -1,6 +1,6 @@
 """Simile's trainer against sentence-transformers' own: `python -m benchmarks.training --corpus FILE …`.
 
-    Simile's steps, the peer's steps ─▶ the peer's, Simile's ─▶ …     two neighbours in time are a repeat
+    Simile's steps, the peer's steps ─▶ the peer's, Simile's ─▶ …     two neighbours in time are a round
 
 Both train unsupervised SimCSE from the default model on the same sentences: the recipe `simcse-unsup` here,
 MultipleNegativesRankingLoss on (s, s) there, with the recipe's batch, length, temperature, dropout and AdamW.
@@ -22,9 +22,8 @@ A sentence is a row of the corpus, however often it is encoded. Needs the extra 
 """
 
 import argparse
+import math
 import os
-import sys
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from itertools import islice
@@ -33,12 +32,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.contestant import CONTENDED
-from benchmarks.machine import Watch, Window, wait_for_quiet
-from benchmarks.places import BenchError, arguments, say, scratch
-from benchmarks.results import Spread, spread
+from benchmarks.contestant import Scenario
+from benchmarks.places import arguments, say, scratch
+from benchmarks.results import Results, cells
 from benchmarks.tables import Verdict, conclude, table
-from benchmarks.trainers import Ours, Peer
+from benchmarks.trainers import OURS, PEER, Ours, Peer
+from benchmarks.turns import TRIES, Job, Turns
+from benchmarks.workloads import Workload, texts_of
 from models.errors import ModelError
 from models.publishing.default import default_source
 from training.errors import TrainingError
@@ -47,32 +47,22 @@ from training.methods.objectives import InfoNCE
 from training.methods.recipe import Recipe
 from training.runs.log import versions
 from training.text.corpus import Corpus
-from training.text.lines import read_records
 
 FLOOR = 1.15  # what the project promises on a CPU, in fp32 and in bf16
 RECIPE = "simcse-unsup"
 PRECISIONS = ("fp32", "bf16")
-COLUMNS = (
-    "simile/s",
-    "peer/s",
-    "ratio",
-    "simile cpu ms",
-    "peer cpu ms",
-    "by cpu",
-    "foreign, simile's",
-    "peer's",
-    "contended",
-)
-SENTENCE = (("sentence", "text"),)
+WARMUP = 3  # first steps, which do not count
+COLUMNS = ("", "Simile, sentences/s", "peer, sentences/s", "Simile over the peer", "by CPU time")
 
 
 def main() -> None:
     options = _options()
     recipe = load_recipe(RECIPE)
-    count = recipe.optim.batch * (options.warmup + options.steps * options.repeats)
+    most = WARMUP + options.steps * options.repeats * TRIES
     torch.set_num_threads(options.threads)
     with scratch(ModelError, TrainingError) as folder, default_source() as base:
-        corpus = Corpus.of(islice(_sentences(options.corpus), count), str(options.corpus))
+        sentences = islice(texts_of(options.corpus), recipe.optim.batch * most)
+        corpus = Corpus.of(sentences, str(options.corpus))
         found = [measure(recipe, corpus, base, folder / one, options, one) for one in options.precision]
     result = {
         "versions": versions(),
@@ -80,12 +70,11 @@ def main() -> None:
         "recipe": recipe.described(),
         "threads": options.threads,
         "steps": options.steps,
-        "precisions": found,
+        "peer": {one: peer for one, (peer, _) in zip(options.precision, found, strict=True)},
+        "cells": [cell for _, measured in found for cell in measured],
     }
-    verdicts = [verdict(each) for each in found]
-    conclude("training", result, [_told(result), *(_table(each) for each in found)], verdicts)
-    if options.check and not all(each.kept for each in verdicts):
-        sys.exit(1)
+    rows, verdicts = _judged(Results(result), options.precision)
+    conclude("training", result, [_told(result), table(COLUMNS, rows)], verdicts)
 
 
 def _options() -> argparse.Namespace:
@@ -93,30 +82,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--peer-python", type=Path, required=True, help="of an environment with the peer")
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--steps", type=int, default=5, help="of each side in a repeat")
-    parser.add_argument("--warmup", type=int, default=3, help="first steps, which do not count")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
-    parser.add_argument(
-        "--wait",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="before each repeat, up to so long, for quiet",
-    )
-    parser.add_argument("--check", action="store_true", help=f"exit with 1 where the ratio is below {FLOOR}")
     return parser.parse_args()
-
-
-def _sentences(file: Path) -> Iterator[str]:
-    """In the file's own order, so that few of them need not be read out of all."""
-    for record in read_records(file, SENTENCE):
-        yield next((record.fields[name] for name in SENTENCE[0] if name in record.fields), "")
 
 
 def measure(
     recipe: Recipe, corpus: Corpus, base: Path, folder: Path, options: argparse.Namespace, precision: str
-) -> dict[str, Any]:
-    """Every repeat of one precision, and what the peer said of itself."""
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The peer's account of itself, and the cells of one precision."""
     (objective,) = recipe.objectives
     assert isinstance(objective, InfoNCE)
     job = {
@@ -124,98 +98,54 @@ def measure(
         "texts": corpus.texts,
         "precision": precision,
         "threads": options.threads,
-        "warmup": options.warmup,
+        "warmup": WARMUP,
         "steps": options.steps,
-        "repeats": options.repeats,
+        "repeats": options.repeats * TRIES,
         "seed": recipe.seed,
         "max_length": recipe.max_length,
         "scale": 1 / objective.tau,
         "optim": asdict(recipe.optim),
     }
-    repeats: list[dict[str, Any]] = []
     folder.mkdir()
     with closing(Peer(options.peer_python, job, folder)) as peer:
         say(f"{precision}: the first steps")
         about = peer.ready(recipe.dropout)
-        ours = Ours(recipe, corpus, base, folder, job)
-        ours.go(options.warmup)
-        pids = {"simile": os.getpid(), "peer": peer.pid}
-        turns: list[tuple[str, Callable[[], int]]] = [
-            ("simile", lambda: ours.go(options.steps)),
-            ("peer", peer.go),
-        ]
-        for number in range(options.repeats):
-            wait_for_quiet(CONTENDED, options.wait)
-            windows, sentences = {}, set()
-            for who, turn in turns if number % 2 == 0 else reversed(turns):
-                watch = Watch(pids)
-                sentences.add(turn())
-                windows[who] = watch.window()
-            if len(sentences) > 1:
-                raise BenchError(f"a round was of {' and '.join(map(str, sentences))} sentences")
-            repeats.append(repeat(windows["simile"], windows["peer"], sentences.pop()))
-            mark = " (contended)" if repeats[-1]["contended"] else ""
-            say(f"{precision}, repeat {number + 1}: {repeats[-1]['ratio']:.2f} of the peer{mark}")
-    return {
-        "precision": precision,
-        "peer": about | peer.sizes,
-        "repeats": repeats,
-        "ratio": _spread(repeats, "ratio"),
-        "by_cpu": _spread(repeats, "by_cpu"),
-    }
+        ours = Ours(recipe, corpus, base, folder, job, peer.pids)
+        steps = Scenario(precision, Workload(precision, [], []))
+        turns = Turns([Job(ours, steps, True), Job(peer, steps, True)])
+        turns.run(options.repeats, math.inf)
+    return about | peer.sizes, cells(turns.cells)
 
 
-def repeat(ours: Window, peers: Window, sentences: int) -> dict[str, Any]:
-    """So many sentences of each side, one side after the other, as a row of the table."""
-    ours_cpu, peers_cpu = ours.cpu_seconds["simile"], peers.cpu_seconds["peer"]
-    return {
-        "simile_per_second": sentences / ours.seconds,
-        "peer_per_second": sentences / peers.seconds,
-        "ratio": peers.seconds / ours.seconds,
-        "simile_cpu_ms": 1000 * ours_cpu / sentences,
-        "peer_cpu_ms": 1000 * peers_cpu / sentences,
-        "by_cpu": peers_cpu / ours_cpu,  # which neighbours disturb less
-        "simile_foreign": ours.foreign,
-        "peer_foreign": peers.foreign,
-        "contended": max(ours.foreign, peers.foreign) > CONTENDED,
-    }
-
-
-def verdict(found: dict[str, Any]) -> Verdict:
-    what = f"{found['precision']}, Simile over the peer, trained sentences per second"
-    ratio = Spread(**found["ratio"])
-    return Verdict(what, ratio.median, FLOOR, at_least=True, contended=not ratio.clean)
+def _judged(results: Results, precisions: list[str]) -> tuple[list[list[str]], list[Verdict]]:
+    """A row of the table and a verdict for each precision."""
+    rows, verdicts = [], []
+    for precision in precisions:
+        ours, peers = (OURS, precision), (PEER, precision)
+        ratio, by_cpu = results.ratio(ours, peers), results.ratio(peers, ours, lambda one: one.cpu_ms)
+        found = [results.spread(ours), results.spread(peers), ratio, by_cpu]
+        rows.append([precision, *(one.words() for one in found if one)])
+        assert ratio is not None
+        what = f"{precision}, Simile over the peer, trained sentences per second"
+        verdicts.append(Verdict(what, ratio.median, FLOOR, at_least=True, contended=not ratio.clean))
+    return rows, verdicts
 
 
 def _told(result: dict[str, Any]) -> str:
-    peers, optim = result["precisions"][0]["peer"], result["recipe"]["optim"]
+    optim = result["recipe"]["optim"]
+    about = next(iter(result["peer"].values()))
     return (
-        f"Simile: {_versions(result['versions'])}. Peer: {_versions(peers['packages'])}; "
-        f"{peers['attention']} attention. {result['threads']} threads, batch {optim['batch']}, "
+        f"Simile: {_versions(result['versions'])}. Peer: {_versions(about['packages'])}; "
+        f"{about['attention']} attention. {result['threads']} threads, batch {optim['batch']}, "
         f"{result['recipe']['max_length']} tokens, {result['corpus']['sentences']} sentences of "
-        f"{result['corpus']['file']}."
+        f"{result['corpus']['file']}. A sentence has {about['tokens'] / about['texts']:.1f} tokens, and "
+        f"{about['padded'] / about['texts']:.1f} as the peer pads it. Median of the clean rounds (least to "
+        "most); (c): others used much of the machine in every round."
     )
 
 
 def _versions(packages: dict[str, str]) -> str:
     return ", ".join(f"{name} {number}" for name, number in packages.items())
-
-
-def _table(found: dict[str, Any]) -> str:
-    sizes, ratio = found["peer"], Spread(**found["ratio"])
-    tokens = f"{sizes['tokens'] / sizes['texts']:.1f} tokens, {sizes['padded'] / sizes['texts']:.1f} padded"
-    rows = [list(each.values()) for each in found["repeats"]]
-    return (
-        f"{found['precision']}, a sentence has {tokens} by the peer; ratio: median {ratio.words(3)}; by CPU "
-        f"time {Spread(**found['by_cpu']).words(3)}; {ratio.clean} clean of {len(rows)} repeats\n\n"
-        f"{table(COLUMNS, rows)}"
-    )
-
-
-def _spread(repeats: list[dict[str, Any]], name: str) -> dict[str, float]:
-    found = spread([(each[name], each["contended"]) for each in repeats])
-    assert found is not None
-    return asdict(found)
 
 
 if __name__ == "__main__":

@@ -8,17 +8,15 @@ others used much of the machine is *contended*: it is shown, and left out of the
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.contestant import CONTENDED, Contestant, Measured, Scenario
-from benchmarks.machine import wait_for_quiet
-from benchmarks.places import BenchError
+from benchmarks.contestant import Contestant, Measured, Scenario
+from benchmarks.places import BenchError, say
 
 TRIES = 2  # times the asked repeats, to get as many clean ones
 FAILURES = 3  # of a peer, before it is left out; those before cost it a measurement each
 
-Say = Callable[[str], None]
 Cell = tuple[str, str]  # a contestant and a scenario, by name
 
 
@@ -36,18 +34,15 @@ class Job:
 class Turns:
     """The rounds so far. A cell has an entry for each round, None where it was not measured."""
 
-    def __init__(self, jobs: Sequence[Job], say: Say) -> None:
+    def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = list(jobs)
-        self._say = say
         self.rounds = 0
         self.cells: dict[Cell, list[Measured | None]] = {job.cell: [] for job in jobs}
         self.broken: dict[str, str] = {}  # who failed too often, and why
         self._failures: Counter[str] = Counter()
 
-    def run(self, repeats: int, wait_seconds: float, minutes: float) -> None:
+    def run(self, repeats: int, minutes: float) -> None:
         """Until every cell has `repeats` clean measurements, was tried often enough, or the time is over.
-
-        Before each measurement others' load may be waited out for up to `wait_seconds`.
 
         Raises:
             BenchError: of an essential contestant.
@@ -57,9 +52,9 @@ class Turns:
         while self.rounds < TRIES * repeats and (jobs := self._wanting(repeats)):
             a_round = (time.perf_counter() - started) / max(1, self.rounds)
             if self.rounds >= repeats and time.perf_counter() + a_round > started + 60 * minutes:
-                self._say("no time for more rounds")
+                say("no time for more rounds")
                 return
-            self._round(jobs, wait_seconds)
+            self._round(jobs)
 
     def _wanting(self, repeats: int) -> list[Job]:
         """All of each workload of which one lacks clean measurements, since ratios are of neighbours."""
@@ -75,18 +70,17 @@ class Turns:
         name = job.contestant.name
         self._failures[name] += 1
         if self._failures[name] < FAILURES:
-            self._say(f"{name} has no {job.scenario.name} in this round: {error}")
+            say(f"{name} has no {job.scenario.name} in this round: {error}")
             return
         self.broken[name] = str(error)
-        self._say(f"{name} is left out: {error}")
+        say(f"{name} is left out: {error}")
 
-    def _round(self, jobs: Sequence[Job], wait_seconds: float) -> None:
+    def _round(self, jobs: Sequence[Job]) -> None:
         done: dict[Cell, Measured] = {}
         started = time.perf_counter()
         for job in jobs if self.rounds % 2 == 0 else reversed(jobs):
             if job.contestant.name in self.broken:
                 continue
-            wait_for_quiet(CONTENDED, wait_seconds)
             try:
                 done[job.cell] = job.contestant.measure(job.scenario, self.rounds)
             except BenchError as error:
@@ -98,4 +92,4 @@ class Turns:
             found.append(done.get(cell))
         spoilt = sum(one.contended for one in done.values())
         seconds = time.perf_counter() - started
-        self._say(f"round {self.rounds}: {len(done)} measurements in {seconds:.0f} s, {spoilt} contended")
+        say(f"round {self.rounds}: {len(done)} measurements in {seconds:.0f} s, {spoilt} contended")

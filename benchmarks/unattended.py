@@ -6,40 +6,43 @@
 
 Half of a set's queries are asked by simulated users (clicked.py), a share of them each day; the other half is
 the truth (recipes.py). One client searches all the time: its failures are counted. The night comes as soon
-as the events of a day are stored, and ends with its first run. A line of JSON for each goes to --out.
+as the events of a day are stored, and ends with its first run. A line of JSON for each goes to --out, and at
+the end one for that client.
 """
 
 import http.client
 import json
 import sys
-import threading
 import time
 import urllib.parse
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from benchmarks.clicked import SEARCHES, clicks
-from benchmarks.places import BenchError, arguments, say, scratch
+from benchmarks.openloop import Flow, OpenLoop
+from benchmarks.places import BenchError, add_row, arguments, say, scratch
 from benchmarks.process import Process
 from benchmarks.recipes import halves
-from benchmarks.server import Server, call, timed, wait_until_live
+from benchmarks.retrieval import scores
+from benchmarks.server import Server, call, wait_until_live
+from benchmarks.wire import get
 from benchmarks.workloads import PROJECT, evaluation_folder
 from models.files.retrainings import read_runs
 from models.publishing.default import publish_named
 from models.store import Store
 from training.evaluation.bootstrap import of_mean
-from training.evaluation.rankings import judge
-from training.evaluation.retrieval import Collection, load
+from training.evaluation.retrieval import load
 
-_MODES = {"served": "", "dense": "&mode=dense", "hybrid": "&mode=hybrid"}
+_MODES = {"served": "", "dense": "dense", "hybrid": "hybrid"}
 _BATCH = 200  # documents or events of a request
 _NIGHT_SECONDS = 5400.0
 _SWAP_SECONDS = 1200.0
-_PAUSE_SECONDS = 0.2  # of the client that searches all the time
+_LONGEST_SECONDS = 24 * 3600.0
+_SEARCHES_PER_SECOND = 5.0  # of the client that searches all the time
 
 
 def main() -> None:
@@ -54,11 +57,12 @@ def main() -> None:
         models = folder / "models"
         first = publish_named(Store(models), "default").version
         settings = {"SIMILE_MODELS_DIR": str(models)}
-        with Server(folder / "data", settings=settings) as server, _Client(server.port) as client:
+        with Server(folder / "data", settings=settings) as server, _searching(server.port) as client:
             team = Team(server.port, options.set)
             truth = [team.truth()]
             row = {"set": options.set, "night": 0, "version": first, "ndcg10": _means(truth[0])}
-            _write(options.out, row)
+            add_row(options.out, row)
+            say(json.dumps(row))
             for night in range(1, options.nights + 1):
                 sent = team.day(night, options.nights)
                 began = time.monotonic()
@@ -71,14 +75,11 @@ def main() -> None:
                 row |= {"night": night, "events": sent, "minutes": round(minutes, 1)} | last
                 row |= {"version": server.info()["model_version"], "ndcg10": _means(truth[-1])}
                 row |= {"gain": _gains(truth[0], truth[-1])}
-                row |= {"searches": client.done, "failed": client.failed}
-                _write(options.out, row)
-
-
-def _write(out: Path, row: dict[str, Any]) -> None:
-    with out.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    say(json.dumps(row))
+                add_row(options.out, row)
+                say(json.dumps(row))
+            answered = client.finish().status == http.client.OK
+            failed = len(answered) - int(answered.sum())
+            add_row(options.out, {"set": options.set, "searches": len(answered), "failed": failed})
 
 
 class Team:
@@ -117,19 +118,7 @@ class Team:
 
     def truth(self) -> dict[str, list[float]]:
         """nDCG@10 of each unseen query in each mode, through `GET /search`."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)) as connection:
-            return {
-                mode: [_ndcg10(connection, self._unseen, query, option) for query in self._unseen.queries]
-                for mode, option in _MODES.items()
-            }
-
-
-def _ndcg10(connection: http.client.HTTPConnection, asked: Collection, query: str, option: str) -> float:
-    path = f"/search?q={urllib.parse.quote(asked.queries[query])}&k=10{option}"
-    answer, text, _ = timed(connection, "GET", path)
-    if answer.status != http.client.OK:
-        raise BenchError(f"GET {path} was answered {answer.status}: {text[:300]}")
-    return judge([hit["id"] for hit in json.loads(text)["hits"]], asked.relevant[query]).ndcg10
+        return {name: scores(self._port, self._unseen, mode) for name, mode in _MODES.items()}
 
 
 def _batches(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[dict[str, Any]]]:
@@ -163,6 +152,12 @@ def _schedule(folder: Path, port: int, minutes: float, threads: int) -> closing[
     return closing(Process("The schedule", command, cwd=PROJECT))
 
 
+def _searching(port: int) -> closing[OpenLoop]:
+    """A client that searches all the time, whatever else happens."""
+    requests = [get("/search?q=what+do+people+look+for&k=3")]
+    return closing(OpenLoop(Flow(port, requests, _SEARCHES_PER_SECOND, _LONGEST_SECONDS, 1, 8)))
+
+
 def _first_run(models: Path) -> dict[str, Any]:
     """The outcome of the next run that ends, and what it said."""
     before = read_runs(models).get("last_run")
@@ -172,32 +167,6 @@ def _first_run(models: Path) -> dict[str, Any]:
             raise BenchError(f"no retraining ended in {_NIGHT_SECONDS:.0f} seconds: {read_runs(models)}")
         time.sleep(1)
     return {"outcome": last["outcome"], "said": last.get("said")} if last else {}
-
-
-class _Client:
-    """Searches all the time, from its making until it is closed."""
-
-    def __init__(self, port: int) -> None:
-        self.done = self.failed = 0
-        self._port = port
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._search, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _search(self) -> None:
-        while not self._stop.wait(_PAUSE_SECONDS):
-            try:
-                call(self._port, "GET", "/search?q=what+do+people+look+for&k=3")
-            except BenchError:
-                self.failed += 1
-            self.done += 1
 
 
 if __name__ == "__main__":

@@ -4,34 +4,28 @@ The greatest length is part of a vector space's fingerprint, so such a version h
 anew, by the same weights at the same speed. Only a text that is cut costs a token less.
 """
 
-import contextlib
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator
+import random
 from pathlib import Path
 
 from benchmarks import documents
 from benchmarks.places import say
 from benchmarks.server import Server
-from benchmarks.workloads import PROJECT
 from models.publishing.default import default_source
 from models.publishing.publish import publish
 from models.sources.folder import read_source
 from models.store import Store
+from training.text.corpus import read_corpus
 
 LENGTH_FILE = "sentence_bert_config.json"
 
 
-def publish_variants(models_dir: Path, model: str, count: int) -> list[str]:
-    """Publish `count` of them; their names.
-
-    model: `default`, or a sentence-transformers folder with its modules beside each other.
-    """
-    with _copy(model) as folder:
+def publish_variants(models_dir: Path, count: int) -> list[str]:
+    """Publish `count` of them; their names."""
+    with default_source() as folder:
         longest = read_source(folder).max_length
         file = folder / LENGTH_FILE
-        written = json.loads(file.read_bytes()) if file.is_file() else {}
+        written = json.loads(file.read_bytes())
         published = []
         for less in range(1, count + 1):
             file.write_text(json.dumps(written | {"max_seq_length": longest - less}))
@@ -39,21 +33,16 @@ def publish_variants(models_dir: Path, model: str, count: int) -> list[str]:
     return published
 
 
-def prepared(data_dir: Path, texts: list[str], count: int, program: Path = PROJECT) -> list[str]:
+def drawn(file: Path, count: int) -> list[str]:
+    """Distinct texts of a training corpus, at most `count`; drawn, because a corpus is sorted."""
+    found = read_corpus(file).texts
+    return random.Random(0).sample(found, min(count, len(found)))
+
+
+def prepared(data_dir: Path, texts: list[str], count: int) -> str:
     """A data directory with the default model, `count` documents and a second version; that one's name."""
     say(f"storing {count} documents and publishing a second version")
-    with Server(data_dir, program):
+    with Server(data_dir):
         pass  # it publishes the default model and makes the store
     documents.fill(data_dir, texts, count)
-    return publish_variants(data_dir / "models", "default", 1)
-
-
-@contextlib.contextmanager
-def _copy(model: str) -> Iterator[Path]:
-    """The model's source, to be changed."""
-    if model == "default":
-        with default_source() as folder:
-            yield folder
-    else:
-        with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
-            yield Path(shutil.copytree(Path(model), Path(temporary) / "source"))
+    return publish_variants(data_dir / "models", 1)[0]

@@ -4,26 +4,21 @@ synthetic()   clusters in 32 dimensions, lifted to many with noise: easier than 
 wiki()        Wikipedia sentences; embedding 100,000 takes some minutes, so they are kept for the next run
 """
 
-import gzip
 import sys
-import tempfile
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.places import SCRATCH
-from benchmarks.workloads import WIKIPEDIA, evaluation_folder
-from models.publishing.default import publish_named
-from models.store import Store
-from models.words.progress import silent
+from benchmarks.workloads import WIKIPEDIA, evaluation_folder, texts_of
+from training.evaluation.encoding import encode_once
+from training.evaluation.scorable import open_scorable
 
 Vectors = NDArray[np.float32]
 CLUSTERS, INNER, SPREAD, NOISE = 2000, 32, 0.5, 0.15
 CHUNK_ROWS = 50_000
-GROUP_TEXTS = 256
 
 
 def synthetic(rows: int, dimension: int, queries: int, seed: int = 0) -> tuple[Vectors, Vectors]:
@@ -58,21 +53,9 @@ def _sentences(count: int) -> Iterator[str]:
     file = evaluation_folder() / WIKIPEDIA
     if not file.is_file():
         sys.exit(f"{file} is not there; set SIMILE_EVAL_DATA, or measure without --corpus wiki.")
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        distinct = dict.fromkeys(line.strip() for line in islice(lines, 1, 2 * count))
-    yield from islice(filter(None, distinct), count)
+    yield from islice(filter(None, dict.fromkeys(islice(texts_of(file), 2 * count))), count)
 
 
 def _embedded(texts: list[str]) -> Vectors:
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        store = Store(Path(folder))
-        encoder = store.open(publish_named(store, "default", say=silent).version)
-        vectors = np.empty((len(texts), encoder.dimension), np.float32)
-        order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
-        for start in range(0, len(texts), GROUP_TEXTS):
-            group = order[start : start + GROUP_TEXTS]
-            vectors[group] = encoder.encode([texts[at] for at in group]).vectors
-            if start % (40 * GROUP_TEXTS) == 0:
-                print(f"bench: embedded {start} of {len(texts)} …", file=sys.stderr, flush=True)
-        encoder.close()
-    return vectors
+    with open_scorable("default") as model:
+        return encode_once(model.encode, texts)(texts)

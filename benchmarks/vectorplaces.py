@@ -18,9 +18,8 @@ import orjson
 import psycopg
 from numpy.typing import NDArray
 
-from benchmarks.filtered import DECLARED, Data, Way, measured, metadata
+from benchmarks.filtered import DECLARED, FILTERS, Data, K, Way, measured, metadata
 from benchmarks.places import say
-from benchmarks.vectors import K
 from models.encoder import Encoder
 from models.manifest import Manifest
 from service.corpus.search import Hits, Query, Search, find
@@ -145,7 +144,8 @@ def plain(url: str, data: Data) -> list[Made]:
         size = _size_of(url, "items", "items_v")
         texts = [_text(query) for query in data.queries]
 
-        def ask(at: int, where: dict[str, Any] | None) -> list[int]:
+        def ask(at: int, passing: float) -> list[int]:
+            where = FILTERS[passing]
             order = f"ORDER BY v <#> %s LIMIT {K}"
             if where is None:
                 rows = raw.execute(f"SELECT id, metadata FROM items {order}".encode(), (texts[at],))
@@ -169,7 +169,8 @@ async def _asked(
     # No model: queries come as vectors.
     generation = Generation(number, cast("Encoder", None), lambda _number, _encoder: indexes)
 
-    def ask(at: int, where: dict[str, Any] | None) -> list[int]:
+    def ask(at: int, passing: float) -> list[int]:
+        where = FILTERS[passing]
         search = Search(k=K, where=None if where is None else store.filter(where))
 
         def work(snapshot: Any) -> list[int]:

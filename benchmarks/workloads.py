@@ -7,17 +7,16 @@ sources give the same lengths:
 - else the project's own example corpus, whose 320 texts are then used many times, from many beginnings.
 """
 
-import gzip
-import json
 import math
 import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from models.tokens.tokenizer import Tokenizer
+from training.text.lines import read_records, text_of
 
 PROJECT = Path(__file__).parent.parent
 EXAMPLES = PROJECT / "models" / "tokens" / "examples.jsonl"
@@ -56,19 +55,18 @@ def evaluation_folder() -> Path:
     return Path(os.environ.get("SIMILE_EVAL_DATA") or PROJECT.parent / "shared" / "data")
 
 
+def texts_of(file: Path) -> Iterator[str]:
+    """The texts of a file, or the sentences, in its order. Raises TrainingError."""
+    return (text_of(record, ("sentence", "text")) for record in read_records(file))
+
+
 def corpus() -> Corpus:
     """The evaluation folder's texts, or the project's own."""
     files = [evaluation_folder() / name for name in (WIKIPEDIA, *ABSTRACTS)]
     if not all(file.is_file() for file in files):
-        with EXAMPLES.open(encoding="utf-8") as lines:
-            texts = [json.loads(line)["text"] for line in lines]
-        return Corpus("the project's own example corpus, used many times", texts)
-    with gzip.open(files[0], "rt", encoding="utf-8") as lines:
-        sentences = [line.strip() for line in islice(lines, 1, WIKIPEDIA_SENTENCES + 1)]
-    abstracts = []
-    for file in files[1:]:
-        with gzip.open(file, "rt", encoding="utf-8") as lines:
-            abstracts += [json.loads(line)["text"] for line in lines]
+        return Corpus("the project's own example corpus, used many times", [*texts_of(EXAMPLES)])
+    sentences = islice(texts_of(files[0]), WIKIPEDIA_SENTENCES)
+    abstracts = chain.from_iterable(map(texts_of, files[1:]))
     # In turns, so that every stretch of the corpus has both kinds.
     mixed = [text for pair in zip(sentences, abstracts, strict=False) for text in pair]
     return Corpus("Wikipedia sentences, SciFact and Cranfield abstracts", mixed)

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -29,17 +30,8 @@ def _sentence_transformers(folder: str, **options: Any) -> Encode:
     return lambda texts, size: model.encode(texts, batch_size=size, show_progress_bar=False)
 
 
-def _torch(folder: str) -> Encode:
-    return _sentence_transformers(folder)
-
-
-def _openvino(folder: str) -> Encode:
-    settings = {"INFERENCE_PRECISION_HINT": "f32"}
-    return _sentence_transformers(folder, backend="openvino", model_kwargs={"ov_config": settings})
-
-
-def _openvino_bf16(folder: str) -> Encode:
-    settings = {"INFERENCE_PRECISION_HINT": "bf16"}
+def _openvino(folder: str, precision: str = "f32") -> Encode:
+    settings = {"INFERENCE_PRECISION_HINT": precision}
     return _sentence_transformers(folder, backend="openvino", model_kwargs={"ov_config": settings})
 
 
@@ -69,10 +61,13 @@ def _fastembed(folder: str) -> Encode:
 
 
 WAYS: dict[str, tuple[Callable[[str], Encode], tuple[str, ...]]] = {
-    "torch": (_torch, ("sentence-transformers", "transformers", "torch")),
+    "torch": (_sentence_transformers, ("sentence-transformers", "transformers", "torch")),
     "cuda-fp16": (_cuda_fp16, ("sentence-transformers", "transformers", "torch")),
     "openvino": (_openvino, ("sentence-transformers", "optimum-intel", "openvino")),
-    "openvino-bf16": (_openvino_bf16, ("sentence-transformers", "optimum-intel", "openvino")),
+    "openvino-bf16": (
+        partial(_openvino, precision="bf16"),
+        ("sentence-transformers", "optimum-intel", "openvino"),
+    ),
     "fastembed": (_fastembed, ("fastembed", "onnxruntime")),
 }
 

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from service.index.index import Index
 from service.index.view import TIES, Hits, View
-from service.store.ids import RowNames, revisions_of
-from service.store.passing import Passing
-from service.store.protocol import Snapshot
+from service.store.ids import Revisions, RowNames, revisions_of
+from service.store.protocol import Passing, Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +45,15 @@ class Moment(Protocol):
         """For each vector the best documents: scores, best first, and their nearest rows."""
 
 
+class Filtered(Protocol):
+    """What passes a filter, as store/passing.py finds it."""
+
+    @property
+    def all(self) -> Revisions: ...
+    def is_narrow(self, most: int) -> bool: ...
+    def among(self, revisions: Revisions) -> Revisions: ...
+
+
 class InMemory(Protocol):
     """The indexes of a generation that follow the store's writes."""
 
@@ -66,7 +74,7 @@ class IndexMoment:
         return self.view.rows > self.view.documents
 
     def search(
-        self, vectors: NDArray[np.float32], depth: int, allowed: Passing | None, *, heads_only: bool
+        self, vectors: NDArray[np.float32], depth: int, allowed: Filtered | None, *, heads_only: bool
     ) -> Iterator[Hits]:
         if allowed is None:
             return iter(self.index.search(vectors, depth, None, self.view, heads_only=heads_only))
@@ -81,7 +89,7 @@ class IndexMoment:
                 found[at] = hits
         return (hits for hits in found if hits is not None)
 
-    def _width(self, depth: int, allowed: Passing) -> int | None:
+    def _width(self, depth: int, allowed: Filtered) -> int | None:
         """How many of all to look for, so that `depth` of them pass; None when too few would."""
         documents, least = self.view.documents, MORE * depth / DEEPEST  # the share that has to pass
         if documents < SMALL or least > 1 or allowed.is_narrow(int(least * documents)):
@@ -91,7 +99,7 @@ class IndexMoment:
         return math.ceil(MORE * depth / share) if share >= least else None
 
 
-def _passing(found: Sequence[Hits], depth: int, allowed: Passing) -> list[Hits | None]:
+def _passing(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits | None]:
     """Of each query's hits those that pass, as `Index.search` would answer; None where they are too few."""
     revisions = [revisions_of(names) for _, names in found]
     passing = allowed.among(np.unique(np.concatenate(revisions)))

@@ -1,4 +1,4 @@
-"""A server that embeds texts by their characters: what generators and the outside judge are tried on."""
+"""A server that embeds texts by their characters: what the generators are tried on."""
 
 import json
 import threading

@@ -24,7 +24,6 @@ RUN: dict[Cell, list[Measured | None]] = {
     ("Simile fp32", "4 x 32"): rates(900, p50_ms=140, p99_ms=160, client_us=60),
     ("Simile fp32", "1 x 1"): rates(180, p50_ms=5, p99_ms=7, client_us=50),
     ("Simile fp32", "mix, 32 x 1"): rates(400, p50_ms=60, p99_ms=150, longest_p99_ms=240, client_us=30),
-    ("Simile fp32, by wrk", "64 x 1"): rates(880, p50_ms=72, p99_ms=140, client_us=20),
     ("Simile fp32, asked before", "64 x 1"): rates(8000),
     ("infinity, ONNX", "64 x 1"): rates(500, p50_ms=128, p99_ms=256, client_us=40),
     ("infinity, ONNX", "mix, 32 x 1"): rates(50, p50_ms=600, p99_ms=900, client_us=40),
@@ -87,7 +86,6 @@ def test_the_tables_hold_what_was_measured_and_its_ratios() -> None:
     assert found["Simile fp32 over infinity, ONNX"][0] == "1.60 (1.60 to 1.60), floor 1.85"
     assert found["Simile fp32 over sentence-transformers, torch"][0] == "2.00 (2.00 to 2.00) (c), floor 1.7"
     assert "| raw fp32 | 1.50 (1.50 to 1.50) | 1.50 (1.50 to 1.50) |  |" in report.text(results(RUN))
-    assert found["Simile fp32, 64 x 1"] == ["1.10 (1.10 to 1.10)", "0.90 (0.90 to 0.90)", "20", "30"]
     assert found["infinity, ONNX"][0] == "128 / 256"
 
 
@@ -130,7 +128,6 @@ def test_the_picture_is_whole_and_its_bars_are_as_long_as_the_figures() -> None:
     assert "raw fp32 1000, Simile fp32 800, infinity, ONNX 500" in drawn.description
     svg = drawn.svg()
     ET.fromstring(svg)
-    assert "by wrk" not in svg
     assert "asked before" not in svg
 
 

@@ -1,14 +1,12 @@
-"""A server under load, by our generator and by wrk, against a small server whose answers are known."""
+"""A server under load, against a small server whose answers are known."""
 
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import wrk
 from benchmarks.closedloop import Answers, ClosedLoop, Load
 from benchmarks.contestant import Scenario
 from benchmarks.machine import Window
@@ -127,31 +125,3 @@ def test_every_dialect_reads_what_it_asks_for() -> None:
     assert OPENAI.body(["a", "b"])["input"] == ["a", "b"]
     assert OURS.body(["a"]) == {"inputs": "a"}
     assert OURS.body(["a", "b"]) == {"inputs": ["a", "b"]}
-
-
-@pytest.mark.skipif(wrk.program() is None, reason="needs wrk")
-def test_wrk_sends_the_same_requests_and_its_figures_are_read(tmp_path: Path) -> None:
-    with Embedding() as server:
-        ours = served(server)
-        found = wrk.Judged(ours, tmp_path).measure(ONE, 0)
-        assert set(server.asked) == {json.dumps({"inputs": text}) for text in TEXTS}
-        # It counts what was answered in its two seconds; some more may have been under way.
-        assert found.rate * wrk.LEAST_SECONDS == pytest.approx(server.asked.total(), rel=0.1)
-    assert found.p50_ms is not None
-    assert found.p99_ms is not None
-    assert 0 < found.p50_ms <= found.p99_ms
-
-
-@pytest.mark.skipif(wrk.program() is None, reason="needs wrk")
-def test_wrk_does_not_hide_that_requests_failed(tmp_path: Path) -> None:
-    with Embedding(status=500) as server, pytest.raises(BenchError, match="of them failed"):
-        wrk.Judged(served(server), tmp_path).measure(ONE, 0)
-
-
-def test_wrk_s_last_line_is_read_in_its_units() -> None:
-    said = '{"requests":300,"microseconds":2000000,"p50":1500,"p99":9000,"errors":0}\n'
-    assert wrk.read(f"Running 2s test\n  1 threads\n\n{said}") == wrk.Said(300, 2.0, 1.5, 9.0)
-    with pytest.raises(BenchError, match="nothing that could be read"):
-        wrk.read("unable to connect to 127.0.0.1:1 Connection refused\n")
-    with pytest.raises(BenchError, match="3 of them failed"):
-        wrk.read(said.replace('"errors":0', '"errors":3'))

@@ -36,18 +36,14 @@ class Broken(Told):
         return Measured(1, CLEAN)
 
 
-def quiet(said: str) -> None:
-    """Nobody listens."""
-
-
 def turns(*jobs: Job) -> Turns:
-    return Turns(jobs, quiet)
+    return Turns(jobs)
 
 
 def test_every_other_round_goes_backwards() -> None:
     order: list[str] = []
     everybody = turns(*(Job(Told(name, order), SHORT, True) for name in "abc"))
-    everybody.run(repeats=3, wait_seconds=0, minutes=1)
+    everybody.run(repeats=3, minutes=1)
     assert order == ["a0", "b0", "c0", "c1", "b1", "a1", "a2", "b2", "c2"]
 
 
@@ -59,7 +55,7 @@ def test_a_spoilt_measurement_is_made_up_for_by_all_who_are_compared_with_it() -
         Job(Told("m", order), LONG, True),
     ]
     everybody = turns(*jobs)
-    everybody.run(repeats=2, wait_seconds=0, minutes=1)
+    everybody.run(repeats=2, minutes=1)
     assert order == ["a0", "b0", "m0", "m1", "b1", "a1", "a2", "b2"]
     assert everybody.cells["m", LONG.name][2] is None
 
@@ -67,21 +63,21 @@ def test_a_spoilt_measurement_is_made_up_for_by_all_who_are_compared_with_it() -
 def test_a_machine_that_is_never_quiet_ends_the_rounds_at_twice_as_many() -> None:
     order: list[str] = []
     everybody = turns(Job(Told("a", order, repeat(BUSY)), SHORT, True))
-    everybody.run(repeats=2, wait_seconds=0, minutes=1)
+    everybody.run(repeats=2, minutes=1)
     assert everybody.rounds == 4
 
 
 def test_no_more_rounds_than_asked_for_are_begun_when_the_time_is_over() -> None:
     order: list[str] = []
     everybody = turns(Job(Told("a", order, repeat(BUSY)), SHORT, True))
-    everybody.run(repeats=2, wait_seconds=0, minutes=0)
+    everybody.run(repeats=2, minutes=0)
     assert everybody.rounds == 2
 
 
 def test_a_peer_that_fails_again_and_again_is_left_out_and_named() -> None:
     order: list[str] = []
     everybody = turns(Job(Told("a", order), SHORT, True), Job(Broken("p", order), SHORT, False))
-    everybody.run(repeats=5, wait_seconds=0, minutes=1)
+    everybody.run(repeats=5, minutes=1)
     assert everybody.broken == {"p": "it broke"}
     assert order == ["a0", "p0", "p1", "a1", "a2", "p2", "p3", "a3", "a4"]
     assert [one is None for one in everybody.cells["p", SHORT.name]] == [False, True, True, True, True]
@@ -98,7 +94,7 @@ class Stumbling(Told):
 def test_a_peer_that_fails_once_misses_that_measurement_and_goes_round_again() -> None:
     order: list[str] = []
     everybody = turns(Job(Told("a", order), SHORT, True), Job(Stumbling("p", order), SHORT, False))
-    everybody.run(repeats=2, wait_seconds=0, minutes=1)
+    everybody.run(repeats=2, minutes=1)
     assert everybody.broken == {}
     assert order == ["a0", "p0", "p1", "a1", "a2", "p2"]
     assert [one is None for one in everybody.cells["p", SHORT.name]] == [False, True, False]
@@ -110,4 +106,4 @@ def test_what_breaks_the_service_itself_ends_the_run() -> None:
             raise BenchError("another text's vector")
 
     with pytest.raises(BenchError, match="another text's vector"):
-        turns(Job(Ours("Simile", []), SHORT, True)).run(repeats=1, wait_seconds=0, minutes=1)
+        turns(Job(Ours("Simile", []), SHORT, True)).run(repeats=1, minutes=1)
