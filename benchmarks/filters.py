@@ -24,7 +24,7 @@ from service.store.schema import connect, migrate
 from service.store.secondary_indexes import bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION
 from service.store.writer import Transaction
-from service.store.writes import delete
+from service.store.writes import delete_some
 
 DECLARED = ("topic", "year", "owner", "half", "price")
 FILTERS: dict[str, dict[str, Any]] = {
@@ -107,7 +107,9 @@ def timed_again(
     for _ in range(repeats + 1):
         if writes:
             store.execute("BEGIN")
-            delete(Transaction(store), FIRST)
+            delete_some(
+                Transaction(store), matching(store, FIRST, DEFAULT_COLLECTION).tolist(), DEFAULT_COLLECTION
+            )
             store.execute("COMMIT")
         started = time.perf_counter()
         found = passing.of(store, where, DEFAULT_COLLECTION)

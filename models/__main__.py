@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from models.errors import InUse, ModelError, UnknownVersion, not_installed
@@ -22,13 +23,14 @@ try:
     from models import cpus
     from models.graph.head import POOLINGS
     from models.publishing.default import publish_named
-    from models.publishing.importing import opener
+    from models.publishing.importing import open_asked
     from models.publishing.listing import listed, table
     from models.publishing.pair import pair
     from models.publishing.proof import check_golden
     from models.seal import read_manifest
     from models.sources.folder import LONGEST, NOTHING_ASKED, Asked
     from models.store import Store, models_dir
+    from models.words.progress import step_to_stderr
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("models", missing))
 
@@ -163,7 +165,7 @@ def _import(store: Store, options: argparse.Namespace) -> None:
             "`default` brings its own pooling, length and prompts. Leave --pooling, --max-length and "
             "--prompt out, or name a folder."
         )
-    manifest = publish_named(store, options.source, options.name, _progress, opener(asked))
+    manifest = publish_named(store, options.source, options.name, step_to_stderr, partial(open_asked, asked))
     print(f"{manifest.version} {'was published before' if manifest.version in known else 'published'}")
 
 
@@ -176,7 +178,7 @@ def _prompt(text: str) -> tuple[str, str]:
 
 def _pair(store: Store, options: argparse.Namespace) -> None:
     known = {manifest.version for manifest in store.versions()}
-    manifest = pair(store, options.version, options.student, _progress)
+    manifest = pair(store, options.version, options.student, step_to_stderr)
     if found := manifest.query_encoder:
         print(
             f"{manifest.version} {'was published before' if manifest.version in known else 'published'}: the "
@@ -196,9 +198,9 @@ def _show(store: Store, options: argparse.Namespace) -> None:
 
 
 def _verify(store: Store, options: argparse.Namespace) -> None:
-    _progress("checking every file")
+    step_to_stderr("checking every file")
     encoder = store.open(options.version, threads=cpus.available())
-    _progress("computing the golden vectors again")
+    step_to_stderr("computing the golden vectors again")
     worst = check_golden(encoder, store.folder(options.version))
     print(
         f"{options.version} is whole: {len(encoder.manifest.files)} files, golden vectors within {worst:.1g}"
@@ -255,10 +257,6 @@ def _prune(store: Store, options: argparse.Namespace) -> None:
             print(f"{version} is deleted")
         except InUse as kept:
             print(kept)
-
-
-def _progress(step: str) -> None:
-    print(f"{step} …", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -108,7 +108,10 @@ class Encoder:
         self.fingerprint = manifest.fingerprint
         config = json.loads((folder / "config.json").read_bytes())
         self._pad_id = int(config.get("pad_token_id") or 0)
-        self._tokenizer = Tokenizer(folder / TOKENIZER, manifest.max_length, config.get("vocab_size"))
+        self._tokenizer = own = Tokenizer(folder / TOKENIZER, manifest.max_length, config.get("vocab_size"))
+        self.check_ids, self.decode = own.check_ids, own.decode
+        self.pieces, self.spans = own.pieces, own.spans
+        self.room, self.vocabulary = own.room, own.vocabulary
         if read_metadata(folder / ONNX).get(FINGERPRINT) != manifest.fingerprint:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
         self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
@@ -200,35 +203,6 @@ class Encoder:
         wanted: asked before each piece of a long text; once it is false the answer means nothing.
         """
         return self._tokenizer.tokenize(texts, truncate, left, wanted)
-
-    def check_ids(self, ids: Sequence[int], *, truncate: bool = True, left: bool = False) -> Tokens:
-        """A row that the caller tokenised. Raise BadTokens or TooLong."""
-        return self._tokenizer.check_ids(ids, truncate, left)
-
-    def pieces(self, text: str, *, add_special_tokens: bool = True) -> Iterator[Piece]:
-        """Every token of `text`, uncut. Raise BadText."""
-        return self._tokenizer.pieces(text, add_special_tokens=add_special_tokens)
-
-    @property
-    def room(self) -> int:
-        """Tokens of a text beside the special ones."""
-        return self._tokenizer.room
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of ids that both tokenizer and model know."""
-        return self._tokenizer.vocabulary
-
-    def spans(self, text: str, wanted: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
-        """Positions of the tokens of `text`, uncut: (n, 2) of characters. Raise BadText.
-
-        wanted: as in `tokenize`.
-        """
-        return self._tokenizer.spans(text, wanted)
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of ids of the vocabulary. Raise BadTokens."""
-        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def forward(
         self, ids: Sequence[Sequence[int]], *, normalize: bool = True, alone: bool = False

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import ValidationError
 
 from models.errors import Damaged, ModelError, Unreadable
-from models.files.fsync import sync
+from models.files.fsync import sync_tree
 from models.graph.file import FINGERPRINT, SPACE, read_metadata
 from models.manifest import FILE_NAME, QUERIES, Manifest
 
@@ -34,12 +34,9 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
         if file.suffix in PICKLES:
             raise ModelError(f"{file.name} may hold a pickle and cannot be part of a version.")
         files[file.relative_to(folder).as_posix()] = checksum(file)
-        sync(file)
     sealed = manifest.model_copy(update={"files": files})
     (folder / FILE_NAME).write_text(sealed.text(), encoding="utf-8")
-    sync(folder / FILE_NAME)
-    for parent in {folder, *(path for path in folder.rglob("*") if path.is_dir())}:
-        sync(parent)
+    sync_tree(folder)
     return sealed
 
 

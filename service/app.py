@@ -21,7 +21,6 @@ from service.api import (
     feedback,
     health,
     info,
-    kept,
     models,
     openai,
     search,
@@ -46,7 +45,7 @@ from service.settings.addresses import allowed_hosts, allowed_origins
 MODULES = (
     *(tei, tokens, openai, cohere),
     *(search, documents, feedback, events, collections),
-    *(info, models, kept, document_map, example_corpus, health, caller, docs),
+    *(info, models, document_map, example_corpus, health, caller, docs),
 )
 
 

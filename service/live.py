@@ -29,16 +29,7 @@ from service.index.ivf_snapshots import Origin
 from service.index.stored import Size, StoredIndexes
 from service.store.values import Changes
 
-
-def _nothing(_: Encoder) -> None:
-    """Ignore a closed generation."""
-
-
 FOLLOW_SECONDS, LOOK_SECONDS = 5.0, 0.005  # that a version which went live elsewhere takes to go live here
-
-
-def _never() -> None:
-    """Say that this process knows what is live."""
 
 
 AnyIndexes: TypeAlias = Indexes | StoredIndexes
@@ -84,9 +75,9 @@ class Generation:
         self.is_rollback_target = False  # it is the one that a rollback goes to
         self.complete_through = 0  # no living revision up to this one lacks a vector
         self.fault: str | None = None  # why nothing more is to be computed by it
-        self.on_close: Callable[[Encoder], None] = _nothing  # told once the session is closed
+        self.on_close: Callable[[Encoder], None] = lambda _: None  # told once the session is closed
         self._borrowers = 0
-        self._retired = False
+        self.retired = False  # it takes no borrower any more
         self._lock = threading.Lock()
 
     def another(self, number: int, encoder: Encoder) -> "Generation":
@@ -109,7 +100,7 @@ class Generation:
 
     def _enter(self) -> bool:
         with self._lock:
-            if self._retired:
+            if self.retired:
                 return False
             self._borrowers += 1
             return True
@@ -117,13 +108,9 @@ class Generation:
     def _leave(self) -> None:
         with self._lock:
             self._borrowers -= 1
-            last = self._retired and not self._borrowers
+            last = self.retired and not self._borrowers
         if last:
             self.close()
-
-    @property
-    def retired(self) -> bool:
-        return self._retired
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -143,9 +130,9 @@ class Generation:
     def retire(self) -> None:
         """No new borrower from now on; closes at once when it has no borrower."""
         with self._lock:
-            if self._retired:
+            if self.retired:
                 return
-            self._retired = True
+            self.retired = True
             idle = not self._borrowers
         if idle:
             self.close()
@@ -165,52 +152,48 @@ class Generation:
 class Live:
     """The one reference that a swap replaces: the live generation, and behind it those that follow."""
 
-    def __init__(self, generation: Generation, on_close: Callable[[Encoder], None] = _nothing) -> None:
+    def __init__(self, generation: Generation, on_close: Callable[[Encoder], None] = lambda _: None) -> None:
         """on_close: told of each encoder of a generation that has closed."""
         generation.on_close = self._on_close = on_close
-        self._generations: tuple[Generation, ...] = (generation,)
+        # The live one and its followers: every commit is brought into their indexes.
+        self.generations: tuple[Generation, ...] = (generation,)
         self._changing = threading.Lock()
-        self.lost: Callable[[], str | None] = _never  # why another version may be live, elsewhere
+        self.lost: Callable[[], str | None] = lambda: None  # why another version may be live, elsewhere
 
     @property
     def generation(self) -> Generation:
         """The generation in service, for reading its name and numbers; to use it, borrow it."""
-        return self._generations[0]
-
-    @property
-    def generations(self) -> tuple[Generation, ...]:
-        """The live one and its followers: every commit is brought into their indexes."""
-        return self._generations
+        return self.generations[0]
 
     @property
     def followers(self) -> tuple[Generation, ...]:
-        return self._generations[1:]
+        return self.generations[1:]
 
     @property
     def encoding(self) -> set[str]:
         """The versions whose models are in memory, those that encode a pair's queries among them."""
         return {
-            encoder.manifest.version for generation in self._generations for encoder in generation.encoders
+            encoder.manifest.version for generation in self.generations for encoder in generation.encoders
         }
 
     def follow(self, generation: Generation) -> None:
         """From now on every write is brought into this generation, too."""
         generation.on_close = self._on_close
         with self._changing:
-            if generation not in self._generations:
-                self._generations = (*self._generations, generation)
+            if generation not in self.generations:
+                self.generations = (*self.generations, generation)
 
     def replace(self, generation: Generation) -> None:
         """The swap: `generation` is live, with its index; the one that was live follows it."""
         generation.fault = None
         with self._changing:
-            others = [other for other in self._generations if other is not generation]
-            self._generations = (generation, *others)
+            others = [other for other in self.generations if other is not generation]
+            self.generations = (generation, *others)
 
     def leave(self, generation: Generation) -> None:
         """A follower follows no longer; it closes when its last borrower leaves."""
         with self._changing:
-            self._generations = tuple(other for other in self._generations if other is not generation)
+            self.generations = tuple(other for other in self.generations if other is not generation)
         generation.retire()
 
     def leave_unless_live(self, generation: Generation) -> None:
@@ -258,7 +241,7 @@ class Live:
         return generation
 
     def _enter_version(self, version: str) -> Generation:
-        generations = self._generations
+        generations = self.generations
         # Of two of one version, as when it is made anew while the one before still lingers, the whole one.
         for generation in sorted(generations, key=lambda generation: not generation.is_complete):
             if generation.version == version and generation._enter():  # noqa: SLF001
@@ -273,7 +256,7 @@ class Live:
         """For a write: the generation in service and its followers, all kept open until the block ends."""
         with self.borrow() as live, ExitStack() as leaving:
             borrowed = [live]
-            for other in self._generations:
+            for other in self.generations:
                 if other is not live and other._enter():  # noqa: SLF001
                     leaving.callback(other._leave)  # noqa: SLF001
                     borrowed.append(other)
@@ -281,7 +264,7 @@ class Live:
 
     def close(self) -> None:
         """Close every generation: the service has stopped."""
-        for generation in self._generations:
+        for generation in self.generations:
             generation.close()
 
 

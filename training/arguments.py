@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from models.words.commands import positive
 from training.errors import TrainingError
 
 DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")  # torch knows others, as meta, that cannot train
@@ -30,6 +31,39 @@ def device(text: str) -> str:
 
 def seed(text: str) -> int:
     return _whole(text, 0, SEEDS)
+
+
+def add_run(command: argparse.ArgumentParser) -> None:
+    """Arguments of every training."""
+    command.add_argument(
+        "--steps", type=positive, metavar="N", help="how many (default: each text is seen once)"
+    )
+    command.add_argument("--seed", type=seed, metavar="N", help="instead of the recipe's")
+    command.add_argument(
+        "--precision",
+        choices=("auto", "bf16", "fp32"),
+        default="auto",
+        help="bf16 computes in bfloat16 by autocast; auto takes it where the processor is fast at it",
+    )
+    command.add_argument(
+        "--threads", type=positive, metavar="N", help="of torch on the CPU (default: its own choice)"
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change the recipe, as --set dropout=0.05 or --set optim.lr=1e-5; the value is TOML",
+    )
+    add_data(command)
+
+
+def add_data(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--data",
+        metavar="DIR",
+        help="evaluation sets: DIR/stsb/dev.tsv.gz … (SIMILE_EVAL_DATA, else ../shared/data)",
+    )
 
 
 def changes(given: Sequence[str]) -> dict[str, Any]:
@@ -70,13 +104,9 @@ def expanded(name: str) -> Path:
         raise TrainingError(f"There is no home folder for {Path(name).parts[0]!r} in {name}.") from None
 
 
-def whole_range(least: int, below: float = math.inf) -> str:
-    """The words for a range of whole numbers, for messages."""
-    return f"from {least} on" if below == math.inf else f"from {least} to {int(below) - 1}"
-
-
 def _whole(text: str, least: int, below: float = math.inf) -> int:
     number = int(text) if text.isascii() and text.isdigit() else -1
     if not least <= number < below:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {whole_range(least, below)}")
+        words = f"from {least} on" if below == math.inf else f"from {least} to {int(below) - 1}"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {words}")
     return number

@@ -44,8 +44,8 @@ class Halving:
     def __init__(self) -> None:
         self._said = False
 
-    def run(self, compute: Callable[[slice], Vectors], rows: int, length: int) -> Vectors:
-        """`compute` of all rows, (rows, dimension).
+    def run(self, compute: Callable[[slice], Vectors], rows: int, length: int, start: int = 0) -> Vectors:
+        """`compute` of `rows` from `start` on, (rows, dimension).
 
         compute: vectors of the rows in a slice; what it raises else is passed on.
 
@@ -53,27 +53,17 @@ class Halving:
             DeviceMemory: a single row does not fit.
 
         """
-        return self._part(compute, 0, rows, length)
-
-    def _part(self, compute: Callable[[slice], Vectors], start: int, stop: int, length: int) -> Vectors:
         failure = None
         try:
-            return compute(slice(start, stop))
+            return compute(slice(start, start + rows))
         except Exception as error:
             if not is_exhaustion(error):
                 raise
             failure = error
         # Outside of the handler: the exception's frames hold what the batch had allocated.
-        rows = stop - start
         if rows == 1:
             raise DeviceMemory(length) from failure
-        self._say(rows, length)
         del failure
-        middle = start + rows // 2
-        halves = [self._part(compute, start, middle, length), self._part(compute, middle, stop, length)]
-        return np.concatenate(halves)
-
-    def _say(self, rows: int, length: int) -> None:
         if not self._said:
             self._said = True
             log.warning(
@@ -82,3 +72,6 @@ class Halving:
                 rows,
                 length,
             )
+        half = rows // 2
+        first = self.run(compute, half, length, start)
+        return np.concatenate([first, self.run(compute, rows - half, length, start + half)])

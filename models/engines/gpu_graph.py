@@ -29,11 +29,9 @@ from models.graph.bert import HIDDEN, POOLED_FROM
 from models.graph.file import LARGEST
 from models.graph.head import MIXED, POOLED, SCOPE, SENTENCE, beside_last
 from models.graph.kin import KIN
-from models.graph.nodes import Nodes
+from models.graph.nodes import CONTRIB, Nodes
 from models.graph.packing import packs
 from models.graph.positions import DISTANCES, counted, distances, plain
-
-DOMAIN = "com.microsoft"  # ONNX Runtime's own operators
 
 
 def prepared(file: Path, precision: Precision) -> bytes:
@@ -70,7 +68,7 @@ def joined(model: onnx.ModelProto, backbone: Backbone) -> onnx.ModelProto:
     written = {tensor.name for tensor in found.initializer}
     found.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in wanted - written)
     found.output.extend(output for output in model.graph.output if output.name in {SENTENCE, POOLED})
-    opsets = [*model.opset_import, helper.make_opsetid(DOMAIN, 1)]
+    opsets = [*model.opset_import, helper.make_opsetid(CONTRIB, 1)]
     return helper.make_model(found, opset_imports=opsets, ir_version=model.ir_version)
 
 
@@ -109,7 +107,7 @@ class _Writer:
         x = n(
             "EmbedLayerNormalization",
             *(ids, types, *tables, *normalisation, mask),
-            domain=DOMAIN,
+            domain=CONTRIB,
             epsilon=self._backbone.epsilon,
         )
         lengths = "bert.lengths"
@@ -137,7 +135,7 @@ class _Writer:
     def _layer(self, x: str, lengths: str, at: str, out: str) -> str:
         n, heads = self._nodes, self._backbone.heads
         weight, bias = self._joined(f"{at}.attention.self")
-        mixed = n("Attention", x, weight, bias, lengths, *self._apart, domain=DOMAIN, num_heads=heads)
+        mixed = n("Attention", x, weight, bias, lengths, *self._apart, domain=CONTRIB, num_heads=heads)
         x = self._add_and_normalise(mixed, x, f"{at}.attention.output")
         inner = n("MatMul", x, self._weight(f"{at}.intermediate.dense"))
         inner = self._activate(inner, self._bias(f"{at}.intermediate.dense"))
@@ -147,7 +145,7 @@ class _Writer:
         if self._backbone.activation == "relu":
             return self._nodes("Relu", self._nodes("Add", x, bias))
         kernel = "BiasGelu" if self._backbone.activation == "gelu" else "FastGelu"  # the latter by tanh
-        return self._nodes(kernel, x, bias, domain=DOMAIN)
+        return self._nodes(kernel, x, bias, domain=CONTRIB)
 
     def _add_and_normalise(self, x: str, before: str, at: str, out: str = "") -> str:
         n = self._nodes
@@ -159,7 +157,7 @@ class _Writer:
             *self._both(f"{at}.LayerNorm"),
             self._bias(f"{at}.dense"),
             out=out,
-            domain=DOMAIN,
+            domain=CONTRIB,
             epsilon=self._backbone.epsilon,
         )
 
@@ -184,5 +182,4 @@ class _Writer:
 
     def _array(self, name: str) -> NDArray[np.float32]:
         """A tensor of the published graph; a weight is (in, out)."""
-        found: NDArray[np.float32] = numpy_helper.to_array(self._tensors[name])
-        return found
+        return numpy_helper.to_array(self._tensors[name])

@@ -9,7 +9,7 @@ Each is replaced as a whole. A reader that finds none, or none that it understan
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,11 @@ _PARTS = ("last_run", "running")
 LATE = timedelta(minutes=5)  # a run that is due begins at once, where its schedule lives
 SILENT = timedelta(hours=1)  # progress that is older was left behind by a run that was killed
 _START = " Start it with `python -m training schedule --config retrain.toml`."
+
+
+def now() -> str:
+    """The time as these files have it: ISO 8601, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def outcome_of(status: int) -> str:

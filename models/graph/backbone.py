@@ -24,7 +24,7 @@ Tensors = dict[str, NDArray[np.float32]]
 
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-_SIZES = {
+SIZES = {
     "layers": "num_hidden_layers",
     "width": "hidden_size",
     "heads": "num_attention_heads",
@@ -68,7 +68,7 @@ class Backbone:
         position_type = config.get("position_embedding_type", "absolute")
         if position_type != "absolute" or config.get("is_decoder"):
             raise Unsupported(f"Only encoders with absolute positions are published here. {OTHERS}")
-        sizes = {field: size_of(config, name) for field, name in _SIZES.items()}
+        sizes = {field: size_of(config, name) for field, name in SIZES.items()}
         if sizes["width"] % sizes["heads"]:
             raise Unsupported(f"{sizes['width']} dimensions cannot be shared among {sizes['heads']} heads.")
         epsilon = float(config.get("layer_norm_eps", 1e-12))
@@ -119,7 +119,7 @@ class Backbone:
 
 def size_of(config: Mapping[str, Any], name: str) -> int:
     size = config.get(name)
-    if not isinstance(size, int) or size < (name != _SIZES["types"]):
+    if not isinstance(size, int) or size < (name != SIZES["types"]):
         raise Unsupported(f"config.json does not give {name}, or not as a number above 0.")
     return size
 
@@ -138,7 +138,7 @@ class Shaped(Protocol):
 def read_backbone(files: Sequence[Path], backbone: Shaped, tokens: str = "last") -> Tensors:
     """The tensors that the graph uses, and no other. Raise Unsupported when one is missing or misshapen."""
     read = map_safetensors if sum(file.stat().st_size for file in files) > LARGEST else read_safetensors
-    stored = {_modern(name): tensor for file in files for name, tensor in read(file).items()}
+    stored = {modern_name(name): tensor for file in files for name, tensor in read(file).items()}
     words = next(name for name, _ in backbone.shapes(tokens))
     prefix = next((p for p in _PREFIXES if p + words in stored), "")
     for own, berts in _RENAMED:
@@ -200,6 +200,6 @@ def _as_float32(entry: Mapping[str, Any]) -> NDArray[np.float32]:
     return stored.astype(np.float32, copy=False)
 
 
-def _modern(name: str) -> str:
+def modern_name(name: str) -> str:
     """Checkpoints converted from TensorFlow call a normalisation's weight and bias gamma and beta."""
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

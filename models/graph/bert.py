@@ -83,12 +83,8 @@ def empty_graph(name: str, inputs: Sequence[str], width: int) -> onnx.GraphProto
     return graph
 
 
-class Writer(Steps):
+class Writer(Steps[Backbone]):
     """Each linear layer as it is in the checkpoint; a subclass may write it another way (int8.py)."""
-
-    def __init__(self, backbone: Backbone, tensors: Tensors, nodes: Nodes) -> None:
-        super().__init__(backbone, tensors, nodes)
-        self._backbone = backbone
 
     def layers(self, tokens: str) -> None:
         """`last_hidden_state`, and the mean of two layers' outputs where `tokens` asks for it."""

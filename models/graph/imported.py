@@ -46,7 +46,7 @@ def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
     for output in graph.output:
         if output.type.tensor_type.elem_type != TensorProto.FLOAT:
             raise Unsupported(f"The ONNX output {output.name} is not float32; publish the float32 export.")
-    tokens = next((output for output in graph.output if _rank(output) == 3), None)
+    tokens = next((output for output in graph.output if len(output.type.tensor_type.shape.dim) == 3), None)
     if {SENTENCE, POOLED} <= outputs.keys():
         return _last(outputs[SENTENCE], width)
     nodes = Nodes(graph, SCOPE, _opset(model))
@@ -88,10 +88,6 @@ def _check_inputs(graph: onnx.GraphProto) -> None:
 
 def _opset(model: onnx.ModelProto) -> int:
     return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
-
-
-def _rank(value: onnx.ValueInfoProto) -> int:
-    return len(value.type.tensor_type.shape.dim)
 
 
 def _last(value: onnx.ValueInfoProto, otherwise: int) -> int:

@@ -43,8 +43,7 @@ def _attend(qkv: Array, backbone: ModernBackbone, kind: str) -> Array:
         weights_HS = np.exp(scores_HS - scores_HS.max(1, keepdims=True))
         weights_HS /= weights_HS.sum(1, keepdims=True)
         mixed.append(np.einsum("hs,shd->hd", weights_HS, v_THd[seen]).reshape(-1))
-    mixed_TD: Array = np.stack(mixed)
-    return mixed_TD
+    return np.stack(mixed)
 
 
 def _turned(x_THd: Array, theta: float) -> Array:
@@ -52,5 +51,4 @@ def _turned(x_THd: Array, theta: float) -> Array:
     turns_T1f = np.arange(len(x_THd))[:, None, None] * theta ** (-np.arange(0, size, 2) / size)
     pairs_THf = x_THd[..., : size // 2] + 1j * x_THd[..., size // 2 :]
     turned_THf = pairs_THf * np.exp(1j * turns_T1f)
-    turned: Array = np.concatenate([turned_THf.real, turned_THf.imag], axis=-1).astype(np.float32)
-    return turned
+    return np.concatenate([turned_THf.real, turned_THf.imag], axis=-1).astype(np.float32)

@@ -21,7 +21,7 @@ from onnx import TensorProto
 
 from models.errors import Unsupported
 from models.graph.aside import Aside
-from models.graph.backbone import ACTIVATIONS, OTHERS, Tensors, size_of
+from models.graph.backbone import ACTIVATIONS, OTHERS, SIZES, Tensors, size_of
 from models.graph.bert import HIDDEN, INPUTS, empty_graph
 from models.graph.nodes import Nodes
 from models.graph.packing import Packing
@@ -32,14 +32,6 @@ FAMILY = "modernbert"
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 _THETA = {GLOBAL: 160_000.0, LOCAL: 10_000.0}  # where config.json says none
 _OLD_THETA = {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"}
-_SIZES = {
-    "layers": "num_hidden_layers",
-    "width": "hidden_size",
-    "heads": "num_attention_heads",
-    "inner": "intermediate_size",
-    "vocabulary": "vocab_size",
-    "positions": "max_position_embeddings",
-}
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,7 @@ class ModernBackbone:
         activation = config.get("hidden_activation", "gelu")
         if activation not in ACTIVATIONS:
             raise Unsupported(f"The activation {activation!r} is not known here. {OTHERS}")
-        sizes = {field: size_of(config, name) for field, name in _SIZES.items()}
+        sizes = {field: size_of(config, name) for field, name in SIZES.items() if field != "types"}
         if sizes["width"] % (2 * sizes["heads"]):
             raise Unsupported(f"{sizes['width']} dimensions cannot be shared among {sizes['heads']} heads.")
         every = config.get("global_attn_every_n_layers") or 3
@@ -137,14 +129,13 @@ def modernbert_graph(
     return graph
 
 
-class _Writer(Steps):
+class _Writer(Steps[ModernBackbone]):
     def __init__(self, backbone: ModernBackbone, tensors: Tensors, nodes: Nodes, longest: int) -> None:
         super().__init__(backbone, tensors, nodes)
-        self._modern = backbone
         self._longest = longest
 
     def layers(self) -> None:
-        n, modern = self._nodes, self._modern
+        n, modern = self._nodes, self._backbone
         mask = self._mask()
         masks = {GLOBAL: mask, LOCAL: n("Add", mask, self._far())}
         packing = Packing(n, modern.heads, modern.width // modern.heads)
@@ -164,7 +155,7 @@ class _Writer(Steps):
         n = self._nodes
         places = plain(n)
         apart = n("Abs", n("Sub", n("Unsqueeze", places, n.ints(0)), n("Unsqueeze", places, n.ints(1))))
-        far = n("Greater", apart, n.tensor(self._modern.window, np.int64))
+        far = n("Greater", apart, n.tensor(self._backbone.window, np.int64))
         return n("Mul", n("Cast", far, to=TensorProto.FLOAT), n.tensor(MASKED))
 
     def _turns(self, kind: str, columns: str) -> tuple[str, str]:
@@ -172,12 +163,12 @@ class _Writer(Steps):
         n = self._nodes
         cosine, sine = (
             n("Unsqueeze", n("Gather", n.tensor(table), columns), n.ints(1))
-            for table in self._modern.rotations(kind, self._longest)
+            for table in self._backbone.rotations(kind, self._longest)
         )
         return cosine, sine
 
     def _turned_attention(self, x: str, mask: str, turns: tuple[str, str], packing: Packing, at: str) -> str:
-        n, modern = self._nodes, self._modern
+        n, modern = self._nodes, self._backbone
         query, key, value = self._parts(x, f"{at}.Wqkv", ("query", "key", "value"))
         query, key, value = map(packing.split, (self._turned(query, turns), self._turned(key, turns), value))
         scores = n("MatMul", query, n("Transpose", key, perm=(0, 1, 3, 2)))
@@ -189,8 +180,8 @@ class _Writer(Steps):
 
         A pair is a number of the first half of its piece with the one of the same place in the second.
         """
-        n, heads = self._nodes, self._modern.heads
-        size = self._modern.width // heads
+        n, heads = self._nodes, self._backbone.heads
+        size = self._backbone.width // heads
         cosine, sine = turns
         pieces = n("Reshape", x, n.ints(-1, heads, size))
         first, second = (

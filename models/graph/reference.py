@@ -42,8 +42,7 @@ def pooled(hidden: Sequence[Array], head: Head, rows: Rows) -> Array:
     )
     for layer in head.layers:
         vectors = _behind(vectors, layer)
-    unit: Array = _unit(vectors).astype(np.float32)
-    return unit
+    return _unit(vectors).astype(np.float32)
 
 
 def _behind(x: Array, layer: Layer) -> Array:
@@ -147,8 +146,7 @@ def _distances(tensors: Tensors, backbone: Backbone, length: int) -> Array:
                 share = math.log(far / exact) / math.log(128 / exact)
                 far = min(exact + int(share * (half - exact) + 1e-6), half - 1)
             bucket_TT[query, key] = far + (half if key > query else 0)
-    bias: Array = tensors["encoder.relative_attention_bias.weight"][bucket_TT].transpose(2, 0, 1)
-    return bias
+    return tensors["encoder.relative_attention_bias.weight"][bucket_TT].transpose(2, 0, 1)
 
 
 def _attend(q_TD: Array, k_TD: Array, v_TD: Array, heads: int, bias: Callable[[int], Any]) -> Array:
@@ -162,8 +160,7 @@ def _attend(q_TD: Array, k_TD: Array, v_TD: Array, heads: int, bias: Callable[[i
 
 
 def linear(x: Array, tensors: Tensors, at: str) -> Array:
-    product: Array = x @ tensors[f"{at}.weight"].T + tensors.get(f"{at}.bias", 0)
-    return product
+    return x @ tensors[f"{at}.weight"].T + tensors.get(f"{at}.bias", 0)
 
 
 def norm(x: Array, epsilon: float, tensors: Tensors, at: str) -> Array:

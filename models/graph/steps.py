@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from onnx import TensorProto
 
@@ -23,9 +23,12 @@ class Functions(Protocol):
     def epsilon(self) -> float: ...
 
 
-class Steps:
-    def __init__(self, functions: Functions, tensors: Tensors, nodes: Nodes) -> None:
-        self._functions = functions
+Kind = TypeVar("Kind", bound=Functions)
+
+
+class Steps(Generic[Kind]):
+    def __init__(self, backbone: Kind, tensors: Tensors, nodes: Nodes) -> None:
+        self._backbone = backbone
         self._tensors = tensors
         self._nodes = nodes
 
@@ -38,9 +41,9 @@ class Steps:
 
     def _activate(self, x: str) -> str:
         n = self._nodes
-        if self._functions.activation == "relu":
+        if self._backbone.activation == "relu":
             return n("Relu", x)
-        if self._functions.activation == "gelu":
+        if self._backbone.activation == "gelu":
             gate = n("Add", n("Erf", n("Div", x, n.tensor(math.sqrt(2)))), n.tensor(1.0))
             return n("Mul", n("Mul", x, gate), n.tensor(0.5))
         cubed = n("Mul", n("Pow", x, n.tensor(3.0)), n.tensor(0.044715))
@@ -58,7 +61,7 @@ class Steps:
         scale, bias = self._tensors[f"{at}.weight"], self._tensors.get(f"{at}.bias")
         both = [n.tensor(scale, name=f"{at}.weight")]
         both.append(n.tensor(0 * scale if bias is None else bias, name=f"{at}.bias"))
-        return n("LayerNormalization", x, *both, axis=-1, epsilon=self._functions.epsilon)
+        return n("LayerNormalization", x, *both, axis=-1, epsilon=self._backbone.epsilon)
 
     def _weight(self, at: str) -> str:
         return self._nodes.tensor(self._tensors[f"{at}.weight"], name=f"{at}.weight")

@@ -9,26 +9,21 @@ The service imports nothing of this: it publishes what needs no torch, and names
 
 from __future__ import annotations
 
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from models.errors import Unsupported
 from models.graph.families import knows
 from models.manifest import FILE_NAME as MANIFEST
-from models.publishing.publish import Opened, Prepared, prepare
+from models.publishing.publish import Prepared, prepare
 from models.sources.folder import Asked, Source, read_source
 from models.words.progress import Say
 
 _INSTALL = "`make setup` installs it, or in Simile's folder: pip install -c constraints.txt '.[train]'"
 
 
-def opener(asked: Asked) -> Opened:
+def open_asked(asked: Asked, folder: Path, say: Say) -> Prepared:
     """Read a folder as `asked`, and prepare its graph with torch where that is needed."""
-    return partial(_open, asked)
-
-
-def _open(asked: Asked, folder: Path, say: Say) -> Prepared:
     if find_spec("torch") is None or find_spec("transformers") is None:
         source = read_source(folder, asked)
         if _needs_torch(source) and source.onnx is None:

@@ -69,7 +69,6 @@ def publish(
     folder: Path,
     *,
     origin: str = "",
-    parent: str | None = None,
     lineage: Mapping[str, Any] | None = None,
     known: Vectors | None = None,
     opened: Opened | None = None,
@@ -87,9 +86,7 @@ def publish(
     for link in prepared.source.skipped:
         say(f"skipping {link}: a link that leads out of the folder")
     origin = origin or _origin_of(folder)
-    return publish_prepared(
-        store, prepared, origin=origin, parent=parent, lineage=lineage or {}, known=known, say=say
-    )
+    return publish_prepared(store, prepared, origin=origin, lineage=lineage or {}, known=known, say=say)
 
 
 @contextlib.contextmanager

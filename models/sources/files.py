@@ -51,14 +51,12 @@ def weight_files(backbone: Path) -> tuple[Path, ...]:
 def skipped_links(folder: Path) -> tuple[Path, ...]:
     """The links that lead out of the folder. Raise Unsupported for one that the model may need."""
     found = outside(folder)
-    needed = [link for link in found if link.is_dir() or _is_needed(link)]
+    needed = [
+        link for link in found if link.is_dir() or (link.name not in _OPTIONAL and link.suffix in _NEEDED)
+    ]
     if needed:
         raise Unsupported(
             f"{needed[0]} is a link that leads out of {folder}, and is not followed. Copy the folder "
             f"with what its links name: cp -rL {folder} COPY."
         )
     return found
-
-
-def _is_needed(link: Path) -> bool:
-    return link.name not in _OPTIONAL and link.suffix in _NEEDED

@@ -48,7 +48,24 @@ class Cuts:
     @classmethod
     def of(cls, tokenizer: Mapping[str, Any]) -> Cuts:
         """tokenizer: the content of tokenizer.json."""
-        return _cuts(tokenizer)
+        kinds = [(tokenizer.get(part) or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
+        if kinds != ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:
+            return cls()
+        added = tokenizer.get("added_tokens") or []
+        taken = {character for token in added for character in token["content"]}
+        # An added token that must stand alone looks at its neighbours; an ideograph counts as a letter there.
+        alone = any(token.get("single_word") for token in added)
+        inner = taken if alone else {character for token in added for character in token["content"][1:]}
+        usable = "".join(re.escape(c) for c in WHITESPACE + PUNCTUATION if c not in inner)
+        plain = all(character.isascii() for character in taken)
+        if tokenizer["normalizer"].get("handle_chinese_chars") and plain and not alone:
+            usable += _IDEOGRAPHS
+        longest = int(tokenizer["model"].get("max_input_chars_per_word", 100))
+        # Runs are shortened only where no added token can begin, end or lie inside one.
+        apart = all(
+            re.fullmatch(r"\[\S*\]", token["content"]) and len(token["content"]) <= longest for token in added
+        )
+        return cls(re.compile(f"[{usable}]"), _long_run(longest + 1) if apart and not alone else None)
 
     def split(self, text: str, size: int, left: bool) -> tuple[str, str]:
         """A piece from the start (left: from the end) of `text`, and what remains.
@@ -90,27 +107,6 @@ class Cuts:
 
     def _shorten(self, piece: str) -> str:
         return piece if self._long_run is None else self._long_run.sub(r"\1\2", piece)
-
-
-def _cuts(tokenizer: Mapping[str, Any]) -> Cuts:
-    kinds = [(tokenizer.get(part) or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
-    if kinds != ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:
-        return Cuts()
-    added = tokenizer.get("added_tokens") or []
-    taken = {character for token in added for character in token["content"]}
-    # An added token that must stand alone looks at its neighbours, and an ideograph counts as a letter there.
-    alone = any(token.get("single_word") for token in added)
-    inner = taken if alone else {character for token in added for character in token["content"][1:]}
-    usable = "".join(re.escape(c) for c in WHITESPACE + PUNCTUATION if c not in inner)
-    plain = all(character.isascii() for character in taken)
-    if tokenizer["normalizer"].get("handle_chinese_chars") and plain and not alone:
-        usable += _IDEOGRAPHS
-    longest = int(tokenizer["model"].get("max_input_chars_per_word", 100))
-    # Runs are shortened only where no added token can begin, end or lie inside one.
-    apart = all(
-        re.fullmatch(r"\[\S*\]", token["content"]) and len(token["content"]) <= longest for token in added
-    )
-    return Cuts(re.compile(f"[{usable}]"), _long_run(longest + 1) if apart and not alone else None)
 
 
 def _long_run(kept: int) -> re.Pattern[str]:

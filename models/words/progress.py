@@ -34,6 +34,11 @@ def to_stderr(said: str) -> None:
     sys.stderr.flush()
 
 
+def step_to_stderr(step: str) -> None:
+    """Print a long step, as it begins."""
+    to_stderr(f"{step} …")
+
+
 class Progress:
     """`what` is counted; `total` units of work, 0 where that is not known. step: the words in front.
 

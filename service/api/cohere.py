@@ -29,7 +29,6 @@ from service.api.inference import (
     in_base64,
     inference_headers,
     pinned,
-    runtime_of,
     shorten,
     texts_of,
 )
@@ -37,6 +36,7 @@ from service.api.json_schemas import MANY_TEXTS, TEXT
 from service.api.responses import json_response
 from service.errors import Validation
 from service.http.routing import Direct
+from service.runtime.runtime import runtime_of
 
 router = APIRouter(route_class=Direct, tags=["cohere"])
 

@@ -18,12 +18,11 @@ from starlette.responses import Response
 
 from service.api.body import known_parameters
 from service.api.contract import Role, describe, refusals
-from service.api.inference import runtime_of
 from service.api.responses import json_response
 from service.auth.audit import audit
 from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct
-from service.runtime.runtime import Runtime
+from service.runtime.runtime import Runtime, runtime_of
 from service.store.values import COLLECTION_NAME, DEFAULT_COLLECTION
 
 PARAMETER = "collection"

@@ -13,9 +13,9 @@ from models.manifest import is_version
 from service.api.body import parameters
 from service.api.collections import existing
 from service.api.contract import Role, describe
-from service.api.inference import runtime_of
 from service.errors import NotFound, Storage
 from service.http.routing import Direct
+from service.runtime.runtime import runtime_of
 
 router = APIRouter(route_class=Direct, tags=["documents"])
 

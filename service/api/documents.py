@@ -14,7 +14,7 @@ from starlette.responses import Response
 from service.api.body import Slices, known_parameters, parameters, parsed_body, validated
 from service.api.collections import collection_of, existing
 from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
-from service.api.inference import VERSION_HEADER, check_count, runtime_of
+from service.api.inference import VERSION_HEADER, check_count
 from service.api.json_schemas import (
     CONDITIONS,
     HOLDS,
@@ -33,6 +33,7 @@ from service.auth.audit import audit
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
 from service.http.body_budget import NDJSON
 from service.http.routing import Direct
+from service.runtime.runtime import runtime_of
 from service.settings import Settings
 from service.store.values import Document, Record
 
@@ -270,7 +271,7 @@ async def delete_document(request: Request) -> Response:
     runtime = runtime_of(request)
     known_parameters(request)
     collection = await existing(request, runtime)
-    deleted, sequence = await runtime.corpus.delete_one(request.path_params["id"], collection)
+    deleted, sequence = await runtime.corpus.store.delete_one(request.path_params["id"], collection)
     return json_response({"deleted": deleted, "sequence": sequence})
 
 

@@ -18,8 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from service.api.body import validated
-from service.api.json_schemas import MAX_ID_CHARACTERS, TEXT
-from service.api.search_params import MAX_K, MAX_OFFSET
+from service.api.json_schemas import MAX_ID_CHARACTERS, MAX_K, MAX_OFFSET, TEXT
 from service.corpus.recent_searches import RecentSearches, SearchShown
 from service.errors import Conflict, Empty, NotFound, Validation
 from service.settings import Settings

@@ -12,7 +12,7 @@ from service.api.body import parameters, read_body, validated
 from service.api.collections import existing
 from service.api.contract import Role, describe
 from service.api.event_in import EventIn, complete, event_of
-from service.api.inference import check_count, runtime_of
+from service.api.inference import check_count
 from service.api.json_schemas import Count
 from service.api.responses import json_response
 from service.api.selected import (
@@ -24,11 +24,13 @@ from service.api.selected import (
     key_name,
     own_only,
     selection_of,
+    shown_as,
     to_forget,
 )
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, ServiceError, Storage
 from service.http.routing import Direct
+from service.runtime.runtime import runtime_of
 from service.store.values import Event, EventLimits
 
 router = APIRouter(prefix="/events", route_class=Direct, tags=["events"])
@@ -139,20 +141,9 @@ async def list_events(request: Request) -> Response:
     most = runtime.settings.max_answer_bytes
     shown, more = await runtime.corpus.store.list_events(asked.after, asked.limit, selection, most)
     following = shown[-1][0] if more else None
+    moment = "%Y-%m-%dT%H:%M:%SZ"
     rows = [
-        {
-            "collection": event.collection,
-            "search_id": event.search_id,
-            "query": event.query,
-            "id": event.id,
-            "type": event.type,
-            "position": event.position,
-            "shown": event.shown,
-            "at": f"{datetime.fromtimestamp(event.at, UTC):%Y-%m-%dT%H:%M:%SZ}",
-            "event_id": event.event_id,
-            "key": event.key,
-            "sequence": number,
-        }
+        shown_as(EventOut, event, sequence=number, at=f"{datetime.fromtimestamp(event.at, UTC):{moment}}")
         for number, event in shown
     ]
     return json_response({"events": rows, "next": following})

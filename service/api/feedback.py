@@ -9,7 +9,7 @@ from starlette.responses import Response
 from service.api.body import parameters, read_body, validated
 from service.api.collections import existing
 from service.api.contract import Role, describe
-from service.api.inference import check_count, runtime_of
+from service.api.inference import check_count
 from service.api.json_schemas import MAX_ID_CHARACTERS, TEXT, Count
 from service.api.responses import json_response
 from service.api.selected import (
@@ -21,11 +21,13 @@ from service.api.selected import (
     key_name,
     own_only,
     selection_of,
+    shown_as,
     to_forget,
 )
 from service.auth.audit import audit
 from service.errors import Conflict, Empty, NotFound, ServiceError, Storage, Validation, release_frames
 from service.http.routing import Direct
+from service.runtime.runtime import runtime_of
 from service.store.values import MAX_QUERY_CHARACTERS, Judgement, Limits
 
 router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])
@@ -151,17 +153,7 @@ async def list_feedback(request: Request) -> Response:
     most = runtime.settings.max_answer_bytes
     shown, more = await runtime.corpus.store.judgements(asked.after, asked.limit, selection, most)
     following = shown[-1][0] if more else None
-    rows = [
-        {
-            "collection": given.collection,
-            "query": given.query,
-            "id": given.id,
-            "relevant": given.relevant,
-            "key": given.key,
-            "sequence": number,
-        }
-        for number, given in shown
-    ]
+    rows = [shown_as(JudgementOut, given, sequence=number) for number, given in shown]
     return json_response({"feedback": rows, "next": following})
 
 

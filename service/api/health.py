@@ -17,12 +17,6 @@ from service.runtime.runtime import Runtime
 router = APIRouter(route_class=Direct, tags=["operation"])
 
 
-def _runtime(request: Request) -> Runtime:
-    """The runtime, also while it is stopping."""
-    runtime: Runtime = request.app.state.runtime
-    return runtime
-
-
 class Health(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
     status: Literal["healthy"]
@@ -36,7 +30,7 @@ class Ready(BaseModel):
 @router.get("/health", **describe(None, None, Health))
 async def health(request: Request) -> Response:
     """200 when a real forward pass succeeded since the last failure and nothing hangs; within a second."""
-    runtime = _runtime(request)
+    runtime: Runtime = request.app.state.runtime
     illness = await runtime.health.ask()
     if illness is not None:
         raise Unhealthy(f"Unhealthy: {illness}", retry_after_seconds=5)
@@ -46,7 +40,7 @@ async def health(request: Request) -> Response:
 @router.get("/ready", **describe(None, None, Ready))
 async def ready(request: Request) -> Response:
     """200 while new work is taken and the index is whole, else 503 with the reason and the progress."""
-    runtime = _runtime(request)
+    runtime: Runtime = request.app.state.runtime
     reason = runtime.not_ready()
     if reason is not None:
         raise Unhealthy(reason, retry_after_seconds=1)
@@ -56,5 +50,5 @@ async def ready(request: Request) -> Response:
 @router.get("/metrics", **describe(None, also=["text/plain"]))
 async def metrics(request: Request) -> Response:
     """Prometheus text; docs/METRICS.md lists the series."""
-    text = await asyncio.to_thread(_runtime(request).scrape)  # holds up no request meanwhile
+    text = await asyncio.to_thread(request.app.state.runtime.scrape)  # holds up no request meanwhile
     return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})

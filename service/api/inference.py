@@ -14,7 +14,7 @@ from models.manifest import Manifest, is_version
 from models.words.nearest import did_you_mean
 from service.api.json_schemas import DIMENSIONS, INPUTS
 from service.batching.request import Answer
-from service.errors import Empty, NotFound, Unhealthy, Validation
+from service.errors import Empty, NotFound, Validation
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 
@@ -37,19 +37,6 @@ Direction = Annotated[
         {"type": "string", "pattern": "^([Rr][Ii][Gg][Hh][Tt]|[Ll][Ee][Ff][Tt])$", "default": "Right"}
     ),
 ]
-
-
-def runtime_of(request: Request) -> Runtime:
-    """The service, while it takes work.
-
-    Raises:
-        Unhealthy: it is stopping.
-
-    """
-    runtime: Runtime = request.app.state.runtime
-    if runtime.stopping:
-        raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
-    return runtime
 
 
 def rows_of(inputs: object, settings: Settings, name: str = "inputs") -> Rows:

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from models.encoder import Encoder
 from models.manifest import Mode
 from service.api.contract import Role, describe
-from service.api.inference import runtime_of
 from service.api.responses import json_response
 from service.http.routing import Direct
+from service.runtime.runtime import runtime_of
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 COSINE_DIGITS = 6  # a sum of float32 products is exact to little more

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 MAX_ID_CHARACTERS = 512
+MAX_K = 1000  # hits of a search
+MAX_OFFSET = 10_000
 MAX_PAGE = 1000
 Limit = Annotated[int, Field(ge=1, le=MAX_PAGE)]  # of a page
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple
@@ -13,16 +15,18 @@ from starlette.responses import Response
 from models.errors import Damaged, UnknownVersion, Unreadable
 from models.files.retrainings import schedule_state
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
+from models.seal import read_manifest
 from models.store import Kind, Store
+from service.api.body import parameters
 from service.api.contract import Role, describe
-from service.api.inference import runtime_of
 from service.api.responses import json_response
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
 from service.http.routing import Direct
 from service.lifecycle.states import as_state
-from service.runtime.runtime import Runtime
+from service.runtime.runtime import Runtime, runtime_of
 
+MOST_SECONDS = 86_400  # that a version is kept
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
 _IN_MEMORY = {"active", "building", "ready"}
 _PAGES = {
@@ -192,11 +196,10 @@ async def report_page(request: Request) -> Response:
 
 async def _of_report(request: Request, path: str) -> bytes:
     version = request.path_params["version"]
-    try:
+    with _refusing(version):
         folder = await asyncio.to_thread(runtime_of(request).store.folder, version)
+    try:
         return await asyncio.to_thread((folder / path).read_bytes)
-    except UnknownVersion as error:
-        raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.") from error
     except FileNotFoundError as error:
         raise NotFound(f"There is no {path} of {version}: it came here without a promotion gate.") from error
 
@@ -237,8 +240,48 @@ async def rollback(request: Request) -> Response:
 
 
 async def _want(runtime: Runtime, version: str, kind: Kind) -> None:
-    try:
+    with _refusing(version):
         await asyncio.to_thread(runtime.store.want, version, kind)
+    runtime.controller.poke()
+
+
+class KeepParameters(BaseModel):
+    seconds: int = Field(3600, ge=0, le=MOST_SECONDS, description="From now on; 0 lets it go")
+
+
+class Kept(BaseModel):
+    version: str
+    seconds: int
+    loaded: bool = Field(description="It can be asked now; else GET /models shows how far it is")
+
+
+@router.post(
+    "/models/{version}/keep",
+    status_code=202,
+    **describe(Role.ADMIN, None, Kept, query=KeepParameters, statuses=(200, 202), raises=_WANTS),
+)
+async def keep(request: Request) -> Response:
+    """Open a version to be asked by the header `x-model-version`: 200 when it can be, else 202.
+
+    What it has no vectors of is embedded in the background, as for a version that is to go live, and it takes
+    as much memory. One version is kept at a time: the last one that was asked for. It never goes live by
+    this, and what is wanted takes its place.
+    """
+    runtime, version = runtime_of(request), request.path_params["version"]
+    asked = parameters(request, KeepParameters)
+    with _refusing(version):
+        await asyncio.to_thread(lambda: read_manifest(runtime.store.folder(version)))
+    loaded = runtime.controller.keep(version, asked.seconds)
+    audit("keep", request.scope, version=version)
+    answer = {"version": version, "seconds": asked.seconds, "loaded": loaded}
+    return json_response(answer, status=200 if loaded else 202)
+
+
+@contextmanager
+def _refusing(version: str) -> Iterator[None]:
+    """Refuse what cannot be done with a version, or with the models folder."""
+    try:
+        yield
     except UnknownVersion as error:
         raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.") from error
     except Damaged as error:
@@ -246,5 +289,4 @@ async def _want(runtime: Runtime, version: str, kind: Kind) -> None:
     except Unreadable as error:
         raise Storage(f"{error} Repair it, then ask again.") from error
     except OSError as error:
-        raise Storage(f"The models folder cannot be written ({error}). Repair it, then ask again.") from error
-    runtime.controller.poke()
+        raise Storage(f"The models folder cannot be used ({error}). Repair it, then ask again.") from error

@@ -18,13 +18,13 @@ from service.api.inference import (
     inference_headers,
     pinned,
     rows_of,
-    runtime_of,
     shorten,
     with_prompt,
 )
 from service.api.responses import json_response
 from service.errors import Validation
 from service.http.routing import Direct
+from service.runtime.runtime import runtime_of
 
 router = APIRouter(route_class=Direct, tags=["openai"])
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from service.api.body import parameters, read_body
 from service.api.collections import existing
 from service.api.contract import EMBEDS, TIMED, Role, describe
-from service.api.inference import VERSION_HEADER, inference_headers, pinned, runtime_of
+from service.api.inference import VERSION_HEADER, inference_headers, pinned
 from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText
 from service.api.responses import JsonChunks
 from service.api.search_hits import MAX_FIELDS, shown_of
@@ -30,7 +30,7 @@ from service.corpus.search import Hit, Query, Search
 from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct
 from service.live import Generation
-from service.runtime.runtime import Runtime
+from service.runtime.runtime import Runtime, runtime_of
 from service.store.values import MAX_SHOWN, TooMuch
 
 router = APIRouter(route_class=Direct, tags=["search"])
@@ -127,8 +127,8 @@ async def search_one(request: Request) -> Response:
     split = asked.passages == "true"
     query = query_of(asked.q, asked.id)
     check_characters([query], runtime.settings.max_query_characters)
-    shown = shown_of(None if asked.fields is None else [field for field in asked.fields.split(",") if field])
     where = where_of(runtime, asked.filter)
+    shown = shown_of(None if asked.fields is None else [field for field in asked.fields.split(",") if field])
     collection = await existing(request, runtime)
     version = pinned(request, None, runtime)
 

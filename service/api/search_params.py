@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from models.manifest import Mode, SearchDefaults
 from models.search.fusion import weight_of
 from service.api.inference import VERSION_HEADER, check_count, prompt_of, texts_of, unit
+from service.api.json_schemas import MAX_K, MAX_OFFSET
 from service.api.search_hits import Shown
 from service.batching.request import Answer, Timing
 from service.corpus.search import Query, Search
@@ -20,8 +21,6 @@ from service.settings import Settings
 from service.store.filters.grammar import FilterError, parse_filter
 from service.store.filters.predicate import Predicate
 
-MAX_K = 1000
-MAX_OFFSET = 10_000
 TOGETHER = 100  # times as many characters as one query may have, for the queries of a request
 
 

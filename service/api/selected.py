@@ -44,6 +44,11 @@ class Forgotten(BaseModel):
     deleted: int
 
 
+def shown_as(model: type[BaseModel], row: object, **others: object) -> dict[str, object]:
+    """The fields of `model`, out of `others` or else of a stored row."""
+    return {name: others[name] if name in others else getattr(row, name) for name in model.model_fields}
+
+
 def key_name(request: Request) -> str:
     """The name of the key that a request carries."""
     account = request.scope.get("account")

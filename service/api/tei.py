@@ -20,7 +20,6 @@ from service.api.inference import (
     inference_headers,
     pinned,
     rows_of,
-    runtime_of,
     shorten,
     texts_of,
     with_prompt,
@@ -30,7 +29,7 @@ from service.api.responses import json_response
 from service.batching.request import Answer
 from service.errors import Empty, Validation
 from service.http.routing import Direct
-from service.runtime.runtime import Runtime
+from service.runtime.runtime import Runtime, runtime_of
 
 router = APIRouter(route_class=Direct, tags=["embedding"])
 

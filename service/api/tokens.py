@@ -19,17 +19,11 @@ from starlette.responses import Response
 from models.encoder import BadInput, Encoder, Piece
 from service.api.body import read_body
 from service.api.contract import VERSIONED, Role, describe
-from service.api.inference import (
-    VERSION_HEADER,
-    id_rows,
-    pinned,
-    prompt_of,
-    runtime_of,
-    texts_of,
-)
+from service.api.inference import VERSION_HEADER, id_rows, pinned, prompt_of, texts_of
 from service.api.json_schemas import IDS, TEXTS
 from service.errors import Conflict, NotFound, ServiceError, Tokenizer, Validation
 from service.http.routing import Direct
+from service.runtime.runtime import runtime_of
 from service.settings import Settings
 
 router = APIRouter(route_class=Direct, tags=["embedding"])

@@ -152,10 +152,6 @@ class Corpus:
         except Exception as error:  # noqa: BLE001  a bug of the model or of ours, and no matter of the write's
             log.warning("%s left a write to its builder: %s", follower.version, safe_message(error))
 
-    async def delete_one(self, id: str, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
-        """Delete a document by its id: 1, or 0 when it is not there; and the operation sequence."""
-        return await self.store.delete_one(id, collection)
-
     async def delete(self, where: Predicate | None, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
         """Delete what passes `where` now (None: all): how many were deleted, and the operation sequence.
 

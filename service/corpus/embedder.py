@@ -11,7 +11,7 @@ from models.search.content import Content
 from models.search.passages import Split, learned_tokens, passage_tokens, split
 from service import memory
 from service.batching.batcher import Batcher
-from service.batching.request import Answer, Lane
+from service.batching.request import Lane
 from service.batching.tokenizing import LONG_CHARACTERS
 from service.corpus.readability import Readability
 from service.live import Generation
@@ -57,7 +57,9 @@ class DocumentEncoder:
 
         """
         prompt = generation.manifest.document_prompt
-        heads = await self._forward(generation, [prompt + each.whole for each in contents], lane)
+        heads = await self._batcher.embed(
+            generation.encoder, [prompt + each.whole for each in contents], lane=lane
+        )
         found = [
             Embedding(vector, cut, tokens)
             for vector, cut, tokens in zip(heads.vectors, heads.truncated, heads.tokens, strict=True)
@@ -113,7 +115,7 @@ class DocumentEncoder:
             left.set()
         spans = [(at, span) for at, where in split_at.items() for span in where.others]
         parts = [prompt + split_at[at].lead + contents[at].text[slice(*span)] for at, span in spans]
-        answer = await self._forward(generation, parts, lane)
+        answer = await self._batcher.embed(generation.encoder, parts, lane=lane)
         others: dict[int, list[Passage]] = {at: [] for at in split_at}
         tokens = dict.fromkeys(split_at, 0)
         for (at, span), vector, count in zip(spans, answer.vectors, answer.tokens, strict=True):
@@ -127,6 +129,3 @@ class DocumentEncoder:
                 end=where.head.end,
                 others=tuple(others[at]),
             )
-
-    async def _forward(self, generation: Generation, texts: Sequence[str], lane: Lane) -> Answer:
-        return await self._batcher.embed(generation.encoder, texts, lane=lane)

@@ -20,15 +20,11 @@ def example_rows() -> list[dict[str, Any]]:
     return [row | {"metadata": row["metadata"] | {"example": True}} for row in rows]
 
 
-def read_examples() -> list[Document]:
-    return [Document(row["id"], row["text"], json_of(row["metadata"])) for row in example_rows()]
-
-
 async def load_examples(corpus: Corpus) -> str:
     """Store the corpus when this store was made for it and does not have it yet. Returns what was done."""
     if not await corpus.store.examples_wanted():
         return "not wanted"
-    examples = read_examples()
+    examples = [Document(row["id"], row["text"], json_of(row["metadata"])) for row in example_rows()]
     for start in range(0, len(examples), STEP_DOCUMENTS):
         await corpus.put(examples[start : start + STEP_DOCUMENTS])
     await corpus.store.examples_loaded()

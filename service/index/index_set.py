@@ -1,5 +1,7 @@
 """The indexes of one model version: one for each collection, all at the same moment of the store."""
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -10,10 +12,14 @@ from numpy.typing import NDArray
 from service.index.gpu import GpuThread
 from service.index.index import Index
 from service.index.ivf_snapshots import IvfSnapshots, Origin
-from service.index.moment import IndexMoment, moment_of
+from service.index.moment import IndexMoment
 from service.store.ids import RowNames
 from service.store.protocol import Snapshot
 from service.store.values import DEFAULT_COLLECTION
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
 
 Added: TypeAlias = tuple[RowNames, NDArray[np.float32]]
 Read: TypeAlias = Callable[[str], Iterable[Added]]
@@ -38,8 +44,11 @@ class Indexes:
         self._origin = origin
         self._gpu = gpu
         # Never changed, always replaced: a reader goes through the one that it took.
-        self._of: Mapping[str, Index] = {DEFAULT_COLLECTION: self._new(DEFAULT_COLLECTION)}
-        self._sequence = 0
+        self.collections: Mapping[str, Index] = {DEFAULT_COLLECTION: self._new(DEFAULT_COLLECTION)}
+        # The store's operation number that all of them have reached; one may be a step further. The view of a
+        # collection that nothing was done to since is older, and still of this moment. Whoever wants to know
+        # the moment of a view reads this first, and then the view: it is the later of the two.
+        self.sequence = 0
 
     def _new(self, collection: str) -> Index:
         return Index(self.dimension, self._ivf_snapshots(collection))
@@ -51,40 +60,27 @@ class Indexes:
 
     def of(self, collection: str) -> Index:
         """The index of a collection; of one that has no vector yet, an empty one."""
-        return self._of.get(collection) or Index(self.dimension)
-
-    @property
-    def sequence(self) -> int:
-        """The store's operation number that all of them have reached; one may be a step further.
-
-        The view of a collection that nothing was done to since is older, and still of this moment. Whoever
-        wants to know the moment of a view reads this first, and then the view: it is the later of the two.
-        """
-        return self._sequence
-
-    @property
-    def collections(self) -> Mapping[str, Index]:
-        return self._of
+        return self.collections.get(collection) or Index(self.dimension)
 
     @property
     def documents(self) -> int:
         """Living documents of all collections."""
-        return sum(index.documents for index in self._of.values())
+        return sum(index.documents for index in self.collections.values())
 
     @property
     def largest(self) -> Index:
         """The index with the most rows, which says how well the service searches."""
-        return max(self._of.values(), key=lambda index: index.rows)
+        return max(self.collections.values(), key=lambda index: index.rows)
 
     @property
     def rows(self) -> int:
         """Living rows: passages of all documents."""
-        return sum(index.rows for index in self._of.values())
+        return sum(index.rows for index in self.collections.values())
 
     @property
     def nbytes(self) -> int:
         """Memory of vectors and names, dead rows included, in bytes."""
-        return sum(index.nbytes for index in self._of.values())
+        return sum(index.nbytes for index in self.collections.values())
 
     def apply(self, added: Mapping[str, Added], removed: Mapping[str, list[int]], sequence: int) -> None:
         """Bring all to the moment `sequence`: those that something was done to, as `Index.apply` says.
@@ -94,19 +90,30 @@ class Indexes:
         An index left empty goes.
         """
         touched = {*added, *removed}
-        indexes = {**{name: self._new(name) for name in touched if name not in self._of}, **self._of}
+        new = {name: self._new(name) for name in touched if name not in self.collections}
+        indexes = {**new, **self.collections}
         for name in touched:
             indexes[name].apply(added.get(name), removed.get(name, ()), sequence)
         empty = [name for name in touched if not indexes[name].rows and name != DEFAULT_COLLECTION]
         gone = [indexes.pop(name) for name in empty]
-        self._of = indexes
-        self._sequence = max(sequence, self._sequence)
+        self.collections = indexes
+        self.sequence = max(sequence, self.sequence)
         for index in gone:
             index.close(wait=False)
 
     def moment(self, snapshot: Snapshot, collection: str) -> IndexMoment:
         """A collection's index at the moment of a snapshot, which may be brought to a later one for it."""
-        return moment_of(snapshot, self, collection)
+        # A commit and its step of the index are less than a millisecond apart: the two meet at once or soon.
+        for _ in range(ATTEMPTS):
+            reached = self.sequence
+            index = self.of(collection)
+            view = index.view
+            if snapshot.sequence() == max(reached, view.sequence):
+                return IndexMoment(index, view)
+            time.sleep(PAUSE_SECONDS)
+            snapshot.renew()
+        log.warning("A search found no moment at which index and store agree")
+        return IndexMoment(index, index.view)
 
     def load(self, collections: Iterable[str], read: Read, sequence: int) -> None:
         """All of them anew, at the moment `sequence`; the default collection is among them.
@@ -119,18 +126,18 @@ class Indexes:
             )
             for collection in collections
         }
-        before, self._of = self._of, loaded
-        self._sequence = sequence
+        before, self.collections = self.collections, loaded
+        self.sequence = sequence
         for index in before.values():
             index.close()
 
     def discard(self, revisions: Sequence[int]) -> None:
         """Take out every row of `revisions`, before anything is searched."""
         if revisions:
-            for index in self._of.values():
+            for index in self.collections.values():
                 index.apply(remove=revisions)
 
     def close(self) -> None:
         """Stop merging. What is stored can still be searched."""
-        for index in self._of.values():
+        for index in self.collections.values():
             index.close()

@@ -8,9 +8,7 @@ A filter that many documents pass is tried on the nearest of all, which takes a 
                                               where these are too few: the same
 """
 
-import logging
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,29 +18,12 @@ from numpy.typing import NDArray
 
 from service.index.index import Index
 from service.index.view import TIES, Hits, View
-from service.store.ids import Revisions, RowNames, revisions_of
-from service.store.protocol import Passing, Snapshot
+from service.store.ids import Revisions, revisions_of
 
-log = logging.getLogger(__name__)
-
-ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
 SMALL = 2000  # documents, of which a filter is applied to all
 SAMPLE = 64  # documents that are tried
 MORE = 3  # times as many as are needed, for what passes is not spread evenly around a query
 DEEPEST = 1000  # to try so many takes 5 ms
-
-
-class Moment(Protocol):
-    """The vectors of one generation in one collection, at the moment of a snapshot."""
-
-    @property
-    def is_split(self) -> bool:
-        """True when a document may have several rows."""
-
-    def search(
-        self, vectors: NDArray[np.float32], depth: int, allowed: Passing | None, *, heads_only: bool
-    ) -> Iterator[tuple[NDArray[np.float32], RowNames]]:
-        """For each vector the best documents: scores, best first, and their nearest rows."""
 
 
 class Filtered(Protocol):
@@ -54,14 +35,6 @@ class Filtered(Protocol):
     def among(self, revisions: Revisions) -> Revisions: ...
 
 
-class InMemory(Protocol):
-    """The indexes of a generation that follow the store's writes."""
-
-    @property
-    def sequence(self) -> int: ...
-    def of(self, collection: str) -> Index: ...
-
-
 @dataclass(frozen=True, slots=True)
 class IndexMoment:
     """An index, and what it was when a transaction began."""
@@ -71,11 +44,13 @@ class IndexMoment:
 
     @property
     def is_split(self) -> bool:
+        """True when a document may have several rows."""
         return self.view.rows > self.view.documents
 
     def search(
         self, vectors: NDArray[np.float32], depth: int, allowed: Filtered | None, *, heads_only: bool
     ) -> Iterator[Hits]:
+        """For each vector the best documents: scores, best first, and their nearest rows."""
         if allowed is None:
             return iter(self.index.search(vectors, depth, None, self.view, heads_only=heads_only))
         found: list[Hits | None] = [None] * len(vectors)
@@ -114,20 +89,3 @@ def _passing(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits 
         else:
             answers.append(None)
     return answers
-
-
-def moment_of(snapshot: Snapshot, indexes: InMemory, collection: str) -> IndexMoment:
-    """Bring a snapshot to the moment of a view of a collection's index, and return both.
-
-    A commit and its step of the index are less than a millisecond apart, so the two meet at once or soon.
-    """
-    for _ in range(ATTEMPTS):
-        reached = indexes.sequence
-        index = indexes.of(collection)
-        view = index.view
-        if snapshot.sequence() == max(reached, view.sequence):
-            return IndexMoment(index, view)
-        time.sleep(PAUSE_SECONDS)
-        snapshot.renew()
-    log.warning("A search found no moment at which index and store agree")
-    return IndexMoment(index, index.view)

@@ -1,11 +1,13 @@
 """Vectors that are searched in the store itself: nothing is held here, and nothing follows the writes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from service.index.moment import IndexMoment
 from service.index.recall import Measured
 from service.store.ids import RowNames
 from service.store.protocol import Passing, Snapshot
@@ -13,40 +15,26 @@ from service.store.protocol import Passing, Snapshot
 Size = Callable[[int], tuple[int, int]]  # documents and rows of a generation, as last counted
 
 
-class Searchable(Protocol):
-    """A snapshot that finds the nearest vectors."""
-
-    def nearest(
-        self,
-        generation: int,
-        vectors: NDArray[np.float32],
-        depth: int,
-        allowed: Passing | None,
-        collection: str,
-        *,
-        heads_only: bool,
-    ) -> list[tuple[NDArray[np.float32], RowNames]]:
-        """For each vector the best documents: scores, best first, and their nearest rows."""
-
-
+@dataclass(frozen=True, slots=True)
 class StoredMoment:
-    """The vectors of one generation in one collection, at the moment of a snapshot."""
+    """As IndexMoment, where the snapshot itself finds the nearest vectors."""
 
-    is_split = True  # as far as is known without asking
-
-    def __init__(self, snapshot: Searchable, generation: int, collection: str) -> None:
-        self._snapshot = snapshot
-        self._generation = generation
-        self._collection = collection
+    snapshot: Any
+    generation: int
+    collection: str
+    is_split: ClassVar = True  # as far as is known without asking
 
     def search(
         self, vectors: NDArray[np.float32], depth: int, allowed: Passing | None, *, heads_only: bool
     ) -> Iterator[tuple[NDArray[np.float32], RowNames]]:
         return iter(
-            self._snapshot.nearest(
-                self._generation, vectors, depth, allowed, self._collection, heads_only=heads_only
+            self.snapshot.nearest(
+                self.generation, vectors, depth, allowed, self.collection, heads_only=heads_only
             )
         )
+
+
+Moment: TypeAlias = IndexMoment | StoredMoment  # of a generation in a collection
 
 
 class StoredIndexes:
@@ -78,7 +66,7 @@ class StoredIndexes:
         return self
 
     def moment(self, snapshot: Snapshot, collection: str) -> StoredMoment:
-        return StoredMoment(cast("Searchable", snapshot), self._generation, collection)
+        return StoredMoment(snapshot, self._generation, collection)
 
     def apply(self, added: object, removed: object, sequence: int) -> None:
         """Nothing: a write is in the store."""

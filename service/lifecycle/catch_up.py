@@ -46,7 +46,7 @@ class CatchUp:
 
     async def _fill(self, follower: Generation) -> None:
         """Embed until the follower has everything, or follows no longer."""
-        builder, pause = Builder(self._corpus, follower, _tell_nobody), RETRY_SECONDS
+        builder, pause = Builder(self._corpus, follower, lambda *_: None), RETRY_SECONDS
         try:
             while follower in self._behind:
                 self._behind.discard(follower)
@@ -69,7 +69,3 @@ class CatchUp:
         finally:
             self._behind.discard(follower)
             del self._tasks[follower]
-
-
-def _tell_nobody(_done: int, _total: int) -> None:
-    """A gap behind a write is filled in a moment."""

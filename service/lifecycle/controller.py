@@ -21,7 +21,7 @@ from service.lifecycle.kept import Kept
 from service.lifecycle.model_loader import ModelLoader
 from service.lifecycle.states import as_state
 from service.lifecycle.swap import READY, RETRY_SECONDS, Swap
-from service.lifecycle.target import aim_at_form, next_target, was_refused
+from service.lifecycle.target import next_target, was_refused
 from service.live import Generation
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -165,8 +165,10 @@ class Controller:
             judged=facts.verdicts,
             refused=await asyncio.to_thread(was_refused, self._store, desired.version),
         )
-        if target is None and not self._form_failed:
-            target = aim_at_form(facts.live, self._corpus.live.generation.encoder.form, self._loader.form)
+        form = self._corpus.live.generation.encoder.form
+        if target is None and not self._form_failed and form != self._loader.form:
+            # The setting of the precision is the decision: it needs no wish in the models folder.
+            target = DesiredVersion(facts.live, "activate", "")
         kept = target is None
         if kept:
             target = self._kept.target(facts.live, self.published)
@@ -186,7 +188,8 @@ class Controller:
             Conflict: another version is on its way to live.
 
         """
-        self._kept.ask(version, seconds, self.swap)
+        swap = self.swap
+        self._kept.ask(version, seconds, None if swap is None or swap.kept else swap.version)
         self.poke()
         return any(other.version == version and other.is_complete for other in self._corpus.live.generations)
 

@@ -5,7 +5,6 @@ from collections.abc import Container
 
 from models.store import DesiredVersion
 from service.errors import Conflict
-from service.lifecycle.swap import Swap
 
 
 class Kept:
@@ -15,16 +14,16 @@ class Kept:
         self._version = ""
         self._until = 0.0  # time.monotonic()
 
-    def ask(self, version: str, seconds: float, swap: Swap | None) -> None:
-        """Keep `version` for so long from now on; 0 lets it go. swap: the one in hand.
+    def ask(self, version: str, seconds: float, on_its_way: str | None) -> None:
+        """Keep `version` for so long from now on; 0 lets it go. on_its_way: a version that goes to live.
 
         Raises:
             Conflict: another version is on its way to live.
 
         """
-        if swap is not None and not swap.kept and swap.version != version:
+        if on_its_way not in {None, version}:
             raise Conflict(
-                f"{swap.version} is on its way to live, and one version is built at a time. Ask again when "
+                f"{on_its_way} is on its way to live, and one version is built at a time. Ask again when "
                 "it is live: GET /models shows how far it is."
             )
         if seconds:

@@ -2,7 +2,6 @@
 
 from collections.abc import Container
 
-from models.engines.form import Form
 from models.errors import ModelError, Unreadable
 from models.seal import read_manifest
 from models.store import DesiredVersion, Store
@@ -35,14 +34,6 @@ def next_target(
     if desired.kind == "want" and (desired.version in judged or refused):
         return None
     return desired
-
-
-def aim_at_form(live: str, form: Form, wanted: Form) -> DesiredVersion | None:
-    """The version in service once more, when it is in another form than all are to be served in.
-
-    The setting of the precision is the decision: it needs no wish in the models folder.
-    """
-    return None if form == wanted else DesiredVersion(live, "activate", "")
 
 
 def was_refused(store: Store, version: str) -> bool:

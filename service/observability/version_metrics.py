@@ -35,41 +35,35 @@ class Inference:
 class VersionMetrics:
     """`keep` says which versions there are, `inference` where to count what one of them does."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, namespace: str) -> None:
+        ours: dict[str, Any] = {"registry": registry, "namespace": namespace}
+
         def counter(name: str, words: str, *labels: str) -> Counter:
-            return Counter(name, words, ["version", *labels], registry=registry)
+            return Counter(name, words, ["version", *labels], **ours)
 
         def histogram(name: str, words: str, buckets: Sequence[float] = SECONDS) -> Histogram:
-            return Histogram(name, words, ["version", "lane"], registry=registry, buckets=buckets)
+            return Histogram(name, words, ["version", "lane"], buckets=buckets, **ours)
 
         # Under the names that Inference has for them.
         self._by_version = {
-            "truncated": counter("simile_truncated_texts", "Texts cut at the model's maximum length"),
+            "truncated": counter("truncated_texts", "Texts cut at the model's maximum length"),
             "failures": counter(
-                "simile_inference_failures", "Forward passes that raised, or gave a vector that is not finite"
+                "inference_failures", "Forward passes that raised, or gave a vector that is not finite"
             ),
         }
         self._by_lane: dict[str, Counter | Histogram] = {
-            "tokens": counter("simile_tokens", "Tokens embedded, special tokens included", "lane"),
-            "padding_tokens": counter(
-                "simile_padding_tokens", "Padding computed beside the real tokens", "lane"
-            ),
-            "batch_texts": histogram("simile_batch_texts", "Texts of a batch", _TEXTS),
-            "batch_tokens": histogram("simile_batch_tokens", "Tokens of a batch, padding included", _TOKENS),
-            "tokenise_seconds": histogram(
-                "simile_tokenise_seconds", "Seconds that texts were tokenised together"
-            ),
+            "tokens": counter("tokens", "Tokens embedded, special tokens included", "lane"),
+            "padding_tokens": counter("padding_tokens", "Padding computed beside the real tokens", "lane"),
+            "batch_texts": histogram("batch_texts", "Texts of a batch", _TEXTS),
+            "batch_tokens": histogram("batch_tokens", "Tokens of a batch, padding included", _TOKENS),
+            "tokenise_seconds": histogram("tokenise_seconds", "Seconds that texts were tokenised together"),
             "queue_seconds": histogram(
-                "simile_queue_seconds", "Seconds from a text's arrival to the start of its batch"
+                "queue_seconds", "Seconds from a text's arrival to the start of its batch"
             ),
-            "inference_seconds": histogram("simile_inference_seconds", "Seconds of one forward pass"),
+            "inference_seconds": histogram("inference_seconds", "Seconds of one forward pass"),
         }
-        self.index_bytes = Gauge(
-            "simile_index_bytes",
-            "Memory of a version's vector index, dead rows included",
-            ["version"],
-            registry=registry,
-        )
+        words = "Memory of a version's vector index, dead rows included"
+        self.index_bytes = Gauge("index_bytes", words, ["version"], **ours)
         self._inference: dict[str, dict[str, Inference]] = {}
         self._changing = threading.Lock()
 

@@ -47,7 +47,7 @@ def show_machine(metrics: Metrics, folders: Mapping[str, Path]) -> None:
     for name, folder in folders.items():
         metrics.disk_free.labels(name).set_function(partial(_disk, folder, "free"))
         metrics.disk_total.labels(name).set_function(partial(_disk, folder, "total"))
-    metrics.memory_limit.set_function(_memory_limit)
+    metrics.memory_limit.set_function(lambda: memory.limit() or math.nan)
 
 
 def _disk(folder: Path, what: str) -> float:
@@ -55,11 +55,6 @@ def _disk(folder: Path, what: str) -> float:
         return float(getattr(shutil.disk_usage(folder), what))
     except OSError:  # the folder is away
         return math.nan
-
-
-def _memory_limit() -> float:
-    limit = memory.limit()
-    return math.nan if limit is None else limit
 
 
 class Shared(Protocol):

@@ -15,7 +15,7 @@ from service.corpus.corpus import Corpus
 from service.corpus.examples import load_examples
 from service.errors import ServiceError
 from service.lifecycle.builder import Builder
-from service.live import Generation, Live, Retired, apply
+from service.live import Generation, Retired, apply
 from service.observability import logs, outages
 from service.observability.metrics import Metrics
 from service.store.values import Changes
@@ -26,23 +26,18 @@ RETRY_SECONDS, MOST_SECONDS = 2, 60
 
 
 class IndexKeeper:
-    """Made on the event loop. `corpus` must be set before the first commit."""
+    """Made on the event loop, before the first commit."""
 
     def __init__(
-        self,
-        live: Live,
-        metrics: Metrics,
-        ready: threading.Event,
-        follow: Callable[[], None],
+        self, corpus: Corpus, metrics: Metrics, ready: threading.Event, follow: Callable[[], None]
     ) -> None:
         """ready: set once, when the start is complete.
 
         follow: called when versions that are wanted may be followed.
         """
-        self.corpus: Corpus
         self._ready = ready
         self.progress = "starting"
-        self._live = live
+        self._corpus, self._live = corpus, corpus.live
         self._metrics = metrics
         self._follow = follow
         self._loop = asyncio.get_running_loop()
@@ -84,10 +79,10 @@ class IndexKeeper:
         tears = self._tears
         if not generation.is_complete:
             if not generation.is_loaded:
-                await self.corpus.store.load(generation.number, generation.indexes)
+                await self._corpus.store.load(generation.number, generation.indexes)
                 generation.complete_through, generation.is_loaded = 0, True
             self._follow()
-            await Builder(self.corpus, generation, self._tell).embed()
+            await Builder(self._corpus, generation, self._tell).embed()
             generation.is_complete = True
             if self._tears != tears:  # the writer's thread may have said so in between: once more
                 generation.is_loaded = generation.is_complete = False
@@ -95,7 +90,7 @@ class IndexKeeper:
                 return
         if not self._ready.is_set() and self._live.generation.is_complete:
             self.progress = "loading the example documents"
-            await self.corpus.store.once("examples", partial(load_examples, self.corpus))
+            await self._corpus.store.once("examples", partial(load_examples, self._corpus))
             self._ready.set()
 
     def _tell(self, done: int, total: int) -> None:
@@ -118,7 +113,7 @@ class IndexKeeper:
     def _reload(self, generation: Generation) -> None:
         """Load the live index again, on the writer's thread; what this cannot mend is mended behind it."""
         try:
-            if self.corpus.store.reload(generation.number, generation.indexes):
+            if self._corpus.store.reload(generation.number, generation.indexes):
                 return
             log.error("The store has damaged vectors; their texts are embedded again")
         except Exception:  # the write is kept, but what the index lacks must not be searched around

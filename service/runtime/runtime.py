@@ -11,6 +11,8 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 
+from fastapi import Request
+
 from models import cpus
 from models.store import Store
 from service.batching.batcher import Batcher
@@ -20,7 +22,7 @@ from service.batching.single_text import threads_for_single_text
 from service.batching.workers import layout_for
 from service.corpus.corpus import Corpus
 from service.corpus.recent_searches import RecentSearches
-from service.errors import ServiceError, StartupError
+from service.errors import ServiceError, StartupError, Unhealthy
 from service.http.body_budget import MEGABYTE
 from service.index.gpu import GpuThread, open_gpu
 from service.index.ivf_snapshots import tidy
@@ -161,7 +163,6 @@ class Runtime:
         asyncio.get_running_loop().set_exception_handler(logs.on_loop)
         generation = self.live.generation
         self.batcher.start()
-        self._index = IndexKeeper(self.live, self.metrics, self.ready, self._follow)
         self.corpus = Corpus(
             self.live,
             self.batcher,
@@ -169,7 +170,7 @@ class Runtime:
             passages=self.settings.passages,
             max_collections=self.settings.max_collections,
         )
-        self._index.corpus = self.corpus
+        self._index = IndexKeeper(self.corpus, self.metrics, self.ready, self._follow)
         self._documents.start(self._index.on_commit, self.metrics.write_seconds.observe)
         self._catch_up = CatchUp(self.corpus)
         self.corpus.on_gap = self._catch_up.note
@@ -196,7 +197,8 @@ class Runtime:
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
-        self.live.lost = lambda: self._documents.lost or self.controller.following.behind
+        if not alone:
+            self.live.lost = lambda: self._documents.lost or self.controller.following.behind
         self._keep("Keeping in touch", self._keep_in_touch)
         await self._documents.joined()
         self._keep("Noting how far the store is", self._documents.keep_noting)
@@ -260,3 +262,16 @@ class Runtime:
             self._data_lock.release()
             self._data_lock = None
         self._is_open = False
+
+
+def runtime_of(request: Request) -> Runtime:
+    """The service, while it takes work.
+
+    Raises:
+        Unhealthy: it is stopping.
+
+    """
+    runtime: Runtime = request.app.state.runtime
+    if runtime.stopping:
+        raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
+    return runtime

@@ -1,6 +1,6 @@
 """The files and names that settings hold: each can be used, or the service does not start."""
 
-from service.auth.keys import KeysError, read_keys
+from service.auth.keys import read_keys
 from service.errors import StartupError
 from service.http.tls import check_certificate
 from service.lifecycle.canary import canary_lines
@@ -15,16 +15,16 @@ def check(settings: Settings) -> None:
         StartupError: the keys file, the canary file, the certificate or a declared field is wrong.
 
     """
-    if settings.api_keys_file is not None:
+    files = (
+        ("API_KEYS_FILE", settings.api_keys_file, read_keys),
+        ("CANARY_FILE", settings.canary_file, canary_lines),
+    )
+    for name, file, read in files:
         try:
-            read_keys(settings.api_keys_file)
-        except KeysError as error:
-            raise StartupError(f"{PREFIX}API_KEYS_FILE={settings.api_keys_file}: {error}") from error
-    if settings.canary_file is not None:
-        try:
-            canary_lines(settings.canary_file)
+            if file is not None:
+                read(file)
         except ValueError as error:
-            raise StartupError(f"{PREFIX}CANARY_FILE={settings.canary_file}: {error}") from error
+            raise StartupError(f"{PREFIX}{name}={file}: {error}") from error
     try:
         indexed_fields(settings.indexed_fields)
         check_certificate(settings.tls_cert_file, settings.tls_key_file)

@@ -31,10 +31,6 @@ SAY_SECONDS = 2.0  # a log that cannot be written must not keep the process from
 RETRY_SECONDS = 2.0
 
 
-def _nothing() -> None:
-    """Beat without a watchdog process."""
-
-
 class Stage(Protocol):
     """A part of the service that is watched."""
 
@@ -46,7 +42,7 @@ class Watchdog:
     """Looks at `stages`. `hang_seconds` 0: it restarts and tells, and never ends the process."""
 
     def __init__(
-        self, stages: Sequence[Stage], hang_seconds: float, beat: Callable[[], None] = _nothing
+        self, stages: Sequence[Stage], hang_seconds: float, beat: Callable[[], None] = lambda: None
     ) -> None:
         """beat: called after each look, to tell who watches the supervisor that it lives."""
         self._beat = beat

@@ -9,10 +9,12 @@ import numpy as np
 import orjson
 
 from service.store import vectors
-from service.store.documents import collections, last_revision, sequence, sizes, unembedded
+from service.store.documents import sequence
 from service.store.generations import DROPPED, go_live, kept_numbers
 from service.store.ids import row_of
 from service.store.protocol import VectorSink
+from service.store.records import collections, last_revision, sizes, unembedded
+from service.store.snapshot import Snapshot
 from service.store.values import Column, Embedding, Lacking
 from service.store.vectors import is_sound
 from service.store.writer import Transaction
@@ -124,9 +126,7 @@ def share(transaction: Transaction, generation: int, revisions: Sequence[int]) -
     return {*found}
 
 
-def next_lacking(
-    connection: sqlite3.Connection, generation: int, after: int, limit: int, most_bytes: int
-) -> Lacking:
+def next_lacking(connection: Snapshot, generation: int, after: int, limit: int, most_bytes: int) -> Lacking:
     """The first documents after the revision `after` that a generation lacks, within both bounds, or one."""
     revisions = lacking(connection, generation, after, limit)
     found, left = sizes(connection, dict.fromkeys(revisions, 1), columns=EMBEDDED), most_bytes

@@ -2,24 +2,24 @@
 
 An event is of a key: one per collection, name of the key, and event_id, so that one sent again changes
 nothing. It can be stored only of a document that is there, and is deleted with it; a new text under the same
-id keeps it. Old ones are deleted by their time (`expire`). A number is never used twice.
+id keeps it. Old ones are deleted by their time. A number is never used twice.
 
 Here are queries, and jobs for the writer.
 """
 
 from collections.abc import Container, Sequence
 from math import inf
+from typing import Any
 
 import orjson
 
 from service.errors import Conflict, NotFound, ServiceError
-from service.store import selected
 from service.store.connection import Connection
-from service.store.selected import condition_of, within
+from service.store.selected import condition_of, there_are, within
 from service.store.values import Event, EventLimits, Recorded, Selection
 
 SHOWN_CHARACTERS = 80  # of an id in a refusal
-EXPIRE_ROWS = 4096  # of one step: a write waits some tens of milliseconds for it
+_COLUMNS = ("key", "collection", "event_id", "search_id", "query", "id", "type", "position", "shown", "at")
 
 
 def store(
@@ -32,38 +32,27 @@ def store(
     new: list[int] = []
     refused: dict[int, ServiceError] = {}
     room = _Room(connection, limits, events[0].key, len(events))
+    sent_before = "events WHERE key = ? AND collection = ? AND event_id = ?"
     for at, event in enumerate(events):
-        if _one(connection, "events WHERE key = ? AND collection = ? AND event_id = ?", *_name(event)):
+        if there_are(connection, sent_before, event.key, event.collection, event.event_id):
             continue
         reason = _refusal(connection, event, there) or room.refusal(event)
         if reason is not None:
             refused[at] = reason
             continue
+        values = {name: getattr(event, name) for name in _COLUMNS}
+        values["shown"] = orjson.dumps(event.shown).decode()
         connection.execute(
-            "INSERT INTO events (key, collection, event_id, search_id, query, id, type, position, shown, at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                *_name(event),
-                event.search_id,
-                event.query,
-                event.id,
-                event.type,
-                event.position,
-                orjson.dumps(event.shown).decode(),
-                event.at,
-            ),
+            f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})",
+            [*values.values()],
         )
         new.append(at)
     return Recorded(new, refused)
 
 
-def _name(event: Event) -> tuple[str, str, str]:
-    return event.key, event.collection, event.event_id
-
-
 def _refusal(connection: Connection, event: Event, there: Container[str] | None) -> NotFound | None:
     if there is None:
-        found = _one(connection, "documents WHERE collection = ? AND id = ?", event.collection, event.id)
+        found = there_are(connection, "documents WHERE collection = ? AND id = ?", event.collection, event.id)
     else:
         found = event.id in there
     if found:
@@ -98,7 +87,7 @@ class _Room:
         most = self._limits.per_document
         of_document = "events WHERE collection = ? AND id = ? AND key = ?"
         names = event.collection, event.id, event.key
-        if most and _one(self._connection, of_document, *names, offset=most - 1):
+        if most and there_are(self._connection, of_document, *names, more_than=most - 1):
             about = f"about the document {event.id[:SHOWN_CHARACTERS]!r} from {whose}"
             return _full(most, about, "SIMILE_EVENTS_PER_DOCUMENT")
         self._in_all -= 1
@@ -113,42 +102,23 @@ def _full(limit: int, what: str, setting: str) -> Conflict:
     )
 
 
-def _one(connection: Connection, rows: str, *parameters: str, offset: int = 0) -> bool:
-    """True when there are more than `offset` such rows."""
-    row = connection.execute(f"SELECT 1 FROM {rows} LIMIT 1 OFFSET ?", (*parameters, offset)).fetchone()
-    return row is not None
-
-
 def page(
     connection: Connection, after: int, limit: int, selection: Selection, max_bytes: float
 ) -> tuple[list[tuple[int, Event]], bool]:
     """Events after the number `after`, each with its number, in order; as `selected.within` bounds them."""
     condition, parameters = condition_of(selection, in_order=True)
     rows = connection.execute(
-        "SELECT sequence, search_id, query, id, type, event_id, at, position, shown, key, collection "
-        f"FROM events WHERE sequence > ? AND {condition} ORDER BY sequence LIMIT ?",
+        f"SELECT sequence, {', '.join(_COLUMNS)} FROM events "
+        f"WHERE sequence > ? AND {condition} ORDER BY sequence LIMIT ?",
         [after, *parameters, limit + 1],
     )
     found, more = within(rows, limit, max_bytes)
-    events = [
-        (
-            number,
-            Event(
-                search_id=search_id,
-                query=query,
-                id=id,
-                type=type,
-                event_id=event_id,
-                at=at,
-                position=position,
-                shown=tuple(orjson.loads(shown)),
-                key=key,
-                collection=collection,
-            ),
-        )
-        for number, search_id, query, id, type, event_id, at, position, shown, key, collection in found
-    ]
-    return events, more
+    return [(number, _event(row)) for number, *row in found], more
+
+
+def _event(row: Sequence[Any]) -> Event:
+    values = dict(zip(_COLUMNS, row, strict=True))
+    return Event(**values | {"shown": tuple(orjson.loads(values["shown"]))})
 
 
 def count(connection: Connection, selection: Selection) -> int:
@@ -157,21 +127,7 @@ def count(connection: Connection, selection: Selection) -> int:
     return int(connection.execute(f"SELECT count(*) FROM events WHERE {condition}", parameters).fetchone()[0])
 
 
-def forget(connection: Connection, selection: Selection, own: str | None = None) -> int:
-    """Delete events, as `selected.forget` does."""
-    return selected.forget(connection, "events", selection, own)
-
-
 def forget_document(connection: Connection, collection: str, id: str) -> int:
     """Delete the events of a document that is being deleted. Returns how many there were."""
     sql = "DELETE FROM events WHERE collection = ? AND id = ?"
     return connection.execute(sql, (collection, id)).rowcount
-
-
-def expire(connection: Connection, before: float) -> bool:
-    """Delete some events from before a Unix time. Returns whether there are more."""
-    deleted = connection.execute(
-        "DELETE FROM events WHERE sequence IN (SELECT sequence FROM events WHERE at < ? LIMIT ?)",
-        (before, EXPIRE_ROWS),
-    ).rowcount
-    return deleted == EXPIRE_ROWS

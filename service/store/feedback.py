@@ -8,7 +8,7 @@ used twice.
 A judgement can be made only of a document that is there. Once made, it outlives the document's text: after an
 update it still counts, and after a delete it stays, unlisted, until a document is stored under that id again.
 A reader who wants every judgement that counts now therefore begins at 0. What shall be gone is forgotten by
-name (`forget`), whether its document is there or not.
+name (`selected.forget`), whether its document is there or not.
 
 Judgements teach models, so each key's are bounded (`Limits`). Each bound counts one key's own judgements:
 no key can use up the room of another.
@@ -19,9 +19,8 @@ Here are queries, and jobs for the writer.
 from collections.abc import Sequence
 
 from service.errors import Conflict, NotFound
-from service.store import selected
 from service.store.connection import Connection
-from service.store.selected import condition_of, within
+from service.store.selected import condition_of, there_are, within
 from service.store.values import NO_KEY, Judgement, JudgementSummary, Limits, Selection
 
 NAMED = 10  # unknown ids that a refusal names at most
@@ -47,7 +46,8 @@ def store(
 
     """
     distinct = dict.fromkeys(judgement.id for judgement in judgements)
-    unknown = [id for id in distinct if not _exists(connection, id, collection)]
+    document = "documents WHERE collection = ? AND id = ?"
+    unknown = [id for id in distinct if not there_are(connection, document, collection, id)]
     if len(unknown) == len(distinct):
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         raise NotFound(
@@ -56,15 +56,18 @@ def store(
         )
     absent = set(unknown)
     judgements = [given for given in judgements if given.id not in absent]
-    more_than_before = [given for given in judgements if not _judged(connection, given, collection, key)]
+    replaced = "feedback WHERE collection = ? AND query = ? AND id = ? AND key = ?"
+    more_than_before = [
+        given
+        for given in judgements
+        if not there_are(connection, replaced, collection, given.query, given.id, key)
+    ]
     last: dict[tuple[str, str, str, str], int] = {}
     for given in judgements:  # the last of two takes the later place, too
         name = collection, given.query, given.id, key
         last.pop(name, None)
         last[name] = int(given.relevant)
-    connection.executemany(
-        "DELETE FROM feedback WHERE collection = ? AND query = ? AND id = ? AND key = ?", last
-    )
+    connection.executemany(f"DELETE FROM {replaced}", last)
     connection.executemany(
         "INSERT INTO feedback (collection, query, id, key, relevant) VALUES (?, ?, ?, ?, ?)",
         ((*name, relevant) for name, relevant in last.items()),
@@ -98,18 +101,12 @@ def _refuse_too_many(
     ):
         for what, selection in counted if limit else ():
             condition, parameters = condition_of(selection)
-            sql = f"SELECT 1 FROM feedback WHERE {condition} LIMIT 1 OFFSET ?"
-            if connection.execute(sql, [*parameters, limit]).fetchone() is not None:
+            if there_are(connection, f"feedback WHERE {condition}", *parameters, more_than=limit):
                 raise Conflict(
                     f"With these there would be more than {limit} judgements {what} from {whose} "
                     f"(SIMILE_FEEDBACK_PER_{setting}). Nothing was stored; delete some (DELETE /feedback) or "
                     "raise the setting."
                 )
-
-
-def forget(connection: Connection, selection: Selection, own: str | None = None) -> int:
-    """Delete judgements, as `selected.forget` does."""
-    return selected.forget(connection, "feedback", selection, own)
 
 
 def page(
@@ -154,19 +151,3 @@ def summary(connection: Connection, selection: Selection) -> JudgementSummary:
 def _listed(selection: Selection) -> tuple[str, list[str]]:
     condition, parameters = condition_of(selection, in_order=True)
     return f"{condition} AND {_LIVING}", parameters
-
-
-def _judged(connection: Connection, given: Judgement, collection: str, key: str) -> bool:
-    """True when there is an earlier judgement that this one replaces."""
-    row = connection.execute(
-        "SELECT 1 FROM feedback WHERE collection = ? AND query = ? AND key = ? AND id = ?",
-        (collection, given.query, key, given.id),
-    ).fetchone()
-    return row is not None
-
-
-def _exists(connection: Connection, id: str, collection: str) -> bool:
-    row = connection.execute(
-        "SELECT 1 FROM documents WHERE collection = ? AND id = ?", (collection, id)
-    ).fetchone()
-    return row is not None

@@ -75,8 +75,9 @@ def note(data_dir: Path) -> None:
             now, known = _sequence(connection), _read(data_dir)
             if known is not None and known["sequence"] == now:
                 return
-            found = {"sequence": now, "documents": count_all(connection)}
-        replace_text(data_dir / FILE, _text(found))
+            at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+            found = {"sequence": now, "documents": count_all(connection), "at": at}
+        replace_text(data_dir / FILE, json.dumps(found) + "\n")
     except (OSError, sqlite3.Error) as error:
         fault = machine_error(error)
         outages.warn(log, f"{FILE} could not be written: {fault.message if fault else error}")
@@ -87,10 +88,6 @@ async def keep_noting(data_dir: Path) -> None:
     while True:
         await asyncio.sleep(SECONDS)
         await asyncio.to_thread(note, data_dir)
-
-
-def _text(found: dict[str, Any]) -> str:
-    return json.dumps({**found, "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}) + "\n"
 
 
 def _connected(path: Path) -> sqlite3.Connection:

@@ -20,6 +20,7 @@ from service.store.schema import BUSY_SECONDS, MIGRATIONS
 from service.store.schema import DATABASE as DATABASE  # noqa: PLC0414  commands find it here
 from service.store.schema import SCHEMA_VERSION as SCHEMA_VERSION  # noqa: PLC0414
 from service.store.schema_check import foreign, harden
+from service.store.selected import Table
 from service.store.snapshot import Snapshot
 from service.store.values import DEFAULT_COLLECTION, Vector
 from service.store.vectors import is_sound
@@ -91,13 +92,9 @@ class OfflineStore(Snapshot):
     def vectors(self) -> int:
         return self.number("SELECT count(*) FROM vectors")
 
-    def judged(self) -> dict[str, int]:
-        """Judgements of each collection that has any."""
-        return dict(self.execute("SELECT collection, count(*) FROM feedback GROUP BY collection").fetchall())
-
-    def events(self) -> dict[str, int]:
-        """Events of each collection that has any."""
-        return dict(self.execute("SELECT collection, count(*) FROM events GROUP BY collection").fetchall())
+    def said(self, table: Table) -> dict[str, int]:
+        """Judgements, or events, of each collection that has any."""
+        return dict(self.execute(f"SELECT collection, count(*) FROM {table} GROUP BY collection").fetchall())
 
     def damage(self, most: int) -> list[str]:
         """Faults of the file's pages, in SQLite's words."""
@@ -213,7 +210,7 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
             raise CommandError(
                 f"{data_dir / DATABASE} is damaged ({damage[0]}). `check --data` says more; nothing was kept."
             )
-        return copied.facts(), sum(copied.judged().values()), sum(copied.events().values())
+        return copied.facts(), sum(copied.said("feedback").values()), sum(copied.said("events").values())
 
 
 def examine(folder: Path, schema: int) -> Facts:

@@ -8,22 +8,19 @@ Each read has a thread with a connection and a snapshot, so it keeps its moment 
 their turn (turns.py).
 """
 
-import asyncio
 import logging
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from service import memory
 from service.observability import outages
 from service.store.answers import share
 from service.store.filter_cache import FilterCache
 from service.store.schema import connect
 from service.store.snapshot import Snapshot
-from service.store.turns import Turn, Turns, current
+from service.store.turns import ReadingThreads, Turn, Turns, current
 
 log = logging.getLogger(__name__)
 
@@ -36,18 +33,16 @@ OWN = 2
 PROGRESS_STEPS = 10_000  # of SQLite's machine, some tenths of a millisecond
 
 
-class Readers:
+class Readers(ReadingThreads):
     """Reading threads of the store at `path`, which `schema.migrate` has made."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(BEGUN, HEAVY, OWN)
         self._path = path
         self._filters = FilterCache()
         self._local = threading.local()
         self._open: list[Snapshot] = []
         self._turns = Turns()
-        self._pool = ThreadPoolExecutor(BEGUN, thread_name_prefix="read")
-        self._own = ThreadPoolExecutor(OWN, thread_name_prefix="read-own")
-        self._heavy = asyncio.Semaphore(HEAVY)
 
     def _connection(self) -> Snapshot:
         """A connection of this thread, opened when first needed: a failure costs one request only."""
@@ -62,49 +57,12 @@ class Readers:
         return found
 
     def close(self) -> None:
-        for pool in (self._pool, self._own):
-            pool.shutdown(wait=True)
+        super().close()
         for connection in self._open:
             connection.close()
 
-    async def read(self, query: Callable[[Snapshot], T], *, heavy: bool = False) -> T:
-        """`query`'s result, from one of the threads for clients.
-
-        Args:
-            query: what to read. Beside SQL it calls `pause` from time to time.
-            heavy: it may take long, so it leaves threads for those that do not.
-
-        Raises:
-            Storage: the disk fails, or the store is damaged.
-            Unhealthy: there is no file descriptor left.
-            Overloaded: it reads more than all answers together may have.
-
-        """
-        if not heavy:
-            return await self._run(query, self._pool, Turn(self._turns, share.get()))
-        async with self._heavy:
-            try:
-                return await self._run(query, self._pool, Turn(self._turns, share.get()))
-            finally:
-                memory.give_back()
-
-    async def own(self, query: Callable[[Snapshot], T]) -> T:
-        """`query`'s result, for the service itself: short, and never behind a client's read.
-
-        Raises:
-            Storage: the disk fails, or the store is damaged.
-            Unhealthy: there is no file descriptor left.
-
-        """
-        return await self._run(query, self._own, Turn(None))
-
-    async def _run(self, query: Callable[[Snapshot], T], pool: ThreadPoolExecutor, turn: Turn) -> T:
-        reading = asyncio.get_running_loop().run_in_executor(pool, self._query, query, turn)
-        try:
-            return await reading
-        except asyncio.CancelledError:  # its deadline passed, or its client is gone
-            turn.abandon()
-            raise
+    def _turn(self, *, own: bool) -> Turn:
+        return Turn(None) if own else Turn(self._turns, share.get())
 
     def _query(self, query: Callable[[Snapshot], T], turn: Turn) -> T:
         try:

@@ -224,23 +224,19 @@ def migrate(path: Path) -> bool:
 
     """
     with starting(path), contextlib.closing(connect(path)) as connection:
-        return _migrate(connection, path)
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> bool:
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > SCHEMA_VERSION:
-        raise StartupError(
-            f"{path} was written by a newer Simile (schema {version}, this one knows {SCHEMA_VERSION}). "
-            "Install that version again, or start with another SIMILE_DATA_DIR."
-        )
-    if (problem := foreign(connection, MIGRATIONS[:version])) is not None:
-        raise StartupError(
-            f"{path} is not a store of Simile as it should be: {problem}. Nothing in it was run or changed. "
-            "Restore a backup, or remove what was added."
-        )
-    for number in range(version, SCHEMA_VERSION):
-        connection.executescript(
-            f"BEGIN IMMEDIATE; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;"
-        )
-    return version == 0
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if version > SCHEMA_VERSION:
+            raise StartupError(
+                f"{path} was written by a newer Simile (schema {version}, this one knows {SCHEMA_VERSION}). "
+                "Install that version again, or start with another SIMILE_DATA_DIR."
+            )
+        if (problem := foreign(connection, MIGRATIONS[:version])) is not None:
+            raise StartupError(
+                f"{path} is not a store of Simile as it should be: {problem}. Nothing in it was run or "
+                "changed. Restore a backup, or remove what was added."
+            )
+        for number in range(version, SCHEMA_VERSION):
+            connection.executescript(
+                f"BEGIN IMMEDIATE; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;"
+            )
+        return version == 0

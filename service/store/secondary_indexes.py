@@ -104,29 +104,25 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
     """
     with starting("The document store"), connection:
         connection.execute("BEGIN IMMEDIATE")
-        _bring_up_to_date(connection, declared)
-
-
-def _bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str]) -> None:
-    there, wanted = fulltext.numbers(connection), {number for number, _ in _collections(connection)}
-    for number in there - wanted:
-        fulltext.drop(connection, number)
-    if wanted - there or fact(connection, LEXICAL_RULES) != RULES:
-        for number in there & wanted:
-            fulltext.clear(connection, number)
-        for number in wanted - there:
-            fulltext.make(connection, number)
-        _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
-        note(connection, LEXICAL_RULES, RULES)
-    before = _declared(connection)
-    for name in {*before} - {*declared}:
-        field_index.forget(connection, name)
-    new = sorted({*declared} - {*before})
-    if new:
-        words = f"fields {', '.join(new)}"
-        _each_step(connection, words, lambda first, last: field_index.add(connection, new, (first, last)))
-    if {*before} != {*declared}:
-        note(connection, INDEXED_FIELDS, orjson.dumps(sorted({*declared})).decode())
+        there, wanted = fulltext.numbers(connection), {number for number, _ in _collections(connection)}
+        for number in there - wanted:
+            fulltext.drop(connection, number)
+        if wanted - there or fact(connection, LEXICAL_RULES) != RULES:
+            for number in there & wanted:
+                fulltext.clear(connection, number)
+            for number in wanted - there:
+                fulltext.make(connection, number)
+            _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
+            note(connection, LEXICAL_RULES, RULES)
+        before = _declared(connection)
+        for name in {*before} - {*declared}:
+            field_index.forget(connection, name)
+        new = sorted({*declared} - {*before})
+        if new:
+            words = f"fields {', '.join(new)}"
+            _each_step(connection, words, lambda first, last: field_index.add(connection, new, (first, last)))
+        if {*before} != {*declared}:
+            note(connection, INDEXED_FIELDS, orjson.dumps(sorted({*declared})).decode())
 
 
 def _each_step(connection: sqlite3.Connection, noun: str, add: Callable[[int, int], None]) -> None:

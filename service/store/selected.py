@@ -8,6 +8,7 @@ from service.store.connection import Connection
 from service.store.values import Selection
 
 Table = Literal["feedback", "events"]
+DELETED_ROWS = 4096  # of one step: a write waits some tens of milliseconds for it
 _NOUNS: dict[Table, str] = {"feedback": "judgements", "events": "events"}
 
 
@@ -28,6 +29,21 @@ def condition_of(selection: Selection, *, in_order: bool = False) -> tuple[str, 
     return " AND ".join(f"{name} = ?" for name in given) or "TRUE", [*given.values()]
 
 
+def there_are(connection: Connection, rows: str, *parameters: str, more_than: int = 0) -> bool:
+    """True when there are more than so many `rows`: the SQL behind FROM."""
+    sql = f"SELECT 1 FROM {rows} LIMIT 1 OFFSET ?"
+    return connection.execute(sql, (*parameters, more_than)).fetchone() is not None
+
+
+def delete_some(table: Table, condition: str, connection: Connection, parameter: str | float, /) -> bool:
+    """Delete DELETED_ROWS of the rows at most. Returns whether there may be more."""
+    deleted = connection.execute(
+        f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)",
+        (parameter, DELETED_ROWS),
+    ).rowcount
+    return deleted == DELETED_ROWS
+
+
 def within(
     rows: Iterable[tuple[Any, ...]], limit: int, max_bytes: float
 ) -> tuple[list[tuple[Any, ...]], bool]:
@@ -44,7 +60,7 @@ def within(
     return found, False
 
 
-def forget(connection: Connection, table: Table, selection: Selection, own: str | None) -> int:
+def forget(table: Table, connection: Connection, selection: Selection, own: str | None = None) -> int:
     """Delete the rows. Returns how many there were.
 
     own: the name of the key that asks and may delete no other's; None: it may delete all.

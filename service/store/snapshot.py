@@ -1,8 +1,11 @@
 """A moment of the SQLite store: a connection of a reading thread, whose methods are its queries."""
 
 import sqlite3
+from collections.abc import Iterable
 
-from service.store import documents, fulltext, vectors
+import orjson
+
+from service.store import documents, fulltext, records, vectors
 from service.store.filter_cache import FilterCache
 from service.store.filters.predicate import Predicate
 from service.store.passing import Passing
@@ -13,15 +16,27 @@ class Snapshot(sqlite3.Connection):
 
     filters: FilterCache  # of the service, for all its connections
 
+    AMONG = "IN (SELECT value FROM json_each(?))"
+    # SQLite counts characters of a text, and bytes of a blob. octet_length() needs 3.43.
+    BYTES = "length(CAST({} AS BLOB))"
+    METADATA = "CAST(metadata AS BLOB)"
+
+    scope = documents.scope
     sequence = documents.sequence
-    collections = documents.collections
-    page = documents.page
     count = documents.count
-    ids_of = documents.ids_of
-    answered = documents.answered
+    collections = records.collections
+    page = records.page
+    ids_of = records.ids_of
+    answered = records.answered
     vector_of = vectors.vector_of
     passages = vectors.passages
     nearest_words = fulltext.nearest
+
+    def listed(self, values: Iterable[object]) -> str:
+        return orjson.dumps([*values]).decode()
+
+    def as_json(self, metadata: bytes | None) -> bytes:
+        return metadata or b"{}"
 
     def require(self, _generation: int, *, kept: bool) -> None:
         """Nothing: whoever borrowed a generation has it, with its index, until the end."""

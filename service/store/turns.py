@@ -5,13 +5,20 @@ by itself (reader.py); any other work calls `pause` between its steps. Both end 
 or whose client is gone. Nothing here knows a database.
 """
 
+import asyncio
 import contextlib
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
+from service import memory
 from service.store.answers import Share
+
+T = TypeVar("T")
 
 READERS = 4
 SLICE_SECONDS = 0.025
@@ -166,3 +173,58 @@ def resting() -> Iterator[None]:
         yield
     finally:
         turn.begin()
+
+
+class ReadingThreads(ABC):
+    """Threads of a store's reads: for clients, and for the service itself."""
+
+    def __init__(self, readers: int, heavy: int, own: int) -> None:
+        """heavy: so many of the `readers` that may take long have begun at a time, the others wait."""
+        self._pool = ThreadPoolExecutor(readers, thread_name_prefix="read")
+        self._own = ThreadPoolExecutor(own, thread_name_prefix="read-own")
+        self._heavy = asyncio.Semaphore(heavy)
+
+    def close(self) -> None:
+        for pool in (self._pool, self._own):
+            pool.shutdown(wait=True)
+
+    async def read(self, query: Callable[[Any], T], *, heavy: bool = False) -> T:
+        """`query`'s result, from one of the threads for clients.
+
+        Args:
+            query: what to read, of a snapshot. Beside SQL it calls `pause` from time to time.
+            heavy: it may take long, so it leaves threads for those that do not.
+
+        Raises:
+            Storage: the disk fails, or the store is damaged.
+            Unhealthy: there is no file descriptor left, or the database cannot be reached.
+            Overloaded: it reads more than all answers together may have.
+
+        """
+        if not heavy:
+            return await self._run(query, self._pool, self._turn(own=False))
+        async with self._heavy:
+            try:
+                return await self._run(query, self._pool, self._turn(own=False))
+            finally:
+                memory.give_back()
+
+    async def own(self, query: Callable[[Any], T]) -> T:
+        """`query`'s result, for the service itself: short, and never behind a client's. Raises as `read`."""
+        return await self._run(query, self._own, self._turn(own=True))
+
+    async def _run(self, query: Callable[[Any], T], pool: ThreadPoolExecutor, turn: Turn) -> T:
+        reading = asyncio.get_running_loop().run_in_executor(pool, self._query, query, turn)
+        try:
+            return await reading
+        except asyncio.CancelledError:  # its deadline passed, or its client is gone
+            turn.abandon()
+            raise
+
+    @abstractmethod
+    def _turn(self, *, own: bool) -> Turn:
+        """The turn of a read, a client's or the service's own; made in the context of its request."""
+
+    @abstractmethod
+    def _query(self, query: Callable[[Any], T], turn: Turn) -> T:
+        """`query`'s result, on the thread of a read."""

@@ -12,7 +12,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -29,11 +29,20 @@ GROUP_JOBS = 256  # jobs of one commit at most
 
 @dataclass
 class Transaction:
-    """The means of a job: connection, changes, and what follows the commit."""
+    """The means of a job: connection, changes, and what follows the commit.
+
+    For a job that changes nothing that an index holds it is a connection.
+    """
 
     connection: sqlite3.Connection
     changes: Changes = field(default_factory=Changes)
     then: list[Callable[[], None]] = field(default_factory=list)  # between the commit and the indexes' step
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> sqlite3.Cursor:
+        return self.connection.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> sqlite3.Cursor:
+        return self.connection.executemany(sql, parameters)
 
 
 class Writer:

@@ -9,12 +9,11 @@ a delete that came after it.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from service.errors import Conflict
 from service.store import events, secondary_indexes, vectors
-from service.store.documents import collections, number_of, sequence
-from service.store.filters.planner import matching
-from service.store.filters.predicate import Predicate
+from service.store.documents import number_of, sequence
 from service.store.generations import kept_numbers, live_number
+from service.store.records import refuse_another
+from service.store.selected import DELETED_ROWS
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
@@ -29,7 +28,6 @@ from service.store.writer import Transaction
 
 # Of one job, so that other writes wait some tens of milliseconds for it and no longer.
 DELETE_CHARACTERS = 1 << 18
-DELETE_JUDGEMENTS = 4096
 
 
 def upsert(
@@ -61,11 +59,7 @@ def upsert(
     job = _Upsert(transaction, collection, live, others, split, set())
     embedded = dict(embedded)  # on the event loop those that follow the live generation go on
     if number_of(transaction.connection, collection) is None:
-        if len(collections(transaction.connection)) >= max_collections:
-            raise Conflict(
-                f"There are {max_collections} collections, and {collection!r} would be one more than "
-                f"SIMILE_MAX_COLLECTIONS allows. Delete one, or raise the setting."
-            )
+        refuse_another(transaction, collection, max_collections)
         secondary_indexes.add_collection(transaction.connection, collection)
     truncated = 0
     lacking = []
@@ -82,22 +76,12 @@ def upsert(
 
 
 def delete_one(transaction: Transaction, id: str, collection: str) -> tuple[int, int]:
-    """Delete the document `id`. Returns as `delete`."""
-    return delete(transaction, Predicate("id = ?", [id]), collection)
-
-
-def delete(
-    transaction: Transaction, where: Predicate, collection: str = DEFAULT_COLLECTION
-) -> tuple[int, int]:
-    """Delete what passes `where`. Returns how many there were, and the operation sequence."""
-    revisions = matching(transaction.connection, where, collection).tolist()
-    for revision in revisions:
-        [id] = transaction.connection.execute(
-            "SELECT id FROM documents WHERE revision = ?", (revision,)
-        ).fetchone()
-        _remove(transaction, revision, collection)
-        events.forget_document(transaction.connection, collection, id)
-    return len(revisions), _sequence(transaction)
+    """Delete the document `id`: 1, or 0 when it is not there; and the operation sequence."""
+    row = transaction.connection.execute(
+        "SELECT revision FROM documents WHERE collection = ? AND id = ?", (collection, id)
+    ).fetchone()
+    step = delete_some(transaction, row or (), collection)
+    return step.deleted, step.sequence
 
 
 def delete_some(transaction: Transaction, revisions: Sequence[int], collection: str) -> Step:
@@ -117,18 +101,9 @@ def delete_some(transaction: Transaction, revisions: Sequence[int], collection: 
             characters += row[0]
             forgotten += events.forget_document(transaction.connection, collection, row[1])
         done += 1
-        if characters >= DELETE_CHARACTERS or forgotten >= events.EXPIRE_ROWS:
+        if characters >= DELETE_CHARACTERS or forgotten >= DELETED_ROWS:
             break
     return Step(done, deleted, _sequence(transaction))
-
-
-def drop_feedback(transaction: Transaction, collection: str) -> bool:
-    """Delete some of a collection's judgements. Returns whether there are more."""
-    deleted = transaction.connection.execute(
-        "DELETE FROM feedback WHERE sequence IN (SELECT sequence FROM feedback WHERE collection = ? LIMIT ?)",
-        (collection, DELETE_JUDGEMENTS),
-    ).rowcount
-    return deleted == DELETE_JUDGEMENTS
 
 
 def drop_name(transaction: Transaction, collection: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from models.manifest import Manifest
 from models.publishing.default import publish_named
-from models.publishing.importing import opener
+from models.publishing.importing import open_asked
 from models.sources.folder import NOTHING_ASKED, Asked
 from models.store import Store
 from models.tokens.texts import PROOF_TEXTS, short_texts
@@ -45,7 +46,7 @@ def reference(folder: Path, texts: list[str], **how: object) -> NDArray[np.float
 
 
 def imported(folder: Path, store: Store, asked: Asked = NOTHING_ASKED) -> Manifest:
-    return publish_named(store, str(folder), opened=opener(asked))
+    return publish_named(store, str(folder), opened=partial(open_asked, asked))
 
 
 @pytest.mark.parametrize("name", NAMES)

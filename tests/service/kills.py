@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from service.store.documents import page
 from service.store.generations import kept_numbers, live_number
 from service.store.schema import connect, migrate
+from service.store.snapshot import Snapshot
 from tests.service.killed_snapshots import KilledSnapshots
 from tests.service.store_worker import BUILDER, MERGERS, THREADS, parity_of
 
@@ -89,9 +89,9 @@ class Store:
         """All that was answered is there; what was not is there whole, or not at all."""
         path = self._folder / "simile.db"
         migrate(path)
-        connection = connect(path, read_only=True)
+        connection: Any = connect(path, Snapshot, read_only=True)
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        documents, _ = page(connection, "", 10_000, None)
+        documents, _ = connection.page("", 10_000, None)
         for thread in range(THREADS):
             found = {row.id: row.text for row in documents if row.metadata["thread"] == thread}
             before, operation = self._expected[thread], in_hand[thread]

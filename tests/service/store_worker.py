@@ -37,15 +37,18 @@ from service.index.ivf_snapshots import IvfSnapshots, Origin, tidy
 from service.settings import INDEXES
 from service.store import vectors
 from service.store.backfill import add_vectors, lacking
-from service.store.documents import collections, sequence, unembedded
+from service.store.documents import sequence
 from service.store.filters.grammar import compile_filter
 from service.store.filters.predicate import Predicate
 from service.store.generations import begin, go_live, kept_numbers, live_number
 from service.store.operation_log import purge, trim
+from service.store.records import collections, unembedded
 from service.store.schema import connect, migrate
+from service.store.snapshot import Snapshot
 from service.store.values import DEFAULT_COLLECTION, Changes, Document, Embedding, json_of
 from service.store.writer import Transaction, Writer
-from service.store.writes import delete, upsert
+from service.store.writes import upsert
+from tests.service.deleting import delete
 
 THREADS = 3
 BUILDER, MERGERS = THREADS, THREADS + 1  # the numbers of those threads
@@ -92,7 +95,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         path = folder / "simile.db"
         migrate(path)
-        connection = connect(path)
+        connection = connect(path, Snapshot)
         connection.execute(
             "INSERT INTO generations (version, fingerprint, form, dimension, state) "
             "SELECT 'v0', ?, 'form', ?, 'active' WHERE NOT EXISTS (SELECT 1 FROM generations)",
@@ -188,7 +191,7 @@ def build_or_swap(transaction: Transaction, number: int) -> bool:
     """Embed some documents that lack a vector; when there are none, go live. Whether it did."""
     step = lacking(transaction.connection, number, 0, STEP)
     if step:
-        found = unembedded(transaction.connection, step)
+        found = unembedded(cast("Snapshot", transaction.connection), step)
         rows = {revision: embedding(each.content.text, number) for revision, each in found.items()}
         add_vectors(transaction, number, rows)
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
@@ -38,6 +39,13 @@ def corpus() -> Corpus:
 @pytest.fixture
 def recipe() -> Recipe:
     return load_recipe("simcse-unsup")
+
+
+def read_recipe(text: str, name: str) -> Recipe:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{name}.toml"
+        file.write_text(text, encoding="utf-8")
+        return load_recipe(str(file))
 
 
 Run = Callable[..., Result]

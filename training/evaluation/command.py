@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from models.files.fsync import replace_text
-from training.arguments import target
+from models.words.progress import step_to_stderr
+from training.arguments import add_data, target
 from training.errors import TrainingError
 from training.evaluation.data import data_folder
 from training.evaluation.report.courses import add_runs, read_runs
@@ -38,11 +39,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         choices=("fp32", "bf16", "int8", "auto"),
         help="of the model's arithmetic, as SIMILE_PRECISION (default: fp32; of a server whatever it has)",
     )
-    command.add_argument(
-        "--data",
-        metavar="DIR",
-        help="where the sets are: DIR/stsb/test.tsv.gz … (SIMILE_EVAL_DATA, else ../shared/data)",
-    )
+    add_data(command)
     command.add_argument(
         "--suite",
         metavar="NAMES",
@@ -73,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         raise TrainingError("--run is for the report: name its folder with --report.")
     courses = read_runs(options.runs)
     folder = report_folder(options.report) if options.report else None
-    with open_scorable(options.model, os.environ, _say, options.precision) as scorable:
+    with open_scorable(options.model, os.environ, step_to_stderr, options.precision) as scorable:
         about = {
             "model": options.model,
             "version": scorable.version,
@@ -86,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
             scorable.encode,
             data,
             suites,
-            _say,
+            step_to_stderr,
             encode_queries=scorable.encode_queries,
             encode_documents=scorable.encode_documents,
             split=scorable.split,
@@ -112,7 +109,3 @@ def _heading(scores: dict[str, Any]) -> str:
     fingerprint = (scores["fingerprint"] or "unknown")[:8]
     form = scores["form"] or "unknown form"
     return f"{scores['model']}  (version: {version}; fingerprint {fingerprint}; {form})"
-
-
-def _say(step: str) -> None:
-    sys.stderr.write(f"{step} …\n")

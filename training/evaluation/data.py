@@ -27,7 +27,6 @@ from training.evaluation.layouts import (
     Row,
     jglue,
     own,
-    own_file,
     senteval_benchmark,
     senteval_sick,
     senteval_year,
@@ -118,11 +117,6 @@ def load(key: str, data: Path, split: str | None = None) -> Pairs:
     folder, layout = place
     chosen = split or known.split
     return _pairs(layout(folder, chosen, known.subsets), f"{folder} ({chosen})", known.lowest)
-
-
-def read_pairs(file: Path, *, subsets: bool = False, lowest: float = 0.0) -> Pairs:
-    """Every scored row of one file of the project's own layout. Raise TrainingError."""
-    return _pairs(own_file(file, subsets=subsets), str(file), lowest)
 
 
 def _place(key: str, data: Path) -> tuple[Path, Layout] | None:

@@ -34,12 +34,8 @@ Layout = Callable[[Path, str, tuple[str, ...]], Iterator[Row]]
 
 
 def own(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
-    return own_file(folder / f"{split}.tsv.gz", subsets=bool(subsets))
-
-
-def own_file(file: Path, *, subsets: bool) -> Iterator[Row]:
     wanted = ("score", "sentence1", "sentence2", *(["subset"] if subsets else []))
-    return _rows(file, wanted)
+    return _rows(folder / f"{split}.tsv.gz", wanted)
 
 
 def senteval_year(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -42,6 +43,20 @@ class Collection(NamedTuple):
     empty: int  # documents without text: no service would take them, so they are never found
     # Query or document id to a part: a query finds documents of its own part only. None: there is one part.
     within: Mapping[str, str] | None = None
+
+    def parts(self) -> Iterator[tuple[str, Collection]]:
+        """Each part that has queries, judged or not, by its name, with that part's documents alone."""
+        within = self.within or {}
+        documents: dict[str, dict[str, Content]] = {}
+        for id, content in self.documents.items():
+            documents.setdefault(within.get(id, DEFAULT), {})[id] = content
+        queries: dict[str, dict[str, str]] = {}
+        for id, text in self.queries.items():
+            queries.setdefault(within.get(id, DEFAULT), {})[id] = text
+        for part, asked in sorted(queries.items()):
+            found = documents.get(part, {})
+            relevant = {query: self.relevant[query] for query in asked if query in self.relevant}
+            yield part, self._replace(documents=found, queries=asked, relevant=relevant, within=None)
 
 
 def collections(data: Path) -> dict[str, Path]:
@@ -105,43 +120,26 @@ def search(
     descending id, as trec_eval ranks them, and a document with the query's own id is left out of its list,
     as BEIR does. learned: the weight and the passages of each part.
     """
-    ids = sorted(collection.documents, reverse=True)
-    asked = list(collection.queries)
-    texts = list(collection.queries.values())
-    vectors = encode_queries(texts)
-    undefined = int(np.isnan(directions(vectors)).any(axis=1).sum())
-    lists: dict[Mode, list[list[str]]] = {mode: [[] for _ in asked] for mode in MODES}
-    for part, asking, among in _parts(collection.within, asked, ids):
-        some = [collection.documents[ids[row]] for row in among]
-        of_part = learned.get(part)
+    lists: dict[Mode, dict[str, list[str]]] = {mode: {} for mode in MODES}
+    encoded = encode_queries(list(collection.queries.values()))
+    rows = {query: row for row, query in enumerate(collection.queries)}
+    undefined = int(np.isnan(directions(encoded)).any(axis=1).sum())
+    for name, part in collection.parts():
+        ids = sorted(part.documents, reverse=True)
+        some = [part.documents[id] for id in ids]
+        queries = list(part.queries.values())
+        vectors = encoded[[rows[query] for query in part.queries]]
+        of_part = learned.get(name)
         passages = passages_of(some, split, encode_documents, learned_tokens(of_part))
         undefined += int((~passages.vectors.any(axis=1)).sum())
-        with WordIndex([content.whole for content in some]) as words:
-            queries = [texts[at] for at in asking]
+        with closing(WordIndex([content.whole for content in some])) as words:
             # One more, in place of the query's own.
-            weight = weight_of(of_part)
-            rankings = find(queries, vectors[asking], passages, words, DEPTH + 1, weight)
-            for at, found in zip(asking, rankings, strict=True):
+            rankings = find(queries, vectors, passages, words, DEPTH + 1, weight_of(of_part))
+            for query, found in zip(part.queries, rankings, strict=True):
                 for mode, ranked in zip(MODES, found, strict=True):
-                    named = (ids[among[row]] for row in ranked)
-                    lists[mode][at] = [name for name in named if name != asked[at]]
-    return lists, undefined
-
-
-def _parts(
-    within: Mapping[str, str] | None, queries: Sequence[str], documents: Sequence[str]
-) -> Iterator[tuple[str, list[int], list[int]]]:
-    """Each part, and the places of its queries and of its documents, in their order."""
-    if within is None:
-        yield DEFAULT, [*range(len(queries))], [*range(len(documents))]
-        return
-    asking: dict[str, list[int]] = {}
-    among: dict[str, list[int]] = {}
-    for places, names in ((asking, queries), (among, documents)):
-        for at, name in enumerate(names):
-            places.setdefault(within[name], []).append(at)
-    for part, of_part in asking.items():
-        yield part, of_part, among[part]
+                    lists[mode][query] = [ids[row] for row in ranked if ids[row] != query]
+    in_order = {mode: [of_mode[query] for query in collection.queries] for mode, of_mode in lists.items()}
+    return in_order, undefined
 
 
 def judge_all(collection: Collection, lists: Sequence[Sequence[str]]) -> list[Ranking]:

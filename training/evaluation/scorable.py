@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,7 +62,7 @@ def open_scorable(
             raise TrainingError(
                 f"{name} has a precision of its own (SIMILE_PRECISION): leave out --precision."
             )
-        with Server(name) as server:
+        with closing(Server(name)) as server:
             if server.query_encoder:
                 say(f"! {name} serves a pair, and /embed gives its teacher's vectors to queries, too")
             queries, documents = server.behind("query"), server.behind("document", "passage")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import cache
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -42,12 +41,7 @@ class Server:
             "query_encoder"
         )  # of a pair; no route gives its vectors
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._client.close()
 
     def encode(self, texts: list[str], prompt: str | None = None) -> Vectors:
@@ -105,7 +99,8 @@ class Server:
                 raise TrainingError(f"{self._url}{path} does not answer: {error}") from None
             if answer.status_code not in _BUSY or attempt == _TRIES:
                 break
-            time.sleep(_wait_seconds(answer.headers.get("retry-after", "")))
+            asked = answer.headers.get("retry-after", "")  # seconds; a date in its place is not understood
+            time.sleep(min(float(asked), _LONGEST_WAIT_SECONDS) if asked.isdecimal() else 1.0)
         if answer.status_code not in allowed:
             raise TrainingError(f"{self._url}{path} refused ({answer.status_code}): {answer.text[:300]}")
         return answer
@@ -118,8 +113,3 @@ class Server:
         if not isinstance(content, dict):
             raise TrainingError(f"{answer.url} is not an embedding server's: it gave no JSON object.")
         return content
-
-
-def _wait_seconds(retry_after: str) -> float:
-    """The wait that the server asks for, in whole seconds; a date in its place is not understood."""
-    return min(float(retry_after), _LONGEST_WAIT_SECONDS) if retry_after.isdecimal() else 1.0

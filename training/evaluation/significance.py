@@ -13,15 +13,15 @@ import argparse
 import csv
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.words.progress import Say
-from training.arguments import target
+from models.words.progress import Say, step_to_stderr
+from training.arguments import add_data, target
 from training.errors import TrainingError
 from training.evaluation.bootstrap import Graded, Interval, of_mean, of_spearman
 from training.evaluation.data import data_folder
@@ -29,7 +29,7 @@ from training.evaluation.report.table import title
 from training.evaluation.retrieval import collections, judge_all, load, search
 from training.evaluation.scorable import open_scorable
 from training.evaluation.sts import spearman
-from training.evaluation.suites import score
+from training.evaluation.suites import check_suites, score
 
 LEVEL = 0.95
 _SUITES = ("sts", "retrieval")
@@ -65,9 +65,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     for name in ("before", "after"):
         command.add_argument(name, metavar=name.upper(), help="a model, as `evaluate` takes it")
-    command.add_argument(
-        "--data", metavar="DIR", help="where the sets are (SIMILE_EVAL_DATA, else ../shared/data)"
-    )
+    add_data(command)
     command.add_argument(
         "--suite", metavar="NAMES", default="sts", help="sts, retrieval or both, with a comma (%(default)s)"
     )
@@ -76,12 +74,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    suites = [name.strip() for name in options.suite.split(",") if name.strip()]
-    if not suites or not set(suites) <= set(_SUITES):
-        raise TrainingError(f"--suite is {options.suite!r}, and takes {' and '.join(_SUITES)}.")
+    suites = check_suites(options.suite.split(","), _SUITES)
     data = data_folder(options.data)
     file = target(options.csv) if options.csv else None
-    before, after = (measure(name, data, suites, _say) for name in (options.before, options.after))
+    before, after = (measure(name, data, suites, step_to_stderr) for name in (options.before, options.after))
     found = list(differences(before, after))
     sys.stdout.write(f"{table(found)}\n")
     if file:
@@ -95,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def measure(name: str, data: Path, suites: list[str], say: Say) -> Measured:
+def measure(name: str, data: Path, suites: Sequence[str], say: Say) -> Measured:
     """Raise TrainingError when there is no such model, or none of the sets."""
     found = Measured({}, {})
     with open_scorable(name, os.environ, say) as model:
@@ -143,7 +139,3 @@ def table(found: list[Difference]) -> str:
         interval = f"[{low:+.2f}, {high:+.2f}]"
         lines += [f"{each.name:{width}}{cells}   {interval:<18}{each.items:>7}  {each.verdict}"]
     return "\n".join(lines)
-
-
-def _say(step: str) -> None:
-    sys.stderr.write(f"{step} …\n")

@@ -38,14 +38,14 @@ DEFAULT = ("sts", "geometry")  # the quick ones, which a promotion gate compares
 _SPLITS = ("train", "dev", "test")
 
 
-def check_suites(names: Iterable[str]) -> tuple[str, ...]:
+def check_suites(names: Iterable[str], known: Sequence[str] = SUITES) -> tuple[str, ...]:
     """`names` without repetition. Raise TrainingError for one that there is not, or for none."""
     chosen = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
-    there_are = f"There are: {', '.join(SUITES)}."
+    there_are = f"There are: {', '.join(known)}."
     if not chosen:
         raise TrainingError(f"No suite is named. {there_are}")
     for name in chosen:
-        if name not in SUITES:
+        if name not in known:
             raise TrainingError(f"There is no suite {name!r}. {there_are}")
     return chosen
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from types import TracebackType
-from typing import Self
 
 from models.search.words import TABLE, cut, expression
 
 
 class WordIndex:
-    """The words of `texts`, which are named by their places. Close it, or use it with `with`."""
+    """The words of `texts`, which are named by their places. Close it."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -31,14 +29,3 @@ class WordIndex:
 
     def close(self) -> None:
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

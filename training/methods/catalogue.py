@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from training.errors import TrainingError
-from training.methods.declared import declared, read_table, schema
+from training.methods.declared import declared, schema
 from training.methods.fit import Unfit, check_fit, columns_of
 from training.methods.recipe import RECIPE, Recipe
 from training.methods.sources import Triples
@@ -22,7 +22,16 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
 
     changes: keys of the recipe with other values; `optim.lr` is a key within a table.
     """
-    return _built(declared(name, changes))
+    table = declared(name, changes)
+    name = table["name"]
+    try:
+        recipe = RECIPE.validate_python(table)
+        check_fit(recipe)
+    except ValidationError as error:  # what no schema can say, as a template without its {text}
+        raise refusal(error, schema(), f"The recipe {name}", "the recipe") from None
+    except Unfit as error:
+        raise TrainingError(f"The recipe {name}: {error}") from None
+    return recipe
 
 
 def fitted(recipe: Recipe, columns: int) -> Recipe:
@@ -40,21 +49,3 @@ def fitted(recipe: Recipe, columns: int) -> Recipe:
     except Unfit as error:
         raise TrainingError(f"The recipe {recipe.name}: {error}") from None
     return changed
-
-
-def read_recipe(text: str, name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """`load_recipe` of a recipe's text."""
-    return _built(read_table(text, name, changes))
-
-
-def _built(table: dict[str, Any]) -> Recipe:
-    """The recipe of a table that is declared rightly. Raise TrainingError where its blocks do not fit."""
-    name = table["name"]
-    try:
-        recipe = RECIPE.validate_python(table)
-        check_fit(recipe)
-    except ValidationError as error:  # what no schema can say, as a template without its {text}
-        raise refusal(error, schema(), f"The recipe {name}", "the recipe") from None
-    except Unfit as error:
-        raise TrainingError(f"The recipe {name}: {error}") from None
-    return recipe

@@ -142,11 +142,8 @@ class Sentences:
         self.remark = f"{left_out:,} texts of a single sentence are left out" if left_out else ""
         self._rounds = Rounds(len(self._usable), given.batch, given.seed)
 
-    def __len__(self) -> int:
-        return self._rounds.count
-
     def distinct(self) -> int:
-        return len(self)
+        return self._rounds.count
 
     def batch(self, step: int) -> Batch:
         random = np.random.default_rng([self._seed, DRAWN, step])

@@ -36,22 +36,15 @@ def declared(name: str, changes: Mapping[str, Any] | None = None) -> dict[str, A
     Raise TrainingError for what is unknown, missing or of the wrong kind, by its name.
     """
     check_name(name)
-    if name in shipped():
-        text = (resources.files("training") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
-        return read_table(text, name, changes)
     if name in shipped_stages():
         raise TrainingError(f"{name} runs several recipes: `python -m training train {name}` does, and auto.")
-    file = Path(name)
+    is_shipped = name in shipped()
+    file = resources.files("training") / "recipes" / f"{name}.toml" if is_shipped else Path(name)
+    name = name if is_shipped else Path(name).stem
     try:
-        return read_table(file.read_text(encoding="utf-8"), file.stem, changes)
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise TrainingError(f"{file} is not UTF-8.") from None
-
-
-def read_table(text: str, name: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """`declared` of a recipe's text."""
-    try:
-        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise TrainingError(f"The recipe {name} is not TOML: {error}") from None
     for key, value in (changes or {}).items():

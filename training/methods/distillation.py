@@ -11,7 +11,7 @@ The teacher is not asked here: its scores stand in the rows, and its vectors wer
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
@@ -33,17 +33,6 @@ def kl_teacher(query_NP: Tensor, documents_NMP: Tensor, scores_NM: Tensor, *, ta
         return F.kl_div(student_NM, teacher_NM, reduction="batchmean", log_target=True)
 
 
-class KlTeacherModule(nn.Module):
-    def __init__(self, tau: float) -> None:
-        super().__init__()
-        self.tau = tau
-
-    def forward(self, reps: Reps) -> Tensor:
-        if reps.labels is None:
-            raise ValueError("kl_teacher needs a source with scores")
-        return kl_teacher(reps.z[:, 0], reps.z[:, 1:], reps.labels, tau=self.tau)
-
-
 @dataclass(frozen=True)
 class KlTeacher(Objective):
     """From the first view to the others, by the scores of its row (Hinton et al. 2015, over a list)."""
@@ -51,8 +40,8 @@ class KlTeacher(Objective):
     tau: AboveZero
     name: Literal["kl_teacher"] = "kl_teacher"
 
-    def build(self, _materials: Materials) -> nn.Module:
-        return KlTeacherModule(self.tau)
+    def loss(self, reps: Reps) -> Tensor:
+        return kl_teacher(reps.z[:, 0], reps.z[:, 1:], reps.known, tau=self.tau)
 
 
 def vector_mse(z_NP: Tensor, teacher_NP: Tensor) -> Tensor:
@@ -66,24 +55,19 @@ def vector_mse(z_NP: Tensor, teacher_NP: Tensor) -> Tensor:
         return (z_NP - teacher_NP).square().sum(-1).mean()
 
 
-class _Taught(nn.Module):
+class VectorMseModule(nn.Module):
     """The teacher's vectors are no part of a checkpoint: the run's folder keeps them."""
 
     def __init__(self, materials: Materials) -> None:
         super().__init__()
         if materials.taught is None:
             raise ValueError("the objective needs a teacher's vectors")
-        self._taught = materials.taught
+        self._taught = materials.taught  # (texts, P)
 
-    def of(self, reps: Reps) -> Tensor:
-        """The teacher's vectors of the batch, (N, P)."""
-        texts = reps.texts[:, 0]
-        return self._taught[texts.to(self._taught.device)].to(texts.device)
-
-
-class VectorMseModule(_Taught):
     def forward(self, reps: Reps) -> Tensor:
-        return vector_mse(reps.z[:, 0], self.of(reps))
+        texts = reps.texts[:, 0]
+        teacher = self._taught[texts.to(self._taught.device)].to(texts.device)
+        return vector_mse(reps.z[:, 0], teacher)
 
 
 @dataclass(frozen=True)
@@ -92,6 +76,4 @@ class VectorMse(Objective):
 
     name: Literal["vector_mse"] = "vector_mse"
     reads: ClassVar[frozenset[str]] = frozenset({"teacher"})
-
-    def build(self, materials: Materials) -> nn.Module:
-        return VectorMseModule(materials)
+    module: ClassVar[Any] = VectorMseModule

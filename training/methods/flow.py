@@ -66,7 +66,7 @@ class FlowStep(nn.Module):
         first = torch.cat([scaled, -scaled, coupled]), torch.cat([moved, -moved, bias])
         second = torch.cat([whole, -whole, below], dim=1), F.pad(self.outer.bias, (self.first, 0))
         made = ((*first, "relu"), (*second, "identity"))
-        return [Affine(_array(weight.T), _array(bias), name) for weight, bias, name in made]
+        return [Affine(weight.T.double().numpy(), bias.double().numpy(), name) for weight, bias, name in made]
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,3 @@ def negative_log_likelihood(flow: Sequence[FlowStep], x_ND: Tensor) -> Tensor:
         z_ND = step(z_ND)
     log_det = torch.stack([step.log_scale.sum() for step in flow]).sum()
     return z_ND.square().sum(1).mean() / 2 - log_det
-
-
-def _array(tensor: Tensor) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = tensor.double().numpy()
-    return found

@@ -34,16 +34,6 @@ def self_guided(z_NP: Tensor, layers_NKP: Tensor, same_NN: Tensor, *, tau: float
         return F.softplus(others_N1 - own_NK).mean()
 
 
-class SelfGuidedModule(nn.Module):
-    def __init__(self, tau: float) -> None:
-        super().__init__()
-        self.tau = tau
-
-    def forward(self, reps: Reps) -> Tensor:
-        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
-        return self_guided(reps.z[:, 0], reps.z[:, 1:], same_NN, tau=self.tau)
-
-
 @dataclass(frozen=True)
 class SelfGuided(Objective):
     """Kim, Yoo and Lee 2021, equation 7 (SG-OPT); its negatives are the other texts' layers alone."""
@@ -51,8 +41,9 @@ class SelfGuided(Objective):
     tau: AboveZero
     name: Literal["self_guided"] = "self_guided"
 
-    def build(self, _materials: Materials) -> nn.Module:
-        return SelfGuidedModule(self.tau)
+    def loss(self, reps: Reps) -> Tensor:
+        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
+        return self_guided(reps.z[:, 0], reps.z[:, 1:], same_NN, tau=self.tau)
 
 
 def neighbours(f_NP: Tensor, g_NP: Tensor, near_NN: Tensor, same_NN: Tensor) -> Tensor:
@@ -70,22 +61,6 @@ def neighbours(f_NP: Tensor, g_NP: Tensor, near_NN: Tensor, same_NN: Tensor) -> 
         return -(logs_NN.masked_fill(~near_NN, 0).sum(1) / near_NN.sum(1)).mean()
 
 
-class NeighboursModule(nn.Module):
-    def __init__(self, reach: int) -> None:
-        super().__init__()
-        self.reach = reach
-
-    def forward(self, reps: Reps) -> Tensor:
-        if reps.labels is None:
-            raise ValueError("neighbours needs a source of sentences in their order")
-        places_N = torch.arange(len(reps.z), device=reps.z.device)
-        distance_NN = (places_N[:, None] - places_N).abs()
-        one_document_NN = reps.labels[:, None] == reps.labels
-        near_NN = one_document_NN & (distance_NN <= self.reach) & (distance_NN > 0)
-        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
-        return neighbours(reps.z[:, 0], reps.z[:, 1], near_NN, same_NN)
-
-
 @dataclass(frozen=True)
 class Neighbours(Objective):
     """Logeswaran and Lee 2018 (QuickThoughts), equation 2. reach: sentences to each side that are right.
@@ -96,8 +71,13 @@ class Neighbours(Objective):
     reach: Count = 1
     name: Literal["neighbours"] = "neighbours"
 
-    def build(self, _materials: Materials) -> nn.Module:
-        return NeighboursModule(self.reach)
+    def loss(self, reps: Reps) -> Tensor:
+        places_N = torch.arange(len(reps.z), device=reps.z.device)
+        distance_NN = (places_N[:, None] - places_N).abs()
+        one_document_NN = reps.known[:, None] == reps.known
+        near_NN = one_document_NN & (distance_NN <= self.reach) & (distance_NN > 0)
+        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
+        return neighbours(reps.z[:, 0], reps.z[:, 1], near_NN, same_NN)
 
 
 class AnchorModule(nn.Module):

@@ -1,4 +1,5 @@
 """Heads: what the objective sees instead of the pooled vector. One that is not kept ends with the run.
+`build` makes a module from (rows, width) to (rows, any width); source: the base.
 
 none    the pooled vector itself
 tanh    a linear layer and tanh: SimCSE's
@@ -11,7 +12,7 @@ transform    the base's own layer before its guess of a word: PromptBERT's, supe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +24,6 @@ from training.methods.ranges import Count, Flag
 from training.model.language_head import language_head
 
 _SPREAD = 0.02  # BERT's initializer_range; torch's own default for Linear gave other scores
-
-
-class Head(Protocol):
-    @property
-    def keep(self) -> bool:
-        """True if the published model has it."""
-
-    def build(self, source: Source, width: int, generator: torch.Generator) -> nn.Module:
-        """(rows, width) -> (rows, any width); source: the base."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ noise    random directions (GS-InfoNCE)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,6 @@ class Queue:
 
     batches: AboveZero
     name: Literal["queue"] = "queue"
-    reads_twin: ClassVar[bool] = True
 
     def build(self, width: int, batch: int) -> Rows:
         return QueueBuffer(round(self.batches * batch), width)
@@ -77,7 +76,6 @@ class Noise:
 
     batches: AboveZero
     name: Literal["noise"] = "noise"
-    reads_twin: ClassVar[bool] = False
 
     def build(self, width: int, batch: int) -> Rows:
         return NoiseRows(round(self.batches * batch), width)

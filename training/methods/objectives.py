@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
@@ -55,6 +55,13 @@ class Reps(NamedTuple):
     total: Callable[[Tensor], Tensor] = lambda count: count.clamp(min=1)  # a count, over all processes
     guest: bool = False  # fewer texts than processes: this one has another's text, which counts nothing
 
+    @property
+    def known(self) -> Tensor:
+        """Labels or scores. Raise ValueError where the source has none."""
+        if self.labels is None:
+            raise ValueError("the objective needs a source with labels or scores")
+        return self.labels
+
     def mean(self, losses: Tensor, count: Tensor) -> Tensor:
         """The mean over the tokens of all processes, from a sum over this one's."""
         return (0 * losses if self.guest else losses) / self.total(0 * count if self.guest else count)
@@ -76,20 +83,25 @@ class Objective:
 
     weight: Weight = field(default=1.0, kw_only=True)  # of its loss in the sum
     reads: ClassVar[frozenset[str]] = frozenset()  # of `hidden`, `aside`, `teacher`: what it needs beside z
+    module: ClassVar[Any] = None  # made of Materials, where there are weights of its own
 
     def build(self, materials: Materials) -> nn.Module:
         """A module from Reps to the mean over the batch, a float32 scalar; with weights, if it has any."""
+        made: nn.Module = self.module(materials) if self.module else Weightless(self)
+        return made
+
+    def loss(self, reps: Reps) -> Tensor:
+        """The answer of that module, where it has no weights."""
         raise NotImplementedError
 
 
-def info_nce(
-    query_NP: Tensor,
-    key_MP: Tensor,
-    *,
-    tau: float,
-    same_NM: Tensor | None = None,
-    bonus_NM: Tensor | None = None,
-) -> Tensor:
+class Weightless(nn.Module):
+    def __init__(self, objective: Objective) -> None:
+        super().__init__()
+        self.forward = objective.loss
+
+
+def info_nce(query_NP: Tensor, key_MP: Tensor, *, tau: float, same_NM: Tensor, bonus_NM: Tensor) -> Tensor:
     """The mean over n of log( Σ_m exp(cos(q_n, k_m)/τ) / exp(cos(q_n, k_n)/τ) ): SimCSE, equations 1 and 5.
 
     The key of query n is n; the other keys are its negatives, except where same_NM is true. bonus_NM is added
@@ -97,11 +109,7 @@ def info_nce(
     """
     with torch.autocast(query_NP.device.type, enabled=False):
         query_NP, key_MP = F.normalize(query_NP.float(), dim=-1), F.normalize(key_MP.float(), dim=-1)
-        scores_NM = query_NP @ key_MP.T / tau
-        if bonus_NM is not None:
-            scores_NM = scores_NM + bonus_NM
-        if same_NM is not None:
-            scores_NM = scores_NM.masked_fill(same_NM, -torch.inf)
+        scores_NM = (query_NP @ key_MP.T / tau + bonus_NM).masked_fill(same_NM, -torch.inf)
         return F.cross_entropy(scores_NM, torch.arange(len(query_NP), device=query_NP.device))
 
 
@@ -127,27 +135,6 @@ def same_texts(texts_NV: Tensor) -> Tensor:
     return torch.cat(parts, dim=1)
 
 
-class InfoNCEModule(nn.Module):
-    def __init__(self, recipe: InfoNCE) -> None:
-        super().__init__()
-        self.recipe = recipe
-
-    def forward(self, reps: Reps) -> Tensor:
-        N, V, _ = reps.z.shape
-        keys_MP = reps.z[:, 1:].transpose(0, 1).flatten(0, 1)
-        same_NM = same_texts(reps.texts)
-        bonus_NM = torch.zeros(same_NM.shape, device=reps.z.device)
-        for view in range(1, V - 1):
-            bonus_NM[:, view * N : (view + 1) * N].diagonal().fill_(math.log(self.recipe.hard_weight))
-        if reps.extra is not None:
-            extra_KP, extra_1K = reps.extra.z, reps.extra.texts[None]
-            keys_MP = torch.cat([keys_MP, extra_KP.to(keys_MP.dtype)])
-            of_query_NK = (extra_1K == reps.texts[:, :1]) | (extra_1K == reps.texts[:, 1:2])
-            same_NM = torch.cat([same_NM, of_query_NK], dim=1)
-            bonus_NM = F.pad(bonus_NM, (0, len(extra_KP)))
-        return info_nce(reps.z[:, 0], keys_MP, tau=self.recipe.tau, same_NM=same_NM, bonus_NM=bonus_NM)
-
-
 @dataclass(frozen=True)
 class InfoNCE(Objective):
     """From the first view to the second; further views are hard negatives.
@@ -160,11 +147,23 @@ class InfoNCE(Objective):
     hard_weight: AboveZero = 1.0
     name: Literal["info_nce"] = "info_nce"
 
-    def build(self, _materials: Materials) -> nn.Module:
-        return InfoNCEModule(self)
+    def loss(self, reps: Reps) -> Tensor:
+        N, V, _ = reps.z.shape
+        keys_MP = reps.z[:, 1:].transpose(0, 1).flatten(0, 1)
+        same_NM = same_texts(reps.texts)
+        bonus_NM = torch.zeros(same_NM.shape, device=reps.z.device)
+        for view in range(1, V - 1):
+            bonus_NM[:, view * N : (view + 1) * N].diagonal().fill_(math.log(self.hard_weight))
+        if reps.extra is not None:
+            extra_KP, extra_1K = reps.extra.z, reps.extra.texts[None]
+            keys_MP = torch.cat([keys_MP, extra_KP.to(keys_MP.dtype)])
+            of_query_NK = (extra_1K == reps.texts[:, :1]) | (extra_1K == reps.texts[:, 1:2])
+            same_NM = torch.cat([same_NM, of_query_NK], dim=1)
+            bonus_NM = F.pad(bonus_NM, (0, len(extra_KP)))
+        return info_nce(reps.z[:, 0], keys_MP, tau=self.tau, same_NM=same_NM, bonus_NM=bonus_NM)
 
 
-def nt_xent(anchor_NP: Tensor, positive_NP: Tensor, *, tau: float, same_NN: Tensor | None = None) -> Tensor:
+def nt_xent(anchor_NP: Tensor, positive_NP: Tensor, *, tau: float, same_NN: Tensor) -> Tensor:
     """Chen et al. 2020 (SimCLR): over all 2N rows, each with 2(N - 1) negatives, both directions.
 
     Where same_NN is true, two texts are no negatives of each other.
@@ -172,22 +171,11 @@ def nt_xent(anchor_NP: Tensor, positive_NP: Tensor, *, tau: float, same_NN: Tens
     with torch.autocast(anchor_NP.device.type, enabled=False):
         z_MP = F.normalize(torch.cat([anchor_NP, positive_NP]).float(), dim=-1)
         M = len(z_MP)
-        left_out_MM = own_MM = torch.eye(M, dtype=torch.bool, device=z_MP.device)
-        if same_NN is not None:
-            positive_MM = own_MM.roll(M // 2, 1)  # row n's is n + N, and back
-            left_out_MM = own_MM | (same_NN.repeat(2, 2) & ~positive_MM)
+        own_MM = torch.eye(M, dtype=torch.bool, device=z_MP.device)
+        positive_MM = own_MM.roll(M // 2, 1)  # row n's is n + N, and back
+        left_out_MM = own_MM | (same_NN.repeat(2, 2) & ~positive_MM)
         scores_MM = (z_MP @ z_MP.T / tau).masked_fill(left_out_MM, -torch.inf)
         return F.cross_entropy(scores_MM, torch.arange(M, device=z_MP.device).roll(M // 2))
-
-
-class NTXentModule(nn.Module):
-    def __init__(self, tau: float) -> None:
-        super().__init__()
-        self.tau = tau
-
-    def forward(self, reps: Reps) -> Tensor:
-        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
-        return nt_xent(reps.z[:, 0], reps.z[:, 1:].float().mean(1), tau=self.tau, same_NN=same_NN)
 
 
 @dataclass(frozen=True)
@@ -197,8 +185,9 @@ class NTXent(Objective):
     tau: AboveZero
     name: Literal["nt_xent"] = "nt_xent"
 
-    def build(self, _materials: Materials) -> nn.Module:
-        return NTXentModule(self.tau)
+    def loss(self, reps: Reps) -> Tensor:
+        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
+        return nt_xent(reps.z[:, 0], reps.z[:, 1:].float().mean(1), tau=self.tau, same_NN=same_NN)
 
 
 def triplet(anchor_NP: Tensor, positive_NP: Tensor, negative_NP: Tensor, *, margin: float) -> Tensor:
@@ -227,23 +216,6 @@ def semi_hard(anchor_NP: Tensor, positive_NP: Tensor, keys_MP: Tensor, same_NM: 
         return torch.where(none_farther_N, farthest_N, farther_NM.argmin(1))
 
 
-class TripletModule(nn.Module):
-    def __init__(self, recipe: Triplet) -> None:
-        super().__init__()
-        self.recipe = recipe
-
-    def forward(self, reps: Reps) -> Tensor:
-        anchor, positive = reps.z[:, 0], reps.z[:, 1]
-        if not self.recipe.mine:
-            return triplet(anchor, positive, reps.z[:, 2], margin=self.recipe.margin)
-        N = len(anchor)
-        keys_MP = reps.z[:, 1:].transpose(0, 1).flatten(0, 1)
-        same_NM = same_texts(reps.texts)
-        same_NM[:, :N] |= torch.eye(N, dtype=torch.bool, device=same_NM.device)  # the positive itself
-        chosen = keys_MP[semi_hard(anchor, positive, keys_MP, same_NM)]
-        return triplet(anchor, positive, chosen, margin=self.recipe.margin)
-
-
 @dataclass(frozen=True)
 class Triplet(Objective):
     """mine: take the semi-hard negative of the batch, else the one that is given."""
@@ -252,8 +224,16 @@ class Triplet(Objective):
     mine: Flag = True
     name: Literal["triplet"] = "triplet"
 
-    def build(self, _materials: Materials) -> nn.Module:
-        return TripletModule(self)
+    def loss(self, reps: Reps) -> Tensor:
+        anchor, positive = reps.z[:, 0], reps.z[:, 1]
+        if not self.mine:
+            return triplet(anchor, positive, reps.z[:, 2], margin=self.margin)
+        N = len(anchor)
+        keys_MP = reps.z[:, 1:].transpose(0, 1).flatten(0, 1)
+        same_NM = same_texts(reps.texts)
+        same_NM[:, :N] |= torch.eye(N, dtype=torch.bool, device=same_NM.device)  # the positive itself
+        chosen = keys_MP[semi_hard(anchor, positive, keys_MP, same_NM)]
+        return triplet(anchor, positive, chosen, margin=self.margin)
 
 
 class PairSoftmaxModule(nn.Module):
@@ -265,12 +245,10 @@ class PairSoftmaxModule(nn.Module):
             nn.init.uniform_(tensor, -spread, spread, generator=generator)
 
     def forward(self, reps: Reps) -> Tensor:
-        if reps.labels is None:
-            raise ValueError("pair_softmax needs a source with labels")
         with torch.autocast(reps.z.device.type, enabled=False):
             z_NVD = reps.z if reps.pooled is None else reps.pooled  # a contrast's head is not its own
             u, v = z_NVD[:, 0].float(), z_NVD[:, 1].float()
-            return F.cross_entropy(self.classifier(torch.cat([u, v, (u - v).abs()], dim=-1)), reps.labels)
+            return F.cross_entropy(self.classifier(torch.cat([u, v, (u - v).abs()], dim=-1)), reps.known)
 
 
 @dataclass(frozen=True)

@@ -32,22 +32,6 @@ def cosines_of(reps: Reps) -> Tensor:
         return (z_NVP[:, :1] * z_NVP[:, 1:]).sum(-1)
 
 
-def scores_of(reps: Reps) -> Tensor:
-    """The scores of a row's texts, float32 (N, V - 1)."""
-    if reps.labels is None:
-        raise ValueError("the objective needs a source with scores")
-    return reps.labels.float()
-
-
-class CosineMseModule(nn.Module):
-    def __init__(self, highest: float) -> None:
-        super().__init__()
-        self.highest = highest
-
-    def forward(self, reps: Reps) -> Tensor:
-        return F.mse_loss(cosines_of(reps), scores_of(reps) / self.highest)
-
-
 @dataclass(frozen=True)
 class CosineMse(Objective):
     """Reimers and Gurevych 2019 (SBERT), section 3: the mean of (cos(u, v) - score / highest)²."""
@@ -55,8 +39,8 @@ class CosineMse(Objective):
     highest: AboveZero = 1.0
     name: Literal["cosine_mse"] = "cosine_mse"
 
-    def build(self, _materials: Materials) -> nn.Module:
-        return CosineMseModule(self.highest)
+    def loss(self, reps: Reps) -> Tensor:
+        return F.mse_loss(cosines_of(reps), reps.known.float() / self.highest)
 
 
 def cosent(cosines: Tensor, scores: Tensor, *, scale: float) -> Tensor:
@@ -66,15 +50,6 @@ def cosent(cosines: Tensor, scores: Tensor, *, scale: float) -> Tensor:
     return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0)
 
 
-class CosentModule(nn.Module):
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.scale = scale
-
-    def forward(self, reps: Reps) -> Tensor:
-        return cosent(cosines_of(reps).flatten(), scores_of(reps).flatten(), scale=self.scale)
-
-
 @dataclass(frozen=True)
 class Cosent(Objective):
     """CoSENT (Su 2022, as sentence-transformers has it): the order of the scores, not their size."""
@@ -82,8 +57,8 @@ class Cosent(Objective):
     scale: AboveZero = 20.0
     name: Literal["cosent"] = "cosent"
 
-    def build(self, _materials: Materials) -> nn.Module:
-        return CosentModule(self.scale)
+    def loss(self, reps: Reps) -> Tensor:
+        return cosent(cosines_of(reps).flatten(), reps.known.float().flatten(), scale=self.scale)
 
 
 def hard_nce(u_NP: Tensor, v_NP: Tensor, anchors_N: Tensor, same_MM: Tensor, *, tau: float) -> Tensor:
@@ -106,21 +81,6 @@ def hard_nce(u_NP: Tensor, v_NP: Tensor, anchors_N: Tensor, same_MM: Tensor, *, 
         return F.softplus(weighed_M - positive_M).mean()
 
 
-class HardNceModule(nn.Module):
-    def __init__(self, tau: float) -> None:
-        super().__init__()
-        self.tau = tau
-
-    def forward(self, reps: Reps) -> Tensor:
-        if reps.labels is None:
-            raise ValueError("hard_nce needs a source with labels")
-        N = len(reps.z)
-        texts_M = reps.texts.T.flatten()
-        own_MM = torch.eye(N, dtype=torch.bool, device=reps.z.device).repeat(2, 2)
-        same_MM = own_MM | (texts_M[:, None] == texts_M)
-        return hard_nce(reps.z[:, 0], reps.z[:, 1], reps.labels == 0, same_MM, tau=self.tau)
-
-
 @dataclass(frozen=True)
 class HardNce(Objective):
     """Zhang et al. 2021 (PairSupCon), equations 1 to 3: entailments are positives, all texts negatives."""
@@ -128,28 +88,12 @@ class HardNce(Objective):
     tau: AboveZero
     name: Literal["hard_nce"] = "hard_nce"
 
-    def build(self, _materials: Materials) -> nn.Module:
-        return HardNceModule(self.tau)
-
-
-class BceDotModule(nn.Module):
-    def __init__(self, negatives: int) -> None:
-        super().__init__()
-        self.negatives = negatives
-
-    def forward(self, reps: Reps) -> Tensor:
+    def loss(self, reps: Reps) -> Tensor:
         N = len(reps.z)
-        shifts = range(1 + min(self.negatives, N - 1))
-        with torch.autocast(reps.z.device.type, enabled=False):
-            u_NP, v_NP = reps.z[:, 0].float(), reps.z[:, 1].float()
-            logits_NK = torch.stack([(u_NP * v_NP.roll(-by, 0)).sum(-1) for by in shifts], dim=1)
-            targets_NK = torch.zeros_like(logits_NK)
-            targets_NK[:, 0] = 1
-            texts_N = reps.texts[:, 0]
-            again_NK = torch.stack([texts_N == texts_N.roll(-by) for by in shifts], dim=1)
-            again_NK[:, 0] = False
-            losses_NK = F.binary_cross_entropy_with_logits(logits_NK, targets_NK, reduction="none")
-            return losses_NK.masked_fill(again_NK, 0).sum() / N
+        texts_M = reps.texts.T.flatten()
+        own_MM = torch.eye(N, dtype=torch.bool, device=reps.z.device).repeat(2, 2)
+        same_MM = own_MM | (texts_M[:, None] == texts_M)
+        return hard_nce(reps.z[:, 0], reps.z[:, 1], reps.known == 0, same_MM, tau=self.tau)
 
 
 @dataclass(frozen=True)
@@ -162,8 +106,19 @@ class BceDot(Objective):
     negatives: Count = 7
     name: Literal["bce_dot"] = "bce_dot"
 
-    def build(self, _materials: Materials) -> nn.Module:
-        return BceDotModule(self.negatives)
+    def loss(self, reps: Reps) -> Tensor:
+        N = len(reps.z)
+        shifts = range(1 + min(self.negatives, N - 1))
+        with torch.autocast(reps.z.device.type, enabled=False):
+            u_NP, v_NP = reps.z[:, 0].float(), reps.z[:, 1].float()
+            logits_NK = torch.stack([(u_NP * v_NP.roll(-by, 0)).sum(-1) for by in shifts], dim=1)
+            targets_NK = torch.zeros_like(logits_NK)
+            targets_NK[:, 0] = 1
+            texts_N = reps.texts[:, 0]
+            again_NK = torch.stack([texts_N == texts_N.roll(-by) for by in shifts], dim=1)
+            again_NK[:, 0] = False
+            losses_NK = F.binary_cross_entropy_with_logits(logits_NK, targets_NK, reduction="none")
+            return losses_NK.masked_fill(again_NK, 0).sum() / N
 
 
 class TwoWayModule(nn.Module):

@@ -82,9 +82,6 @@ class Rows:
         self.shelf = shelf_of(given, seen, given.search_prompt if queries else given.prompt)
         self._labels = None if corpus.labels is None else torch.tensor(corpus.labels)[torch.from_numpy(seen)]
 
-    def __len__(self) -> int:
-        return self._rounds.count
-
     def distinct(self) -> int:
         return len(set(self._numbers.tolist()) - {NO_TEXT})
 

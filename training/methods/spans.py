@@ -49,11 +49,8 @@ class Spans:
         self.remark = ", and ".join(said)
         self._rounds = Rounds(len(self._long_enough), given.batch, given.seed)
 
-    def __len__(self) -> int:
-        return self._rounds.count
-
     def distinct(self) -> int:
-        return len(self)
+        return self._rounds.count
 
     def batch(self, step: int) -> Batch:
         random = np.random.default_rng([self._seed, DRAWN, step])

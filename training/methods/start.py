@@ -46,7 +46,8 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
     if source.is_table and recipe.pool in _STATIC:
         source = replace(source, head=Head(_STATIC[recipe.pool], source.head.layers, "static"))
     elif raw:
-        template = _template(recipe) if recipe.pool == "mask" else None
+        views = (view.text for view in recipe.views if isinstance(view, Template))
+        template = next(views) if recipe.pool == "mask" else None  # the first is published
         source = replace(source, head=_head(recipe, source, template))
     elif recipe.pool in ("mask", *MIXED, *_STATIC):
         raise TrainingError(
@@ -80,11 +81,6 @@ def _freeze_but_last(encoder: TrainedEncoder, count: int) -> None:
     encoder.backbone.requires_grad_(requires_grad=False)
     if count:  # 0: what stands beside the backbone alone
         stack[len(stack) - count :].requires_grad_(requires_grad=True)
-
-
-def _template(recipe: Recipe) -> str:
-    """The template of the first view, which is published."""
-    return next(view.text for view in recipe.views if isinstance(view, Template))
 
 
 def _head(recipe: Recipe, source: Source, template: str | None) -> Head:

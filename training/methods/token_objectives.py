@@ -60,9 +60,7 @@ class Mlm(Objective):
 
     name: Literal["mlm"] = "mlm"
     reads: ClassVar[frozenset[str]] = frozenset({"hidden"})
-
-    def build(self, materials: Materials) -> nn.Module:
-        return MlmModule(materials)
+    module: ClassVar = MlmModule
 
 
 class RtdModule(nn.Module):
@@ -212,9 +210,7 @@ class Denoise(Objective):
 
     name: Literal["denoise"] = "denoise"
     reads: ClassVar[frozenset[str]] = frozenset({"aside"})
-
-    def build(self, materials: Materials) -> nn.Module:
-        return DenoiseModule(materials)
+    module: ClassVar = DenoiseModule
 
 
 def _generator_source(folder: str, encoder: TrainedEncoder) -> Source:

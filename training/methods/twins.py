@@ -56,9 +56,6 @@ class Frozen:
         return _still(encoder)
 
 
-Twin = Ema | Clone | Frozen
-
-
 def _still(encoder: TrainedEncoder) -> TrainedEncoder:
     twin = copy.deepcopy(encoder)
     twin.requires_grad_(requires_grad=False)

@@ -51,7 +51,8 @@ class Mask:
     name: Literal["mask"] = "mask"
 
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
-        chosen = _chance(tokens, self.rate, generator) & ~_fixed(tokens, lexicon)
+        chosen = torch.rand(len(tokens.ids), generator=generator) < self.rate
+        chosen &= ~_fixed(tokens, lexicon)
         kind = torch.rand(len(tokens.ids), generator=generator)
         any_token = lexicon.ordinary[
             torch.randint(len(lexicon.ordinary), tokens.ids.shape, generator=generator)
@@ -95,12 +96,10 @@ class Delete:
     name: Literal["delete"] = "delete"
 
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
-        special = _fixed(tokens, lexicon)
-        words, owner = _words(tokens, lexicon, special)
+        special, words, owner, in_text = _words(tokens, lexicon)
         if not len(owner):
             return tokens
         lot = torch.rand(len(owner), generator=generator)
-        in_text = torch.bincount(owner, minlength=len(tokens))
         order = _rank_within(owner, lot)
         gone = order == 0 if self.rate == 0 else lot < self.rate
         gone &= order < (in_text - 1)[owner]  # the word with the highest lot stays
@@ -115,9 +114,7 @@ class Crop:
     name: Literal["crop"] = "crop"
 
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
-        special = _fixed(tokens, lexicon)
-        words, owner = _words(tokens, lexicon, special)
-        in_text = torch.bincount(owner, minlength=len(tokens))
+        special, words, owner, in_text = _words(tokens, lexicon)
         length = (in_text * self.keep).round().long().clamp(min=1)
         first = (torch.rand(len(tokens), generator=generator) * (in_text - length + 1)).long()
         place = torch.arange(len(owner)) - (in_text.cumsum(0) - in_text)[owner]
@@ -195,17 +192,14 @@ def _fixed(tokens: Tokens, lexicon: Lexicon) -> Tensor:
     return affix | lexicon.is_special[tokens.ids]
 
 
-def _chance(tokens: Tokens, rate: float, generator: torch.Generator) -> Tensor:
-    return torch.rand(len(tokens.ids), generator=generator) < rate
-
-
-def _words(tokens: Tokens, lexicon: Lexicon, special: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of each token's word in the batch, and the text of each word; none is special."""
-    rows = tokens.rows()
+def _words(tokens: Tokens, lexicon: Lexicon) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Special tokens, bool; the number of each token's word; each word's text; the words of each text."""
+    special, rows = _fixed(tokens, lexicon), tokens.rows()
     after_special = torch.cat([torch.ones(1, dtype=torch.bool), special[:-1]])
     new_text = torch.cat([torch.ones(1, dtype=torch.bool), rows.diff() > 0])
     begins = (lexicon.begins_word[tokens.ids] | after_special | new_text) & ~special
-    return begins.long().cumsum(0) - 1, rows[begins]
+    owner = rows[begins]
+    return special, begins.long().cumsum(0) - 1, owner, torch.bincount(owner, minlength=len(tokens))
 
 
 def _keep_words(tokens: Tokens, special: Tensor, words: Tensor, stay: Tensor) -> Tokens:

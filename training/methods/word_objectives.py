@@ -59,9 +59,7 @@ class WordCe(Objective):
 
     name: Literal["word_ce"] = "word_ce"
     reads: ClassVar[frozenset[str]] = frozenset({"aside"})
-
-    def build(self, materials: Materials) -> nn.Module:
-        return WordCeModule(materials)
+    module: ClassVar = WordCeModule
 
 
 class MiJsdModule(nn.Module):
@@ -113,6 +111,4 @@ class MiJsd(Objective):
 
     name: Literal["mi_jsd"] = "mi_jsd"
     reads: ClassVar[frozenset[str]] = frozenset({"hidden"})
-
-    def build(self, materials: Materials) -> nn.Module:
-        return MiJsdModule(materials)
+    module: ClassVar = MiJsdModule

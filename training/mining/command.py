@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from models.words.progress import step_to_stderr
 from training.arguments import expanded, target
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
 from training.mining.dedupe import THRESHOLD, near_duplicates
 from training.mining.labelled import Labelled, read_beir, read_labelled_pairs
-from training.mining.negatives import Counts, Mined, Rules, in_rows, mine_negatives
+from training.mining.negatives import Counts, Mined, Rules, mine_negatives
 from training.mining.pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
 from training.mining.queries import queries_of
 from training.mining.teacher import Listed, lists
@@ -109,10 +110,10 @@ def _negatives(options: argparse.Namespace) -> int:
     rules = Rules(options.count, options.margin, options.max_score, options.min_score, options.skip)
     labelled, out = _labelled(options)
     counts = Counts()
-    with open_scorable(options.model, os.environ, _say) as model, writing(out) as write:
-        _say("encoding and comparing")
-        triples = mine_negatives(labelled, model.encode_queries, model.encode_documents, rules, counts)
-        rows = _write(write, in_rows(triples))
+    with open_scorable(options.model, os.environ, step_to_stderr) as model, writing(out) as write:
+        step_to_stderr("encoding and comparing")
+        mined = mine_negatives(labelled, model.encode_queries, model.encode_documents, rules, counts)
+        rows = _write(write, mined)
         if not rows:
             raise NothingToLearn(
                 "No pair has a negative. Give more candidates, or a smaller --margin or --skip."
@@ -162,8 +163,8 @@ def _pairs(options: argparse.Namespace) -> int:
     with writing(out) as write:
         _write(write, titles)
         if options.source != "titles":
-            with open_scorable(options.model, os.environ, _say) as model:
-                _say("encoding and comparing")
+            with open_scorable(options.model, os.environ, step_to_stderr) as model:
+                step_to_stderr("encoding and comparing")
                 scores = {"min_score": options.min_score, "max_score": options.max_score}
                 found = _write(write, neighbour_pairs(documents.texts, model.encode, **scores))
         if not titles and not found:
@@ -179,8 +180,8 @@ def _lists(options: argparse.Namespace) -> int:
     queries = queries_of(_titled(documents))
     if not queries:
         raise NothingToLearn(f"{corpus} has no title, heading or first sentence to make a query of.")
-    with open_scorable(options.model, os.environ, _say) as model, writing(out) as write:
-        _say("encoding and comparing")
+    with open_scorable(options.model, os.environ, step_to_stderr) as model, writing(out) as write:
+        step_to_stderr("encoding and comparing")
         count = _write(write, lists(documents.texts, queries, model))
     _print(f"{count:,} lists of {LISTED} documents, from {len(documents.texts):,} texts")
     return 0
@@ -234,7 +235,3 @@ def _shown(text: str) -> str:
 
 def _print(*rows: str) -> None:
     sys.stdout.write("".join(f"{row}\n" for row in rows))
-
-
-def _say(step: str) -> None:
-    sys.stderr.write(f"{step} …\n")

@@ -152,8 +152,7 @@ def _unknown_id(file: Path) -> int | None:
     """None where the tokenizer takes any bytes."""
     model = json.loads(file.read_bytes())["model"]
     if model.get("unk_token") is not None and isinstance(model["vocab"], dict):
-        found: int | None = model["vocab"].get(model["unk_token"])
-        return found
+        return model["vocab"].get(model["unk_token"])
     unknown: int | None = model.get("unk_id")
     return unknown
 

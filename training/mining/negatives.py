@@ -13,9 +13,8 @@ ceiling relative to the positive's score best, at 95 % of it (TopK-PercPos): the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -49,18 +48,8 @@ class Rules:
             raise TrainingError(f"--skip must not be negative, and {self.skip} is.")
 
 
-class Triple(NamedTuple):
-    """A pair with one of its negatives. Scores are cosines with the anchor."""
-
-    anchor: str
-    positive: str
-    negative: str
-    score_positive: float
-    score_negative: float
-
-
 class Mined(NamedTuple):
-    """A pair with all of its negatives, the hardest first."""
+    """A pair with all of its negatives, the hardest first. Scores are cosines with the anchor."""
 
     anchor: str
     positive: str
@@ -80,17 +69,9 @@ class Mined(NamedTuple):
         }
 
 
-def in_rows(triples: Iterable[Triple]) -> Iterator[Mined]:
-    """Triples of a pair, which follow each other, as one row."""
-    for (anchor, positive, score), found in groupby(triples, lambda each: (each[0], each[1], each[3])):
-        of_pair = [(triple.negative, triple.score_negative) for triple in found]
-        negatives, scores = zip(*of_pair, strict=True)
-        yield Mined(anchor, positive, negatives, score, scores)
-
-
 @dataclass
 class Counts:
-    """Counts of pairs and candidates; added up while the triples are read."""
+    """Counts of pairs and candidates; added up while the rows are read."""
 
     pairs: int = 0
     triples: int = 0
@@ -103,8 +84,8 @@ class Counts:
 
 def mine_negatives(
     labelled: Labelled, encode_queries: Encode, encode_documents: Encode, rules: Rules, counts: Counts
-) -> Iterator[Triple]:
-    """Triples in the order of the pairs, the hardest first. `counts` is added to on the way."""
+) -> Iterator[Mined]:
+    """In the order of the pairs; one without negatives is left out. `counts` is added to on the way."""
     anchors = list(labelled.positives)
     known = (text for positives in labelled.positives.values() for text in positives)
     texts = list(dict.fromkeys([*labelled.candidates, *known]))
@@ -122,9 +103,10 @@ def mine_negatives(
                 counts.passed_over += 1
             for positive in positives:
                 score = float(vector @ vectors[place[positive]])
-                for negative in _of_pair(cosines, allowed, score, rules, counts):
-                    scores = round(score, 6), round(float(cosines[negative]), 6)
-                    yield Triple(anchor, positive, texts[negative], *scores)
+                if found := _of_pair(cosines, allowed, score, rules, counts):
+                    negatives = tuple(texts[negative] for negative in found)
+                    scores = tuple(round(float(cosines[negative]), 6) for negative in found)
+                    yield Mined(anchor, positive, negatives, round(score, 6), scores)
 
 
 def _of_pair(

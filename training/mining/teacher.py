@@ -16,6 +16,7 @@ its best passage, as in the service, and is that passage in the list.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,8 +68,7 @@ class _Passages:
 
     def best(self, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
         """(passages,) -> (texts,)"""
-        best: NDArray[np.float32] = np.maximum.reduceat(cosines, self.starts[:-1])
-        return best
+        return np.maximum.reduceat(cosines, self.starts[:-1])
 
     def nearest(self, text: int, query: Vectors) -> tuple[float, str]:
         """The cosine of a text's best passage, and the passage."""
@@ -90,7 +90,7 @@ def lists(documents: Sequence[str], queries: Sequence[Query], model: Scorable) -
     rests, of_rest = _Passages([query.rest for query in cut], model), iter(range(len(cut)))
     vectors = unit_vectors(model.encode_queries, [query.text for query in queries])
     # One index, so that a word is as rare in a rest as in a document.
-    with WordIndex([*documents, *(query.rest for query in cut)]) as words:
+    with closing(WordIndex([*documents, *(query.rest for query in cut)])) as words:
         for start, block in cosine_blocks(vectors, passages.vectors, "queries"):
             for row, query, vector in zip(block, queries[start:], vectors[start:], strict=False):
                 cosines, counted = passages.best(row), words.nearest(query.text, _WORDED)

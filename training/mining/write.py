@@ -9,13 +9,12 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from models.files.fsync import sync
+from models.files.fsync import replaced
 from training.errors import NothingToLearn
 from training.text.corpus import TEXTS
 from training.text.lines import Record, read_records, text_of
@@ -54,15 +53,11 @@ def writing(file: Path) -> Iterator[Callable[[str], object]]:
 
     The same lines make the same bytes, as .gz too.
     """
-    temporary = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
     packed = file.name.lower().endswith(".gz")
-    try:
-        with temporary.open("wb") as raw:
-            stream = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if packed else raw
-            with io.TextIOWrapper(stream, encoding="utf-8", newline="\n") as text:
-                yield lambda line: text.write(f"{line}\n")
-        sync(temporary)
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync(file.parent)
+    with (
+        replaced(file) as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if packed else nullcontext(raw) as stream,
+    ):
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
+        yield lambda line: text.write(f"{line}\n")
+        text.detach()  # or it would close the stream

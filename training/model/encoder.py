@@ -116,8 +116,7 @@ class TrainedEncoder(nn.Module):
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit vectors in the order of `texts`, without dropout, cut at the model's own maximum only."""
         vectors = self.pooled(texts)
-        unit: NDArray[np.float32] = nn.functional.normalize(vectors, dim=-1).numpy()
-        return unit
+        return nn.functional.normalize(vectors, dim=-1).numpy()
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode with the prompt that the published model will put before a search."""

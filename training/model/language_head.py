@@ -15,36 +15,17 @@ import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from models.graph.backbone import read_safetensors
+from models.graph.backbone import modern_name, read_safetensors
 from models.sources.folder import Source
 from training.errors import TrainingError
 
 _SPREAD = 0.02  # BERT's initializer_range
-_NAMES = (  # ours: BERT's, RoBERTa's, BERT's as it was converted from TensorFlow, DistilBERT's
-    (
-        "dense.weight",
-        "cls.predictions.transform.dense.weight",
-        "lm_head.dense.weight",
-        "vocab_transform.weight",
-    ),
-    ("dense.bias", "cls.predictions.transform.dense.bias", "lm_head.dense.bias", "vocab_transform.bias"),
-    (
-        "norm.weight",
-        "cls.predictions.transform.LayerNorm.weight",
-        "lm_head.layer_norm.weight",
-        "cls.predictions.transform.LayerNorm.gamma",
-        "vocab_layer_norm.weight",
-    ),
-    (
-        "norm.bias",
-        "cls.predictions.transform.LayerNorm.bias",
-        "lm_head.layer_norm.bias",
-        "cls.predictions.transform.LayerNorm.beta",
-        "vocab_layer_norm.bias",
-    ),
-    ("bias", "cls.predictions.bias", "lm_head.bias", "vocab_projector.bias"),
-)
-_COLUMNS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2, "distilbert": -1}  # of _NAMES
+# Names of the linear layer, of the norm, and of what has the bias.
+_BERT = ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions")
+_ROBERTA = ("lm_head.dense", "lm_head.layer_norm", "lm_head")
+_DISTILBERT = ("vocab_transform", "vocab_layer_norm", "vocab_projector")
+_FAMILIES = dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet"), _ROBERTA)
+_FAMILIES["distilbert"] = _DISTILBERT
 
 
 class LanguageHead(nn.Module):
@@ -85,17 +66,25 @@ def language_head(source: Source, generator: torch.Generator) -> tuple[LanguageH
 
 def stored_head(source: Source) -> dict[str, Tensor] | None:
     """The weights of a base's head by our names, or None."""
-    tensors = {name: array for file in source.weights for name, array in read_safetensors(file).items()}
-    found: dict[str, Tensor] = {}
-    for own, *others in _NAMES:
-        name = next((name for name in others if name in tensors), None)
-        if name is None:
-            return None
-        found[own] = torch.from_numpy(tensors[name].copy())
-    return found
+    tensors = {
+        modern_name(name): array for file in source.weights for name, array in read_safetensors(file).items()
+    }
+    for family in (_BERT, _ROBERTA, _DISTILBERT):
+        names = _names(family)
+        if tensors.keys() >= {*names.values()}:
+            return {own: torch.from_numpy(tensors[name].copy()) for own, name in names.items()}
+    return None
 
 
 def published_head(head: LanguageHead, family: str) -> Mapping[str, Tensor]:
     """Its weights by the names that its family has for them, else by BERT's."""
-    state, column = head.state_dict(), _COLUMNS.get(family, 1)
-    return {names[column]: state[names[0]] for names in _NAMES}
+    state = head.state_dict()
+    return {name: state[own] for own, name in _names(_FAMILIES.get(family, _BERT)).items()}
+
+
+def _names(family: tuple[str, str, str]) -> dict[str, str]:
+    """Our names of the weights to those of a family."""
+    dense, norm, last = family
+    both = {"dense": dense, "norm": norm}
+    found = {f"{own}.{kind}": f"{at}.{kind}" for own, at in both.items() for kind in ("weight", "bias")}
+    return found | {"bias": f"{last}.bias"}

@@ -85,7 +85,7 @@ def set_dropout(module: nn.Module, dropout: float) -> None:
 def pad(x: Tensor, packing: Packing) -> Tensor:
     """(tokens, …) -> (R, T, …), zeros where there is no token."""
     rows, longest = packing.mask.shape
-    padded: Tensor = _Spread.apply(x, packing.at, rows * longest)  # type: ignore[no-untyped-call]
+    padded = x.new_zeros((rows * longest, *x.shape[1:])).index_copy_(0, packing.at, x)
     return padded.reshape(rows, longest, *x.shape[1:])
 
 
@@ -95,21 +95,8 @@ def unpad(x_RT: Tensor, packing: Packing) -> Tensor:
     return packed
 
 
-class _Spread(torch.autograd.Function):
-    """Rows to places of their own. Written out since autograd would add up gradients, and here none meet."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, at: Tensor, size: int) -> Tensor:
-        ctx.save_for_backward(at)
-        return x.new_zeros((size, *x.shape[1:])).index_copy_(0, at, x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return gradients[0].index_select(0, ctx.saved_tensors[0]), None, None
-
-
 class _Collect(torch.autograd.Function):
-    """Rows from places of their own."""
+    """Rows from places of their own. Written out: autograd would add up gradients, and here none meet."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, at: Tensor) -> Tensor:

@@ -82,7 +82,9 @@ def extend(base: Path, texts: Sequence[str], out: Path, count: int) -> int:
     learned = learn(source.tokenizer, texts, count)
     if not learned:
         raise NothingToLearn("The base has a token for every word of this text.")
-    rows = _old_rows(source.tokenizer, learned)
+    vocabulary = source.tokenizer["model"]
+    prefix = vocabulary["continuing_subword_prefix"]
+    rows = [_pieces(token, vocabulary["vocab"], prefix) for token in learned]
     old = int(source.config["vocab_size"])
     source.tokenizer["model"]["vocab"] |= {token: old + place for place, token in enumerate(learned)}
     source.config["vocab_size"] = old + len(learned)
@@ -126,15 +128,8 @@ def _split_words(opened: tokenizers.Tokenizer, texts: Sequence[str], known: Cont
     return found
 
 
-def _old_rows(tokenizer: dict[str, Any], learned: Sequence[str]) -> list[list[int]]:
-    """Rows of the base for each new token: its pieces, or no row where the base has none of its letters."""
-    known: dict[str, int] = tokenizer["model"]["vocab"]
-    prefix: str = tokenizer["model"]["continuing_subword_prefix"]
-    return [_pieces(token, known, prefix) for token in learned]
-
-
 def _pieces(token: str, known: dict[str, int], prefix: str) -> list[int]:
-    """WordPiece's greedy longest match; a letter that the base lacks is left out."""
+    """Rows of the base for a new token, by WordPiece's greedy longest match; unknown letters are left out."""
     start = prefix if token.startswith(prefix) else ""
     rest = token.removeprefix(prefix)
     found = []

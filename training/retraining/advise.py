@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models import cpus
 from models.store import Store
 from models.words.commands import positive
+from models.words.progress import to_stderr
 from training.arguments import LOADING
 from training.errors import NothingToLearn
 from training.methods.names import SEARCH
@@ -54,13 +55,13 @@ def run(options: argparse.Namespace) -> int:
     else:
         config = Config(corpus=of_service(options), folders=FoldersTable(models=options.models_dir))
     check(config)
-    _say(LOADING)
+    to_stderr(LOADING)
     from training.retraining.auto import TUNE, choices, look, nothing  # noqa: PLC0415  torch
     from training.retraining.retune import sides  # noqa: PLC0415  torch
 
     store = Store(folders(config).models)
     try:
-        gathered, material = look(config, store, _say)
+        gathered, material = look(config, store, to_stderr)
     except NothingToLearn as error:
         return _nothing(str(error))
     found = choices(material)
@@ -101,14 +102,7 @@ def _minutes(recipe: str, material: Material, pace: float) -> float:
 
 
 def _pace(store: Store, version: str, texts: list[str]) -> float:
-    encoder = store.open(version, threads=cpus.available())
-    try:
+    with closing(store.open(version, threads=cpus.available())) as encoder:
         began = time.perf_counter()
         encoder.encode(texts)
         return len(texts) / (time.perf_counter() - began)
-    finally:
-        encoder.close()
-
-
-def _say(step: str) -> None:
-    print(step, file=sys.stderr)  # noqa: T201  a command's own progress

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from training.evaluation.encoding import Choose, Encode
 from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
+from training.model.encoder import TrainedEncoder
 from training.retraining import searches as own
 from training.retraining.gate.verdict import EACH, JUDGED
-from training.runs.dev import Encoder, Score
+from training.runs.dev import Score
 
 CANDIDATES = 300  # texts among which an answer is looked for; each of four looks encodes them all
 
@@ -46,7 +47,7 @@ def score_of(dev: Mapping[str, Collection]) -> Score | None:
     if choose is None:
         return None
 
-    def score(encoder: Encoder) -> float:
+    def score(encoder: TrainedEncoder) -> float:
         return float(choose(encoder.encode_queries, encoder.encode_documents).mean())
 
     return score

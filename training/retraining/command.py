@@ -7,7 +7,6 @@ Exit status: 0 published and wanted, 3 refused (kept with its reason, where ther
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from models.store import Store
 from models.words.commands import positive
-from training.arguments import LOADING, changes, seed
+from models.words.progress import to_stderr
+from training.arguments import LOADING, add_run, changes
 from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
 from training.methods.names import AUTO
@@ -47,24 +47,6 @@ if TYPE_CHECKING:
     from training.retraining.publication import Outcome
 
 REFUSED, NOTHING, BUSY, STOPPED = 3, 4, 5, 130
-# Options that retrain.toml has keys for.
-_BESIDE_CONFIG = (
-    "recipe",
-    "base",
-    "steps",
-    "minutes",
-    "gate",
-    "data",
-    "set",
-    "seed",
-    "precision",
-    "threads",
-    "work",
-    "models_dir",
-    "collection",
-    "all_collections",
-    "least",
-)
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -109,9 +91,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="texts; with fewer there is nothing to learn (%(default)s)",
     )
     command.add_argument(
-        "--steps", type=positive, metavar="N", help="how many (default: each text is seen once)"
-    )
-    command.add_argument(
         "--minutes",
         type=positive,
         metavar="N",
@@ -124,23 +103,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="off publishes without comparing, and the version says so for ever",
     )
     command.add_argument(
-        "--data", metavar="DIR", help="evaluation sets for the gate (SIMILE_EVAL_DATA, else ../shared/data)"
-    )
-    command.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipe, as `train --set`"
-    )
-    command.add_argument("--seed", type=seed, metavar="N", help="instead of the recipe's")
-    command.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto")
-    command.add_argument("--threads", type=positive, metavar="N", help="of torch (default: its own choice)")
-    command.add_argument(
         "--work",
         type=Path,
         metavar="FOLDER",
         help="keep the run and its artifact here, and go on with them after a stop (default: a temporary "
         "folder)",
     )
+    add_run(command)
     add_models_dir(command)
-    command.set_defaults(run=run, defaults={name: command.get_default(name) for name in _BESIDE_CONFIG})
+    command.set_defaults(run=run, default=command.get_default)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -153,20 +124,20 @@ def run(options: argparse.Namespace) -> int:
         print(f"Nothing to learn: {error}")  # noqa: T201  the answer of the command
         return NOTHING
     except Busy as error:
-        _say(str(error))
+        to_stderr(str(error))
         return BUSY
     except Interrupted as stopped:
         again = (
             "The same command goes on." if options.work or options.config else "With --work a run is kept."
         )
-        _say(f"{stopped} {again}")
+        to_stderr(f"{stopped} {again}")
         return STOPPED
 
 
 def _by_config(options: argparse.Namespace) -> int:
     """The file says everything: whatever else is given would be ignored, and is refused."""
-    for name in _BESIDE_CONFIG:
-        if getattr(options, name) != options.defaults[name]:
+    for name, value in vars(options).items():
+        if name != "config" and value != options.default(name):
             raise TrainingError(f"--{name.replace('_', '-')} goes with no --config: the file says it.")
     config = read_config(options.config)
     return _judged(config, folders(config).work)
@@ -202,7 +173,7 @@ def of_service(options: argparse.Namespace) -> CorpusTable:
 def _judged(config: Config, place: Path | None) -> int:
     """Retrain on documents, of which some are held out. place: the run's folder, None: a temporary one."""
     check(config)
-    _say(LOADING)
+    to_stderr(LOADING)
     from training.retraining.auto import retrain_auto  # noqa: PLC0415  torch
     from training.retraining.one import retrain  # noqa: PLC0415  torch
     from training.retraining.plan import alone, prepare  # noqa: PLC0415  torch
@@ -210,7 +181,7 @@ def _judged(config: Config, place: Path | None) -> int:
     train, chooses = config.train, config.train.recipe == AUTO
     recipe = None if chooses else _recipe(train.recipe, train.set, train.seed)
     store = Store(folders(config).models)
-    with alone(store), workplace(place) as work, watched(store.root, _say) as watch:
+    with alone(store), workplace(place) as work, watched(store.root, to_stderr) as watch:
         options: dict[str, Any] = {
             "precision": train.precision,
             "threads": config.schedule.threads,
@@ -236,18 +207,20 @@ def _by_file(options: argparse.Namespace) -> int:
     check_names(options.recipe, changed, options.base, options.models_dir)
     if not options.corpus.is_file():
         raise TrainingError(f"There is no file {options.corpus}.")
-    _say(LOADING)
+    to_stderr(LOADING)
     from training.retraining.one import Job, retrain  # noqa: PLC0415  torch
     from training.retraining.plan import alone  # noqa: PLC0415  torch
 
     recipe = _recipe(options.recipe, changed, options.seed)
-    data = _data(options)
-    _say("reading the corpus")
+    # With the gate off evaluation sets only choose the best step, and may be absent.
+    find = data_folder if options.gate == "on" else optional_data_folder
+    data = find(options.data)
+    to_stderr("reading the corpus")
     corpus = read_corpus(options.corpus, recipe.source.kind)
-    _say(str(corpus))
+    to_stderr(str(corpus))
     require_enough(len(corpus), options.least, "texts")
     store = Store(options.models_dir)
-    with alone(store), workplace(options.work) as work, watched(store.root, _say) as watch:
+    with alone(store), workplace(options.work) as work, watched(store.root, to_stderr) as watch:
         job = Job(
             recipe=recipe,
             corpus=corpus,
@@ -273,12 +246,6 @@ def _recipe(name: str, changed: Mapping[str, Any], seed: int | None) -> Recipe:
     return recipe if seed is None else replace(recipe, seed=seed)
 
 
-def _data(options: argparse.Namespace) -> Path | None:
-    """The evaluation sets. With the gate off they only choose the best step, and may be absent."""
-    find = data_folder if options.gate == "on" else optional_data_folder
-    return find(options.data)
-
-
 def _tell(outcome: Outcome) -> int:
     if outcome.verdict is not None:
         print(as_text(outcome.verdict))  # noqa: T201  the answer of the command
@@ -288,7 +255,3 @@ def _tell(outcome: Outcome) -> int:
     kept = f"{outcome.version} is kept, not wanted" if outcome.version else "nothing was published"
     print(f"Refused, and {kept}: {outcome.reason}")  # noqa: T201
     return REFUSED
-
-
-def _say(step: str) -> None:
-    print(step, file=sys.stderr)  # noqa: T201  a command's own progress

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
@@ -37,13 +39,21 @@ _OF_THE_LINE = ("anchor", "active")  # of the versions that the active one comes
 _BASES = (*_OF_THE_LINE, "default")  # whatever folder there is of that name
 
 
+def _rooted(path: Path, info: ValidationInfo) -> Path:
+    """In the folder of the file, which is the context; `~` is the home folder."""
+    return info.context / path.expanduser() if info.context else path
+
+
+Rooted = Annotated[Path, AfterValidator(_rooted)]
+
+
 class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class CorpusTable(Table):
     service: str | None = None  # URL of a running service
-    file: Path | None = None  # .jsonl, .tsv or lines of text
+    file: Rooted | None = None  # .jsonl, .tsv or lines of text
     collections: tuple[str, ...] = Field(ONLY_DEFAULT, min_length=1)  # of the service; ["*"]: all
     held_out: float = Field(0.1, gt=0, lt=1)  # share of the documents that only judge
     least: int = Field(LEAST, ge=2)
@@ -62,7 +72,7 @@ class CorpusTable(Table):
 
 
 class JudgementsTable(Table):
-    file: Path | None = None  # .tsv or .jsonl with query and id
+    file: Rooted | None = None  # .tsv or .jsonl with query and id
     feedback: bool = True  # also what the service was told by POST /feedback
     held_out: float = Field(0.5, gt=0, lt=1)  # share of the queries that only judge
     trusted: tuple[str, ...] = ()  # names of keys whose word judges; others then only train
@@ -94,6 +104,13 @@ class TrainTable(Table):
     negatives: int = Field(3, ge=1, le=10)  # of each pair, for a recipe of triples
     set: dict[str, Any] = Field(default_factory=dict)  # changes to the recipe, as `train --set`
 
+    @field_validator("base", "recipe")
+    @classmethod
+    def _placed(cls, name: str, info: ValidationInfo) -> str:
+        whole, is_recipe = _rooted(Path(name), info), info.field_name == "recipe"
+        is_path = name.endswith(".toml") if is_recipe else name not in _BASES and whole.is_dir()
+        return str(whole) if is_path else name
+
     @model_validator(mode="after")
     def _set_of_a_recipe(self) -> Self:
         if self.recipe == AUTO and self.set:
@@ -104,33 +121,17 @@ class TrainTable(Table):
 _TRADED = {"mean_fall": 0.01, "own_fall": 0.015}  # limits where a fall is the price of speed; chosen by us
 
 
-class GateTable(Table):
+class GateTable(Table, gate.Thresholds):
     mode: Literal["on", "off"] = "on"
     require: gate.Require = "better"
-    data: Path | None = None  # evaluation sets; SIMILE_EVAL_DATA where it is not given
-    mean_fall: float = gate.Thresholds.mean_fall
-    set_fall: float = gate.Thresholds.set_fall
-    uniformity_loss: float = gate.Thresholds.uniformity_loss
-    own_fall: float = gate.Thresholds.own_fall
-    drift: float = gate.Thresholds.drift
-    slower: float = gate.Thresholds.slower
-    larger: float = gate.Thresholds.larger
-    faster: float = gate.Thresholds.faster
+    data: Rooted | None = None  # evaluation sets; SIMILE_EVAL_DATA where it is not given
 
-    def thresholds(self) -> gate.Thresholds:
-        """Limits; those of a trade for what is not given, where `faster` is required.
-
-        Raise ValueError for a number out of its range.
-        """
-        given = self.model_dump()
-        if self.require == "faster":
-            given |= {name: fall for name, fall in _TRADED.items() if name not in self.model_fields_set}
-        return gate.Thresholds(**{name: given[name] for name in vars(gate.Thresholds())})
-
-    @model_validator(mode="after")
-    def _ranges(self) -> Self:
-        self.thresholds()
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _limits(cls, given: Any) -> Any:
+        """Give those of a trade for what is not said, where `faster` is required."""
+        faster = isinstance(given, dict) and given.get("require") == "faster"
+        return _TRADED | given if faster else given
 
 
 class ScheduleTable(Table):
@@ -144,8 +145,8 @@ class ScheduleTable(Table):
 
 
 class FoldersTable(Table):
-    models: Path | None = None  # SIMILE_MODELS_DIR, else SIMILE_DATA_DIR/models where it is not given
-    work: Path | None = None  # MODELS/../retrain where it is not given
+    models: Rooted | None = None  # SIMILE_MODELS_DIR, else SIMILE_DATA_DIR/models where it is not given
+    work: Rooted | None = None  # MODELS/../retrain where it is not given
 
 
 class Config(Table):
@@ -207,30 +208,6 @@ def read_config(file: Path) -> Config:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TrainingError(f"{file} is not TOML: {error}.") from None
     try:
-        config = Config.model_validate(found)
+        return Config.model_validate(found, context=file.resolve().parent)
     except ValidationError as error:
         raise refusal(error, Config.model_json_schema(), str(file), "the file") from None
-    return _rooted(config, file.resolve().parent)
-
-
-def _rooted(config: Config, folder: Path) -> Config:
-    """Every path made whole, `~` included."""
-
-    def whole(path: Path | None) -> Path | None:
-        return None if path is None else folder / path.expanduser()
-
-    base, recipe = config.train.base, config.train.recipe
-    if base not in _BASES and (folder / Path(base).expanduser()).is_dir():
-        base = str(folder / Path(base).expanduser())
-    if recipe.endswith(".toml"):
-        recipe = str(folder / Path(recipe).expanduser())
-    train = {"base": base, "recipe": recipe}
-    return config.model_copy(
-        update={
-            "train": config.train.model_copy(update=train),
-            "corpus": config.corpus.model_copy(update={"file": whole(config.corpus.file)}),
-            "judgements": config.judgements.model_copy(update={"file": whole(config.judgements.file)}),
-            "gate": config.gate.model_copy(update={"data": whole(config.gate.data)}),
-            "folders": FoldersTable(models=whole(config.folders.models), work=whole(config.folders.work)),
-        }
-    )

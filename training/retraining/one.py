@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from models import cpus
 from models.errors import Damaged, ProofFailed
-from models.manifest import ANCHOR, Gate, Manifest, SearchDefaults
+from models.manifest import ANCHOR, Manifest, SearchDefaults
 from models.sources.folder import read_source
 from models.store import Store
 from models.words.progress import Say, silent
@@ -41,7 +41,7 @@ from training.retraining.gate.cost import costs
 from training.retraining.gate.drift import drift_of
 from training.retraining.gate.verdict import JUDGED, Scores
 from training.retraining.gate.words import report
-from training.retraining.publication import Outcome, known, publish, want
+from training.retraining.publication import Outcome, known, publish
 from training.retraining.scoring import about_of, scores_of, short
 from training.retraining.students import begin_of, require_pace
 from training.runfile import FILE_NAME as RUN
@@ -156,15 +156,14 @@ def judge(
         "texts": len(job.corpus),
         "gate": job.mode,
         "require": job.require,
-        "thresholds": asdict(job.thresholds),
+        "thresholds": job.thresholds.model_dump(include={*gate.Thresholds.model_fields}),
         "looks": round(job.looks, 2),
         **job.about,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if job.mode == "off":
         content: dict[str, Any] = {"verdict": "not asked", "meta": about}
-        publish(job.store, active, files, manifest, Gate(mode="off", verdict="not asked"), content)
-        return want(job.store, active, candidate, None)
+        return publish(job.store, active, files, manifest, None, content)
     say("timing both")
     paces = costs((job.store, active), (artifacts, candidate), job.corpus.texts)
     before, after = (dict(side) | {"cost": cost} for side, cost in zip((before, after), paces, strict=True))
@@ -179,13 +178,8 @@ def judge(
     content["changed"] = changed(searches, was, now)
     content["overlap"] = own.overlap(was, now)
     content["curve"] = read_curve(artifacts.root.parent / _RUN)
-    word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
-    said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
     scored = manifest.model_copy(update={"scores": short(after)})
-    publish(job.store, active, files, scored, said, content, answers(searches, was, now))
-    if not verdict.accepted:
-        return Outcome(candidate, False, said.reason, verdict)
-    return want(job.store, active, candidate, verdict)
+    return publish(job.store, active, files, scored, verdict, content, answers(searches, was, now))
 
 
 def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:

@@ -76,7 +76,8 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
     material = partial(rows_of, recipe.source.kind, config, store, gathered)
     folds = tuple(_fold(half, config, material) for half in halves)
     searches = own.collections(split, found.held, config.corpus.candidates)
-    data = _data(config, bool(searches or folds))
+    data = optional_data_folder(config.gate.data)  # absent sets are none where the own text judges
+    require_judge(config, bool(searches or folds), data)
     looks = count_looks(store, {**searches, **asked(folds)})
     dev = own.dev_collections(split, found.dev, CANDIDATES)
     corpus = material(split, found)
@@ -97,7 +98,7 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
         work=work,
         data=data,
         mode=config.gate.mode,
-        thresholds=config.gate.thresholds(),
+        thresholds=config.gate,
         require=config.gate.require,
         searches=searches if config.gate.mode == "on" else {},
         choose=choose_by(dev),
@@ -189,13 +190,6 @@ def _active(config: Config, store: Store, active: str) -> Iterator[Callable[[], 
             return scorable_of(encoder)
 
         yield model
-
-
-def _data(config: Config, searches: bool) -> Path | None:
-    """The evaluation sets; they may be absent where the team's own text judges."""
-    data = optional_data_folder(config.gate.data)
-    require_judge(config, searches, data)
-    return data
 
 
 def require_judge(config: Config, searches: bool, data: Path | None) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from models.encoder import ONNX
 from models.errors import ModelError
@@ -34,15 +34,20 @@ def publish(
     active: str,
     source: Path,
     candidate: Manifest,
-    said: Gate,
+    verdict: Verdict | None,
     report: Mapping[str, Any],
     answers: Sequence[Mapping[str, Any]] = (),
-) -> None:
-    """Publish the files in the folder `source` as `candidate`, with the verdict and its report.
+) -> Outcome:
+    """Publish the files in the folder `source` as `candidate`, and `want` it unless it was refused.
 
-    answers: of both versions to the queries that judged them, as changed.answers gives them.
+    verdict: None where the gate was off. answers: of both versions to the queries that judged them, as
+    changed.answers gives them.
     Raise NothingToLearn when the very same model is here already: its own verdict stands.
     """
+    said = Gate(mode="off", verdict="not asked")
+    if verdict is not None:
+        word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
+        said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
     sealed = candidate.model_copy(update={"gate": said, "files": {}})
     published = store.publish(partial(_copy, source=source, manifest=sealed, report=report, answers=answers))
     if published.version != candidate.version:
@@ -50,6 +55,9 @@ def publish(
         raise known(published, same)
     if published.files[ONNX] != candidate.files[ONNX]:
         raise ModelError(f"{candidate.version} changed while it was published.")
+    if said.verdict == "refused":
+        return Outcome(candidate.version, False, said.reason, verdict)
+    return want(store, active, candidate.version, verdict)
 
 
 def _copy(

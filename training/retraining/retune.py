@@ -16,13 +16,14 @@ asks for must not fall. The model is the same, so the swap embeds nothing, unles
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from models import cpus
 from models.errors import ModelError
-from models.manifest import ANCHOR, Gate, Manifest, Mode, SearchDefaults, version_name
+from models.manifest import ANCHOR, Manifest, Mode, SearchDefaults, version_name
 from models.search.fusion import weight_of
 from models.search.passages import learned_tokens
 from models.store import Store
@@ -49,7 +50,6 @@ from training.retraining.tuning import (
     Setting,
     Tuned,
     by_collection,
-    parts,
     tune,
 )
 
@@ -64,8 +64,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     if not dev or not searches:
         raise NothingToLearn("there are too few held-out queries to choose a search by, and to judge it")
     served = store.verify(active)
-    encoder = store.open(active, threads=config.schedule.threads or cpus.available())
-    try:
+    with closing(store.open(active, threads=config.schedule.threads or cpus.available())) as encoder:
         model = scorable_of(encoder)
         model = model._replace(encode_documents=remembering(model.encode_documents))
         say("weighing words against vectors, and trying other lengths of passages")
@@ -83,8 +82,6 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
         if halves:
             before[JUDGED], after[JUDGED] = crossed(halves, model, served.search, gathered.mode)
             searches[JUDGED] = merged([half.judging for half in halves])
-    finally:
-        encoder.close()
     if JUDGED in searches:
         evidence = own.evidence(searches[JUDGED], found.groups, found.keys)
         before[JUDGED] |= evidence
@@ -93,10 +90,9 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
             for side in (before, after, searches):
                 side[CLICKED] = side.pop(JUDGED)
     looks = count_looks(store, searches)
-    limits = config.gate.thresholds()
     # A search with other settings is no faster.
     require = "better" if config.gate.require == "faster" else config.gate.require
-    verdict = gate.compare({"own": after}, {"own": before}, limits, require, looks.number)
+    verdict = gate.compare({"own": after}, {"own": before}, config.gate, require, looks.number)
     manifest = _manifest(store, served, learned)
     before_it = store.find(manifest)
     if before_it is not None and verdict.accepted and not _makes_room(store, before_it):
@@ -120,14 +116,8 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     content = report(verdict, {"own": after}, {"own": before}, about)
-    word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
-    said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
-    scores = short({"own": after})
-    published = manifest.model_copy(update={"scores": scores})
-    publish(store, active, store.folder(active), published, said, content)
-    if not verdict.accepted:
-        return Outcome(manifest.version, False, said.reason, verdict)
-    return want(store, active, manifest.version, verdict)
+    scored = manifest.model_copy(update={"scores": short({"own": after})})
+    return publish(store, active, store.folder(active), scored, verdict, content)
 
 
 def sides(gathered: Gathered, config: Config) -> tuple[dict[str, Collection], dict[str, Collection]]:
@@ -179,8 +169,8 @@ def judged_by_halves(halves: Sequence[Half]) -> set[str]:
     return {
         name
         for half in halves
-        for name in {name for name, _ in parts(half.judging)}
-        & {name for name, part in parts(half.choosing) if len(part.queries) >= LEAST_QUERIES}
+        for name in {name for name, _ in half.judging.parts()}
+        & {name for name, part in half.choosing.parts() if len(part.queries) >= LEAST_QUERIES}
     }
 
 

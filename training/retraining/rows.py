@@ -20,7 +20,7 @@ from hashlib import sha256
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import Scorable
 from training.mining.labelled import Labelled, folded
-from training.mining.negatives import Counts, Rules, in_rows, mine_negatives
+from training.mining.negatives import Counts, Rules, mine_negatives
 from training.mining.pairs import body_of, title_pairs
 from training.mining.queries import Query, queries_of
 from training.mining.teacher import lists
@@ -159,7 +159,7 @@ def _triples(
     wholes = {body_of(folded(each.title), folded(each.text)): folded(each.text) for each in documents}
     encoders = active.encode_queries, active.encode_documents
     mined: dict[tuple[str, str], list[str]] = {}
-    for row in in_rows(mine_negatives(labelled, *encoders, Rules(count=negatives), Counts())):
+    for row in mine_negatives(labelled, *encoders, Rules(count=negatives), Counts()):
         own = wholes.get(row.positive)  # its own document, with the title before it
         mined[row.anchor, row.positive] = [negative for negative in row.negatives if negative != own]
     text = {document.id: folded(document.text) for document in documents}

@@ -30,7 +30,7 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from models.files.retrainings import outcome_of, read_runs, remove_progress, write_runs
+from models.files.retrainings import now, outcome_of, read_runs, remove_progress, write_runs
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable, check_names, folders, read_config
 from training.text.service import count_of
@@ -90,7 +90,7 @@ class Schedule:
         self._clock = clock(table)
         self._scheduler = BackgroundScheduler(timezone=UTC)
         kept = {"max_instances": 1, "coalesce": True, "misfire_grace_time": _LATE_SECONDS}
-        self._scheduler.add_job(self._by_clock, self._clock, id="clock", **kept)
+        self._scheduler.add_job(self._run, self._clock, ["clock"], id="clock", **kept)
         if table.new_documents is not None and self.config.corpus.service is not None:
             every = IntervalTrigger(seconds=table.poll_seconds, timezone=UTC)
             now = datetime.now(UTC) + timedelta(seconds=0.1)
@@ -116,9 +116,6 @@ class Schedule:
                 child.kill()
         with self._running:  # until its end is written down
             self._write({"next_run": None})
-
-    def _by_clock(self) -> None:
-        self._run("clock")
 
     def _by_documents(self) -> None:
         """So many more than at the last run that came to an end, or than at the first look before it."""
@@ -148,11 +145,11 @@ class Schedule:
             return
         try:
             count = self._count()  # what comes while it trains is new to the next one
-            began = _now()
+            began = now()
             log.info("A retraining begins (%s)", why)
             status, said = self._child_to_its_end({"started": began, "why": why})
             outcome = outcome_of(status)
-            last = {"started": began, "ended": _now(), "why": why, "status": status, "outcome": outcome}
+            last = {"started": began, "ended": now(), "why": why, "status": status, "outcome": outcome}
             before = read_runs(self._models)
             runs = dict(before.get("runs") or {})
             runs[outcome] = runs.get(outcome, 0) + 1
@@ -223,10 +220,6 @@ def _environment(threads: int | None) -> dict[str, str]:
         return dict(os.environ)
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
     return os.environ | dict.fromkeys(names, str(threads))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def clock(table: ScheduleTable) -> BaseTrigger:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,8 @@ def scores_of(
     served.
     """
     say(f"scoring {version}")
-    encoder = store.open(version, threads=threads)
-    model = scorable_of(encoder)
-    try:
+    with closing(store.open(version, threads=threads)) as encoder:
+        model = scorable_of(encoder)
         scores = score(model.encode, data, samples=True) if data is not None else {}
         if searches:
             say(f"searching the held-out text: {', '.join(searches)}")
@@ -43,8 +43,6 @@ def scores_of(
             if JUDGED in searches:
                 scores["own"][JUDGED] |= evidence
         return scores
-    finally:
-        encoder.close()
 
 
 def about_of(manifest: Manifest) -> dict[str, Any]:

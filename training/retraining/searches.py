@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from statistics import fmean
@@ -109,7 +109,8 @@ def score(
     found = (
         (content, learned_tokens(learned.get(part)))
         for collection in made.values()
-        for part, content in _in_parts(collection)
+        for part, asked in collection.parts()
+        for content in asked.documents.values()
     )
     texts = dict.fromkeys(found)
     asked = chain.from_iterable(collection.queries.values() for collection in made.values())
@@ -122,12 +123,6 @@ def score(
         modes = {mode: _figures(collection, ranked) for mode, ranked in lists.items()}
         scores[name] = modes.pop(DENSE) | counts(collection, undefined) | modes
     return scores
-
-
-def _in_parts(collection: Collection) -> Iterator[tuple[str, Content]]:
-    """Each document, and the collection of the service that it is in."""
-    for name, content in collection.documents.items():
-        yield (collection.within[name] if collection.within else DEFAULT), content
 
 
 def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:

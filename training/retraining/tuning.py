@@ -15,6 +15,7 @@ standard errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import cache
 from itertools import chain
 from typing import NamedTuple
@@ -31,7 +32,6 @@ from training.evaluation.rankings import judge
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
 from training.evaluation.words import WordIndex
-from training.text.service_collections import DEFAULT
 
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _LENGTHS = (64, 128, 512)  # tokens of a passage that are tried, beside the usual ones and all that are read
@@ -130,7 +130,7 @@ def by_collection(
     search: Collection, model: Scorable, settings: Callable[[str], Sequence[Setting]]
 ) -> Iterator[tuple[str, str, list[float]]]:
     """Each query with its collection, and its nDCG@10 at each of the collection's `settings`."""
-    for collection, part in parts(search):
+    for collection, part in search.parts():
         asked = settings(collection)
         # Equal scores are ranked as in evaluation/retrieval.py: an answer is no better for standing first.
         ids = sorted(part.documents, reverse=True)
@@ -140,7 +140,7 @@ def by_collection(
         lengths = [*dict.fromkeys(setting.passage_tokens for setting in asked)]
         texts = chain.from_iterable(split(content, tokens) for tokens in lengths for content in contents)
         encode = encode_once(model.encode_documents, texts)
-        with WordIndex([content.whole for content in contents]) as words:
+        with closing(WordIndex([content.whole for content in contents])) as words:
             splits = [passages_of(contents, split, encode, tokens) for tokens in lengths]
             found = candidates(queries, vectors, splits, words)
             for query, (near, worded) in zip(part.queries, found, strict=True):
@@ -150,23 +150,3 @@ def by_collection(
                     ranked = fused(nearest, worded, weight, _DEPTH)
                     figures.append(judge([ids[at] for at in ranked], relevant).ndcg10)
                 yield query, collection, figures
-
-
-def parts(search: Collection) -> Iterator[tuple[str, Collection]]:
-    """The search of each collection that has queries, with that collection's documents alone."""
-    within = search.within or {}
-
-    def of(name: str) -> str:
-        return within.get(name, DEFAULT)
-
-    for collection in sorted({of(query) for query in search.queries}):
-        queries = {query: text for query, text in search.queries.items() if of(query) == collection}
-        yield (
-            collection,
-            search._replace(
-                documents={id: content for id, content in search.documents.items() if of(id) == collection},
-                queries=queries,
-                relevant={query: search.relevant[query] for query in queries},
-                within=None,
-            ),
-        )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from models.files.retrainings import remove_progress, write_progress
+from models.files.retrainings import now, remove_progress, write_progress
 from models.words.progress import Say
 from training.runs.curve import Curve
 
@@ -21,7 +20,7 @@ class Watch:
 
     def __init__(self, models: Path, say: Say) -> None:
         self._models, self._say = models, say
-        self._began = _now()
+        self._began = now()
         self._doing = "beginning"
         self._curve, self._step = Curve(), 0
         self._first, self._since = 0, 0.0  # of the training in hand: its first step here, and when
@@ -56,7 +55,7 @@ class Watch:
         self._written = time.monotonic()
         content = {
             "started": self._began,
-            "updated": _now(),
+            "updated": now(),
             "doing": self._doing,
             "step": self._step,
             "steps": self._curve.steps,
@@ -76,7 +75,3 @@ def watched(models: Path, say: Say) -> Iterator[Watch]:
     finally:
         with contextlib.suppress(OSError):
             remove_progress(models)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -87,38 +87,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the run is kept")
     command.add_argument("--resume", action="store_true", help="go on with the run in --out")
     command.add_argument(
-        "--steps",
-        type=positive,
-        metavar="N",
-        help="how many steps (default: each text is seen once)",
-    )
-    command.add_argument(
         "--minutes",
         type=positive,
         metavar="N",
         help="of training, for a recipe of stages (default: the recipe's)",
     )
-    command.add_argument("--seed", type=arguments.seed, metavar="N", help="instead of the recipe's")
     command.add_argument(
         "--batch", type=arguments.batch, metavar="N", help="texts of a step, instead of the recipe's"
-    )
-    command.add_argument(
-        "--precision",
-        choices=("auto", "bf16", "fp32"),
-        default="auto",
-        help="bf16 computes in bfloat16 by autocast; auto takes it where the processor is fast at it",
     )
     command.add_argument(
         "--device",
         type=arguments.device,
         default="auto",
         help="cpu, cuda or cuda:N (default: the first GPU there is, else cpu)",
-    )
-    command.add_argument(
-        "--threads",
-        type=positive,
-        metavar="N",
-        help="of torch on the CPU (default: its own choice)",
     )
     command.add_argument(
         "--chunk",
@@ -133,25 +114,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help=f"of a row of triples, its first N (default: all that it has, up to {MOST_NEGATIVES})",
     )
     command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change the recipe, as --set dropout=0.05 or --set optim.lr=1e-5; the value is TOML",
-    )
-    command.add_argument(
         "--eval-steps",
         type=positive,
         default=125,
         metavar="N",
         help="a dev score every N steps (%(default)s)",
     )
-    command.add_argument(
-        "--data",
-        type=Path,
-        metavar="FOLDER",
-        help="evaluation sets; with stsb/dev.tsv.gz in it the run is watched on STS-B dev (SIMILE_EVAL_DATA)",
-    )
+    arguments.add_run(command)
     command.set_defaults(run=_run)
 
 

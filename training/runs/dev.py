@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from training.errors import TrainingError
 from training.evaluation.data import STSB, Pairs, load
@@ -19,24 +19,11 @@ from training.evaluation.sts import similarity
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
+    from training.model.encoder import TrainedEncoder
 
 STSB_DEV, SEARCH_DEV = "stsb_dev", "search_dev"
-
-
-class Encoder(Protocol):
-    """An encoder in training as it would be served: unit vectors of texts, with the prompts or without."""
-
-    @property
-    def encode(self) -> Encode: ...
-
-    @property
-    def encode_queries(self) -> Encode: ...
-
-    @property
-    def encode_documents(self) -> Encode: ...
-
-
-Score = Callable[[Encoder], float]  # the higher the better; NaN is no score
+# Of an encoder in training; the higher the better, and NaN is no score.
+Score = Callable[["TrainedEncoder"], float]
 
 
 class Dev(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 
 from models.manifest import ANCHOR, TEACHER, Manifest
 from models.store import Store, models_dir
-from models.words.progress import Say, silent
+from models.words.progress import Say, silent, step_to_stderr
 from training.arguments import LOADING
 from training.errors import TrainingError
 from training.runfile import read_run
@@ -90,13 +90,9 @@ def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:
 def _run(options: argparse.Namespace) -> int:
     store = Store(options.models_dir)
     known = {manifest.version for manifest in store.versions()}
-    manifest = export_run(options.folder, store, step=options.step, say=_say)
+    manifest = export_run(options.folder, store, step=options.step, say=step_to_stderr)
     print(  # noqa: T201  the answer of the command
         f"{manifest.version} {'was published before' if manifest.version in known else 'published'}; "
         "not wanted yet"
     )
     return 0
-
-
-def _say(step: str) -> None:
-    print(f"{step} …", file=sys.stderr)  # noqa: T201  a command's own progress

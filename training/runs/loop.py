@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,7 +93,7 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
     with enough_memory():
         with claimed(out, identity, world, resume=options.resume):
             trainer = build_trainer(recipe, corpus, base, out, options, device, world, steps=steps, bf16=bf16)
-        with Record(out / RECORD if world.leads else None, options.told) as record:
+        with closing(Record(out / RECORD if world.leads else None, options.told)) as record:
             return _Run(job, trainer, record).loop()
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from models.words.progress import silent
-from training import arguments
-from training.errors import TrainingError
 from training.evaluation.encoding import Choose
 from training.runs.dev import Score
 
@@ -23,7 +20,7 @@ def unheard(event: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """None of them but `seed` and `batch` is a part of the method. Raise TrainingError for a wrong number."""
+    """None of them but `seed` and `batch` is a part of the method. Who takes them from people checks them."""
 
     steps: int | None = None  # None: each row once
     seed: int | None = None  # instead of the recipe's
@@ -44,16 +41,3 @@ class Options:
     progress: bool = False
     say: Callable[[str], None] = silent  # told what happens
     told: Told = unheard
-
-    def __post_init__(self) -> None:
-        _check("batch", self.batch, 2)
-        _check("seed", self.seed, 0, arguments.SEEDS)
-        for name in ("steps", "threads", "chunk", "eval_steps", "checkpoint_steps", "record_steps"):
-            _check(name, getattr(self, name), 1)
-
-
-def _check(name: str, number: int | None, least: int, below: float = math.inf) -> None:
-    if number is not None and not least <= number < below:
-        raise TrainingError(
-            f"{name} must be a whole number {arguments.whole_range(least, below)}, not {number}."
-        )

@@ -37,7 +37,8 @@ def steps_within(
 
     name: of the run, for the number that is kept in `folder`.
     """
-    counted = _counted(folder)
+    kept = folder / COUNTED
+    counted: dict[str, int] = json.loads(kept.read_bytes()) if kept.is_file() else {}
     if name not in counted:
         most = recipe.optim.epochs * steps_of_a_round(len(corpus), recipe.optim.batch)
         trial = folder / ".trial"
@@ -51,7 +52,7 @@ def steps_within(
         fitting = 60 * minutes * _rate(trial) / recipe.optim.batch
         shutil.rmtree(trial)
         counted[name] = max(1, min(most, int(fitting)))
-        replace_text(folder / COUNTED, json.dumps(counted, indent=2) + "\n")
+        replace_text(kept, json.dumps(counted, indent=2) + "\n")
     return counted[name]
 
 
@@ -59,10 +60,4 @@ def _rate(trial: Path) -> float:
     """Rows of a second."""
     events = [json.loads(line) for line in (trial / RECORD).read_text(encoding="utf-8").splitlines()]
     found: float = next(event["sentences_per_second"] for event in events if event["event"] == "step")
-    return found
-
-
-def _counted(folder: Path) -> dict[str, int]:
-    file = folder / COUNTED
-    found: dict[str, int] = json.loads(file.read_bytes()) if file.is_file() else {}
     return found

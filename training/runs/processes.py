@@ -120,9 +120,8 @@ class _Gather(torch.autograd.Function):
         padded[: len(own)] = own
         parts = [torch.empty_like(padded) for _ in range(world.size)]
         dist.all_gather(parts, padded)
-        sizes = [
-            (count * (rank + 1) // world.size) - (count * rank // world.size) for rank in range(world.size)
-        ]
+        shares = (World(rank, world.size).share(count) for rank in range(world.size))
+        sizes = (share.stop - share.start for share in shares)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod

@@ -95,7 +95,9 @@ def run_stages(
             return replace(result, out=out, finished=False)
         steps.append(result.steps)
         made.append(part)
-        begin, name = _ended(within, out), f"{name}, {part.recipe.name}"
+        begin, name = within / "last", f"{name}, {part.recipe.name}"
+        if not begin.is_dir():  # where a stop has left it
+            begin = out / "last"
     return _finish(out, identity, made, steps, result)
 
 
@@ -111,7 +113,8 @@ def parts_of(stages: Stages, corpora: Mapping[Kind, Corpus], options: Options) -
         if recipe.source.kind not in corpora:
             options.say(f"stage {recipe.name} is left out: no corpus has the rows that it reads")
             continue
-        chosen.append((stage, replace(recipe, seed=_seed(recipe, options)), corpora[recipe.source.kind]))
+        seeded = recipe if options.seed is None else replace(recipe, seed=options.seed)
+        chosen.append((stage, seeded, corpora[recipe.source.kind]))
     if not chosen:
         raise TrainingError(f"{stages.name}: no corpus has the rows that its stages read.")
     whole = sum(stage.share for stage, _, _ in chosen)
@@ -119,10 +122,6 @@ def parts_of(stages: Stages, corpora: Mapping[Kind, Corpus], options: Options) -
         Part(f"{number}-{recipe.name}", recipe, corpus, stages.minutes * stage.share / whole)
         for number, (stage, recipe, corpus) in enumerate(chosen, 1)
     ]
-
-
-def _seed(recipe: Recipe, options: Options) -> int:
-    return recipe.seed if options.seed is None else options.seed
 
 
 def _identity(stages: Stages, parts: Sequence[Part], base: Path, options: Options) -> Identity:
@@ -161,11 +160,6 @@ def _vocabulary(parts: Sequence[Part], base: Path, folder: Path, count: int, opt
         half.rename(folder)
         options.say(f"{added:,} new tokens")
     return folder
-
-
-def _ended(within: Path, out: Path) -> Path:
-    """The last step of a finished stage, wherever a stop has left it."""
-    return within / "last" if (within / "last").is_dir() else out / "last"
 
 
 def _finish(

@@ -88,7 +88,7 @@ class Corpus:
                 blank += 1
         if not distinct:
             raise NothingToLearn(f"{name} holds no text.")
-        rows = sorted(distinct, key=_in_order)
+        rows = sorted(distinct, key=lambda row: (row[0], row[1] or 0))
         columns = max(len(row) for row, _ in rows)
         texts = tuple(text for row, _ in rows for text in (*row, *[""] * (columns - len(row))))
         labels = None if rows[0][1] is None else tuple(label or 0 for _, label in rows)
@@ -198,10 +198,6 @@ def _whole(document: Mapping[str, Any]) -> str:
     """Title and text, as the service embeds them."""
     title, searched = title_of(document)
     return Content(document["text"], title if searched else "").whole
-
-
-def _in_order(row: Row) -> tuple[Any, ...]:
-    return row[0], row[1] or 0
 
 
 def _digest(texts: Iterable[str], columns: int, labels: tuple[Label, ...] | None) -> str:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.files.fsync import sync
+from models.files.fsync import replace_bytes, sync
 from models.tokens.tokenizer import Tokenizer
 from training.text.tokens import Tokens, spans_of
 
@@ -40,8 +40,7 @@ class Shelf(NamedTuple):
 
     def document(self, text: int) -> NDArray[Any]:
         """The ids of one."""
-        found: NDArray[Any] = self.ids[self.starts[text] : self.starts[text + 1]]
-        return found
+        return self.ids[self.starts[text] : self.starts[text + 1]]
 
 
 def tokenise(
@@ -71,10 +70,7 @@ def _write(folder: Path, chunks: Iterator[tuple[NDArray[Any], list[int]]]) -> No
             stream.write(ids.tobytes())
             sizes.append(lengths)
     sync(folder / IDS)
-    temporary = folder / f".{STARTS}"
-    temporary.write_bytes(_starts(sizes).numpy().tobytes())
-    sync(temporary)
-    temporary.replace(folder / STARTS)
+    replace_bytes(folder / STARTS, _starts(sizes).numpy().tobytes())
 
 
 def _starts(sizes: list[list[int]]) -> Tensor:

@@ -91,13 +91,11 @@ def join(parts: Sequence[Tokens]) -> Tokens:
         shift += len(part.ids)
     targets = positions = cutoff = None
     if any(part.targets is not None for part in parts):
-        targets = torch.cat([_targets(part) for part in parts])
+        nothing = [torch.full_like(part.ids, NOT_A_TARGET) for part in parts]
+        pairs = zip(parts, nothing, strict=True)
+        targets = torch.cat([none if part.targets is None else part.targets for part, none in pairs])
     if any(part.positions is not None for part in parts):
         positions = torch.cat([part.places() if part.positions is None else part.positions for part in parts])
     if any(part.cutoff is not None for part in parts):
         cutoff = torch.cat([torch.zeros(len(p), 2) if p.cutoff is None else p.cutoff for p in parts])
     return Tokens(torch.cat([part.ids for part in parts]), torch.cat(starts), targets, positions, cutoff)
-
-
-def _targets(part: Tokens) -> Tensor:
-    return torch.full_like(part.ids, NOT_A_TARGET) if part.targets is None else part.targets

@@ -100,8 +100,7 @@ def token_vectors(backbone: nn.Module, ids_RT: Tensor, mask_RT: Tensor, tokens: 
         return words
     both = tokens in MIXED
     found = backbone(input_ids=ids_RT, attention_mask=mask_RT, output_hidden_states=both)
-    hidden: Tensor = mixed(found.hidden_states, tokens) if both else found.last_hidden_state
-    return hidden
+    return mixed(found.hidden_states, tokens) if both else found.last_hidden_state
 
 
 def mixed(states: Sequence[Tensor], tokens: str) -> Tensor:

@@ -33,8 +33,7 @@ class Forward:
     def embed(self, rows: Sequence[Sequence[int]]) -> Vectors:
         """The unit vectors of rows of token ids, each computed alone: (rows, dimension)."""
         self.backbone.eval()  # torch's exporter has left models in training mode, where dropout is on
-        vectors: Vectors = torch.cat([self._vector(torch.tensor([row])) for row in rows]).numpy()
-        return vectors
+        return torch.cat([self._vector(torch.tensor([row])) for row in rows]).numpy()
 
     def check_length(self, length: int) -> None:
         """Raise Unsupported when the position table, if there is one, is shorter."""

@@ -123,5 +123,4 @@ def published_layer(layer: nn.Module) -> Layer:
 
 
 def _values(parameter: Tensor) -> np.ndarray:
-    values: np.ndarray = parameter.detach().cpu().numpy()
-    return values
+    return parameter.detach().cpu().numpy()

@@ -22,7 +22,7 @@ from models.publishing.portability.check import REQUIRED, TEXTS, Expected, Row, 
 from models.publishing.portability.environments import Failed, python_of
 from models.publishing.portability.tools import TOOLS, Tool
 from models.store import Store
-from models.words.progress import Say
+from models.words.progress import Say, step_to_stderr
 
 
 def run(store: Store, options: argparse.Namespace, tools: Sequence[Tool] = TOOLS) -> None:
@@ -32,7 +32,7 @@ def run(store: Store, options: argparse.Namespace, tools: Sequence[Tool] = TOOLS
     cache, file = _expanded(options.cache), options.json and _expanded(options.json)
     if file and (not file.parent.is_dir() or (file.exists() and not file.is_file())):
         raise ModelError(f"{file} cannot be written: name a file in a folder that is there.")
-    _say("checking every file, and computing Simile's own vectors")
+    step_to_stderr("checking every file, and computing Simile's own vectors")
     encoder = store.open(options.version, threads=cpus.available())
     folder = store.folder(options.version)
     parts = {options.version: Expected.of(folder, encoder)}
@@ -44,7 +44,7 @@ def run(store: Store, options: argparse.Namespace, tools: Sequence[Tool] = TOOLS
     for name, expected in parts.items():
         found = []
         for tool in chosen:
-            found.append(verdict(tool, given, expected, cache, offline=options.offline, say=_say))
+            found.append(verdict(tool, given, expected, cache, offline=options.offline, say=step_to_stderr))
             sys.stderr.write(f"{tool.name}: {found[-1].verdict}\n")
         sys.stdout.write(table(name, expected, found))
         reports.append(report(name, found))
@@ -135,7 +135,3 @@ def _expanded(path: Path) -> Path:
         raise ModelError(
             f"There is no home folder for {path}: name another with --cache or --json."
         ) from None
-
-
-def _say(step: str) -> None:
-    sys.stderr.write(f"{step} …\n")

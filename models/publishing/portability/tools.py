@@ -24,6 +24,7 @@ _NO_LOCAL_ONNX = (
     "its ONNX engine opens no folder on the disk: it asks for the file by its whole path, and optimum 2 "
     "compares that with the file's name alone"
 )
+_NO_WEIGHTS = "it computes from model.safetensors, and the version has an ONNX file only"
 
 
 class Limits(NamedTuple):
@@ -63,7 +64,7 @@ def _by_modules(source: Source) -> Limits:
 
 
 def _by_weights(source: Source) -> Limits:
-    return Limits(_no_weights(source)) if not source.weights else _by_modules(source)
+    return Limits(_NO_WEIGHTS) if not source.weights else _by_modules(source)
 
 
 def _by_graph(source: Source) -> Limits:
@@ -73,7 +74,7 @@ def _by_graph(source: Source) -> Limits:
 
 def _infinity(source: Source) -> Limits:
     if not source.weights:
-        return Limits(_no_weights(source))
+        return Limits(_NO_WEIGHTS)
     if not source.head.portable:
         return Limits(_own_pooling(source))
     names = source.head.names
@@ -105,10 +106,6 @@ def _own_pooling(source: Source) -> str:
     return (
         f"it has no word for the pooling {'+'.join(source.head.names)} (`portable: simile` in the manifest)"
     )
-
-
-def _no_weights(source: Source) -> str:
-    return "it computes from model.safetensors, and the version has an ONNX file only"
 
 
 def _unnamed_prompts(source: Source) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def run(settings: Settings) -> str:
             for one in damage(settings.snapshots_dir)
         ]
         facts, vectors, counts = store.facts(), store.vectors(), store.counts()
-        judged, events = store.judged(), store.events()
+        judged, events = store.said("feedback"), store.said("events")
     holds = f"{facts.documents} documents, {vectors} vectors, {sum(judged.values())} judgements, "
     holds += f"{sum(events.values())} events"
     lines = [f"{settings.data_dir / DATABASE}: {holds}, operation {facts.sequence}"]

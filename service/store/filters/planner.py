@@ -12,18 +12,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.store.filters.predicate import Lookup, Predicate
+from service.store.filters.predicate import Lookup, Predicate, scoped
 from service.store.ids import Revisions
 
 FEW = 1000  # documents whose metadata is read sooner than a lookup of any size is made
 COUNTED = 1000  # values, at most, to find out which of two lookups is the rarer
-
-
-def scoped(where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
-    """SQL and parameters for the documents of a collection that pass `where`, by a scan."""
-    if where is None:
-        return "collection = ?", [collection]
-    return f"collection = ? AND ({where.sql})", [collection, *where.parameters]
 
 
 def matching(connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:

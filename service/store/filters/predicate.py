@@ -38,3 +38,10 @@ class Predicate:
     def indexed(self) -> bool:
         """True when a part of it need not be scanned for."""
         return self.kind == "lookup" or any(part.indexed for part in self.parts)
+
+
+def scoped(where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
+    """SQL and parameters for the documents of a collection that pass `where`, by a scan."""
+    if where is None:
+        return "collection = ?", [collection]
+    return f"collection = ? AND ({where.sql})", [collection, *where.parameters]

@@ -37,20 +37,12 @@ _OWN_FACTS = (COPYING, "lexical rules")  # of one store alone
 _SENT = {"feedback": ("query", "id"), "events": ("query", "id", "event_id", "search_id", "type")}
 
 
-async def run(store: Either, job: Any) -> None:
-    """Run a job on the writer's connection, in a transaction."""
-    if isinstance(store, SqliteStore):
-        await store.writer.run(lambda transaction: job(transaction.connection))
-    else:
-        await store.writer.run(job)
-
-
 async def copy_rows(source: Either, target: Either) -> None:
     """Put the rows of all tables in the place of those of the target."""
     for table in TABLES:
-        await run(target, partial(_empty, table=table))
+        await target.writer.run(partial(_empty, table=table))
         async for chunk in _chunks(source, table):
-            await run(target, partial(_insert, table=table, rows=chunk))
+            await target.writer.run(partial(_insert, table=table, rows=chunk))
 
 
 async def sums(store: Either) -> dict[str, str]:

@@ -6,7 +6,6 @@ the last id that is there. At the end both are read again, and must be the same.
 
 import contextlib
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
@@ -22,14 +21,14 @@ from models.words.progress import Progress
 from service.errors import CommandError, ServiceError, Validation
 from service.store import vectors as sqlite_vectors
 from service.store.connection import Connection as AnyConnection
-from service.store.documents import has_collection
 from service.store.facts import fact, note
 from service.store.postgres import copied_rows, vectors
 from service.store.postgres.connection import Connection
-from service.store.postgres.copied_rows import COPYING, TABLES, Either, copy_rows, refuse_null_characters, run
+from service.store.postgres.copied_rows import COPYING, TABLES, Either, copy_rows, refuse_null_characters
 from service.store.postgres.numbers import as_sent
 from service.store.postgres.store import LEAST_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
+from service.store.records import has_collection
 from service.store.secondary_indexes import add_collection
 from service.store.sqlite import SqliteStore
 from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
@@ -78,7 +77,7 @@ async def copy(source: Either, target: Either) -> str:
     done = await target.count_all()
     progress = Progress("documents", total, "copying", first=done)
     for collection, _ in collections:
-        await run(target, partial(_make, collection=collection))
+        await target.writer.run(partial(_make, collection=collection))
         last = await _ask(target, "SELECT max(id) FROM documents WHERE collection = ?", collection) or ""
         while rows := await _page(source, active.number, collection, last):
             await _put(target, number, collection, rows)
@@ -96,7 +95,7 @@ async def copy(source: Either, target: Either) -> str:
             f"The copy differs from what was copied, in: {', '.join(differing) or 'collections'}. Was one of "
             "them written to meanwhile? Empty the target, stop the services, and copy again."
         )
-    await run(target, lambda connection: connection.execute("DELETE FROM facts WHERE name = ?", (COPYING,)))
+    await target.writer.run(lambda it: it.execute("DELETE FROM facts WHERE name = ?", (COPYING,)))
     counts = [f"{await _ask(target, f'SELECT count(*) FROM {table}')} rows of {table}" for table in TABLES]
     return (
         f"{total} documents with their vectors, {', '.join(counts[:2])}: the two stores have equal checksums."
@@ -113,7 +112,7 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
             version=active.version, fingerprint=active.fingerprint, dimension=dimension
         )
         number = target.activate(cast("Manifest", manifest), active.form)
-        await run(target, lambda connection: note(connection, COPYING, wanted))
+        await target.writer.run(partial(note, name=COPYING, value=wanted))
         if isinstance(target, PostgresStore):  # to be built once, at the end
             await target.writer.run(lambda connection: vectors.drop_index(connection, number))
         return number
@@ -126,12 +125,12 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
     )
 
 
-def _make(connection: Connection | sqlite3.Connection, collection: str) -> None:
+def _make(target: Connection | Transaction, collection: str) -> None:
     """Make a collection, which may stay empty, unless it is there."""
-    if isinstance(connection, Connection):
-        connection.execute("INSERT INTO collections (name) VALUES (?) ON CONFLICT DO NOTHING", (collection,))
-    elif not has_collection(connection, collection):
-        add_collection(connection, collection)
+    if isinstance(target, Connection):
+        target.execute("INSERT INTO collections (name) VALUES (?) ON CONFLICT DO NOTHING", (collection,))
+    elif not has_collection(target, collection):
+        add_collection(target.connection, collection)
 
 
 async def _page(source: Either, generation: int, collection: str, after: str) -> list[Row]:

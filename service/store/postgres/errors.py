@@ -1,10 +1,17 @@
 """Faults of the database, as refusals."""
 
+import contextlib
+import logging
+from collections.abc import Iterator
+
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from service.errors import ServiceError, Storage, Timeout, Unhealthy, Validation
+from service.observability import outages
 from service.store.postgres.connection import NoAnswer
+
+log = logging.getLogger(__name__)
 
 # A serialization failure, a deadlock, a row that another one has just made: it is tried again.
 AGAIN_CODES = {"40001", "40P01", "23505"}
@@ -60,6 +67,20 @@ def refusal(error: Exception) -> ServiceError | None:
     code = error.sqlstate or ("08" if isinstance(error, psycopg.OperationalError) else "")
     kind, message, seconds = _REFUSALS.get(code) or _REFUSALS.get(code[:2]) or (None, "", None)
     return None if kind is None else kind(message, retry_after_seconds=seconds)
+
+
+@contextlib.contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Log what the database denies in the block as `what`, and raise its refusal."""
+    try:
+        yield
+    except Exception as error:
+        fault = refusal(error)
+        if fault is None:
+            raise
+        if not isinstance(fault, Validation):  # that is the client's mistake
+            outages.warn(log, f"{what}: {reason(error)}")
+        raise fault from error
 
 
 def reason(error: Exception) -> str:

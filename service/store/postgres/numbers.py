@@ -5,18 +5,10 @@ it cannot keep is -0.0, which comes back as 0.0.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from decimal import Decimal
-from typing import Concatenate, ParamSpec, TypeVar
 
 import orjson
 
-from service.store.postgres.connection import Connection
-from service.store.values import Document
-
-P = ParamSpec("P")
-T = TypeVar("T")
 # A string, or a float as orjson writes it from 1e16 on.
 _STRING_OR_LARGE = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d(?:\.\d+)?e\+\d+')
 _LARGE = re.compile(r"\de\+\d")
@@ -39,17 +31,3 @@ def _with_fraction(found: re.Match[str]) -> str:
 def as_sent(metadata: str) -> bytes:
     """The text of a jsonb, with numbers as `json_of` writes them."""
     return metadata.encode() if _LONG.search(metadata) is None else orjson.dumps(orjson.loads(metadata))
-
-
-def keeping_numbers(
-    put: Callable[Concatenate[Connection, Sequence[Document], P], T],
-) -> Callable[Concatenate[Connection, Sequence[Document], P], T]:
-    """`put`, given documents whose floats stay floats in jsonb."""
-
-    def kept(
-        connection: Connection, documents: Sequence[Document], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        given = [replace(each, metadata_json=as_decimals(each.metadata_json)) for each in documents]
-        return put(connection, given, *args, **kwargs)
-
-    return kept

@@ -7,54 +7,29 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from models.store import DesiredVersion
 from service.errors import Unhealthy
+from service.store.methods import CommonMethods
 from service.store.postgres import generations, replicas, roll_call
 from service.store.postgres.connection import Connection, Pool, Raw
-from service.store.postgres.reader import Readers
 from service.store.postgres.roll_call import Answer, Last
 from service.store.postgres.touch import Touch
 from service.store.postgres.writer import Writer
-from service.store.values import Active
 
 log = logging.getLogger(__name__)
 
 NEWS_SECONDS = 0.25  # after which one that waits for another replica looks by itself
 
 
-class Shared:
+class Shared(Touch, CommonMethods):
     """The part of the store that knows of other replicas."""
 
     pool: Pool
-    readers: Readers
     writer: Writer
     lag_seconds: float = math.nan  # of the slowest standby, as last looked at
-    _touch: Touch
     _own_connection: Callable[[], Raw]
-
-    @property
-    def _replica(self) -> str:
-        return self._touch.replica
-
-    @property
-    def lost(self) -> str | None:
-        return self._touch.lost
-
-    @property
-    def lease_age(self) -> float:
-        return self._touch.age
 
     @property
     def connections(self) -> Mapping[str, int]:
         return self.pool.get_stats()
-
-    @property
-    def others(self) -> int:
-        return self._touch.others
-
-    async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
-        await self._touch.keep(serves, follow)
-
-    async def joined(self) -> None:
-        await self._touch.joined()
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
@@ -73,17 +48,17 @@ class Shared:
 
     async def once(self, name: str, work: Callable[[], Awaitable[str]]) -> str:
         def settle(result: str | None) -> Callable[[Connection], None]:
-            return lambda connection: replicas.settle(connection, name, self._replica, result)
+            return lambda connection: replicas.settle(connection, name, self.replica, result)
 
         while True:
             mine, result = await self.writer.run(
-                lambda connection: replicas.claim(connection, name, self._replica)
+                lambda connection: replicas.claim(connection, name, self.replica)
             )
             if result is not None:
                 return result
             if mine:
                 break
-            await self._touch.news(NEWS_SECONDS)
+            await self.news(NEWS_SECONDS)
         try:
             result = await work()
         except BaseException:
@@ -94,7 +69,7 @@ class Shared:
         return result
 
     async def abandon(self) -> None:
-        await self.writer.run(lambda connection: generations.abandon(connection, self._replica))
+        await self.writer.run(lambda connection: generations.abandon(connection, self.replica))
 
     async def go_live(
         self,
@@ -109,11 +84,11 @@ class Shared:
         then: Callable[[int], None],
     ) -> bool:
         def call(connection: Connection) -> Answer:
-            return roll_call.call(connection, self._replica, generation, desired, rollback=rollback)
+            return roll_call.call(connection, self.replica, generation, desired, rollback=rollback)
 
         def commit(connection: Connection) -> Answer:
             return roll_call.go_live(
-                connection, self._replica, generation, desired, rollback=rollback, may=may, last=last
+                connection, self.replica, generation, desired, rollback=rollback, may=may, last=last
             )
 
         while (answer := await self.writer.run(call)) is not Answer.LACKS:
@@ -124,5 +99,5 @@ class Shared:
             if answer in {Answer.LIVE, Answer.NOW}:
                 then(0)
                 return True
-            await self._touch.news(NEWS_SECONDS)
+            await self.news(NEWS_SECONDS)
         return False

@@ -1,21 +1,40 @@
 """A moment of the PostgreSQL store: a connection in a transaction, whose methods are its queries."""
 
+from collections.abc import Iterable
+from typing import Any
+
+from service.store import records
+from service.store.filters.predicate import Predicate, scoped
 from service.store.postgres import documents, generations, nearest, passing, vectors, words
 from service.store.postgres.connection import Connection
+from service.store.postgres.numbers import as_sent
 
 
 class Snapshot(Connection):
     """A read transaction; protocol.py says what its methods promise, index/stored.py what `nearest` does."""
 
+    AMONG = "= ANY(?)"
+    BYTES = "octet_length(CAST({} AS text))"
+    METADATA = "metadata::text"
+
     sequence = documents.sequence
-    ids_of = documents.ids_of
-    answered = documents.answered
+    ids_of = records.ids_of
+    answered = records.answered
     passing = passing.passing
     vector_of = vectors.vector_of
     passages = vectors.passages
     nearest = nearest.nearest
     nearest_words = words.nearest
     require = generations.require
+
+    def listed(self, values: Iterable[object]) -> list[object]:
+        return [*values]
+
+    def as_json(self, metadata: str | None) -> bytes:
+        return as_sent(metadata or "{}")
+
+    def scope(self, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
+        return scoped(where, collection)
 
     def begin(self) -> None:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

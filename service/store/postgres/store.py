@@ -5,9 +5,8 @@ Vectors are searched in the database, so no index follows the writes.
 
 import asyncio
 import contextlib
-import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -15,27 +14,21 @@ import psycopg
 
 from models.manifest import Manifest
 from service.errors import ServiceError, StartupError, Unhealthy
-from service.observability import outages
-from service.store import events, feedback
+from service.store import feedback, records
 from service.store import generations as states
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
+from service.store.methods import reading, reading_itself, writing
 from service.store.postgres import documents, field_indexes, generations, postings, replicas, vectors, writes
-from service.store.postgres import events as postgres_events
 from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw
-from service.store.postgres.errors import reason, refusal
+from service.store.postgres.errors import reason, refusing
 from service.store.postgres.filters import JsonbDialect
-from service.store.postgres.numbers import keeping_numbers
 from service.store.postgres.reader import Readers
 from service.store.postgres.schema import migrate
 from service.store.postgres.shared import Shared
-from service.store.postgres.snapshot import Snapshot
-from service.store.postgres.touch import Touch
 from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
 from service.store.values import Active, Changes, Lacking
-
-log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,34 +39,6 @@ LEAST_CONNECTIONS = OWN + 2
 LOOK_SECONDS = 1.0  # between two looks at how large the generations are
 
 
-def _reads(query: Callable[Concatenate[Snapshot, P], T]) -> Method[P, T]:
-    """A method that runs `query` among the clients' reads. One that scans leaves threads for the others."""
-
-    def read(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        heavy = any(isinstance(given, Predicate) and not given.indexed for given in args)
-        return store.readers.read(lambda snapshot: query(snapshot, *args, **kwargs), heavy=heavy)
-
-    return read
-
-
-def _reads_itself(query: Callable[Concatenate[Snapshot, P], T]) -> Method[P, T]:
-    """A method that runs `query` for the service itself, never behind a client's read."""
-
-    def read(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        return store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
-
-    return read
-
-
-def _writes(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
-    """A method that runs `job` in a transaction, and returns once that is committed."""
-
-    def write(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        return store.writer.run(lambda connection: job(connection, *args, **kwargs))
-
-    return write
-
-
 def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
     """`_writes` of what changes how many documents there are."""
 
@@ -81,18 +46,6 @@ def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P,
         return store.counted(lambda connection: job(connection, *args, **kwargs))
 
     return write
-
-
-@contextlib.contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """Log a fault of the database as `what`, and raise its refusal."""
-    try:
-        yield
-    except psycopg.Error as error:
-        outages.warn(log, f"{what}: {reason(error)}")
-        if (fault := refusal(error)) is None:
-            raise
-        raise fault from error
 
 
 class PostgresStore(Shared):
@@ -111,8 +64,7 @@ class PostgresStore(Shared):
             StartupError: it cannot be reached, or is not one for this version.
 
         """
-        self._touch = Touch(url)
-        self._url = url
+        super().__init__(url)
         self._declared = declared
         self._sizes: dict[int, vectors.Held] = {}  # generation to its documents and rows, as last counted
         self._counted = -inf  # time.monotonic() of that
@@ -141,7 +93,7 @@ class PostgresStore(Shared):
     def close(self) -> None:
         if hasattr(self, "writer"):
             with contextlib.suppress(Unhealthy, psycopg.Error):  # its lease ends by itself, too
-                self.writer.submit(lambda connection: replicas.leave(connection, self._replica)).result()
+                self.writer.submit(lambda connection: replicas.leave(connection, self.replica)).result()
             self.writer.stop()
         self.readers.close()
         self.pool.close()
@@ -167,7 +119,7 @@ class PostgresStore(Shared):
             await asyncio.sleep(LOOK_SECONDS)
 
     def _keep_field_indexes(self) -> None:
-        with _refusing("The indexes of declared fields wait"), self._own_connection() as raw:
+        with refusing("The indexes of declared fields wait"), self._own_connection() as raw:
             field_indexes.keep(raw, self._declared)
 
     def _own_connection(self) -> Raw:
@@ -192,70 +144,45 @@ class PostgresStore(Shared):
 
     def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
         with self.pool.connection() as raw, raw.transaction():
-            return generations.activate(Connection(raw), self._replica, manifest, form, examples=examples)
+            return generations.activate(Connection(raw), self.replica, manifest, form, examples=examples)
 
     def indexed(self) -> tuple[list[str], set[int]]:
         with self.pool.connection() as raw:
             connection = Connection(raw)
-            return documents.collections(connection), states.kept_numbers(connection)
+            return records.collections(connection), states.kept_numbers(connection)
 
     # Documents and collections.
 
-    collections = _reads(documents.counts)
-    has_collection = _reads(documents.has_collection)
-    document = _reads(documents.get)
-    page = _reads(documents.page)
-    count = _reads(documents.count)
-    passing = _reads(documents.passing)
-    sample = _reads(documents.sample)
-    count_all = _reads_itself(documents.count_all)
-    sequence = _reads_itself(documents.sequence)
-    unchanged = _reads_itself(documents.unchanged)
-    put = _writes_documents(keeping_numbers(writes.put))
+    collections = reading(documents.counts)
+    count = reading(documents.count)
+    passing = reading(documents.passing)
+    count_all = reading_itself(documents.count_all)
+    sequence = reading_itself(documents.sequence)
+    unchanged = reading_itself(documents.unchanged)
+    put = _writes_documents(writes.put)
     delete_one = _writes_documents(writes.delete_one)
     delete_some = _writes_documents(writes.delete_some)
-    drop_judgements = _writes(writes.drop_judgements)
-    drop_collection = _writes(writes.drop_collection)
+    drop_collection = writing(writes.drop_collection)
 
     def filter(self, conditions: object) -> Predicate:
         return compile_in(JsonbDialect(self._declared), conditions)
 
-    def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> Coroutine[Any, Any, T]:
-        return self.readers.read(work, heavy=heavy)
+    # Judgements and events of searches.
 
-    # Judgements.
-
-    judge = _writes(in_turn(feedback.store))
-    judgements = _reads(feedback.page)
-    count_judgements = _reads(feedback.count)
-    sum_up_judgements = _reads(feedback.summary)
-    forget_judgements = _writes(feedback.forget)
-
-    # Events of searches.
-
-    record_events = _writes(postgres_events.store)
-    list_events = _reads(events.page)
-    count_events = _reads(events.count)
-    forget_events = _writes(events.forget)
-    expire_events = _writes(events.expire)
+    judge = writing(in_turn(feedback.store))
+    record_events = writing(writes.record_events)
 
     # Generations: what they lack, and which of them is live.
 
-    known = _reads_itself(states.known)
-    keep_decision = _writes(states.handled)
-    keep_verdict = _writes(states.judge)
-    keep_canary = _writes(states.remember_canary)
-    lacking = _reads_itself(generations.lacking)
-    add_vectors = _writes(generations.add_vectors)
-    share_vectors = _writes(generations.share_vectors)
-    skip = _writes(generations.skip)
-    forget_skipped = _writes(generations.forget_skipped)
-    examples_wanted = _reads_itself(states.examples_wanted)
-    examples_loaded = _writes(states.examples_loaded)
+    lacking = reading_itself(generations.lacking)
+    add_vectors = writing(generations.add_vectors)
+    share_vectors = writing(generations.share_vectors)
+    skip = writing(generations.skip)
+    forget_skipped = writing(generations.forget_skipped)
 
     async def begin(self, manifest: Manifest, form: str) -> int:
         number = await self.writer.run(
-            lambda connection: generations.begin(connection, self._replica, manifest, form)
+            lambda connection: generations.begin(connection, self.replica, manifest, form)
         )
         await self.writer.run(lambda connection: generations.list_lacking(connection, number))
         await self.writer.run(generations.drop_left)
@@ -264,7 +191,7 @@ class PostgresStore(Shared):
     async def next_lacking(self, generation: int, _after: int, limit: int, most_bytes: int, /) -> Lacking:
         found = await self.counted(
             lambda connection: generations.take_lacking(
-                connection, self._replica, generation, limit, most_bytes
+                connection, self.replica, generation, limit, most_bytes
             )
         )
         ends = found.closing or not (found.documents or found.elsewhere)
@@ -274,7 +201,7 @@ class PostgresStore(Shared):
 
     async def build_index(self, generation: int) -> bool:
         """Build the index of a generation, unless it is there. False: another process is about to."""
-        with _refusing("The index of a version waits"):
+        with refusing("The index of a version waits"):
             return await asyncio.to_thread(self._built, generation)
 
     def _built(self, generation: int) -> bool:
@@ -294,9 +221,6 @@ class PostgresStore(Shared):
 
     def reload(self, _generation: int, _indexes: VectorSink, /) -> bool:
         return True
-
-    def after_writes(self, work: Callable[[], None]) -> None:
-        self.writer.submit(lambda _: None).add_done_callback(lambda _: work())
 
     async def tidy(self) -> bool:
         if await self.readers.own(states.has_dropped):

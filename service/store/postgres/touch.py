@@ -26,7 +26,7 @@ JOIN_SECONDS = 5.0
 
 
 class Touch:
-    """The lease of this process, and its ear. Used on the event loop, but for `lost` and `age`."""
+    """The lease of this process, and its ear. Used on the event loop, but for `lost` and `lease_age`."""
 
     def __init__(self, url: str) -> None:
         self.replica = uuid.uuid4().hex
@@ -38,7 +38,7 @@ class Touch:
     @property
     def lost(self) -> str | None:
         """The reason why this process may not know which version is live, None while it does."""
-        if self.age < LEASE_SECONDS:
+        if self.lease_age < LEASE_SECONDS:
             return None
         return (
             "This replica has lost touch with the database, so another version may be live by now. "
@@ -46,11 +46,11 @@ class Touch:
         )
 
     @property
-    def age(self) -> float:
+    def lease_age(self) -> float:
         """Seconds since the lease was renewed; infinite before the first."""
         return time.monotonic() - self._renewed
 
-    async def keep(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
+    async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
         """Renew the lease until cancelled. follow: told what is live, after each renewal and announcement."""
         while True:
             try:

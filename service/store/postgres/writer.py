@@ -1,7 +1,6 @@
 """Writes: each is one transaction, several of them at a time."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,12 +9,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import psycopg
 
-from service.errors import Unhealthy, Validation
-from service.observability import outages
+from service.errors import Unhealthy
 from service.store.postgres.connection import Connection, NoAnswer, Pool
-from service.store.postgres.errors import AGAIN_CODES, UNSURE, Again, is_lost, reason, refusal
-
-log = logging.getLogger(__name__)
+from service.store.postgres.errors import AGAIN_CODES, UNSURE, Again, is_lost, refusing
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,7 +64,7 @@ class Writer:
         self._pool.shutdown(wait=True)
 
     def _commit(self, job: Callable[[Connection], T]) -> T:
-        try:
+        with refusing("Writes fail"):
             for attempt in range(1, ATTEMPTS):
                 try:
                     return self._attempt(job)
@@ -79,13 +75,6 @@ class Writer:
                         raise
                     time.sleep(PAUSE_SECONDS * attempt)
             return self._attempt(job)
-        except Exception as error:
-            fault = refusal(error)
-            if fault is None:
-                raise
-            if not isinstance(fault, Validation):  # that is the client's mistake
-                outages.warn(log, f"Writes fail: {reason(error)}")
-            raise fault from error
 
     def _attempt(self, job: Callable[[Connection], T]) -> T:
         """Run a job. If its connection breaks before the commit, nothing is left and it may run again."""

@@ -5,29 +5,35 @@ writes of several never wait in a circle.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from models.search.content import Content
-from service.errors import Conflict
+from service.store import events
 from service.store.generations import kept_numbers, live_number
 from service.store.postgres import postings, vectors
 from service.store.postgres.connection import Connection
-from service.store.postgres.documents import collections, has_collection, sequence
+from service.store.postgres.documents import sequence
 from service.store.postgres.errors import Again
 from service.store.postgres.generations import share_states
+from service.store.postgres.numbers import as_decimals
 from service.store.postgres.terms import Terms, terms_of
+from service.store.postgres.writer import in_turn
+from service.store.records import has_collection, refuse_another
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
     MAX_COLLECTIONS,
     Document,
     Embedding,
+    Event,
+    EventLimits,
     NeedsVectors,
     Put,
+    Recorded,
     Step,
 )
 
-DELETE_JUDGEMENTS = 4096
 COUNTS = 1000  # of a collection or a generation, before they are summed up
 _COLLECTIONS_LOCK = 7_405_813
 
@@ -49,20 +55,8 @@ def put(
     collection: str = DEFAULT_COLLECTION,
     max_collections: int = MAX_COLLECTIONS,
 ) -> Put:
-    """Store `documents` (distinct ids) with a vector of the live generation, and of others where given.
-
-    Args:
-        embedded: generation to position in `documents` to its embedding. A position may be absent where
-            the stored text is the same: the stored vectors are kept.
-        split: where those are of a text that was cut, it is to be embedded anew.
-        collection: made when it is not there.
-        max_collections: no more are made than this.
-
-    Raises:
-        NeedsVectors: some texts are neither embedded by the live generation nor stored unchanged.
-        Conflict: the collection would be one too many.
-
-    """
+    """As store/writes.py's `upsert`, with statements for all of `documents` together."""
+    documents = [replace(each, metadata_json=as_decimals(each.metadata_json)) for each in documents]
     share_states(connection)
     live = live_number(connection)
     numbers = {live, *kept_numbers(connection)}
@@ -226,13 +220,13 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
     return Step(len(some), len(removed), _sequence(connection, len(removed)))
 
 
-def drop_judgements(connection: Connection, collection: str) -> bool:
-    """Delete some of a collection's judgements. Returns whether there are more."""
-    deleted = connection.execute(
-        "DELETE FROM feedback WHERE sequence IN (SELECT sequence FROM feedback WHERE collection = ? LIMIT ?)",
-        (collection, DELETE_JUDGEMENTS),
-    ).rowcount
-    return deleted == DELETE_JUDGEMENTS
+def record_events(connection: Connection, given: Sequence[Event], limits: EventLimits) -> Recorded:
+    """As events.store: whoever deletes one of their documents waits until they are stored, and finds them."""
+    rows = connection.execute(
+        "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE",
+        (given[0].collection, [event.id for event in given]),
+    )
+    return in_turn(events.store)(connection, given, limits, {id for (id,) in rows})
 
 
 def drop_collection(connection: Connection, collection: str) -> None:
@@ -256,11 +250,7 @@ def _make_collection(connection: Connection, collection: str, most: int) -> None
     _hold_collections(connection)
     if has_collection(connection, collection):
         return
-    if len(collections(connection)) >= most:
-        raise Conflict(
-            f"There are {most} collections, and {collection!r} would be one more than "
-            f"SIMILE_MAX_COLLECTIONS allows. Delete one, or raise the setting."
-        )
+    refuse_another(connection, collection, most)
     connection.execute("INSERT INTO collections (name) VALUES (?)", (collection,))
 
 

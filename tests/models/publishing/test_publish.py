@@ -44,10 +44,10 @@ def _vectors(store: Store, version: str) -> np.ndarray:
 
 
 def test_the_published_folder_is_a_whole_sentence_transformers_folder(store: Store, folder: Path) -> None:
-    manifest = publish(store, folder, origin="Some/Tiny_Model v2", parent="before", lineage={"seed": 1})
+    manifest = publish(store, folder, origin="Some/Tiny_Model v2", lineage={"seed": 1})
     at = store.folder(manifest.version)
     assert manifest.version.endswith(f"-tiny-model-v2-{manifest.fingerprint[:8]}")
-    assert (manifest.parent, manifest.lineage) == ("before", {"seed": 1})
+    assert manifest.lineage == {"seed": 1}
     modules = json.loads((at / "modules.json").read_bytes())
     assert [(module["type"].rsplit(".")[-1], module["path"]) for module in modules] == [
         ("Transformer", ""),

@@ -22,9 +22,10 @@ from service.store.filters.predicate import Predicate
 from service.store.schema import MIGRATIONS
 from service.store.values import Document, Embedding
 from service.store.writer import Transaction
-from service.store.writes import delete, drop_name, upsert
+from service.store.writes import drop_name, upsert
 from tests.service.brute_force import revisions
 from tests.service.conftest import new_settings, serving, wait_until_active
+from tests.service.deleting import delete
 from tests.service.fakes import sqlite_of
 from tests.tiny import tiny_source
 

@@ -14,8 +14,8 @@ from service.store.feedback import store
 from service.store.filters.predicate import Predicate
 from service.store.values import DEFAULT_COLLECTION, Judgement
 from service.store.writer import Transaction
-from service.store.writes import delete
 from tests.service.api.test_http_errors import refused
+from tests.service.deleting import delete
 from tests.service.fakes import sqlite_of
 
 TEXTS = {"a": "red river", "b": "green garden", "c": "blue bridge"}

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.settings import Settings
-from service.store import secondary_indexes, sqlite
+from service.store import methods, secondary_indexes
 from service.store.reader import Readers
 from service.store.schema import connect
 from service.store.sqlite import SqliteStore
@@ -95,8 +95,8 @@ def test_no_job_deletes_more_than_a_step_and_writes_come_between_two_of_them(
             order.append("step")
             return found
 
-        monkeypatch.setattr(SqliteStore, "delete_some", sqlite._writes(step))
-        monkeypatch.setattr(SqliteStore, "put", sqlite._writes(noted))
+        monkeypatch.setattr(SqliteStore, "delete_some", methods.writing(step))
+        monkeypatch.setattr(SqliteStore, "put", methods.writing(noted))
         deleting = pool.submit(client.delete, "/documents", params=ODD)
         assert began.wait(30)
         put(client, {"late": True})  # passes the filter, and came after the question
@@ -127,7 +127,7 @@ def test_a_step_of_long_texts_is_of_few_documents(
     with serving(settings) as client:
         for number in range(4):
             put(client, {f"long{number}": True}, text)
-        monkeypatch.setattr(SqliteStore, "delete_some", sqlite._writes(step))
+        monkeypatch.setattr(SqliteStore, "delete_some", methods.writing(step))
         assert client.delete("/documents", params=ODD).json()["deleted"] == 4
     assert [step.deleted for step in steps] == [2, 2]
 
@@ -150,7 +150,7 @@ def test_a_step_that_fails_says_how_many_were_deleted_and_the_rest_can_be_delete
     with serving(settings) as client:
         fill(client)
         with monkeypatch.context() as patch:
-            patch.setattr(SqliteStore, "delete_some", sqlite._writes(full))
+            patch.setattr(SqliteStore, "delete_some", methods.writing(full))
             refused = client.delete("/documents", params=ODD)
         assert refused.status_code == 507
         assert (
@@ -186,7 +186,7 @@ def test_a_collection_is_deleted_in_steps_and_stays_where_it_was_written_to_mean
             return STEP(transaction, revisions, collection)
 
         with monkeypatch.context() as patch:
-            patch.setattr(SqliteStore, "delete_some", sqlite._writes(step))
+            patch.setattr(SqliteStore, "delete_some", methods.writing(step))
             assert client.delete(at).json()["deleted"] == MANY + 20
         assert left(client, at) == {"new"}
         assert client.delete(at).json()["deleted"] == 1

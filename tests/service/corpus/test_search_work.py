@@ -17,7 +17,7 @@ from service.corpus.search import Search
 from service.index.index import Index
 from service.runtime.runtime import Runtime
 from service.settings import Settings
-from service.store import documents, vectors
+from service.store import documents, records, vectors
 from service.store import fulltext as lexical
 from service.store.schema import DATABASE
 from service.store.snapshot import Snapshot
@@ -111,7 +111,8 @@ def test_a_search_whose_caller_left_ranks_no_further_query(
         assert client.portal.call(_left, client.app, body, third) == []
     finally:
         left.set()
-    turns = sqlite_of(runtime.corpus).readers._turns
+    readers: Any = sqlite_of(runtime.corpus).readers
+    turns = readers._turns
     run(lambda: until(lambda: turns._free == READERS))
     assert len(calls) == 3
 
@@ -207,7 +208,7 @@ def test_hits_that_are_too_large_are_counted_and_never_read(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[object] = []
-    monkeypatch.setattr(documents, "records", lambda *arguments, **_: read.append(arguments))
+    monkeypatch.setattr(records, "records", lambda *arguments, **_: read.append(arguments))
     few = runtime.settings.model_copy(update={"max_answer_mb": 1})
     monkeypatch.setattr(runtime, "settings", few)
     text = "quagga " + "x" * 600_000
@@ -314,7 +315,7 @@ def test_passages_are_looked_up_row_by_row(settings: Settings) -> None:
 
 @pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_text_is_compared_in_the_store_and_only_equal_ones_are_unchanged(settings: Settings) -> None:
-    with sqlite3.connect(settings.data_dir / DATABASE) as connection:
+    with sqlite3.connect(settings.data_dir / DATABASE, factory=Snapshot) as connection:
         given = [
             Document("d00", TEXTS[0]),
             Document("d01", TEXTS[1] + "\0"),
@@ -324,8 +325,8 @@ def test_a_text_is_compared_in_the_store_and_only_equal_ones_are_unchanged(setti
         ]
         assert documents.unchanged(connection, given) == {0, 4}
         assert documents.unchanged(connection, given, "other") == set()
-        assert documents.sample(connection, 2, 5) == ["river"] * 2
-        assert documents.sample(connection, 2, 5, "other") == []
+        assert records.sample(connection, 2, 5) == ["river"] * 2
+        assert records.sample(connection, 2, 5, "other") == []
     connection.close()
 
 

@@ -14,7 +14,7 @@ from models.search.content import Content
 from service.corpus.corpus import Corpus
 from service.lifecycle.builder import HARMLESS
 from service.live import Generation
-from service.store import backfill, generations, sqlite
+from service.store import backfill, generations, methods
 from service.store.sqlite import SqliteStore
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
@@ -127,7 +127,6 @@ def test_a_disk_that_is_full_at_the_first_or_the_last_step_is_waited_for(
 ) -> None:
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
     work: Any = {"begin": generations.begin, "go_live": backfill.swap}[step]
-    writes: Any = {"begin": sqlite._writes_rows, "go_live": sqlite._writes}[step]
     failures = 0
 
     def full(*arguments: Any, **named: Any) -> Any:
@@ -141,7 +140,7 @@ def test_a_disk_that_is_full_at_the_first_or_the_last_step_is_waited_for(
 
     with place.serving() as client:
         place.fill()
-        monkeypatch.setattr(SqliteStore, step, writes(full))
+        monkeypatch.setattr(SqliteStore, step, methods.writing(full))
         place.activate(place.b)
         assert failures == 3
         assert place.everything() == DOCUMENTS

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.store.events import EXPIRE_ROWS, count, expire, page, store
+from service.store.events import count, page, store
 from service.store.schema import connect, migrate
+from service.store.selected import DELETED_ROWS, delete_some
 from service.store.values import Event, EventLimits, Selection
 
 
@@ -51,13 +52,13 @@ def test_room_that_was_freed_is_room_though_numbers_grow(connection: sqlite3.Con
 
 @pytest.mark.long
 def test_old_events_are_deleted_in_steps(connection: sqlite3.Connection) -> None:
-    store(connection, reported("ann", EXPIRE_ROWS + 1, at=10.0), EventLimits())
+    store(connection, reported("ann", DELETED_ROWS + 1, at=10.0), EventLimits())
     store(connection, reported("bob", 3, at=20.0), EventLimits())
-    assert expire(connection, 20.0) is True
+    assert delete_some("events", "at < ?", connection, 20.0) is True
     assert count(connection, Selection()) == 4
-    assert expire(connection, 20.0) is False
+    assert delete_some("events", "at < ?", connection, 20.0) is False
     assert count(connection, Selection()) == 3
-    assert expire(connection, 20.0) is False
+    assert delete_some("events", "at < ?", connection, 20.0) is False
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -18,12 +18,14 @@ from service.errors import StartupError
 from service.runtime import settings_check
 from service.settings import Settings, read
 from service.store import secondary_indexes
-from service.store.documents import FEW_REVISIONS, count, page
+from service.store.documents import FEW_REVISIONS, count
 from service.store.filters import field_index, planner
 from service.store.filters.grammar import compile_filter
 from service.store.filters.predicate import Predicate
+from service.store.records import page
 from service.store.schema import connect, migrate
 from service.store.secondary_indexes import bring_up_to_date
+from service.store.snapshot import Snapshot
 from service.store.values import DEFAULT_COLLECTION
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.filtering import cases, matches
@@ -67,7 +69,7 @@ FILTERS: list[dict[str, Any]] = [
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     migrate(tmp_path / "simile.db")
-    connection = connect(tmp_path / "simile.db")
+    connection = connect(tmp_path / "simile.db", Snapshot)
     yield connection
     connection.close()
 
@@ -108,7 +110,7 @@ def test_a_lookup_finds_what_a_scan_finds(
     for filter in FILTERS:
         where = compile_filter(filter, declared)
         assert passing(store, where) == expected(filter, ROWS), filter
-        ids = [document.id for document in page(store, "", 1000, where)[0]]
+        ids = [document.id for document in page(cast("Snapshot", store), "", 1000, where)[0]]
         assert len(ids) == len(expected(filter, ROWS))
         assert ids == sorted(ids)
 
@@ -194,10 +196,10 @@ def test_many_passing_documents_are_paged_in_the_order_of_their_ids(
     bring_up_to_date(store, FIELDS)
     put(store, *ROWS)
     where = compile_filter({"third": {"$in": [0, 1]}}, FIELDS)
-    few = page(store, "", 7, where)
+    few = page(cast("Snapshot", store), "", 7, where)
     assert len(ROWS) < FEW_REVISIONS
     monkeypatch.setattr("service.store.documents.FEW_REVISIONS", 10)
-    assert page(store, "", 7, where) == few
+    assert page(cast("Snapshot", store), "", 7, where) == few
     assert few[1]
 
 

@@ -21,7 +21,8 @@ from service.store.schema import connect, migrate
 from service.store.secondary_indexes import bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION, Document, Embedding, json_of
 from service.store.writer import Transaction
-from service.store.writes import delete, upsert
+from service.store.writes import upsert
+from tests.service.deleting import delete
 
 DECLARED = ["third"]
 FILTERS: list[dict[str, Any]] = [

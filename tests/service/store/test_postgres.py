@@ -17,6 +17,7 @@ from service.errors import Validation
 from service.store import fulltext, schema, secondary_indexes
 from service.store.filters.grammar import compile_in
 from service.store.ids import revisions_of, row_of
+from service.store.records import page
 from service.store.values import Document, Embedding, Judgement, Limits, NeedsVectors, Passage, json_of
 from tests import postgres
 from tests.service.filtering import cases, matches
@@ -329,7 +330,7 @@ def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(40)))
-    records, more = place.read(lambda it: documents.page(it, "", 100, None))
+    records, more = place.read(lambda it: page(it, "", 100, None))
     assert len(records) == 12
     assert not more
     assert len({record.text for record in records}) == 1, "each write is whole"

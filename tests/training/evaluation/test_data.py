@@ -9,7 +9,7 @@ import pytest
 from tests.training.evaluation.pairs import write
 from training.errors import TrainingError
 from training.evaluation import data
-from training.evaluation.data import data_folder, is_absent, load, read_pairs
+from training.evaluation.data import data_folder, is_absent, load
 
 GOOD = ("A", 1, "one", "two")
 HEADER = b"score\tsentence1\tsentence2\n"
@@ -17,7 +17,8 @@ HEADER = b"score\tsentence1\tsentence2\n"
 
 def test_a_row_without_a_gold_score_is_left_out_and_counted(tmp_path: Path) -> None:
     rows = [("A", 2.5, "one", "two"), ("A", "", "three", "four"), ("B", 5, "five", "six")]
-    pairs = read_pairs(write(tmp_path / "x.tsv.gz", rows), subsets=True)
+    write(tmp_path / "sts12" / "test.tsv.gz", rows)
+    pairs = load("sts12", tmp_path)
     assert (pairs.left, pairs.right) == (["one", "five"], ["two", "six"])
     assert np.array_equal(pairs.gold, [2.5, 5])
     assert pairs.subset == ["A", "B"]
@@ -26,9 +27,9 @@ def test_a_row_without_a_gold_score_is_left_out_and_counted(tmp_path: Path) -> N
 
 def test_quotes_are_text_and_white_space_is_one_space(tmp_path: Path) -> None:
     # A line separator of Unicode is white space in a sentence, not the end of a row.
-    file = write(tmp_path / "x.tsv.gz", [('"', 1, ' "He\u2028said  so\u00a0', "\u5929\u5730 ok\r")])
-    assert read_pairs(file).left == ['"He said so']
-    assert read_pairs(file).right == ["\u5929\u5730 ok"]
+    write(tmp_path / "sts12" / "test.tsv.gz", [('"', 1, ' "He\u2028said  so\u00a0', "\u5929\u5730 ok\r")])
+    assert load("sts12", tmp_path).left == ['"He said so']
+    assert load("sts12", tmp_path).right == ["\u5929\u5730 ok"]
 
 
 @pytest.mark.parametrize(
@@ -43,9 +44,9 @@ def test_quotes_are_text_and_white_space_is_one_space(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, rows: list[tuple[object]], reason: str) -> None:
-    file = write(tmp_path / "x.tsv.gz", rows)
+    file = write(tmp_path / "sts12" / "test.tsv.gz", rows)
     with pytest.raises(TrainingError) as caught:
-        read_pairs(file)
+        load("sts12", tmp_path)
     assert str(caught.value) == f"{file}, {reason}"
 
 
@@ -92,11 +93,11 @@ def test_a_missing_split_is_an_error_and_a_missing_folder_is_an_absent_set(tmp_p
     ids=["plain text", "cut off", "latin-1", "header only", "empty"],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
-    file = tmp_path / "x.tsv.gz"
-    file.write_bytes(content)
+    (tmp_path / "stsb").mkdir()
+    (tmp_path / "stsb" / "test.tsv.gz").write_bytes(content)
     with pytest.raises(TrainingError) as caught:
-        read_pairs(file)
-    assert str(caught.value).startswith(str(file))
+        load("stsb", tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / "stsb"))
     assert reason in str(caught.value)
 
 

@@ -1,5 +1,6 @@
 """Dense, lexical and hybrid search in memory, against the service's own store and fusion."""
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def test_words_are_counted_as_the_service_counts_them(tmp_path: Path) -> None:
         ).lastrowid
         assert revision is not None
         secondary_indexes.add(connection, revision)
-    with WordIndex(TEXTS) as words:
+    with closing(WordIndex(TEXTS)) as words:
         for query in ("searches", "서울", "京", "cafe engines river", "the", "nothing", "…"):
             revisions, scores = fulltext.nearest(connection, query, 10, None, DEFAULT_COLLECTION)
             expected = dict(zip((revisions - 1).tolist(), scores.tolist(), strict=True))
@@ -46,7 +47,7 @@ def test_words_are_counted_as_the_service_counts_them(tmp_path: Path) -> None:
 def test_a_document_has_the_cosine_of_its_best_passage() -> None:
     vectors = np.array([[1, 0], [0, 2], [0.6, 0.8]], np.float32)
     passages = Passages(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.array([0, 0, 1]))
-    with WordIndex(["one", "two"]) as words:
+    with closing(WordIndex(["one", "two"])) as words:
         (found,) = find(["x"], np.array([[0, 3]], np.float32), passages, words, 10)
     assert found.dense == pytest.approx({0: 1.0, 1: 0.8})
     assert found.lexical == {}
@@ -59,7 +60,7 @@ def test_both_rankings_are_fused_with_the_weight_before_they_are_cut() -> None:
     contents = [Content(text) for text in texts]
     passages = passages_of(contents, whole, lambda parts: vectors[: len(parts)])
     for weight in (0.0, 0.5, 1.0):
-        with WordIndex(texts) as words:
+        with closing(WordIndex(texts)) as words:
             (found,) = find(["zebra 7"], query, passages, words, 3, weight)
             near, worded = vectors @ query[0], words.nearest("zebra 7", CANDIDATES)
         fused = fuse(dict(enumerate(near.tolist())), worded, weight)

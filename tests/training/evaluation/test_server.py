@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def test_many_texts_go_in_batches_of_256_and_come_back_in_order() -> None:
         sizes.append(len(texts))
         return _numbers(texts)
 
-    with _server(embed) as url, Server(url) as server:
+    with _server(embed) as url, closing(Server(url)) as server:
         vectors = server.encode([str(number) for number in range(600)])
         assert server.encode([]).shape == (0, 0)
     assert sizes == [256, 256, 88]
@@ -108,7 +108,7 @@ def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    with _server(_numbers) as url, Server(url) as server:
+    with _server(_numbers) as url, closing(Server(url)) as server:
         assert server.encode(["3"]).tolist() == [[3, 6]]
 
 
@@ -116,7 +116,7 @@ def test_a_version_that_changes_between_batches_is_refused() -> None:
     versions = iter(["v1", "v2"])
     with (
         _server(lambda texts: _numbers(texts, next(versions))) as url,
-        Server(url) as server,
+        closing(Server(url)) as server,
         pytest.raises(TrainingError, match="changed from v1 to v2 during the evaluation"),
     ):
         server.encode(["1"] * 300)
@@ -124,14 +124,14 @@ def test_a_version_that_changes_between_batches_is_refused() -> None:
 
 def test_a_busy_server_is_asked_again() -> None:
     answers = iter([(429, {"retry-after": "0"}, b"busy"), (503, {"retry-after": "0"}, b"starting")])
-    with _server(lambda texts: next(answers, None) or _numbers(texts)) as url, Server(url) as server:
+    with _server(lambda texts: next(answers, None) or _numbers(texts)) as url, closing(Server(url)) as server:
         assert server.encode(["3"]).tolist() == [[3, 6]]
 
 
 def test_a_server_that_stays_busy_is_refused_with_its_own_words() -> None:
     with (
         _server(lambda _: (429, {"retry-after": "0"}, b"the queue is full")) as url,
-        Server(url) as server,
+        closing(Server(url)) as server,
         pytest.raises(TrainingError, match=r"/embed refused \(429\): the queue is full"),
     ):
         server.encode(["1"])
@@ -152,7 +152,7 @@ def test_a_server_that_stays_busy_is_refused_with_its_own_words() -> None:
 def test_an_answer_that_is_not_the_texts_vectors_is_refused(answer: Answer, reason: str) -> None:
     with (
         _server(lambda _: answer) as url,
-        Server(url) as server,
+        closing(Server(url)) as server,
         pytest.raises(TrainingError, match=reason),
     ):
         server.encode(["1"])

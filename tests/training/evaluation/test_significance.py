@@ -81,4 +81,4 @@ def test_two_versions_are_compared_by_their_names(
     assert float(rows["STS12"]["low"]) <= float(rows["STS12"]["difference"]) <= float(rows["STS12"]["high"])
     assert rows["tiny"]["items"] == "1"
     assert main(["significance", first, second, "--data", str(data), "--suite", "transfer"]) == 1
-    assert "--suite is 'transfer', and takes sts and retrieval." in capsys.readouterr().err
+    assert "There is no suite 'transfer'. There are: sts, retrieval." in capsys.readouterr().err

@@ -15,7 +15,7 @@ from tests.training.pretrained import ROWS, encoder_of, pretrained, trainer_of
 from tests.training.recipe_cases import corpus_for, raw_source
 from training.methods.catalogue import load_recipe
 from training.methods.negatives import Noise, NoiseRows, Queue, QueueBuffer, Rows
-from training.methods.objectives import Extra, InfoNCE, InfoNCEModule, Reps
+from training.methods.objectives import Extra, InfoNCE, Reps
 from training.methods.recipe import Recipe
 from training.methods.sources import Given
 from training.methods.start import load_encoder
@@ -66,7 +66,7 @@ def test_a_text_s_own_earlier_vector_is_none_of_its_negatives() -> None:
     z = torch.tensor([[[1.0, 0], [1, 0]], [[0, 1], [0, 1]]])
     texts = torch.tensor([[5, 5], [6, 6]])
     extra = Extra(torch.tensor([[1.0, 0], [1, 0], [-1, 0]]), torch.tensor([5, 7, 6]))
-    found = InfoNCEModule(InfoNCE(tau=1.0))(Reps(z, texts, extra=extra)).item()
+    found = InfoNCE(tau=1.0).loss(Reps(z, texts, extra=extra)).item()
     e = math.e
     first = math.log((e + 1 + e + 1 / e) / e)  # itself, the other text, texts 7 and 6; not text 5 again
     second = math.log((e + 1 + 1 + 1) / e)  # itself, the other text, texts 5 and 7; not text 6 again

@@ -14,12 +14,10 @@ from training.methods.objectives import (
     NO_TEXT,
     Extra,
     InfoNCE,
-    InfoNCEModule,
-    NTXentModule,
+    NTXent,
     PairSoftmaxModule,
     Reps,
     Triplet,
-    TripletModule,
     info_nce,
     nt_xent,
     same_texts,
@@ -32,6 +30,7 @@ from training.methods.objectives import (
 TEXTS = torch.tensor(
     [[1, 11, 12], [2, 12, 3], [3, 13, 13], [1, 14, 21], [5, 12, 5], [6, 15, 22], [7, 16, 23], [8, 17, 15]]
 )
+NONE = torch.zeros(1)  # of the candidates
 DISTINCT = torch.arange(24).reshape(8, 3)
 
 
@@ -85,7 +84,9 @@ def test_info_nce_is_the_loss_worked_out_by_hand() -> None:
         -math.log(math.exp(2 * half) / (1 + math.exp(2 * half) + 1)),
         -math.log(math.exp(-2) / (1 + 1 + math.exp(-2))),
     ]
-    assert info_nce(queries, keys, tau=0.5).item() == pytest.approx(sum(rows) / 3, abs=1e-6)
+    assert info_nce(queries, keys, tau=0.5, same_NM=NONE.bool(), bonus_NM=NONE).item() == pytest.approx(
+        sum(rows) / 3, abs=1e-6
+    )
 
 
 def test_info_nce_agrees_with_numpy() -> None:
@@ -93,7 +94,8 @@ def test_info_nce_agrees_with_numpy() -> None:
     q, k = generator.normal(size=(2, 7, 5))
     scores = (q / np.linalg.norm(q, axis=1)[:, None]) @ (k / np.linalg.norm(k, axis=1)[:, None]).T / 0.05
     expected = np.mean(np.log(np.exp(scores).sum(1)) - np.diag(scores))
-    assert info_nce(torch.tensor(q), torch.tensor(k), tau=0.05).item() == pytest.approx(expected, rel=1e-5)
+    found = info_nce(torch.tensor(q), torch.tensor(k), tau=0.05, same_NM=NONE.bool(), bonus_NM=NONE)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("texts", [TEXTS, DISTINCT], ids=["equal texts", "distinct"])
@@ -104,7 +106,7 @@ def test_info_nce_counts_each_candidate_as_what_it_is(
     texts: Tensor, alpha: float, queued: int, views: int
 ) -> None:
     z, extra = vectors(8, views, 6), vectors(queued, 6, seed=1)
-    module = InfoNCEModule(InfoNCE(tau=0.3, hard_weight=alpha))
+    module = InfoNCE(tau=0.3, hard_weight=alpha).loss
     found = module(Reps(z, texts[:, :views], extra=further(extra)))
     expected = info_nce_by_loops(z, texts[:, :views], extra, 0.3, alpha)
     assert found.item() == pytest.approx(expected, rel=1e-5)
@@ -121,14 +123,12 @@ def test_several_negatives_of_a_row_and_rows_with_fewer_follow_the_loops() -> No
     )
     z, extra = vectors(4, 5, 6), vectors(3, 6, seed=1)
     for alpha in (1.0, 2.5):
-        found = InfoNCEModule(InfoNCE(tau=0.3, hard_weight=alpha))(Reps(z, texts, extra=further(extra)))
+        found = InfoNCE(tau=0.3, hard_weight=alpha).loss(Reps(z, texts, extra=further(extra)))
         assert found.item() == pytest.approx(info_nce_by_loops(z, texts, extra, 0.3, alpha), rel=1e-5)
     moved = z.clone()
     moved[0, 4], moved[1, 3] = vectors(6, seed=2), vectors(6, seed=3)  # what fills a row up is never seen
-    assert InfoNCEModule(InfoNCE(tau=0.3))(Reps(moved, texts)) == InfoNCEModule(InfoNCE(tau=0.3))(
-        Reps(z, texts)
-    )
-    mined = TripletModule(Triplet(margin=2.0))
+    assert InfoNCE(tau=0.3).loss(Reps(moved, texts)) == InfoNCE(tau=0.3).loss(Reps(z, texts))
+    mined = Triplet(margin=2.0).loss
     assert mined(Reps(moved, texts)) == mined(Reps(z, texts))
 
 
@@ -142,7 +142,7 @@ def test_which_candidates_are_no_negatives_worked_out_by_hand() -> None:
 def test_equal_texts_are_not_negatives() -> None:
     z = vectors(3, 2, 8)
     z[2, 1] = z[0, 1]  # texts 0 and 2 are one and the same
-    found = InfoNCEModule(InfoNCE(tau=0.1))(Reps(z, torch.tensor([[5, 5], [6, 6], [5, 5]])))
+    found = InfoNCE(tau=0.1).loss(Reps(z, torch.tensor([[5, 5], [6, 6], [5, 5]])))
     q, k = (torch.nn.functional.normalize(z[:, view], dim=-1).double().numpy() for view in (0, 1))
     scores = np.exp(q @ k.T / 0.1)
     scores[0, 2] = scores[2, 0] = 0
@@ -151,7 +151,7 @@ def test_equal_texts_are_not_negatives() -> None:
 
 def test_the_spread_of_further_negatives_cancels() -> None:
     z, extra = vectors(4, 2, 6), vectors(12, 6, seed=1)
-    module = InfoNCEModule(InfoNCE(tau=0.05))
+    module = InfoNCE(tau=0.05).loss
     found = [module(Reps(z, DISTINCT[:4, :2], extra=further(scale * extra))).item() for scale in (1, 7)]
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
@@ -167,14 +167,16 @@ def nt_xent_by_loops(anchors: Tensor, positives: Tensor, tau: float) -> float:
 
 def test_nt_xent_goes_over_all_rows_in_both_directions() -> None:
     a, p = vectors(2, 6, 5)
-    assert nt_xent(a, p, tau=0.2).item() == pytest.approx(nt_xent_by_loops(a, p, 0.2), rel=1e-5)
+    assert nt_xent(a, p, tau=0.2, same_NN=torch.zeros(6, 6).bool()).item() == pytest.approx(
+        nt_xent_by_loops(a, p, 0.2), rel=1e-5
+    )
 
 
 def test_positives_are_averaged_before_they_are_brought_to_length_1() -> None:
     z = vectors(6, 4, 5)
     z[:, 2] *= 9  # so that the mean of unit vectors would be another
     expected = nt_xent_by_loops(z[:, 0], (z[:, 1] + z[:, 2] + z[:, 3]) / 3, 0.2)
-    assert NTXentModule(0.2)(Reps(z, torch.arange(24).reshape(6, 4))).item() == pytest.approx(
+    assert NTXent(tau=0.2).loss(Reps(z, torch.arange(24).reshape(6, 4))).item() == pytest.approx(
         expected, rel=1e-5
     )
 
@@ -219,28 +221,28 @@ def test_mining_takes_the_semi_hard_negative_of_another_text() -> None:
     same[:, :8] |= torch.eye(8, dtype=torch.bool)
     chosen = semi_hard_by_loops(z[:, 0], z[:, 1], keys, same)
     assert not same[range(8), chosen].any()
-    found = TripletModule(Triplet(margin=1.0))(Reps(z, TEXTS))
+    found = Triplet(margin=1.0).loss(Reps(z, TEXTS))
     expected = triplet_by_loops(z[:, 0], z[:, 1], keys[chosen], 1.0)
     assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_without_mining_the_third_view_is_the_negative() -> None:
     z = vectors(8, 3, 5)
-    found = TripletModule(Triplet(margin=1.0, mine=False))(Reps(z, TEXTS))
+    found = Triplet(margin=1.0, mine=False).loss(Reps(z, TEXTS))
     assert found.item() == pytest.approx(triplet_by_loops(z[:, 0], z[:, 1], z[:, 2], 1.0), rel=1e-5)
 
 
 def test_a_batch_of_one_text_over_and_over_moves_nothing() -> None:
     z = vectors(3, 2, 5).requires_grad_()
-    TripletModule(Triplet(margin=0.2))(Reps(z, torch.full((3, 2), 4))).backward()
+    Triplet(margin=0.2).loss(Reps(z, torch.full((3, 2), 4))).backward()  # type: ignore[no-untyped-call]
     assert z.grad is not None
     assert not z.grad.any()
 
 
-LOSSES: dict[str, Callable[[], torch.nn.Module]] = {
-    "info_nce": lambda: InfoNCEModule(InfoNCE(tau=0.05, hard_weight=2.0)),
-    "nt_xent": lambda: NTXentModule(0.05),
-    "triplet": lambda: TripletModule(Triplet(margin=0.2)),
+LOSSES: dict[str, Callable[[], Callable[[Reps], torch.Tensor]]] = {
+    "info_nce": lambda: InfoNCE(tau=0.05, hard_weight=2.0).loss,
+    "nt_xent": lambda: NTXent(tau=0.05).loss,
+    "triplet": lambda: Triplet(margin=0.2).loss,
     "pair_softmax": lambda: PairSoftmaxModule(16, 3, torch.Generator().manual_seed(0)),
 }
 
@@ -254,7 +256,7 @@ def test_loss_and_gradient_are_in_float32_under_autocast(name: str) -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             loss = LOSSES[name]()(reps)
         assert loss.dtype == torch.float32
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         assert z.grad is not None
         assert z.grad.isfinite().all()
         assert z.grad.any()
@@ -269,7 +271,7 @@ def test_gradients_are_finite_where_vectors_are_equal_or_zero(name: str) -> None
     z[1] = z[0]  # one and the same vector in every view
     z[2, :] = 0
     z.requires_grad_()
-    LOSSES[name]()(Reps(z, TEXTS)).backward()
+    LOSSES[name]()(Reps(z, TEXTS)).backward()  # type: ignore[no-untyped-call]
     assert z.grad is not None
     assert z.grad.isfinite().all()
 
@@ -277,7 +279,7 @@ def test_gradients_are_finite_where_vectors_are_equal_or_zero(name: str) -> None
 def test_equal_texts_are_no_negatives_in_nt_xent_either() -> None:
     z = vectors(4, 2, 6, seed=3)
     texts = torch.tensor([[1, 1], [2, 2], [1, 1], [3, 3]])
-    found = NTXentModule(0.3)(Reps(z, texts)).item()
+    found = NTXent(tau=0.3).loss(Reps(z, texts)).item()
     unit = torch.nn.functional.normalize(z.transpose(0, 1).flatten(0, 1), dim=-1).double().tolist()
     numbers = [1, 2, 1, 3] * 2
     losses = []

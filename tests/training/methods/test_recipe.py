@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.training.conftest import RECIPE_TEXT as TEXT
+from tests.training.conftest import read_recipe
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe, read_recipe
+from training.methods.catalogue import load_recipe
 from training.methods.heads import Tanh
 from training.methods.names import shipped
 from training.methods.objectives import InfoNCE

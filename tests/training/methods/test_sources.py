@@ -35,7 +35,7 @@ def test_only_what_the_steps_will_see_is_tokenised(corpus: Corpus, tiny_source: 
     tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
     few = Rows(Given(corpus, tokenizer, batch=8, steps=3, seed=1))
     many = Rows(Given(corpus, tokenizer, batch=8, steps=100, seed=1))
-    assert (len(few), len(many)) == (24, 64)
+    assert (few.distinct(), many.distinct()) == (24, 64)
     for step in range(3):
         assert few.batch(step).columns[0].ids.tolist() == many.batch(step).columns[0].ids.tolist()
 

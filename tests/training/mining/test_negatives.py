@@ -11,7 +11,7 @@ from tests.training.evaluation.pairs import EAST, encode
 from training.errors import TrainingError
 from training.mining import neighbours
 from training.mining.labelled import Labelled
-from training.mining.negatives import Counts, Rules, Triple, mine_negatives
+from training.mining.negatives import Counts, Mined, Rules, mine_negatives
 from training.mining.neighbours import highest, mutual_nearest, unit_vectors
 from training.text.corpus import Corpus
 
@@ -22,12 +22,12 @@ CANDIDATES = ["0.8", "0.99", "0.77", "0.75", "0.1", "0.5", EAST, "-0.3"]
 def mined(rules: Rules, positives: list[str] | None = None) -> tuple[list[str], Counts]:
     counts = Counts()
     labelled = Labelled({EAST: positives or ["0.8"]}, CANDIDATES, 0, 0)
-    triples = list(mine_negatives(labelled, encode, encode, rules, counts))
-    for triple in triples:
-        assert triple.anchor == EAST
-        assert triple.score_positive == pytest.approx(float(triple.positive), abs=1e-6)
-        assert triple.score_negative == pytest.approx(float(triple.negative), abs=1e-6)
-    return [triple.negative for triple in triples], counts
+    rows = list(mine_negatives(labelled, encode, encode, rules, counts))
+    for row in rows:
+        assert row.anchor == EAST
+        assert row.score_positive == pytest.approx(float(row.positive), abs=1e-6)
+        assert row.score_negatives == pytest.approx([*map(float, row.negatives)], abs=1e-6)
+    return [negative for row in rows for negative in row.negatives], counts
 
 
 def test_the_hardest_below_the_margin_come_first() -> None:
@@ -49,7 +49,7 @@ def test_a_wider_margin_drops_more() -> None:
 def test_the_margin_of_a_negative_score_is_below_it() -> None:
     labelled = Labelled({EAST: ["-0.5"]}, ["-0.49", "-0.51", "-0.53"], 0, 0)
     found = list(mine_negatives(labelled, encode, encode, Rules(count=2), Counts()))  # -0.5 - 0.025
-    assert [triple.negative for triple in found] == ["-0.53"]
+    assert [row.negatives for row in found] == [("-0.53",)]
 
 
 def test_every_known_positive_is_left_out_for_each_of_them() -> None:
@@ -111,11 +111,14 @@ def test_a_real_model_gives_what_brute_force_gives(
         ranked = sorted(set(labelled.candidates) - {anchor, *answers}, key=lambda text: -of[text])[2:]
         for answer in answers:
             below = [text for text in ranked if of[text] <= 0.98 * of[answer]]
-            expected += [Triple(anchor, answer, text, of[answer], of[text]) for text in below[:4]]
+            hardest = tuple(below[:4])
+            scores = tuple(of[text] for text in hardest)
+            expected += [Mined(anchor, answer, hardest, of[answer], scores)] if hardest else []
     found = list(mine_negatives(labelled, vectors, vectors, rules, Counts()))
-    assert [triple[:3] for triple in found] == [triple[:3] for triple in expected]
-    assert np.allclose([t[3:] for t in found], [t[3:] for t in expected], atol=1e-5)
-    assert len(found) > 100
+    assert [row[:3] for row in found] == [row[:3] for row in expected]
+    for row, other in zip(found, expected, strict=True):
+        assert np.allclose([row[3], *row[4]], [other[3], *other[4]], atol=1e-5)
+    assert sum(len(row.negatives) for row in found) > 100
 
 
 def test_of_equal_cosines_the_first_place_is_taken() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def test_words_add_to_the_cosine_what_fusion_gives_them() -> None:
     """0.8 (1 + c) / (1 + best) + 0.2 words, over 0.8 and times (1 + best), less 1."""
     of = dict.fromkeys(DOCUMENTS[:LISTED], 0.5) | {DOCUMENTS[3]: 0.6}
     (found,) = lists(DOCUMENTS[:LISTED], [Query("garden")], cosines(of))
-    with WordIndex(DOCUMENTS[:LISTED]) as words:
+    with closing(WordIndex(DOCUMENTS[:LISTED])) as words:
         counted = words.nearest("garden", 9)
     assert [*counted] == [5, 6]  # both have the word, once in three
     expected = {DOCUMENTS[place]: 0.5 + 0.25 * 1.6 * bm25 / counted[5] for place, bm25 in counted.items()}
@@ -82,7 +83,7 @@ def test_what_people_asked_is_ranked_as_the_service_ranks_it() -> None:
         return np.array([table[text] for text in texts])
 
     model = scorable(vectors, vectors)
-    with WordIndex(documents) as words:
+    with closing(WordIndex(documents)) as words:
         passages = passages_of([Content(text) for text in documents], model.split, vectors)
         expected = [[*each.hybrid] for each in find(queries, vectors(queries), passages, words, DEPTH)]
     found = list(lists(documents, [Query(query) for query in queries], model))

@@ -83,7 +83,7 @@ def test_a_candidate_too_far_from_the_anchor_is_refused(job: Job, tmp_path: Path
     manifest = job.store.folder(far) / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"lineage": {"anchor": first}}))
     job.store.want(far)
-    outcome = retrain(replace(job, thresholds=replace(LOOSE, drift=0.3)))
+    outcome = retrain(replace(job, thresholds=LOOSE.model_copy(update={"drift": 0.3})))
     assert not outcome.published
     assert outcome.reason.startswith("drift from the anchor: ")
     # Another model, named on purpose, begins a line of its own.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ class Told:
 def test_titles_and_their_like_choose_without_labelled_queries() -> None:
     split = hold_out(documents(1000), 0.1)
     made = own.dev_collections(split, {}, CANDIDATES)
-    score = score_of({"titles": made["titles"]})
+    score: Any = score_of({"titles": made["titles"]})
     assert score is not None
     right, wrong = Told(0), Told(1)
     assert score(right) == 1.0
@@ -61,7 +62,7 @@ def test_titles_and_their_like_choose_without_labelled_queries() -> None:
 def test_labelled_queries_choose_alone_where_there_are_enough() -> None:
     split = hold_out(documents(1000), 0.1)
     judged = {f"query {document.id[1:]} asks": [document.id] for document in split.dev}
-    score = score_of(own.dev_collections(split, judged, CANDIDATES))
+    score: Any = score_of(own.dev_collections(split, judged, CANDIDATES))
     assert score is not None
     right = Told(0)
     assert score(right) == 1.0

@@ -20,7 +20,7 @@ def config(folder: Path, text: str) -> Config:
 def test_a_service_is_enough(tmp_path: Path) -> None:
     found = config(tmp_path, '[corpus]\nservice = "http://127.0.0.1:8000"\n')
     assert (found.train.recipe, found.train.base, found.gate.require) == ("auto", "anchor", "better")
-    assert found.gate.thresholds() == Thresholds()
+    assert found.gate.model_dump(include={*Thresholds.model_fields}) == Thresholds().model_dump()
     assert found.corpus.held_out == 0.1
 
 
@@ -54,7 +54,7 @@ def test_a_recipe_and_a_base_are_names_or_paths_beside_the_file(tmp_path: Path) 
         ('[corpus]\nfile = "b"\n[gate]\nmean_fal = 0.1\n', "gate has no key 'mean_fal'; 'mean_fall' is."),
         ('[corpus]\nfile = "b"\n[gates]\n', "the file has no key 'gates'; 'gate' is."),
         ('[corpus]\nfile = "b"\n[folders]\nxyz = 1\n', "folders has no key 'xyz'. There are: models, work."),
-        ('[corpus]\nfile = "b"\n[gate]\nslower = 2.0\n', "slower must be between 0 and 1, not 2.0"),
+        ('[corpus]\nfile = "b"\n[gate]\nslower = 2.0\n', "gate.slower must be from 0 to 1, not 2.0."),
         (
             '[corpus]\nfile = "b"\n[gate]\nrequire = "best"\n',
             "gate.require 'best' is not known; 'better' is. There are:",
@@ -99,6 +99,5 @@ def test_a_clock_that_there_is_not_is_refused(tmp_path: Path, key: str, value: s
 
 def test_where_speed_is_asked_for_the_limits_that_nobody_gave_are_those_of_a_trade(tmp_path: Path) -> None:
     gate = config(tmp_path, '[corpus]\nfile = "b"\n[gate]\nrequire = "faster"\nown_fall = 0.002\n').gate
-    limits = gate.thresholds()
-    assert (limits.mean_fall, limits.own_fall, limits.set_fall, limits.faster) == (0.01, 0.002, 0.02, 0.8)
-    assert config(tmp_path, '[corpus]\nfile = "b"\n').gate.thresholds().mean_fall == 0.005
+    assert (gate.mean_fall, gate.own_fall, gate.set_fall, gate.faster) == (0.01, 0.002, 0.02, 0.8)
+    assert config(tmp_path, '[corpus]\nfile = "b"\n').gate.mean_fall == 0.005

@@ -94,7 +94,7 @@ def test_it_is_trained_where_it_may_be_slower_and_a_student_may_be_trained_itsel
     studied: tuple[Job, str, str, str],
 ) -> None:
     job, teacher, student, both = studied
-    slower = replace(LOOSE, slower=1, larger=1)
+    slower = LOOSE.model_copy(update={"slower": 1, "larger": 1})
     job.store.want(both)
     outcome = retrain(replace(job, thresholds=slower))
     assert outcome.published, outcome.reason

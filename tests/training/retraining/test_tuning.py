@@ -9,7 +9,7 @@ from models.search.fusion import DENSE_WEIGHT
 from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
-from training.retraining.tuning import LEAST_QUERIES, WEIGHTS, Setting, choose, lengths_of, parts, tune
+from training.retraining.tuning import LEAST_QUERIES, WEIGHTS, Setting, choose, lengths_of, tune
 
 LENGTHS = lengths_of(256)  # of the default model
 rng = np.random.default_rng(5)
@@ -139,8 +139,8 @@ def test_each_collection_learns_its_own_and_one_with_few_queries_learns_nothing(
         relevant=dense.relevant | {name: {"x": 1.0} for name in few},
         within=within | {"x": "b"} | dict.fromkeys(few, "b"),
     )
-    assert [name for name, _ in parts(both)] == ["a", "b"]
-    assert {name: [*part.documents] for name, part in parts(both)}["b"] == ["x"]
+    assert [name for name, _ in both.parts()] == ["a", "b"]
+    assert {name: [*part.documents] for name, part in both.parts()}["b"] == ["x"]
     assert set(tune([both], model)) == {"a"}
 
 

@@ -22,8 +22,8 @@ from training.errors import TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.recipe import Recipe
 from training.methods.start import load_encoder
+from training.model.encoder import TrainedEncoder
 from training.runfile import Result
-from training.runs.dev import Encoder
 from training.text.corpus import Corpus
 
 
@@ -182,7 +182,7 @@ def test_searches_that_are_given_choose_the_step(run: Run, monkeypatch: pytest.M
     scores = iter([0.3, 0.7, 0.5])
     seen: list[bool] = []
 
-    def score(encoder: Encoder) -> float:
+    def score(encoder: TrainedEncoder) -> float:
         texts = ["river stone", "cat"]
         seen.append(np.array_equal(encoder.encode_queries(texts), encoder.encode(texts)))
         return next(scores)

@@ -33,7 +33,8 @@ DEVICES = [
 def loss_of(vectors: Tensor) -> Tensor:
     """Of all rows together: each finds the one six places on. Dropout here as well, as a head might have."""
     kept = nn.functional.dropout(vectors, 0.1)
-    return info_nce(kept[:6], kept[6:], tau=0.05)
+    none = torch.zeros(6, len(kept) - 6, device=kept.device)
+    return info_nce(kept[:6], kept[6:], tau=0.05, same_NM=none.bool(), bonus_NM=none)
 
 
 def gradients_of(

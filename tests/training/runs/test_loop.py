@@ -17,11 +17,11 @@ from safetensors.numpy import load_file
 
 from models import cpus
 from tests.tiny import MAX_LENGTH
-from tests.training.conftest import RECIPE_TEXT, Run
+from tests.training.conftest import RECIPE_TEXT, Run, read_recipe
 from tests.training.run_cases import command, events, losses, weights
 from training.__main__ import main
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe, read_recipe
+from training.methods.catalogue import load_recipe
 from training.methods.recipe import Recipe
 from training.methods.sources import Given, Rows
 from training.methods.start import load_encoder

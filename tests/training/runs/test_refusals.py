@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -58,23 +57,9 @@ def test_a_base_that_cannot_be_used_leaves_nothing_behind(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"steps": 0}, "steps must be a whole number from 1 on, not 0"),
-        ({"batch": 1}, "batch must be a whole number from 2 on, not 1"),
-        ({"threads": 0}, "threads must be a whole number from 1 on, not 0"),
-        ({"eval_steps": 0}, "eval_steps must be a whole number from 1 on, not 0"),
-        ({"seed": -1}, "seed must be a whole number from 0 to 9223372036854775807, not -1"),
-        ({"seed": 1 << 63}, "seed must be a whole number from 0 to 9223372036854775807"),
-        ({"device": "meta"}, "The device 'meta' is not there: name auto, cpu, cuda or cuda:N"),
-    ],
-)
-def test_numbers_and_devices_that_make_no_run_are_refused(
-    run: Run, tmp_path: Path, given: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(TrainingError, match=message):
-        run("out", **given)
+def test_a_device_that_makes_no_run_is_refused(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="The device 'meta' is not there: name auto, cpu, cuda or cuda:N"):
+        run("out", device="meta")
     assert not (tmp_path / "out").exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_the_key_is_shown_to_the_service(url: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SIMILE_SERVICE_KEY", KEY)
     assert list(documents_of(url)) == [{"id": "a", "text": "one"}]
     assert count_of(url) == 1
-    with Server(url) as server:
+    with closing(Server(url)) as server:
         assert server.version == "v"
 
 

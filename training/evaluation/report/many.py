@@ -7,6 +7,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -15,9 +16,10 @@ from training.evaluation.modes import MODES
 from training.evaluation.report.courses import add_runs, read_runs
 from training.evaluation.report.files import Evaluated, Models, Scores, read_models
 from training.evaluation.report.markdown import escape, listed, report_folder, table, write
-from training.evaluation.report.one import GEOMETRY, READING, absent, pictures, shown, training
+from training.evaluation.report.one import READING, absent, pictures, shown, training
 from training.evaluation.report.table import (
     COLUMNS,
+    GEOMETRY,
     SEARCH,
     percent,
     plain,
@@ -98,15 +100,14 @@ def _tables(models: Models) -> Iterator[str]:
             yield _rows(models, english | mean | figures, percent)
     if any("geometry" in scores for _, scores in _all(models)):
         yield "## Geometry of STS-B"
-        shows = {key: _decimals(decimals) for key, decimals in GEOMETRY.items()}
+        shows = {key: partial(plain, decimals=decimals) for key, decimals in GEOMETRY.items()}
         figures = {key.replace("_", " "): _figure("geometry", key) for key in GEOMETRY}
         yield _rows(models, figures, *shows.values())
     for name in _present(models, "retrieval"):
         yield f"## Search: {escape(name)}"
-        heads = {f"recall{head}" if head[0] == "@" else head: key for head, key in SEARCH.items()}
-        yield _rows(models, {head: _figure("retrieval", name, key) for head, key in heads.items()}, percent)
+        yield _rows(models, {head: _figure("retrieval", name, key) for head, key in SEARCH.items()}, percent)
         for mode in MODES:
-            found = {head: _figure("retrieval", name, mode, key) for head, key in heads.items()}
+            found = {head: _figure("retrieval", name, mode, key) for head, key in SEARCH.items()}
             if any(scores.get("retrieval", {}).get(name, {}).get(mode) for _, scores in _all(models)):
                 yield f"## Search: {escape(name)}, {mode}"
                 yield _rows(models, found, percent)
@@ -190,10 +191,6 @@ def _present(models: Models, suite: str, order: Mapping[str, object] | None = No
 def _all(models: Models) -> Iterator[Evaluated]:
     for files in models.values():
         yield from files
-
-
-def _decimals(decimals: int) -> Show:
-    return lambda value: plain(value, decimals)
 
 
 def _remarks(models: Models) -> Iterator[str]:

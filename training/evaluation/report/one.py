@@ -9,38 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from training.evaluation.data import BY_KEY
 from training.evaluation.report.courses import Course
 from training.evaluation.report.files import Scores
 from training.evaluation.report.markdown import escape, listed, picture, table, write
-from training.evaluation.report.table import (
-    COLUMNS,
-    SEARCH,
-    other_modes,
-    percent,
-    plain,
-    search_remarks,
-    similarity_remarks,
-    title,
-    transfer_remarks,
-)
+from training.evaluation.report.table import percent, sections, title
 
 if TYPE_CHECKING:
     from training.evaluation.report.plots import Picture
 
-_SIMILARITY = ("Spearman", "mean of subsets", "weighted", "Pearson")
-GEOMETRY = {"alignment": 4, "uniformity": 4, "mean_cosine": 4, "top_energy": 4, "effective_rank": 1}
-_SAYS = {
-    "alignment": "mean squared distance of {pairs} pairs with a gold score above 4; lower is better",
-    "uniformity": "over {sentences} distinct sentences; lower is better, about -4 when spread evenly",
-    "mean_cosine": "of two different sentences; 0 when directions are spread evenly",
-    "top_energy": "share of the squared lengths along one direction",
-    "effective_rank": "of {directions} directions",
-}
 READING = (
     "Similarity, search and transfer are times 100. The Spearman that papers report is the first: a year's "
     "subsets are put together and ranked once. Geometry explains a score and does not replace it: a model "
@@ -79,7 +59,11 @@ def pictures(models: Mapping[str, Sequence[Scores]], courses: Sequence[Course]) 
     if marks:
         found["plane.svg"] = plane(marks)
     spectrums = [(name, each["spectrum"]) for name, seeds in shapes.items() for each in seeds]
-    if curves := [Curve(name, points) for name, values in spectrums if (points := _above_zero(values))]:
+    if curves := [
+        Curve(name, points)
+        for name, values in spectrums
+        if (points := [place for place in enumerate(values, 1) if place[1] > 0])
+    ]:
         found["spectrum.svg"] = spectra(curves)
     counts = {
         name: _together([each["histogram"] for each in seeds]) for name, seeds in shapes.items() if seeds
@@ -154,69 +138,10 @@ def _about(scores: Scores) -> str:
 
 
 def _tables(scores: Scores) -> Iterator[str]:
-    if "sts" in scores:
-        yield "## Similarity"
-        yield from _similarity(scores)
-    if "geometry" in scores:
-        figures = scores["geometry"]
-        said = {"directions": len(figures["spectrum"])} | figures
-        rows = [
-            (key.replace("_", " "), plain(figures[key], decimals), _SAYS[key].format(**said))
-            for key, decimals in GEOMETRY.items()
-        ]
-        yield f"## Geometry of STS-B ({', '.join(figures['splits'])})"
-        yield table(("", "value", ""), rows, words=(0, 2))
-    if "retrieval" in scores:
-        yield "## Search"
-        searches: list[tuple[str, ...]] = []
-        for name, figures in scores["retrieval"].items():
-            counted = str(figures["queries"]), str(figures["documents"]), "; ".join(search_remarks(figures))
-            searches += [(name, *_found(figures), *counted)]
-            searches += [
-                (f"{name}, {mode}", *_found(found), "", "", "") for mode, found in other_modes(figures)
-            ]
-        header = ("", *(f"recall{head}" if head[0] == "@" else head for head in SEARCH))
-        yield table((*header, "queries", "documents", "remarks"), searches, words=(0, len(header) + 2))
-    if "transfer" in scores:
-        yield "## Transfer"
-        yield from _transfer(scores)
-
-
-def _found(figures: Mapping[str, Any]) -> Iterator[str]:
-    return (percent(figures[key]) for key in SEARCH.values())
-
-
-def _similarity(scores: Scores) -> Iterator[str]:
-    rows = {}
-    for key, figures in scores["sts"].items():
-        cells = (percent(figures[column]) for column in COLUMNS)
-        remarks = "; ".join(similarity_remarks(figures, BY_KEY[key].published))
-        rows[key] = (title(key), *cells, str(figures["pairs"]), remarks)
-    english = scores["mean"]["sets"] if "mean" in scores else []
-    ordered = [rows.pop(key) for key in english]
-    if english:
-        mean = percent(scores["mean"]["spearman_all"])
-        names = ", ".join(map(title, english))
-        ordered += [(f"mean of {len(english)}", mean, "", "", "", "", f"over {names}")]
-    yield table(("", *_SIMILARITY, "pairs", "remarks"), [*ordered, *rows.values()], words=(0, 6))
-
-
-def _transfer(scores: Scores) -> Iterator[str]:
-    rows, protocols = [], []
-    for key, figures in scores["transfer"].items():
-        f1 = "" if figures["f1"] is None else percent(figures["f1"])
-        remarks = "; ".join(transfer_remarks(figures))
-        rows += [(title(key), percent(figures["accuracy"]), f1, str(figures["examples"]), remarks)]
-        protocols += [f"{title(key)}: {figures['protocol']}; on held-out examples {percent(figures['dev'])}"]
-    names = ", ".join(map(title, scores["transfer_mean"]["sets"]))
-    mean = f"mean of {len(scores['transfer_mean']['sets'])}"
-    rows += [(mean, percent(scores["transfer_mean"]["accuracy"]), "", "", f"over {names}")]
-    yield table(("", "accuracy", "F1", "examples", "remarks"), rows, words=(0, 4))
-    yield listed(protocols)
-
-
-def _above_zero(spectrum: Sequence[float]) -> list[tuple[float, float]]:
-    return [(place, value) for place, value in enumerate(spectrum, 1) if value > 0]
+    for section in sections(scores):
+        yield f"## {section.title}"
+        yield table(section.header, section.rows, section.words)
+        yield listed(section.notes)
 
 
 def _together(histograms: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:

@@ -1,15 +1,14 @@
-"""The scores as a table for the terminal: correlations and search times 100 as papers print them.
+"""The scores as tables, for the terminal and for reports: correlations and search times 100 as in papers.
 
 Figures that are lists are in the JSON only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from models.manifest import Mode
-from training.evaluation.data import BY_KEY, OTHERS, SETS, EvaluationSet
+from training.evaluation.data import BY_KEY
 from training.evaluation.modes import MODES
 from training.evaluation.tasks import TITLES
 
@@ -17,53 +16,123 @@ COLUMNS = ("spearman_all", "spearman_mean", "spearman_wmean", "pearson_all")
 SEARCH = {
     "nDCG@10": "ndcg10",
     "recall@1": "recall1",
-    "@10": "recall10",
-    "@100": "recall100",
+    "recall@10": "recall10",
+    "recall@100": "recall100",
     "MRR@10": "mrr10",
     "MAP@100": "map100",
 }
 
 
-def table(scores: dict[str, Any]) -> str:
+GEOMETRY = {
+    "alignment": 4,
+    "uniformity": 4,
+    "mean_cosine": 4,
+    "top_energy": 4,
+    "effective_rank": 1,
+}  # decimals
+_SAYS = {
+    "alignment": "mean squared distance of {pairs} pairs with a gold score above 4; lower is better",
+    "uniformity": "over {sentences} distinct sentences; lower is better, about -4 when spread evenly",
+    "mean_cosine": "of two different sentences; 0 when directions are spread evenly",
+    "top_energy": "share of the squared lengths along one direction",
+    "effective_rank": "of {directions} directions",
+}
+
+
+class Section(NamedTuple):
+    """Figures of a suite; the first column has the names of its rows."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+    @property
+    def words(self) -> list[int]:
+        """Columns that stand to the left; those of figures to the right."""
+        return [at for at, head in enumerate(self.header) if head in ("", "remarks")]
+
+    def __str__(self) -> str:
+        table = [self.header, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        marks = ["<" if at in self.words else ">" for at in range(len(widths))]
+        shapes = [*zip(marks, widths, strict=True)]
+        lines = (
+            "  ".join(f"{cell:{mark}{width}}" for cell, (mark, width) in zip(row, shapes, strict=True))
+            for row in table
+        )
+        return "\n".join([self.title, *(line.rstrip() for line in lines)])
+
+
+def table(scores: Mapping[str, Any]) -> str:
     """`scores` as `suites.score` gives them. Ends without a newline."""
-    sections = []
-    if "sts" in scores:
-        sections += [_similarity(scores)]
-    if "geometry" in scores:
-        sections += [_geometry(scores["geometry"])]
-    if "retrieval" in scores:
-        sections += [_retrieval(scores["retrieval"])]
-    if "transfer" in scores:
-        sections += [_transfer(scores["transfer"], scores["transfer_mean"])]
-    if "clustering" in scores:
-        sections += [_clustering(scores["clustering"])]
+    parts = [str(section) for section in sections(scores)]
     if scores["absent"]:
         names = ", ".join(map(title, scores["absent"]))
-        sections += [f"absent: {names} (no such folder in the evaluation data)"]
+        parts += [f"absent: {names} (no such folder in the evaluation data)"]
     sentences = f"{scores['sentences']} distinct sentences in " if scores["sentences"] else ""
-    sections += [f"{sentences}{scores['seconds']:.1f} s"]
-    return "\n\n".join(sections)
+    return "\n\n".join([*parts, f"{sentences}{scores['seconds']:.1f} s"])
 
 
-def _similarity(scores: dict[str, Any]) -> str:
-    lines = [f"{'':12}{'spearman':>10}{'by subset':>20}{'pearson':>10}"]
-    lines += [f"{'similarity':12}{'all':>10}{'mean':>10}{'wmean':>10}{'all':>10}{'pairs':>8}"]
-    for known in SETS:
-        if known.key in scores["sts"]:
-            lines += [_similar(known, scores["sts"][known.key])]
-        elif known.key in scores["absent"]:
-            lines += [f"{known.title:12}{'absent':>10}"]
-    if "mean" in scores:
-        mean = scores["mean"]
-        lines += [f"{'mean of ' + str(len(mean['sets'])):12}{percent(mean['spearman_all']):>10}"]
-    lines += [_similar(known, scores["sts"][known.key]) for known in OTHERS if known.key in scores["sts"]]
-    return "\n".join(lines)
+def sections(scores: Mapping[str, Any]) -> Iterator[Section]:
+    if "sts" in scores:
+        yield _similarity(scores)
+    if "geometry" in scores:
+        figures = scores["geometry"]
+        said = {"directions": len(figures["spectrum"])} | figures
+        shapes = [
+            (key.replace("_", " "), plain(figures[key], decimals), _SAYS[key].format(**said))
+            for key, decimals in GEOMETRY.items()
+        ]
+        yield Section(f"Geometry of STS-B ({', '.join(figures['splits'])})", ("", "value", ""), shapes)
+    if "retrieval" in scores:
+        searches: list[tuple[str, ...]] = []
+        for name, figures in scores["retrieval"].items():
+            counted = str(figures["queries"]), str(figures["documents"]), "; ".join(search_remarks(figures))
+            searches += [(name, *_found(figures), *counted)]
+            modes = [mode for mode in MODES if figures.get(mode)]  # dense ones stand before them
+            searches += [(f"{name}, {mode}", *_found(figures[mode]), "", "", "") for mode in modes]
+        yield Section("Search", ("", *SEARCH, "queries", "documents", "remarks"), searches)
+    if "transfer" in scores:
+        yield _transfer(scores["transfer"], scores["transfer_mean"])
+    if "clustering" in scores:
+        clustered = [
+            (title(key), percent(found["accuracy"]), str(found["classes"]), str(found["sentences"]))
+            for key, found in scores["clustering"].items()
+        ]
+        yield Section("Clustering", ("", "accuracy", "classes", "sentences"), clustered)
 
 
-def _similar(known: EvaluationSet, figures: dict[str, Any]) -> str:
-    cells = "".join(f"{percent(figures[column]):>10}" for column in COLUMNS)
-    remarks = similarity_remarks(figures, known.published)
-    return f"{known.title:12}{cells}{figures['pairs']:>8}{_after(remarks)}"
+def _similarity(scores: Mapping[str, Any]) -> Section:
+    rows = {}
+    for key, figures in scores["sts"].items():
+        cells = (percent(figures[column]) for column in COLUMNS)
+        remarks = "; ".join(similarity_remarks(figures, BY_KEY[key].published))
+        rows[key] = (title(key), *cells, str(figures["pairs"]), remarks)
+    english = scores["mean"]["sets"] if "mean" in scores else []
+    ordered = [rows.pop(key) for key in english]
+    if english:
+        mean = percent(scores["mean"]["spearman_all"])
+        names = ", ".join(map(title, english))
+        ordered += [(f"mean of {len(english)}", mean, "", "", "", "", f"over {names}")]
+    header = ("", "Spearman", "mean of subsets", "weighted", "Pearson", "pairs", "remarks")
+    return Section("Similarity", header, [*ordered, *rows.values()])
+
+
+def _transfer(tasks: Mapping[str, Any], mean: Mapping[str, Any]) -> Section:
+    rows, protocols = [], []
+    for key, figures in tasks.items():
+        f1 = "" if figures["f1"] is None else percent(figures["f1"])
+        remarks = "; ".join(transfer_remarks(figures))
+        rows += [(title(key), percent(figures["accuracy"]), f1, str(figures["examples"]), remarks)]
+        protocols += [f"{title(key)}: {figures['protocol']}; on held-out examples {percent(figures['dev'])}"]
+    names = ", ".join(map(title, mean["sets"]))
+    rows += [(f"mean of {len(mean['sets'])}", percent(mean["accuracy"]), "", "", f"over {names}")]
+    return Section("Transfer", ("", "accuracy", "F1", "examples", "remarks"), rows, protocols)
+
+
+def _found(figures: Mapping[str, Any]) -> Iterator[str]:
+    return (percent(figures[key]) for key in SEARCH.values())
 
 
 def similarity_remarks(figures: Mapping[str, Any], published: int) -> list[str]:
@@ -98,64 +167,6 @@ def title(key: str) -> str:
     """The title of a set of similarity or transfer; anything else is its own title."""
     known = BY_KEY.get(key)
     return known.title if known else TITLES.get(key, key)
-
-
-def _after(remarks: list[str]) -> str:
-    return f"  {'; '.join(remarks)}" if remarks else ""
-
-
-def _geometry(figures: dict[str, Any]) -> str:
-    rows = (
-        ("alignment", 4, f"{figures['pairs']} pairs with a score above 4; lower is better"),
-        ("uniformity", 4, f"{figures['sentences']} distinct sentences; lower is better"),
-        ("mean cosine", 4, "of two of them; 0 when directions are spread evenly"),
-        ("eff. rank", 1, f"of {len(figures['spectrum'])} directions"),
-    )
-    values = (figures[key] for key in ("alignment", "uniformity", "mean_cosine", "effective_rank"))
-    lines = [f"geometry of STS-B ({', '.join(figures['splits'])})"]
-    for (name, decimals, said), value in zip(rows, values, strict=True):
-        lines += [f"{name:12}{plain(value, decimals):>10}  {said}"]
-    return "\n".join(lines)
-
-
-def _retrieval(sets: dict[str, dict[str, Any]]) -> str:
-    width = max(12, *(len(name) + 1 for name in sets))
-    heads = "".join(f"{head:>10}" for head in SEARCH)
-    lines = [f"{'search':{width}}{heads}{'queries':>9}{'documents':>11}"]
-    for name, figures in sets.items():
-        said = _after(search_remarks(figures))
-        counted = f"{figures['queries']:>9}{figures['documents']:>11}{said}"
-        lines += [f"{name:{width}}{_found(figures)}{counted}"]
-        lines += [f"{'  ' + mode:{width}}{_found(of_mode)}" for mode, of_mode in other_modes(figures)]
-    return "\n".join(lines)
-
-
-def _found(figures: Mapping[str, Any]) -> str:
-    return "".join(f"{percent(figures[key]):>10}" for key in SEARCH.values())
-
-
-def other_modes(figures: Mapping[str, Any]) -> list[tuple[Mode, Mapping[str, Any]]]:
-    """The figures of search by words and by both, where they were measured; dense ones stand before them."""
-    return [(mode, figures[mode]) for mode in MODES if figures.get(mode)]
-
-
-def _transfer(tasks: dict[str, dict[str, Any]], mean: dict[str, Any]) -> str:
-    lines = [f"{'transfer':12}{'accuracy':>10}{'F1':>10}{'examples':>10}"]
-    for key, figures in tasks.items():
-        f1 = "" if figures["f1"] is None else percent(figures["f1"])
-        said = _after(transfer_remarks(figures))
-        cells = f"{percent(figures['accuracy']):>10}{f1:>10}{figures['examples']:>10}"
-        lines += [f"{TITLES[key]:12}{cells}{said}"]
-    lines += [f"{'mean of ' + str(len(mean['sets'])):12}{percent(mean['accuracy']):>10}"]
-    return "\n".join(lines)
-
-
-def _clustering(tasks: dict[str, dict[str, Any]]) -> str:
-    lines = [f"{'clustering':12}{'accuracy':>10}{'classes':>10}{'sentences':>11}"]
-    for key, figures in tasks.items():
-        cells = f"{percent(figures['accuracy']):>10}{figures['classes']:>10}{figures['sentences']:>11}"
-        lines += [f"{TITLES[key]:12}{cells}"]
-    return "\n".join(lines)
 
 
 def percent(value: float | None) -> str:

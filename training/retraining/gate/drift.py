@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import closing
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from training.evaluation.encoding import Encode, Vectors
+from training.evaluation.encoding import Vectors
+from training.evaluation.scorable import scorable_of
 from training.mining.figures import readable
 from training.mining.neighbours import unit_vectors
 
@@ -47,13 +49,8 @@ def drift_of(
         return {}
     vectors = []
     for store, version in (anchor, candidate):
-        encoder = store.open(version)
-        try:
-            prompt = encoder.manifest.document_prompt
-            encode: Encode = lambda some: encoder.encode([prompt + text for text in some]).vectors  # noqa: B023,E731
-            vectors.append(unit_vectors(encode, sample))
-        finally:
-            encoder.close()
+        with closing(store.open(version)) as encoder:
+            vectors.append(unit_vectors(scorable_of(encoder).encode_documents, sample))
     return {"neighbours": round(drift(vectors[0], vectors[1]), 6)}
 
 

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict
+
 from models.manifest import Manifest
+from training.methods.ranges import Share
 from training.retraining.gate.gains import gains, rests_on_one_key
 from training.retraining.gate.paired import spread
 from training.retraining.gate.verdict import EACH, GROUPS, Row, Scores, Verdict, measures
@@ -33,39 +35,35 @@ _PACES = ("texts_per_second", "queries_per_second")
 _FALL_LEVEL = 0.025  # at the lower end of all falls' intervals together
 
 
-@dataclass(frozen=True)
-class Thresholds:
+class Thresholds(BaseModel):
     """Limits to a fall of a candidate; the limit itself is allowed. All are fractions, from 0 to 1.
 
     Measured on the default model with STS12, STS14, STS16, STS-B and SICK-R: tests/training/evaluation/
     test_default_scores.py measures it again.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
     # One standard error of the mean of the five sets, 0.0047 (bootstrap over pairs). Two models that are
     # equally good should differ by less: they are scored on the same pairs, whose luck they share.
-    mean_fall: float = 0.005
+    mean_fall: Share = 0.005
     # One set alone moves more: its standard error is 0.008 (SICK-R) to 0.013 (STS16).
-    set_fall: float = 0.02
+    set_fall: Share = 0.02
     # Share of the active model's uniformity that may be lost; all of it is lost when every vector is equal.
     # Similarity does not see that: with one common direction added to every vector, as long as they are,
     # the mean stayed at 0.772 while uniformity rose from -3.82 to -1.92, and to -3.06 with half as long.
-    uniformity_loss: float = 0.25
+    uniformity_loss: Share = 0.25
     # nDCG@10 of a search over the team's own text. Chosen by us.
-    own_fall: float = 0.01
+    own_fall: Share = 0.01
     # Share of a text's ten nearest that may be others than with the anchor, where the line began. Chosen by
     # us; on MLQA after 60 steps it was 0.09 where search gained 2.4 points, and 0.22 where it lost 3.8.
-    drift: float = 0.5
+    drift: Share = 0.5
     # Shares of the active model's texts or queries per second and of its file. Chosen by us: what is timed on
     # a busy machine differs by less, and another architecture by more.
-    slower: float = 0.25
-    larger: float = 0.25
+    slower: Share = 0.25
+    larger: Share = 0.25
     # Share of a pace that must be gained where `faster` is required. A student of half the layers gained 0.8.
-    faster: float = 0.8
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} must be between 0 and 1, not {value}.")
+    faster: Share = 0.8
 
 
 def compare(

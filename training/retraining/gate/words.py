@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -112,7 +113,8 @@ def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[st
         "candidate": without_samples(candidate),
         "active": without_samples(active),
     }
-    plain: dict[str, Any] = _plain(content)
+    # Lists for tuples, and null for what is no number, which JSON cannot hold.
+    plain: dict[str, Any] = json.loads(json.dumps(content), parse_constant=lambda _: None)
     return plain
 
 
@@ -130,12 +132,3 @@ def _points(value: float) -> str:
 
 def figure(value: float | None, sign: str = "") -> str:
     return "none" if value is None else f"{value:{sign}.4f}"
-
-
-def _plain(value: Any) -> Any:
-    """Lists for tuples and None for what is no number, which JSON cannot hold."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
