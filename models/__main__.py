@@ -25,6 +25,7 @@ try:
     from models.publishing.default import publish_named
     from models.publishing.importing import open_asked
     from models.publishing.listing import listed, table
+    from models.publishing.pair import pair
     from models.publishing.proof import check_golden
     from models.seal import read_manifest
     from models.sources.folder import LONGEST, NOTHING_ASKED, Asked
@@ -92,6 +93,17 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         help="a prompt that the folder does not name; `query` and `document` are used by search",
     )
     command.set_defaults(run=_import)
+    command = commands.add_parser(
+        "pair",
+        help="publish a version with a student beside it, which encodes the queries of searches",
+        description="Documents keep the version's vectors, so nothing is embedded again. Nothing serves the "
+        "pair until it is activated.",
+    )
+    command.add_argument("version", metavar="VERSION", help="the teacher: whose vectors the documents have")
+    command.add_argument(
+        "student", metavar="STUDENT", help="trained from it: `python -m training train distil --base VERSION`"
+    )
+    command.set_defaults(run=_pair)
     command = commands.add_parser("list", help="every version, oldest first: its state, score and verdict")
     command.add_argument("--json", action="store_true", help="for programs, with each reason in full")
     command.set_defaults(run=_list)
@@ -162,6 +174,18 @@ def _prompt(text: str) -> tuple[str, str]:
     if not name or not found:
         raise argparse.ArgumentTypeError(f"{text!r} must be NAME=TEXT, as query='query: '")
     return name, prompt
+
+
+def _pair(store: Store, options: argparse.Namespace) -> None:
+    known = {manifest.version for manifest in store.versions()}
+    manifest = pair(store, options.version, options.student, step_to_stderr)
+    if found := manifest.query_encoder:
+        print(
+            f"{manifest.version} {'was published before' if manifest.version in known else 'published'}: the "
+            f"student's queries have a mean cosine of {found.cosine_mean:.3f} to the teacher's, and "
+            f"{found.same_neighbours:.0%} of the ten nearest texts are the same. "
+            f"`python -m models activate {manifest.version}` serves it."
+        )
 
 
 def _list(store: Store, options: argparse.Namespace) -> None:

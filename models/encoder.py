@@ -22,12 +22,12 @@ from models.engines.deterministic import Shapes
 from models.engines.engine import Engine
 from models.engines.form import FP32, Form
 from models.engines.onnx import OnnxEngine
-from models.engines.opening import open_engine
+from models.engines.opening import INT8, INT8_NAME, open_engine
 from models.engines.place import CPU, Place
 from models.engines.shapes import STEPS, stepped
 from models.errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from models.graph.file import FINGERPRINT, read_metadata
-from models.manifest import Manifest
+from models.manifest import QUERIES, Manifest
 from models.tokens.texts import PROOF_TEXTS
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Piece, Tokenizer, Tokens
@@ -117,6 +117,11 @@ class Encoder:
         self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
         self.turned: Turned | None = None  # until proof.py has looked at a form of less precision than fp32
         self.file_bytes = sum(graph_bytes(folder))
+        self.queries: Encoder | None = None  # of a pair: the student that encodes its queries
+        if manifest.query_encoder is not None:
+            form = _form_of_queries(folder / QUERIES, form)
+            how = How(form=form, callers=callers, deterministic=deterministic, place=place)
+            self.queries = Encoder.open(folder / QUERIES, threads, **how)
         self._alone: Engine | None = None  # for one text at a time
         self._closed = False
         self._changing = threading.Lock()  # guards these two
@@ -125,6 +130,11 @@ class Encoder:
             shapes = Shapes.of(self.max_length, packed=self.packs)
             ids = [id for row in self.tokenize(PROOF_TEXTS) for id in row.ids]
             self._shapes = shapes.tried(partial(self._run, self._engine, _NORMALISED), ids)
+
+    @property
+    def for_queries(self) -> Encoder:
+        """The encoder of what a search looks for: of a pair the student's, else this one."""
+        return self.queries or self
 
     @property
     def packs(self) -> bool:
@@ -241,6 +251,13 @@ class Encoder:
             self._closed = True
             self._alone = None
         self._engine.close()
+        if self.queries is not None:
+            self.queries.close()
+
+
+def _form_of_queries(folder: Path, form: Form) -> Form:
+    """Return `form`, or fp32 where that is int8 and the student has none: a table of tokens loses nothing."""
+    return FP32 if form == INT8 and not (folder / ONNX).with_name(INT8_NAME).is_file() else form
 
 
 def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:

@@ -20,6 +20,8 @@ FILE_NAME = "manifest.json"
 REPORT_PAGE = "report"  # a folder: the same as report.md, with its pictures
 ANSWERS = "answers.jsonl"  # in that folder: both answers to each query that judged
 REPORT = "report.json"  # what a promotion gate measured, for people and for GET /models/{version}/report
+QUERIES = "queries"  # a folder of a pair: the version that encodes its queries, whole
+TEACHER = "teacher"  # in the lineage of a student: the fingerprint whose vectors it learned
 ANCHOR = "anchor"  # in the lineage: the version that its line of retrainings began with
 _VERSION = re.compile(r"\d{8}T\d{6}-[a-z0-9][a-z0-9.-]{0,63}-[0-9a-f]{8}")
 
@@ -56,6 +58,19 @@ class Quantised(BaseModel):
     cosine_mean: Annotated[float, Field(ge=-1, le=1)]
     cosine_least: Annotated[float, Field(ge=-1, le=1)]
     same_neighbours: Annotated[float, Field(ge=0, le=1)]  # of the ten nearest of each of those texts
+
+
+class QueryEncoder(BaseModel):
+    """The student that encodes a pair's queries, beside its teacher's vectors of the same texts (pair.py)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str  # as it was published alone
+    fingerprint: Sha256
+    measured_on: Annotated[int, Field(gt=0)]  # texts
+    cosine_mean: Annotated[float, Field(ge=-1, le=1)]
+    cosine_least: Annotated[float, Field(ge=-1, le=1)]
+    same_neighbours: Annotated[float, Field(ge=0, le=1)]  # of the ten of those texts nearest to each
 
 
 class Calibration(BaseModel):
@@ -100,6 +115,7 @@ class Manifest(BaseModel):
     precision: str = "fp32"
     packed: bool = False  # whether padding costs attention only (packing.py)
     quantised: Quantised | None = None  # None: it has no int8 graph
+    query_encoder: QueryEncoder | None = None  # None: one model encodes queries and documents
     portable: Literal["sentence-transformers", "simile"] = "sentence-transformers"
     scores: dict[str, Any] = Field(default_factory=dict)
     gate: Gate | None = None  # None: it came here without one
@@ -115,7 +131,7 @@ class Manifest(BaseModel):
     def text(self) -> str:
         # Left out where empty, so that a program from before there were any reads the file.
         absent: dict[str, Any] = {
-            name: True for name in ("search", "default_prompt") if not getattr(self, name)
+            name: True for name in ("search", "default_prompt", "query_encoder") if not getattr(self, name)
         }
         if usual := {name: {"passage_tokens"} for name, use in self.search.items() if not use.passage_tokens}:
             absent["search"] = usual

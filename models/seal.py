@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from models.errors import Damaged, ModelError, Unreadable
 from models.files.fsync import sync_tree
 from models.graph.file import FINGERPRINT, SPACE, read_metadata
-from models.manifest import FILE_NAME, Manifest
+from models.manifest import FILE_NAME, QUERIES, Manifest
 
 ONNX = "onnx/model.onnx"
 PICKLES = frozenset(
@@ -58,6 +58,8 @@ def check(folder: Path) -> Manifest:
         if found != expected:
             raise Damaged(folder.name, f"{path} was changed after it was published")
     _check_space(folder, manifest)
+    if manifest.query_encoder is not None:
+        _check_space(folder, _queries_of(folder, manifest), f"{QUERIES}/")
     return manifest
 
 
@@ -65,19 +67,37 @@ def read_manifest(folder: Path) -> Manifest:
     """Raise Damaged when the manifest is missing, malformed or another version's, Unreadable as `check`."""
     if folder.is_symlink():
         raise Damaged(folder.name, "its folder is a link")
-    try:
-        manifest = Manifest.read(folder)
-    except OSError as error:
-        raise _trouble(folder, FILE_NAME, error) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise Damaged(folder.name, f"{FILE_NAME} is malformed ({field}: {first['msg']})") from None
-    except ValueError as error:
-        raise Damaged(folder.name, f"{FILE_NAME} is malformed ({error})") from None
+    manifest = _read(folder)
     if manifest.version != folder.name:
         raise Damaged(folder.name, f"its manifest belongs to {manifest.version}")
     return manifest
+
+
+def _read(folder: Path, within: str = "") -> Manifest:
+    """The manifest in `folder`, or in a folder `within` it, which ends with a slash."""
+    name = within + FILE_NAME
+    try:
+        return Manifest.read(folder / within)
+    except OSError as error:
+        raise _trouble(folder, name, error) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise Damaged(folder.name, f"{name} is malformed ({field}: {first['msg']})") from None
+    except ValueError as error:
+        raise Damaged(folder.name, f"{name} is malformed ({error})") from None
+
+
+def _queries_of(folder: Path, manifest: Manifest) -> Manifest:
+    """The manifest of a pair's query encoder: the one that the pair names, and of its shape."""
+    queries = _read(folder, f"{QUERIES}/")
+    if manifest.query_encoder is None or queries.fingerprint != manifest.query_encoder.fingerprint:
+        raise Damaged(folder.name, f"{QUERIES}/ holds another query encoder than its manifest names")
+    for field in ("dimension", "search_prompt"):
+        said, own = getattr(manifest, field), getattr(queries, field)
+        if said != own:
+            raise Damaged(folder.name, f"its manifest says {field}={said!r} and its query encoder {own!r}")
+    return queries
 
 
 def _trouble(folder: Path, path: str, error: OSError) -> Exception:
@@ -115,23 +135,27 @@ def _check_paths(folder: Path, manifest: Manifest) -> None:
         raise Damaged(folder.name, f"{ONNX} is missing")
 
 
-def _check_space(folder: Path, manifest: Manifest) -> None:
-    """The fingerprint is the hash of the space in the ONNX file, and the manifest says the same of it."""
+def _check_space(folder: Path, manifest: Manifest, within: str = "") -> None:
+    """The fingerprint is the hash of the space in the ONNX file, and the manifest says the same of it.
+
+    within: the folder that both lie in, as in `_read`.
+    """
+    name = within + ONNX
     try:
-        metadata = read_metadata(folder / ONNX)
+        metadata = read_metadata(folder / name)
         space = json.loads(metadata.get(SPACE, "{}"))
     except (ValueError, RecursionError) as error:
-        raise Damaged(folder.name, f"{ONNX} is not an ONNX file ({error})") from None
+        raise Damaged(folder.name, f"{name} is not an ONNX file ({error})") from None
     except OSError as error:
-        raise _trouble(folder, ONNX, error) from None
+        raise _trouble(folder, name, error) from None
     computed = hashlib.sha256(metadata.get(SPACE, "").encode()).hexdigest()
     claims = {manifest.fingerprint, metadata.get(FINGERPRINT), computed}
     if len(claims) != 1 or not manifest.version.endswith(manifest.fingerprint[:8]):
-        raise Damaged(folder.name, "its manifest claims another fingerprint than its ONNX file")
+        raise Damaged(folder.name, f"its manifest claims another fingerprint than {name}")
     for field in ("pooling", "search_prompt", "document_prompt", "max_length", "dimension"):
         said, proved = getattr(manifest, field), space.get(field)
         if said != proved:
-            raise Damaged(folder.name, f"its manifest says {field}={said!r} and its ONNX file {proved!r}")
+            raise Damaged(folder.name, f"its manifest says {field}={said!r} and {name} {proved!r}")
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -5,6 +5,7 @@
     │   ├── manifest.json                            identity, lineage, SHA-256 of every file below
     │   ├── onnx/model.onnx                          what is served; carries the fingerprint too
     │   ├── golden.json                              texts and the vectors they had when published
+    │   ├── queries/                                 of a pair: the student that encodes queries (pair.py)
     │   └── config.json  tokenizer.json  model.safetensors  modules.json  1_Pooling/ …
     ├── .tmp-9f8e7d6c/                               being built; locked by its builder, swept once it died
     ├── wanted                                       the version to serve next: anyone may write it
@@ -32,7 +33,7 @@ from models.errors import Damaged, InUse, ModelError, UnknownVersion, Unreadable
 from models.files.bounded import read_bytes, read_json
 from models.files.fsync import replace_text, sync
 from models.files.lock import lock
-from models.manifest import ANCHOR, Manifest, is_version
+from models.manifest import ANCHOR, TEACHER, Manifest, is_version
 from models.seal import check, read_manifest, seal
 
 Build = Callable[[Path], Manifest]
@@ -199,9 +200,13 @@ class Store:
         replace_text(self.root / "state.json", json.dumps(state, indent=2, sort_keys=True) + "\n")
 
     def _anchors(self, state: Mapping[str, Any]) -> set[Any]:
-        """The anchors of the versions that are wanted, live or gone back to."""
+        """The anchors of the versions that are wanted, live or gone back to, and the teachers of students."""
         used = {self._pointer(), state.get("live"), state.get("previous")}
-        return {known.lineage.get(ANCHOR) for known in self.versions() if known.version in used}
+        versions = self.versions()
+        lineages = [known.lineage for known in versions if known.version in used]
+        taught = {lineage.get(TEACHER) for lineage in lineages}
+        teachers = {known.fingerprint: known.version for known in versions if known.fingerprint in taught}
+        return {lineage.get(ANCHOR) for lineage in lineages} | {*teachers.values()}
 
     def _path(self, version: str) -> Path:
         return self.root / version
@@ -270,4 +275,5 @@ def _adds(new: Manifest, existing: Manifest) -> bool:
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:
     prompts = manifest.prompts, manifest.default_prompt
-    return manifest.fingerprint, manifest.precision, prompts, manifest.search
+    student = manifest.query_encoder and manifest.query_encoder.fingerprint
+    return manifest.fingerprint, manifest.precision, prompts, manifest.search, student

@@ -92,6 +92,12 @@ class Generation:
     def version(self) -> str:
         return self.encoder.manifest.version
 
+    @property
+    def encoders(self) -> tuple[Encoder, ...]:
+        """The encoder; of a pair its query encoder, too."""
+        queries = self.encoder.queries
+        return (self.encoder,) if queries is None else (self.encoder, queries)
+
     def _enter(self) -> bool:
         with self._lock:
             if self.retired:
@@ -138,7 +144,8 @@ class Generation:
         """
         self.indexes.close()
         self.encoder.close()
-        self.on_close(self.encoder)
+        for encoder in self.encoders:
+            self.on_close(encoder)
         memory.give_back()
 
 
@@ -146,7 +153,7 @@ class Live:
     """The one reference that a swap replaces: the live generation, and behind it those that follow."""
 
     def __init__(self, generation: Generation, on_close: Callable[[Encoder], None] = lambda _: None) -> None:
-        """on_close: told of the encoder of each generation that has closed."""
+        """on_close: told of each encoder of a generation that has closed."""
         generation.on_close = self._on_close = on_close
         # The live one and its followers: every commit is brought into their indexes.
         self.generations: tuple[Generation, ...] = (generation,)
@@ -161,6 +168,13 @@ class Live:
     @property
     def followers(self) -> tuple[Generation, ...]:
         return self.generations[1:]
+
+    @property
+    def encoding(self) -> set[str]:
+        """The versions whose models are in memory, those that encode a pair's queries among them."""
+        return {
+            encoder.manifest.version for generation in self.generations for encoder in generation.encoders
+        }
 
     def follow(self, generation: Generation) -> None:
         """From now on every write is brought into this generation, too."""

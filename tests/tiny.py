@@ -1,6 +1,7 @@
 """A real BERT, tiny and made on the spot: what every test that needs a model publishes and serves.
 
     tiny_source(folder, seed=0)     2 layers, 32 wide, 2 heads, at most 64 tokens, a vocabulary of 250
+    tiny_student(source, folder)    the first of them: its vectors are near the whole model's
 
 Two seeds give two models whose answers differ. Weights are random, so its vectors mean nothing, but they
 are exact.
@@ -9,6 +10,7 @@ are exact.
 from __future__ import annotations
 
 import json
+import shutil
 import string
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from models.graph.backbone import Backbone
@@ -65,6 +67,19 @@ def tiny_source(
             {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for i, (path, kind) in enumerate(modules.items())
         ],
+    )
+    return folder
+
+
+def tiny_student(source: Path, folder: Path) -> Path:
+    """Write the first layer of the tiny model in `source` into `folder`, with its embeddings; answer it."""
+    shutil.copytree(source, folder)
+    weights = {
+        name: each for name, each in load_file(source / "model.safetensors").items() if "layer.1." not in name
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    _write(
+        folder / "config.json", json.loads((source / "config.json").read_bytes()) | {"num_hidden_layers": 1}
     )
     return folder
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from models.manifest import ANCHOR, Manifest
+from models.manifest import ANCHOR, QUERIES, Manifest
 
 CARD = "MODEL_CARD.md"
 _NOT_MEASURED = (
@@ -36,6 +36,7 @@ def write_card(
         "## Measured",
         *measured,
         *_int8(manifest),
+        *_pair(manifest),
         "## Limits",
         _bullets([*_limits(manifest), *limits]),
         "## Use",
@@ -78,6 +79,16 @@ def _int8(manifest: Manifest) -> Iterator[str]:
             f"The graph in 8 bits was compared with float32 on {cost.measured_on:,} texts: mean cosine "
             f"{cost.cosine_mean:.4f}, least {cost.cosine_least:.4f}; {cost.same_neighbours:.1%} of the ten "
             "nearest texts are the same."
+        )
+
+
+def _pair(manifest: Manifest) -> Iterator[str]:
+    if student := manifest.query_encoder:
+        yield (
+            f"Simile encodes the queries of searches with a student, {student.version} in {QUERIES}/. Its "
+            f"vectors of {student.measured_on:,} texts have a mean cosine of {student.cosine_mean:.4f} to "
+            f"those of this model, and {student.cosine_least:.4f} at least; {student.same_neighbours:.1%} of "
+            "the ten nearest texts are the same. All else is about this model alone."
         )
 
 

@@ -9,12 +9,10 @@ Not here: what the vectors are worth; that is for `python -m training evaluate`.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from models.encoder import ONNX, Encoder
 from models.engines.opening import INT8, INT8_NAME, has_int8
@@ -23,16 +21,13 @@ from models.graph.head import Head
 from models.graph.int8 import int8_model
 from models.graph.ranges import find_spans
 from models.manifest import Quantised as Cost
-from models.tokens.texts import PROOF_TEXTS, example_lines, short_texts
+from models.publishing.nearness import Vectors, cosines, encoded, same_neighbours
+from models.tokens.texts import PROOF_TEXTS, example_texts, short_texts
 from models.words.progress import Progress, Say
 
 _SHORT, _RANDOM, _LONGEST = 32, 120, 60
-_NEAREST = 10
-_AT_ONCE = 32  # texts between two steps of the progress
 # What is worse is not kept. all-MiniLM-L6-v2 has 0.998 and 0.985, and loses nothing that an evaluation sees.
 _LEAST_MEAN, _LEAST_PROOF = 0.99, 0.95
-
-Vectors = NDArray[np.float32]
 
 
 def add_int8(
@@ -50,7 +45,7 @@ def add_int8(
     """
     if head.tokens == "static" or not has_int8():
         return None  # nothing to quantise, or nothing here that could measure it
-    examples = [json.loads(line)["text"] for line in example_lines()]
+    examples = example_texts()
     texts = [*examples[::2], *PROOF_TEXTS, *short_texts(_SHORT), *_random_texts(encoder)]
     rows = [row.ids for row in encoder.tokenize(texts)]
     file = (folder / ONNX).with_name(INT8_NAME)
@@ -60,7 +55,7 @@ def add_int8(
         onnx.save(int8_model(backbone, tensors, head, spans), file)
         quantised = Encoder(folder, encoder.manifest, form=INT8)
         cost = _measure(encoder, quantised, examples[1::2], len(texts), progress)
-    turned = _cosines(quantised.encode(PROOF_TEXTS).vectors, proved)
+    turned = cosines(quantised.encode(PROOF_TEXTS).vectors, proved)
     quantised.close()
     if cost.cosine_mean >= _LEAST_MEAN and turned.min() >= _LEAST_PROOF:
         return cost
@@ -78,33 +73,12 @@ def _random_texts(encoder: Encoder) -> list[str]:
 def _measure(
     exact: Encoder, quantised: Encoder, texts: list[str], calibrated_on: int, progress: Progress
 ) -> Cost:
-    expected, found = (_encoded(encoder, texts, progress) for encoder in (exact, quantised))
-    cosines = _cosines(expected, found)
-    pairs = zip(_nearest(expected), _nearest(found), strict=True)
-    same = np.mean([len(one & other) / _NEAREST for one, other in pairs])
+    expected, found = (encoded(encoder, texts, progress) for encoder in (exact, quantised))
+    turned = cosines(expected, found)
     return Cost(
         calibrated_on=calibrated_on,
         measured_on=len(texts),
-        cosine_mean=round(float(cosines.mean()), 5),
-        cosine_least=round(float(cosines.min()), 5),
-        same_neighbours=round(float(same), 4),
+        cosine_mean=round(float(turned.mean()), 5),
+        cosine_least=round(float(turned.min()), 5),
+        same_neighbours=round(same_neighbours((expected, expected), (found, found)), 4),
     )
-
-
-def _encoded(encoder: Encoder, texts: list[str], progress: Progress) -> Vectors:
-    parts = []
-    for start in range(0, len(texts), _AT_ONCE):
-        parts.append(encoder.encode(texts[start : start + _AT_ONCE]).vectors)
-        progress.add(len(parts[-1]))
-    return np.concatenate(parts)
-
-
-def _cosines(one: Vectors, other: Vectors) -> Vectors:
-    cosines: Vectors = np.clip(np.sum(one * other, axis=1), -1, 1)
-    return cosines
-
-
-def _nearest(vectors: Vectors) -> list[set[int]]:
-    similarity = vectors @ vectors.T
-    np.fill_diagonal(similarity, -np.inf)
-    return [set(row[:_NEAREST].tolist()) for row in np.argsort(-similarity, axis=1)]

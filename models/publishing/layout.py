@@ -41,7 +41,7 @@ def write_layout(source: Source, folder: Path) -> None:
         shutil.copyfile(
             source.backbone / "model.safetensors.index.json", folder / "model.safetensors.index.json"
         )
-    if source.is_table:
+    if source.config != optional_json(source.backbone / "config.json"):  # a table's, or of fewer layers
         _write(folder / "config.json", source.config)
     _write(folder / TOKENIZER, published_tokenizer(source.tokenizer, source.max_length))
     _write(folder / _TOKENIZER_CONFIG, _tokenizer_config(source))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from models.encoder import Encoder, Turned
 from models.engines.form import Precision
 from models.errors import ProofFailed
+from models.manifest import QUERIES
 from models.tokens.texts import PROOF_TEXTS
 from models.words.progress import Progress, Say, silent
 
@@ -90,8 +91,8 @@ def write_golden(folder: Path, vectors: Vectors) -> None:
 def check_golden(encoder: Encoder, folder: Path) -> float:
     """Compute the golden texts again; the largest difference, or in a form of less precision of 1 - cosine.
 
-    In such a form `encoder.turned` then says how far its vectors are from those of fp32.
-    Raise ProofFailed when the largest is above what the form allows.
+    Those of a pair's query encoder as well. In such a form `encoder.turned` then says how far its vectors are
+    from those of fp32. Raise ProofFailed when the largest is above what the form allows.
     """
     golden = json.loads((folder / GOLDEN).read_bytes())
     known = np.asarray(golden["vectors"], dtype=np.float32)
@@ -106,7 +107,8 @@ def check_golden(encoder: Encoder, folder: Path) -> float:
     as_published = "no longer gives the vectors it was published with"
     what = as_published if least is None else f"in {encoder.form} points elsewhere than it was published with"
     _require(worst, allowed, what)
-    return float(worst.max())
+    other = 0.0 if encoder.queries is None else check_golden(encoder.queries, folder / QUERIES)
+    return max(float(worst.max()), other)
 
 
 def _prove_finite(vectors: Vectors) -> None:

@@ -5,6 +5,7 @@ The reference vectors in golden/ belong to this very list, in this order: change
 
 from __future__ import annotations
 
+import json
 from importlib import resources
 from itertools import accumulate
 
@@ -30,6 +31,11 @@ def short_texts(count: int) -> list[str]:
     lengths = [1 + at * 5 % 12 for at in range(count)]
     starts = accumulate(lengths, initial=0)
     return [" ".join(words[start : start + length]) for start, length in zip(starts, lengths, strict=False)]
+
+
+def example_texts() -> list[str]:
+    """The texts of the example corpus."""
+    return [json.loads(line)["text"] for line in example_lines()]
 
 
 def example_lines() -> list[str]:

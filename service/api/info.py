@@ -51,6 +51,18 @@ class CostInfo(BaseModel):
     )
 
 
+class QueryEncoderInfo(BaseModel):
+    """The student of a pair, and its vectors of example texts against those of the model in service."""
+
+    version: str
+    fingerprint: str
+    form: str
+    texts: int
+    cosine_mean: float
+    cosine_least: float
+    same_neighbours: float = Field(description="Share of the ten nearest of each text that are the same")
+
+
 class CacheInfo(BaseModel):
     vectors: int
     bytes: int
@@ -74,6 +86,9 @@ class Info(BaseModel):
     form: str = Field(description="Precision and runtime, such as fp32/onnxruntime")
     form_cost: CostInfo | None = Field(
         description="What int8, bf16 or fp16 changes in the vectors; null in fp32"
+    )
+    query_encoder: QueryEncoderInfo | None = Field(
+        description="Of a pair: what encodes the queries of searches; null: the model does"
     )
     dimension: int
     deterministic: bool
@@ -116,6 +131,7 @@ async def info(request: Request) -> Response:
             "fingerprint": manifest.fingerprint,
             "form": str(encoder.form),
             "form_cost": _cost(encoder),
+            "query_encoder": _student(encoder),
             "dimension": encoder.dimension,
             "deterministic": encoder.deterministic,
             "providers": encoder.providers,
@@ -137,6 +153,16 @@ async def info(request: Request) -> Response:
             },
         }
     return json_response(answer)
+
+
+def _student(encoder: Encoder) -> dict[str, Any] | None:
+    said = encoder.manifest.query_encoder
+    if said is None or encoder.queries is None:
+        return None
+    return said.model_dump(exclude={"measured_on"}) | {
+        "texts": said.measured_on,
+        "form": str(encoder.queries.form),
+    }
 
 
 def _cost(encoder: Encoder) -> dict[str, Any] | None:

@@ -54,6 +54,7 @@ class CanaryOut(BaseModel):
 class Listed(BaseModel):
     version: str
     fingerprint: str | None
+    query_encoder: str | None = Field(description="Of a pair: the version that encodes its queries")
     state: Literal["candidate", "refused", "building", "ready", "active", "retired", "failed"]
     done: int | None
     total: int | None
@@ -144,6 +145,7 @@ def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "version": manifest.version,
         "fingerprint": manifest.fingerprint,
+        "query_encoder": manifest.query_encoder and manifest.query_encoder.version,
         **state,
         "created": manifest.created,
         "parent": manifest.parent,
@@ -154,7 +156,7 @@ def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
 
 def _unread(name: str, reason: str, state: dict[str, Any] | None) -> dict[str, Any]:
     """A version whose manifest cannot be read, or is damaged; what the service has of it goes on."""
-    absent = dict.fromkeys(("fingerprint", "created", "parent", "gate"))
+    absent = dict.fromkeys(("fingerprint", "query_encoder", "created", "parent", "gate"))
     state = dict(state or as_state("failed"))
     state["reason"] = state["reason"] or reason
     return {"version": name, **absent, **state, "scores": {}}

@@ -52,6 +52,7 @@ _FIELDS: dict[str, Any] = {
     "maxItems": MAX_FIELDS,
 }
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
+_STUDENT = "The version that encoded the queries; absent when `model` did, or no text was encoded"
 _SHOWS = "What a hit shows beside id and score"
 
 
@@ -99,6 +100,7 @@ class SearchAnswer(BaseModel):
     id: str = Field("", description="Of the document whose like is looked for")
     model: str
     mode: str
+    query_encoder: str = Field("", description=_STUDENT)
     took_ms: float
     search_id: str = Field("", description="For POST /events; absent with SIMILE_EVENTS=0")
     hits: list[Found] = Field(description="Best first")
@@ -106,11 +108,13 @@ class SearchAnswer(BaseModel):
 
 class SearchAnswers(BaseModel):
     model: str
+    query_encoder: str = Field("", description=_STUDENT)
     search_ids: list[str] = Field([], description="Of each query; absent with SIMILE_EVENTS=0")
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
 
 
-_Answer: TypeAlias = tuple[list[bytes], dict[str, str], list[str]]  # hits, headers, search_ids
+# Hits, headers, search_ids, and what names a pair's query encoder.
+_Answer: TypeAlias = tuple[list[bytes], dict[str, str], list[str], dict[str, str]]
 _SEARCHES: dict[str, Any] = {"raises": (*EMBEDS, NotFound, Storage), "headers": TIMED}
 
 
@@ -135,11 +139,12 @@ async def search_one(request: Request) -> Response:
             runtime, generation, [query], asked, search, shown.one_list, started, kept=kept
         ), search.mode
 
-    (hits, headers, ids), mode = await runtime.corpus.in_service(ask, version)
+    (hits, headers, ids, student), mode = await runtime.corpus.in_service(ask, version)
     found: dict[str, Any] = {"query": asked.q} if asked.id is None else {"id": asked.id}
     found |= {
         "model": headers[VERSION_HEADER],
         "mode": mode,
+        **student,
         "took_ms": round((time.perf_counter() - started) * 1000, 3),
     }
     if ids:
@@ -179,8 +184,8 @@ async def search_many(request: Request) -> Response:
             model=asked.model,
         )
 
-    results, headers, ids = await runtime.corpus.in_service(ask, version)
-    said = {"model": headers[VERSION_HEADER]} | ({"search_ids": ids} if ids else {})
+    results, headers, ids, student = await runtime.corpus.in_service(ask, version)
+    said = {"model": headers[VERSION_HEADER], **student} | ({"search_ids": ids} if ids else {})
     return JsonChunks([orjson.dumps(said)[:-1] + b',"results":', *results, b"}"], headers)
 
 
@@ -196,7 +201,7 @@ async def _found(
     kept: bool,
     model: str | None = None,
 ) -> _Answer:
-    """The hits as chunks of JSON, which `then` makes of them on the reading thread, headers and search_ids.
+    """The hits as chunks of JSON, which `then` makes of them on the reading thread, and all that goes along.
 
     Args:
         generation: the borrowed one that answers.
@@ -216,7 +221,7 @@ async def _found(
         runtime.corpus.check_whole(generation)
     elif search.mode != "lexical":
         await runtime.corpus.check_kept(generation)
-    embedded, answer = await answered(runtime, generation, queries, asked, search.mode, model)
+    embedded, answer, student = await answered(runtime, generation, queries, asked, search.mode, model)
     try:
         chunks = await runtime.corpus.search(
             generation, embedded, search, then if searches is None else noting, kept=kept
@@ -233,7 +238,8 @@ async def _found(
     else:
         note = partial(searches.note, search.collection, search.offset)
         ids = [note(text, hits) for text, hits in zip(texts, shown, strict=True)]
-    return chunks, inference_headers(generation.version, answer, texts, started), ids
+    headers = inference_headers(generation.version, answer, texts, started)
+    return chunks, headers, ids, {"query_encoder": student} if student else {}
 
 
 def _check_work(runtime: Runtime, queries: int, search: Search) -> None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from models.manifest import Mode, SearchDefaults
 from models.search.fusion import weight_of
-from service.api.inference import VERSION_HEADER, check_count, texts_of, unit, with_prompt
+from service.api.inference import VERSION_HEADER, check_count, prompt_of, texts_of, unit
 from service.api.json_schemas import MAX_K, MAX_OFFSET
 from service.api.search_hits import Shown
 from service.batching.request import Answer, Timing
@@ -179,8 +179,11 @@ async def answered(
     asked: Options,
     mode: Mode,
     model: str | None,
-) -> tuple[list[Query], Answer]:
+) -> tuple[list[Query], Answer, str | None]:
     """`queries` with the vectors that the mode needs, and what the batcher says of them.
+
+    The third is the version of a pair's query encoder, where that encoded them. It has learned the search
+    prompt, so a query behind another one is encoded as documents are.
 
     model: the version that made the vectors among them.
 
@@ -192,18 +195,18 @@ async def answered(
     none = Answer(np.empty((0, 0), np.float32), [], [], Timing(0.0, 0.0, 0.0))
     if queries[0].vector is not None:
         vectors = vectors_of([query.vector for query in queries], model, generation)
-        return [Query(vector=vector) for vector in vectors], none
+        return [Query(vector=vector) for vector in vectors], none, None
     if mode == "lexical" or queries[0].similar_to is not None:
-        return queries, none
-    texts: Any = [query.text for query in queries]
-    manifest = generation.encoder.manifest
-    if asked.prompt_name is None:
-        texts = [manifest.search_prompt + text for text in texts]
-    else:
-        texts = with_prompt(texts, asked.prompt_name, manifest)
-    answer = await runtime.batcher.embed(generation.encoder, texts)
+        return queries, none, None
+    encoder, manifest = generation.encoder, generation.manifest
+    usual = manifest.search_prompt
+    prompt = usual if asked.prompt_name is None else prompt_of(asked.prompt_name, manifest)
+    if prompt == usual:
+        encoder = encoder.for_queries
+    answer = await runtime.batcher.embed(encoder, [prompt + query.text for query in queries])
     embedded = zip(queries, answer.vectors, strict=True)
-    return [query._replace(vector=vector) for query, vector in embedded], answer
+    student = None if encoder is generation.encoder else encoder.manifest.version
+    return [query._replace(vector=vector) for query, vector in embedded], answer, student
 
 
 def vectors_of(queries: list[Any], model: str | None, generation: Generation) -> NDArray[np.float32]:

@@ -226,7 +226,7 @@ class Corpus:
         """Vectors (n, dimension) of queries that no request waits for, with the model's search prompt."""
         prompt = generation.manifest.search_prompt
         encoded = await self._batcher.embed(
-            generation.encoder, [prompt + query for query in queries], lane=self._lane(generation)
+            generation.encoder.for_queries, [prompt + query for query in queries], lane=self._lane(generation)
         )
         return encoded.vectors
 

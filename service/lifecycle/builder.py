@@ -63,8 +63,10 @@ class Builder:
             after = await self._store.add_stored(number, after, LOAD_ROWS)
 
     async def warm(self) -> None:
-        """Run one forward pass. A failure here is the model's, and the caller deals with it."""
+        """Run a forward pass of each encoder. A failure here is the model's, and the caller deals with it."""
         await self._corpus.embed(self._generation, [HARMLESS], [DEFAULT_COLLECTION])
+        if self._generation.encoder.queries is not None:
+            await self._corpus.embed_queries(self._generation, [HARMLESS.text])
 
     async def embed(self) -> None:
         """Embed and index every document that lacks a vector, those written meanwhile included.

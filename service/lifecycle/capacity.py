@@ -12,7 +12,7 @@ from pathlib import Path
 
 from models.encoder import graph_bytes
 from models.graph.file import LARGEST
-from models.manifest import Manifest
+from models.manifest import QUERIES, Manifest
 from models.search.passages import passage_tokens
 from models.sources.files import optional_json
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
@@ -90,13 +90,20 @@ def needed(rows: Collection[int], dimension: int, folder: Path, *, alone: bool =
         alone: it is opened once more for lone texts (single_text.py).
 
     """
+    model = _model(folder, alone=alone)
+    if (queries := folder / QUERIES).is_dir():
+        model += _model(queries, alone=alone)
+    return int(model + sum(_index(count, dimension) for count in rows))
+
+
+def _model(folder: Path, *, alone: bool) -> float:
+    """Bytes of one model of a generation, opened."""
     more = ALONE if alone else 0
     inside, beside = graph_bytes(folder)
     tokenizer = folder / TOKENIZER
     words = tokenizer.stat().st_size if tokenizer.is_file() else 0
     held = beside - min(beside, _looked_up(folder))
-    model = (MODEL + more) * inside + (BESIDE + more) * held + WORDS * words
-    return int(model + sum(_index(count, dimension) for count in rows))
+    return (MODEL + more) * inside + (BESIDE + more) * held + WORDS * words
 
 
 def _looked_up(folder: Path) -> int:

@@ -225,7 +225,7 @@ class Swap:
         encoder = await self._patiently(opened)
         number = await self._begin(encoder)
         live.follow(generation := live.generation.another(number, encoder))
-        self._metrics.by_version.keep({other.version for other in live.generations})
+        self._metrics.by_version.keep(live.encoding)
         return generation
 
     async def _begin(self, encoder: Encoder) -> int:

@@ -121,7 +121,7 @@ def scrape(metrics: Metrics, live: Live, building: Generation | None) -> bytes:
 
     """
     generations = live.generations
-    metrics.by_version.keep({generation.version for generation in generations})
+    metrics.by_version.keep(live.encoding)
     sizes: dict[str, int] = {}
     states = dict.fromkeys(GENERATION_STATES, 0)
     for generation in generations:

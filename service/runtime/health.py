@@ -33,7 +33,8 @@ class Health:
 
     @property
     def illness(self) -> str | None:
-        return self._watchdog.illness or self._batcher.failure(self._live.generation.encoder)
+        failures = map(self._batcher.failure, self._live.generation.encoders)
+        return self._watchdog.illness or next(filter(None, failures), None)
 
     async def ask(self) -> str | None:
         """The verdict; after a failure a forward pass is tried first. Answers within a second."""
@@ -64,7 +65,8 @@ class Health:
         try:
             with self._live.borrow() as generation:
                 async with asyncio.timeout(PASS_SECONDS):
-                    await self._batcher.embed(generation.encoder, [TEXT], bypass_cache=True)
+                    for encoder in generation.encoders:
+                        await self._batcher.embed(encoder, [TEXT], bypass_cache=True)
         except (ServiceError, TimeoutError):
             return
         except Exception:

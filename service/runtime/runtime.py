@@ -192,7 +192,8 @@ class Runtime:
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
         try:
             for _ in range(WARM_BATCHES):  # the first is slow; the others teach the pace
-                await self.batcher.embed(generation.encoder, WARM_TEXTS, bypass_cache=True)
+                for encoder in generation.encoders:
+                    await self.batcher.embed(encoder, WARM_TEXTS, bypass_cache=True)
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)

@@ -23,6 +23,7 @@ from models.sources.folder import Source, read_source
 from models.sources.template import with_template
 from models.store import Store
 from tests.models.conftest import PROMPTS, foreign_tool
+from tests.service.swapping import published_pair
 from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -220,6 +221,27 @@ def test_the_command_complains_of_what_differs_or_fails_unforeseen_and_of_nothin
     said = json.loads((tmp_path / "said.json").read_bytes())
     assert [row["tool"] for row in said["tools"]] == ways, "in the tools' order, and hang was not asked for"
     assert capsys.readouterr().out.count("\nknown: its ONNX engine opens no folder on the disk") == 1
+
+
+def test_a_pair_is_checked_with_its_query_encoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tool that gives other vectors for it alone is one too many."""
+    *_, pair = published_pair(tmp_path / "models")
+    options = argparse.Namespace(
+        version=pair,
+        tool=["known"],
+        python=[f"known={sys.executable}"],
+        json=tmp_path / "said.json",
+        cache=tmp_path / "cache",
+        offline=True,
+    )
+    run(Store(tmp_path / "models"), options, [foreign_tool("known")])
+    said = json.loads((tmp_path / "said.json").read_bytes())
+    assert (said["version"], said["queries"]["version"]) == (pair, f"{pair}/queries")
+    assert [row["tool"] for row in (*said["tools"], *said["queries"]["tools"])] == ["known", "known"]
+    assert f"\n{pair}/queries: cosine with Simile's own vectors" in capsys.readouterr().out
+    options.tool, options.python = ["noise"], [f"noise={sys.executable}"]
+    with pytest.raises(NotPortable, match=r"noise differs: .*; noise differs: "):
+        run(Store(tmp_path / "models"), options, [foreign_tool("noise")])
 
 
 def test_the_table_has_the_cosine_the_versions_and_the_remarks(expected: Expected) -> None:

@@ -66,6 +66,7 @@ class CountingEncoder:
     step = 1
     opens_alone = False
     file_bytes = 0
+    queries: Encoder | None = None
 
     def __init__(self, name: int = 1, seconds: float = 0.0) -> None:
         self.name = name

@@ -15,9 +15,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from models.manifest import TEACHER
+from models.publishing.pair import pair
 from models.publishing.publish import publish
 from models.store import Store
-from tests.tiny import tiny_source
+from tests.tiny import tiny_source, tiny_student
 
 WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()
 TEXTS = [f"{a} {b} {n}" for a in WORDS for b in WORDS for n in ("red", "green")]
@@ -46,6 +48,19 @@ def published(root: Path, count: int) -> list[str]:
     return versions
 
 
+def published_pair(root: Path, prompts: dict[str, str] | None = None) -> list[str]:
+    """Put a tiny teacher, its student and a pair of both into `root`; the teacher is wanted."""
+    store = Store(root)
+    with TemporaryDirectory(prefix="simile-tests-") as folder:
+        source = tiny_source(Path(folder, "teacher"), prompts=prompts)
+        teacher = publish(store, source, origin="teacher")
+        learned = {TEACHER: teacher.fingerprint}
+        small = tiny_student(source, Path(folder, "student"))
+        student = publish(store, small, origin="student", lineage=learned)
+    store.want(teacher.version)
+    return [teacher.version, student.version, pair(store, teacher.version, student.version).version]
+
+
 class Client:
     """One connection, and as little between it and the test as possible: sixteen share one interpreter."""
 
@@ -72,16 +87,25 @@ class Oracle:
         self._root = root
         self._opening = threading.Lock()
         self._vectors: dict[str, dict[str, NDArray[np.float32]]] = {}
+        self._queries: dict[str, dict[str, NDArray[np.float32]]] = {}
+        self.students: dict[str, str | None] = {}  # that encode the queries of pairs
         for version in versions:
             self.of(version)
 
     def of(self, version: str) -> dict[str, NDArray[np.float32]]:
-        """The vectors of every text and query; a version published meanwhile is opened when it is met."""
+        """The vectors of every text and query, those of a pair by its teacher; a version published meanwhile
+        is opened when it is met.
+        """
         with self._opening:
             if version not in self._vectors:
                 encoder = Store(self._root).open(version)
                 texts = [*TEXTS, *QUERIES]
                 self._vectors[version] = dict(zip(texts, encoder.encode(texts).vectors, strict=True))
+                self._queries[version] = dict(
+                    zip(QUERIES, encoder.for_queries.encode(QUERIES).vectors, strict=True)
+                )
+                queries = encoder.queries
+                self.students[version] = None if queries is None else queries.manifest.version
                 encoder.close()
             return self._vectors[version]
 
@@ -102,6 +126,8 @@ class Oracle:
     def check_search(self, answer: Mapping[str, Any]) -> None:
         """Every score is the named version's, for this query and this hit's text."""
         known = self.of(answer["model"])
-        expected = np.array([known[hit["text"]] for hit in answer["hits"]]) @ known[answer["query"]]
+        query = self._queries[answer["model"]][answer["query"]]
+        expected = np.array([known[hit["text"]] for hit in answer["hits"]]) @ query
+        assert answer.get("query_encoder") == self.students[answer["model"]]
         difference = np.abs([hit["score"] for hit in answer["hits"]] - expected).max()
         assert difference < TOLERANCE, f"a score is not {answer['model']}'s"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from models.encoder import Encoder
 from service.errors import Conflict
 from service.live import Generation, Live, in_memory
 from tests.service.fakes import CountingEncoder
@@ -34,6 +35,18 @@ def test_a_request_keeps_its_generation_when_another_takes_its_place() -> None:
             assert later is new
     assert old_encoder.closed
     assert not new_encoder.closed
+
+
+def test_a_pair_that_closes_is_told_of_for_both_of_its_encoders() -> None:
+    """Or the cache would keep what the query encoder made."""
+    pair, encoder = generation(1)
+    student = ClosingEncoder(2).as_encoder()
+    encoder.queries = student
+    told: list[Encoder] = []
+    live = Live(pair, on_close=told.append)
+    assert live.encoding == {"v1", "v2"}
+    live.close()
+    assert told == [pair.encoder, student]
 
 
 def test_a_retired_generation_that_nobody_uses_closes_at_once() -> None:

@@ -8,7 +8,7 @@
 
 A folder that is not published is published into a temporary store, through the same proof as any other, and
 forgotten afterwards: what is scored is what would be served. Sentences go in without a prompt; queries and
-documents go in behind the model's own, as in a search.
+documents go in behind the model's own, as in a search: those of a pair by both of its encoders.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def open_scorable(
                 f"{name} has a precision of its own (SIMILE_PRECISION): leave out --precision."
             )
         with closing(Server(name)) as server:
+            if server.query_encoder:
+                say(f"! {name} serves a pair, and /embed gives its teacher's vectors to queries, too")
             queries, documents = server.behind("query"), server.behind("document", "passage")
             # A server says nothing of its tokens, so nobody can split as it does.
             yield Scorable(
@@ -93,7 +95,7 @@ def scorable_of(encoder: Encoder) -> Scorable:
     """An open version; whoever opened it closes it."""
     manifest = encoder.manifest
 
-    def behind(prompt: str) -> Encode:
+    def behind(prompt: str, encoder: Encoder = encoder) -> Encode:
         return lambda texts: encoder.encode([prompt + text for text in texts]).vectors
 
     def passages(content: Content, passage_tokens: int | None) -> list[str]:
@@ -107,7 +109,7 @@ def scorable_of(encoder: Encoder) -> Scorable:
         manifest.fingerprint,
         str(encoder.form),
         behind(""),
-        behind(manifest.search_prompt),
+        behind(manifest.search_prompt, encoder.for_queries),
         behind(manifest.document_prompt),
         passages,
         manifest.max_length,

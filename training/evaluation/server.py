@@ -37,6 +37,9 @@ class Server:
         self.version: str | None = info.get("model_version")
         self.fingerprint: str | None = info.get("fingerprint")
         self.form: str | None = info.get("form")
+        self.query_encoder: dict[str, Any] | None = info.get(
+            "query_encoder"
+        )  # of a pair; no route gives its vectors
 
     def close(self) -> None:
         self._client.close()

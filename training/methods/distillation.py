@@ -1,19 +1,23 @@
-"""Distillation: a query's documents become as near to it as a teacher's scores say.
+"""Distillation: to a teacher's scores, or to its vectors.
 
-The teacher is not asked here: its scores stand in the rows (mining/teacher.py).
+    kl_teacher   a query's documents become as near to it as the scores of its row say (mining/teacher.py)
+    vector_mse   a text's vector becomes the teacher's
+
+The teacher is not asked here: its scores stand in the rows, and its vectors were computed before
+(runs/teacher.py).
 """
 
 # ruff: noqa: N803, N806  shapes live in names
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
-from torch import Tensor
+from torch import Tensor, nn
 
-from training.methods.objectives import Objective, Reps
+from training.methods.objectives import Materials, Objective, Reps
 from training.methods.ranges import AboveZero
 
 
@@ -38,3 +42,38 @@ class KlTeacher(Objective):
 
     def loss(self, reps: Reps) -> Tensor:
         return kl_teacher(reps.z[:, 0], reps.z[:, 1:], reps.known, tau=self.tau)
+
+
+def vector_mse(z_NP: Tensor, teacher_NP: Tensor) -> Tensor:
+    """The mean over n of |z_n - t_n|², both of length 1: Reimers and Gurevych 2020, equation 1.
+
+    It is 2 - 2 cos, so its gradient is the cosine's. Theirs is the mean over the components as well: P times
+    smaller.
+    """
+    with torch.autocast(z_NP.device.type, enabled=False):
+        z_NP, teacher_NP = (F.normalize(x.float(), dim=-1) for x in (z_NP, teacher_NP))
+        return (z_NP - teacher_NP).square().sum(-1).mean()
+
+
+class VectorMseModule(nn.Module):
+    """The teacher's vectors are no part of a checkpoint: the run's folder keeps them."""
+
+    def __init__(self, materials: Materials) -> None:
+        super().__init__()
+        if materials.taught is None:
+            raise ValueError("the objective needs a teacher's vectors")
+        self._taught = materials.taught  # (texts, P)
+
+    def forward(self, reps: Reps) -> Tensor:
+        texts = reps.texts[:, 0]
+        teacher = self._taught[texts.to(self._taught.device)].to(texts.device)
+        return vector_mse(reps.z[:, 0], teacher)
+
+
+@dataclass(frozen=True)
+class VectorMse(Objective):
+    """The base's vectors, by a student (model/student.py)."""
+
+    name: Literal["vector_mse"] = "vector_mse"
+    reads: ClassVar[frozenset[str]] = frozenset({"teacher"})
+    module: ClassVar[Any] = VectorMseModule

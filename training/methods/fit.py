@@ -7,13 +7,14 @@ from typing import Any
 from training.methods.distillation import KlTeacher
 from training.methods.flow import Flow
 from training.methods.guided_objectives import Neighbours, SelfGuided
-from training.methods.heads import BatchNorm
+from training.methods.heads import BatchNorm, Plain
 from training.methods.negatives import Queue
 from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
 from training.methods.ordered import OrderedSentences
 from training.methods.pair_objectives import BceDot, Cosent, CosineMse, HardNce, TwoWay
+from training.methods.pieces import Pieces
 from training.methods.recipe import Recipe
-from training.methods.sources import LabelledPairs, ScoredLists, ScoredPairs, TextPairs, Triples
+from training.methods.sources import LabelledPairs, Lines, ScoredLists, ScoredPairs, TextPairs, Triples
 from training.methods.spans import DocumentSpans
 from training.methods.token_objectives import Denoise, Mlm, Rtd
 from training.methods.twins import Clone, Ema, Frozen
@@ -53,6 +54,7 @@ def check_fit(recipe: Recipe) -> None:
         _check_objective(recipe, objective, contrasted)
     _check_negatives(recipe)
     _check_twin(recipe)
+    _check_student(recipe)
     _check_post(recipe)
     _check_templates(recipe, contrasted)
     if recipe.result == "backbone" and not any(isinstance(objective, Mlm) for objective in recipe.objectives):
@@ -190,6 +192,20 @@ def _check_twin(recipe: Recipe) -> None:
         raise Unfit(
             'fixed_mask, dropouts and the twin "clone" encode each view alone; mlm and mi_jsd need more.'
         )
+
+
+def _check_student(recipe: Recipe) -> None:
+    """Check that a student meets its teacher's vectors in the same texts, and in the same space."""
+    if not recipe.reads("teacher"):
+        return
+    if recipe.student is None:
+        raise Unfit("vector_mse learns from the base itself: the recipe needs a `student`.")
+    if not isinstance(recipe.source, Lines | Pieces):
+        raise Unfit('vector_mse needs the source "pieces" or "lines".')
+    if any(not isinstance(view, Same) for view in recipe.views) or recipe.twin is not None:
+        raise Unfit("a teacher's vectors are of whole texts: the views must be `same`, without a twin.")
+    if not isinstance(recipe.head, Plain):
+        raise Unfit('a student has the vectors of its base: the head must be "none".')
 
 
 def _check_post(recipe: Recipe) -> None:

@@ -74,6 +74,7 @@ class Materials(NamedTuple):
     lexicon: Lexicon
     width: int  # P
     generator: torch.Generator
+    taught: Tensor | None = None  # (texts, P): a teacher's vectors, of texts by their numbers
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Objective:
     """Numbers of an objective, as a recipe writes them."""
 
     weight: Weight = field(default=1.0, kw_only=True)  # of its loss in the sum
-    reads: ClassVar[frozenset[str]] = frozenset()  # of `hidden`, `aside`: what it needs beside z
+    reads: ClassVar[frozenset[str]] = frozenset()  # of `hidden`, `aside`, `teacher`: what it needs beside z
     module: ClassVar[Any] = None  # made of Materials, where there are weights of its own
 
     def build(self, materials: Materials) -> nn.Module:

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from models.graph.head import POOLINGS
 from training.methods.crops import Cloze, Crops
 from training.methods.declared import Named
-from training.methods.distillation import KlTeacher
+from training.methods.distillation import KlTeacher, VectorMse
 from training.methods.flow import Flow
 from training.methods.guided_objectives import Anchor, Neighbours, SelfGuided
 from training.methods.heads import BatchNorm, Gelu, Plain, Relu, Tanh, Transform
@@ -26,6 +26,7 @@ from training.methods.negatives import Noise, Queue
 from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
 from training.methods.ordered import OrderedSentences
 from training.methods.pair_objectives import BceDot, Cosent, CosineMse, HardNce, TwoWay
+from training.methods.pieces import Pieces
 from training.methods.postprocess import DropPcs, Whiten
 from training.methods.ranges import AboveZero, Count, Flag, Rate, Share
 from training.methods.sources import LabelledPairs, Lines, ScoredLists, ScoredPairs, TextPairs, Triples
@@ -39,6 +40,7 @@ from training.methods.word_weights import Sif, Usif
 Chosen = Field(discriminator="name")
 AnySource = Annotated[
     Lines
+    | Pieces
     | TextPairs
     | Triples
     | LabelledPairs
@@ -53,7 +55,7 @@ AnySource = Annotated[
 ]
 AnyView = Annotated[Same | Mask | Repeat | Delete | Crop | Template | Cutoff | Shuffle, Chosen, Named]
 AnyHead = Annotated[Plain | Tanh | BatchNorm | Relu | Gelu | Transform, Chosen, Named]
-_OverVectors = InfoNCE | NTXent | Triplet | PairSoftmax | KlTeacher
+_OverVectors = InfoNCE | NTXent | Triplet | PairSoftmax | KlTeacher | VectorMse
 _OverPairs = CosineMse | Cosent | HardNce | BceDot | TwoWay
 _Guided = SelfGuided | Neighbours | Anchor
 _OverTokens = Mlm | Rtd | Denoise | WordCe | MiJsd
@@ -89,6 +91,13 @@ class Optim:
 
 
 @dataclass(frozen=True)
+class Student:
+    """A smaller encoder made of the base, which is its teacher (model/student.py)."""
+
+    layers: Annotated[int, Field(ge=0, le=1 << 20, strict=True)]  # of the base's; 0: a table of tokens
+
+
+@dataclass(frozen=True)
 class Recipe:
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
@@ -105,6 +114,7 @@ class Recipe:
     negatives: tuple[AnyNegatives, ...] = ()
     twin: AnyTwin | None = None
     post: tuple[AnyPost, ...] = ()
+    student: Student | None = None  # trained in the base's place
     fixed_mask: Flag = False  # every view has the same dropout mask: SimCSE's ablation
     dropouts: tuple[
         Dropout, ...
@@ -127,6 +137,7 @@ class Recipe:
             (found["optim"], "table_lr", None),
             (found["optim"], "head_lr", None),
             (found, "dropouts", []),
+            (found, "student", None),
             *((block, "generator", "") for block in found["objectives"]),
             *((block, "centred", True) for block in found["post"]),
             *((block, "by_share", False) for block in found["post"]),

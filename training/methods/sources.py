@@ -79,7 +79,7 @@ class Rows:
         self._columns = corpus.columns
         self._special = sum(map(len, given.tokenizer.affixes))
         self._rounds = Rounds(len(seen), given.batch, given.seed)
-        self._shelf = shelf_of(given, seen, given.search_prompt if queries else given.prompt)
+        self.shelf = shelf_of(given, seen, given.search_prompt if queries else given.prompt)
         self._labels = None if corpus.labels is None else torch.tensor(corpus.labels)[torch.from_numpy(seen)]
 
     def distinct(self) -> int:
@@ -88,18 +88,18 @@ class Rows:
     def batch(self, step: int) -> Batch:
         rows = torch.from_numpy(self._rounds.rows(step))
         texts_NC = rows[:, None] * self._columns + torch.arange(self._columns)
-        columns = tuple(self._shelf.take(column) for column in texts_NC.T)
+        columns = tuple(self.shelf.take(column) for column in texts_NC.T)
         return Batch(columns, self._numbers[texts_NC], None if self._labels is None else self._labels[rows])
 
     @cached_property
     def _numbers(self) -> Tensor:
         """The first text with the same ids, for each: texts that differ beyond the training length."""
         first: dict[bytes, int] = {}
-        ids, starts = self._shelf.ids, self._shelf.starts.tolist()
+        ids, starts = self.shelf.ids, self.shelf.starts.tolist()
         spans = enumerate(itertools.pairwise(starts))
         numbers = torch.tensor([first.setdefault(ids[a:b].tobytes(), n) for n, (a, b) in spans])
         further = torch.arange(len(numbers)) % self._columns > _NEGATIVE
-        return numbers.where((self._shelf.starts.diff() > self._special) | ~further, NO_TEXT)
+        return numbers.where((self.shelf.starts.diff() > self._special) | ~further, NO_TEXT)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -23,6 +22,7 @@ from training.methods.recipe import Recipe
 from training.methods.views import Template
 from training.model.encoder import TrainedEncoder
 from training.model.packed import FAMILIES, attention_of
+from training.model.student import layer_stack, student_of
 from training.text.lexicon import Lexicon
 
 _STATIC = {  # pools over the rows of the word table; the last one are power means of Rücklé et al. 2018
@@ -55,8 +55,6 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
             "(--set 'pool=\"mean\"' leaves the base its own.)"
         )
     backbone = load_backbone(source.backbone, attention_of(source.config))
-    if recipe.optim.train_layers is not None:
-        _freeze_but_last(backbone, recipe.optim.train_layers, source)
     dense = torch_layers(source.head.layers)
     head: nn.Module = nn.Identity()
     if raw:
@@ -65,22 +63,24 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
         if recipe.head.keep:
             layers = head if isinstance(head, nn.Sequential) else (head,)
             dense, head = nn.Sequential(*layers), nn.Identity()
-    return TrainedEncoder(source, backbone, dense, template).to(device), head.to(device)
+    encoder = TrainedEncoder(source, backbone, dense, template).to(device)
+    if recipe.student is not None:
+        encoder = student_of(encoder, recipe.student.layers)
+    if recipe.optim.train_layers is not None:
+        _freeze_but_last(encoder, recipe.optim.train_layers)
+    return encoder, head.to(device)
 
 
-def _freeze_but_last(backbone: nn.Module, count: int, source: Source) -> None:
+def _freeze_but_last(encoder: TrainedEncoder, count: int) -> None:
     """Leave the weights of the last `count` layers alone to be trained. Raise TrainingError for too many."""
-    config: Any = backbone.config
-    layers = int(config.num_hidden_layers)
-    stacks = (part for part in backbone.modules() if isinstance(part, nn.ModuleList) and len(part) == layers)
-    stack = next(stacks, None)
-    if source.head.tokens == "static" or stack is None:
+    stack = layer_stack(encoder.backbone)
+    if encoder.source.head.tokens == "static" or stack is None:
         raise TrainingError("optim.train_layers is for a base with layers of its own, and this one has none.")
-    if count > layers:
-        raise TrainingError(f"optim.train_layers is {count}, and the base has {layers} layers. Lower it.")
-    backbone.requires_grad_(requires_grad=False)
+    if count > len(stack):
+        raise TrainingError(f"optim.train_layers is {count}, and the base has {len(stack)} layers. Lower it.")
+    encoder.backbone.requires_grad_(requires_grad=False)
     if count:  # 0: what stands beside the backbone alone
-        stack[layers - count :].requires_grad_(requires_grad=True)
+        stack[len(stack) - count :].requires_grad_(requires_grad=True)
 
 
 def _head(recipe: Recipe, source: Source, template: str | None) -> Head:

@@ -118,10 +118,20 @@ class TrainTable(Table):
         return self
 
 
+_TRADED = {"mean_fall": 0.01, "own_fall": 0.015}  # limits where a fall is the price of speed; chosen by us
+
+
 class GateTable(Table, gate.Thresholds):
     mode: Literal["on", "off"] = "on"
     require: gate.Require = "better"
     data: Rooted | None = None  # evaluation sets; SIMILE_EVAL_DATA where it is not given
+
+    @model_validator(mode="before")
+    @classmethod
+    def _limits(cls, given: Any) -> Any:
+        """Give those of a trade for what is not said, where `faster` is required."""
+        faster = isinstance(given, dict) and given.get("require") == "faster"
+        return _TRADED | given if faster else given
 
 
 class ScheduleTable(Table):

@@ -43,6 +43,7 @@ from training.retraining.gate.verdict import JUDGED, Scores
 from training.retraining.gate.words import report
 from training.retraining.publication import Outcome, known, publish
 from training.retraining.scoring import about_of, scores_of, short
+from training.retraining.students import begin_of, require_pace
 from training.runfile import FILE_NAME as RUN
 from training.runfile import OtherRun, Result
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
@@ -96,7 +97,9 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
     active = active_version(job.store)
     job = replace(job, recipe=fitted(job.recipe, job.corpus.columns))  # its digest says how many negatives
     job.store.require_writable()
-    begin = {"active": active, "anchor": anchor_of(job.store, active)}.get(job.base, job.base)
+    if job.mode == "on" and job.thresholds.slower < 1:
+        require_pace(job.store, active, job.base, job.recipe)
+    begin = begin_of(job.store, active, job.base, distils=job.recipe.student is not None)
     with open_base(begin, job.store.root) as base:
         new_line = base.version is None or job.staged is not None  # of another model, or of other tokens
         anchor = None if new_line else anchor_of(job.store, str(base.version))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from models.encoder import ONNX
 from models.errors import ModelError
+from models.files.copying import copy_files
 from models.manifest import ANSWERS, FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
 from models.publishing.card import write_card
 from models.store import Store
@@ -68,8 +68,7 @@ def _copy(
     report: Mapping[str, Any],
     answers: Sequence[Mapping[str, Any]],
 ) -> Manifest:
-    made_anew = shutil.ignore_patterns(FILE_NAME, REPORT, REPORT_PAGE)
-    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=made_anew)
+    copy_files(source, folder, {FILE_NAME, REPORT, REPORT_PAGE})
     (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if "rows" in report:  # with the gate off there is nothing to show
         write_page(folder / REPORT_PAGE, report)

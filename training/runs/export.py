@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from models.manifest import ANCHOR, Manifest
+from models.manifest import ANCHOR, TEACHER, Manifest
 from models.store import Store, models_dir
 from models.words.progress import Say, silent, step_to_stderr
 from training.arguments import LOADING
@@ -71,7 +71,7 @@ def export_run(
 
 def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:
     """The lineage in the manifest: where the weights came from."""
-    kept = ("method", "recipe", "corpus", "texts", "seed", "precision", "code", "stages")
+    kept = ("method", "recipe", "corpus", "texts", "seed", "precision", "code", "stages", TEACHER)
     finished = run["finished"]
     share = {"share": finished["share"]} if step == "best" and "share" in finished else {}
     return (

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from training.methods.token_objectives import published_language
 from training.runfile import FILE_NAME, Identity, claim
+from training.runs import teacher
 from training.runs.processes import World
 from training.runs.step import Trainer
 from training.text.token_file import clear
@@ -29,6 +30,7 @@ def claimed(out: Path, identity: Identity, world: World, *, resume: bool) -> Ite
     except BaseException:
         if world.leads and not resume:
             clear(out)
+            teacher.clear(out)
             (out / FILE_NAME).unlink(missing_ok=True)
             if not existed:
                 out.rmdir()

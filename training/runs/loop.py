@@ -23,10 +23,12 @@ from models.words.progress import Progress, silent, to_stderr
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Choose
 from training.methods import postprocess
+from training.methods.pieces import Pieces, pieces_of
 from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round
 from training.methods.start import load_encoder
 from training.runfile import Identity, Result, check, read_run, write_run
+from training.runs import teacher
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.checkpoint import read_checkpoint, write_checkpoint
 from training.runs.collapse import Collapse
@@ -63,6 +65,8 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
     """Raise TrainingError or ModelError for what cannot be used; then nothing was written."""
     if len(corpus) < 2:
         raise NothingToLearn("One text alone has no negatives: the corpus needs two or more.")
+    if isinstance(recipe.source, Pieces):
+        corpus = pieces_of(corpus)
     torch.set_num_threads(options.threads or min(torch.get_num_threads(), cpus.available()))
     device = open_device(own_device(options.device))
     world = join_world(device)
@@ -235,6 +239,7 @@ class _Run:
                 write_run(self._out, self._job.identity | chosen | finished)
                 (self._out / CHECKPOINT).unlink(missing_ok=True)
                 clear(self._out)
+                teacher.clear(self._out)
 
     def _mix(self, choose: Choose) -> None:
         """Put the chosen share of the training into the encoder."""

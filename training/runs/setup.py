@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from models.manifest import TEACHER, Manifest
+from models.publishing.fingerprint import fingerprint_of
+from models.publishing.from_torch.export import prepare_trained
 from models.sources.folder import read_source
 from training.errors import NothingToLearn
 from training.methods.recipe import Recipe
-from training.methods.sources import Given, Source
+from training.methods.sources import Given, Rows, Source
 from training.methods.start import load_encoder
 from training.methods.views import Repeat
+from training.model.base import version_of
 from training.model.encoder import digest_of
 from training.runfile import Identity
 from training.runs.options import Options
 from training.runs.processes import World
 from training.runs.step import Trainer
+from training.runs.teacher import FILE_NAME as VECTORS
+from training.runs.teacher import taught, teach
 from training.text.corpus import Corpus
 
 _WHOLE = 1 << 20  # tokens: longer documents are cut
@@ -63,13 +70,26 @@ def build_trainer(
     with world.together():
         if source is None:
             source = recipe.source.build(given)
+        asks = recipe.reads("teacher") and not (out / VECTORS).is_file()
+        if asks and world.leads and isinstance(source, Rows):
+            teacher = load_encoder(base, replace(recipe, student=None), device)[0]
+            teach(teacher, encoder.lexicon, source.shelf, out, bf16=bf16, progress=options.progress)
+    with world.together():
         if source.distinct() < 2:
             raise NothingToLearn(
                 f"No two of the texts differ in their first {recipe.max_length} tokens: there are no "
                 "negatives."
             )
         trainer = Trainer(
-            encoder, head, recipe, source, steps=steps, bf16=bf16, chunk=options.chunk, world=world
+            encoder,
+            head,
+            recipe,
+            source,
+            steps=steps,
+            bf16=bf16,
+            chunk=options.chunk,
+            world=world,
+            taught=taught(out) if recipe.reads("teacher") else None,
         )
     for words in _remarks(recipe, base, trainer, source):
         options.say(words)
@@ -107,4 +127,11 @@ def identity_of(
         "precision": "bf16" if bf16 else "fp32",
         "code": metadata.version("simile"),
         "result": recipe.result,
-    }
+    } | ({TEACHER: _fingerprint(base)} if recipe.reads("teacher") else {})
+
+
+def _fingerprint(base: Path) -> str:
+    """The name of the base's vector space, published or not."""
+    if version_of(base):
+        return Manifest.read(base).fingerprint
+    return fingerprint_of(prepare_trained(read_source(base)).space)

@@ -56,11 +56,12 @@ class Trainer:
         bf16: bool,
         chunk: int | None = None,
         world: World = World(),  # noqa: B008  a value
+        taught: Tensor | None = None,
     ) -> None:
         """steps: of the whole run, which the learning rate follows. bf16: compute in bfloat16 by autocast.
 
-        chunk: rows that are encoded at once, for batches that memory does not hold. Raise TrainingError when
-        the recipe does not allow it.
+        chunk: rows that are encoded at once, for batches that memory does not hold. taught: as in Materials.
+        Raise TrainingError when the recipe does not allow it.
         """
         self.encoder = encoder
         self._recipe, self._source, self._world = recipe, source, world
@@ -68,7 +69,7 @@ class Trainer:
         self._device = encoder.device
         self._contrasted = sum(not stands_aside(view) for view in recipe.views)
         self._columns = column_of_each_view(recipe)
-        self._objectives, self._negatives = self._build()
+        self._objectives, self._negatives = self._build(taught)
         self.model = self._modules(head)
         twin: Any = self.model["twin"] if recipe.twin else encoder
         self._forward = Forward(recipe, encoder, twin, bf16=bf16)
@@ -195,11 +196,11 @@ class Trainer:
         torch.manual_seed((int(entropy[0]) + self._world.rank) % (1 << 64))
         return torch.Generator().manual_seed(int(entropy[1]))
 
-    def _build(self) -> tuple[list[nn.Module], list[Rows]]:
+    def _build(self, taught: Tensor | None) -> tuple[list[nn.Module], list[Rows]]:
         """Modules beside the encoder: objectives with weights of their own, and kept negatives."""
         recipe, width = self._recipe, self.encoder.width
         generator = torch.Generator().manual_seed(recipe.seed)
-        materials = Materials(self.encoder, self.encoder.lexicon, width, generator)
+        materials = Materials(self.encoder, self.encoder.lexicon, width, generator, taught)
         objectives = [objective.build(materials) for objective in recipe.objectives]
         return objectives, [negatives.build(width, recipe.optim.batch) for negatives in recipe.negatives]
 

@@ -1,7 +1,8 @@
 """`python -m models verify-portability VERSION`: a verdict for each tool, as a table and as JSON.
 
 Exit status 0: every tool that was tried gives the same vectors, or is known to be unable, and why. 1: one
-differs, one failed in a way that is not known, or none could be tried.
+differs, one failed in a way that is not known, or none could be tried. A pair has a table of its query
+encoder, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from models import cpus
 from models.errors import ModelError, NotPortable
 from models.files.fsync import replace_text
+from models.manifest import QUERIES
 from models.publishing.portability.check import REQUIRED, TEXTS, Expected, Row, check
 from models.publishing.portability.environments import Failed, python_of
 from models.publishing.portability.tools import TOOLS, Tool
@@ -32,15 +34,24 @@ def run(store: Store, options: argparse.Namespace, tools: Sequence[Tool] = TOOLS
         raise ModelError(f"{file} cannot be written: name a file in a folder that is there.")
     step_to_stderr("checking every file, and computing Simile's own vectors")
     encoder = store.open(options.version, threads=cpus.available())
-    expected = Expected.of(store.folder(options.version), encoder)
+    folder = store.folder(options.version)
+    parts = {options.version: Expected.of(folder, encoder)}
+    if encoder.queries is not None:
+        parts[f"{options.version}/{QUERIES}"] = Expected.of(folder / QUERIES, encoder.queries)
     encoder.close()
-    rows = []
-    for tool in chosen:
-        rows.append(verdict(tool, given, expected, cache, offline=options.offline, say=step_to_stderr))
-        sys.stderr.write(f"{tool.name}: {rows[-1].verdict}\n")
-    sys.stdout.write(table(options.version, expected, rows))
+    rows: list[Row] = []
+    reports = []
+    for name, expected in parts.items():
+        found = []
+        for tool in chosen:
+            found.append(verdict(tool, given, expected, cache, offline=options.offline, say=step_to_stderr))
+            sys.stderr.write(f"{tool.name}: {found[-1].verdict}\n")
+        sys.stdout.write(table(name, expected, found))
+        reports.append(report(name, found))
+        rows += found
     if file:
-        replace_text(file, json.dumps(report(options.version, rows), indent=2, allow_nan=False) + "\n")
+        said = reports[0] | dict(zip([QUERIES], reports[1:], strict=False))
+        replace_text(file, json.dumps(said, indent=2, allow_nan=False) + "\n")
     failed = [row for row in rows if row.verdict == "differs" or not row.foreseen]
     if failed:
         reasons = "; ".join(f"{row.tool} {row.verdict}: {row.reason}" for row in failed)

@@ -49,9 +49,8 @@ class Place:
             **self.where,
             data_dir=self.folder / "data",
             models_dir=self.folder / "models",
-            cache_mb=0,
             allowed_hosts=HOST,
-            **others,
+            **{"cache_mb": 0, **others},
         )
         self.app = create_app(settings)
         with TestClient(self.app) as self.client:

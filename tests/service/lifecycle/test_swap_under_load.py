@@ -7,7 +7,7 @@ import pytest
 
 from tests.service.load import STATIC, Load
 from tests.service.process import Service
-from tests.service.swapping import QUERIES, Oracle, published
+from tests.service.swapping import QUERIES, Oracle, published, published_pair
 
 pytestmark = pytest.mark.long
 
@@ -73,6 +73,39 @@ def test_no_request_fails_or_mixes_two_models_while_versions_come_and_go(load: L
     # What requests that met no swap had to wait for is the machine's doing: on a quiet one, next to nothing.
     assert max(waits) < LONGEST_PAUSE_SECONDS + max(elsewhere), "somebody waited too long for a swap"
     print(f"{len(load.done)} requests; of those at a swap the longest took {max(waits):.3f} s")
+
+
+def test_a_student_and_a_pair_come_and_go_under_load(tmp_path: Path) -> None:
+    """Whoever searches gets the query encoder of the version that answers, and nobody waits or fails."""
+    teacher, student, pair = published_pair(tmp_path / "models")
+    oracle = Oracle(tmp_path / "models", [teacher, student, pair])
+    service = Service(tmp_path)
+    load = Load(service, oracle)
+    with service:
+        assert service.put(STATIC).status_code == 200
+        load.start()
+        moments: list[float] = []
+        try:
+            for target in (pair, None, student, None, pair, student, pair, teacher):
+                path = "rollback" if target is None else f"{target}/activate"
+                begin = time.monotonic()
+                wanted = service.client.post(f"/models/{path}").json()["wanted"]
+                wait_until_active(service, wanted)
+                moments.append(time.monotonic())
+                while load.overlapping(begin, time.monotonic())["search"] < AT_LEAST:
+                    assert not load.failures, load.failures
+                    time.sleep(0.02)
+        finally:
+            load.end()
+        assert not load.failures, load.failures
+        assert load.versions_seen == {teacher, student, pair}
+        assert service.stored() == STATIC | load.written
+        metrics = service.client.get("/metrics").text
+    assert 'simile_swaps_total{outcome="rollback"} 2.0' in metrics
+    assert 'simile_swaps_total{outcome="done"} 6.0' in metrics
+    assert 'simile_swaps_total{outcome="failed"} 0.0' in metrics
+    waits, elsewhere = load.waits(moments)
+    assert max(waits) < LONGEST_PAUSE_SECONDS + max(elsewhere), "somebody waited too long for a swap"
 
 
 def check_metrics(text: str) -> None:

@@ -1,5 +1,6 @@
 """Prompts: sentences go in without one, queries and documents behind the model's own, here and over HTTP."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from models.publishing.publish import publish
 from models.store import Store
 from tests.service.process import Service
+from tests.service.swapping import published_pair
 from tests.tiny import tiny_source
 from training.evaluation.scorable import open_scorable
 
@@ -52,6 +54,17 @@ def test_a_server_does_so_too(prompted: Store, service: Service) -> None:
         assert served.encode(TEXTS) == pytest.approx(local.encode(TEXTS), abs=1e-6)
         assert served.encode_queries(TEXTS) == pytest.approx(local.encode_queries(TEXTS), abs=1e-6)
         assert served.encode_documents(TEXTS) == pytest.approx(local.encode_documents(TEXTS), abs=1e-6)
+
+
+def test_the_queries_of_a_pair_are_scored_by_its_student(tmp_path: Path) -> None:
+    """As a search encodes them; sentences and documents are the teacher's."""
+    environ = {"SIMILE_MODELS_DIR": str(tmp_path)}
+    names = published_pair(tmp_path, {"query": "when do i ", "passage": "a stone: "})
+    with contextlib.ExitStack() as opened:
+        teacher, student, pair = (opened.enter_context(open_scorable(name, environ)) for name in names)
+        assert np.array_equal(pair.encode_queries(TEXTS), student.encode_queries(TEXTS))
+        assert np.array_equal(pair.encode_documents(TEXTS), teacher.encode_documents(TEXTS))
+        assert np.array_equal(pair.encode(TEXTS), teacher.encode(TEXTS))
 
 
 def test_a_model_without_prompts_has_one_function_for_all(tiny_models_dir: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from training.methods.distillation import KlTeacher, kl_teacher
+from training.methods.distillation import KlTeacher, kl_teacher, vector_mse
 from training.methods.objectives import Reps
 
 EAST = [1.0, 0.0]
@@ -70,3 +70,21 @@ def test_bfloat16_does_not_reach_the_loss() -> None:
         assert loss_of([[0.6, 0.59]], [[0.5, 0.7]], 0.05).dtype == torch.float32
         inside = loss_of([[0.6, 0.59]], [[0.5, 0.7]], 0.05)
     assert inside.item() == loss_of([[0.6, 0.59]], [[0.5, 0.7]], 0.05).item()
+
+
+def test_the_distance_to_the_teachers_vectors_by_hand() -> None:
+    """|z - t|² of unit vectors is 2 - 2 cos: 0.8 at a cosine of 0.6, and 0 at 1; lengths say nothing."""
+    z, teacher = torch.tensor([[5.0, 0.0], [0.0, 2.0]]), torch.tensor([at(0.6, 3), [0.0, 1.0]])
+    assert vector_mse(z, teacher).item() == pytest.approx(0.4, abs=1e-6)
+    assert vector_mse(z, teacher.half()).dtype == torch.float32
+
+
+def test_the_gradient_is_that_of_finite_differences() -> None:
+    random = torch.Generator().manual_seed(0)
+    z, teacher = (torch.randn(5, 4, generator=random) for _ in range(2))
+    z.requires_grad_()
+    (gradient,) = torch.autograd.grad(vector_mse(z, teacher), z)
+    way = gradient / gradient.norm()
+    with torch.no_grad():
+        difference = (vector_mse(z + 1e-2 * way, teacher) - vector_mse(z - 1e-2 * way, teacher)).item() / 2e-2
+    assert difference == pytest.approx(gradient.norm().item(), rel=1e-2)

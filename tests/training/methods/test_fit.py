@@ -20,6 +20,10 @@ TEMPLATE = {"name": "template", "text": '"{}" means [MASK].'}
 SPANS = {"name": "documents", "anchors": 1, "positives": 2, "shortest": 8, "longest": 30}
 QUEUED = {"negatives": [{"name": "queue", "batches": 1}], "twin": {"name": "ema", "momentum": 0.9}}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("simcse-unsup", {"objectives": ["vector_mse"]}, "the recipe needs a `student`"),
+    ("distil", {"source": "pairs", "views": ["same", "same"]}, 'needs the source "pieces" or "lines"'),
+    ("distil", {"views": [MASKED | {"aside": False}]}, "the views must be `same`, without a twin"),
+    ("distil", {"head": {"name": "gelu", "width": 8}}, 'the head must be "none"'),
     ("promptbert", {"views": [TEMPLATE, TEMPLATE | {"less_bias": False}]}, "less_bias is for all templates"),
     ("esimcse", {"head": "bn"}, 'the head "bn" gives a queue'),
     ("simcse-unsup", {"views": ["same", MASKED, "same"]}, "views that stand aside come after those"),

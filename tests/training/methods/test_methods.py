@@ -15,7 +15,7 @@ from tests.training.run_cases import losses, stop_after, weights
 from training.methods.catalogue import load_recipe
 from training.methods.names import shipped
 from training.methods.postprocess import Whiten
-from training.methods.recipe import Recipe
+from training.methods.recipe import Recipe, Student
 from training.methods.spans import DocumentSpans
 from training.runfile import Result
 from training.runs.command import train
@@ -40,6 +40,8 @@ def small(name: str) -> Recipe:
     batch = 8 if isinstance(recipe.source, DocumentSpans) else 32
     lr = 3e-4 if name == "sg-opt" else 3e-3  # its temperature is 0.01
     recipe = replace(recipe, optim=replace(recipe.optim, lr=lr, batch=batch, warmup=0.0, head_lr=None))
+    if recipe.student is not None:
+        recipe = replace(recipe, student=Student(1))
     if any(isinstance(each, Whiten) for each in recipe.post):
         return replace(recipe, post=(Whiten(8),))  # all 32 random directions would make much of rounding
     if isinstance(recipe.source, DocumentSpans):

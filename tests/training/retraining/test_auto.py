@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from models.files.retrainings import read_runs
-from models.manifest import REPORT
+from models.manifest import REPORT, TEACHER
+from models.publishing.pair import pair
+from models.publishing.publish import publish
+from tests.tiny import tiny_student
 from tests.training.conftest import WORDS
 from tests.training.jobs import tiny_config
 from tests.training.retraining.test_schedule import started, until
@@ -114,6 +117,24 @@ def test_with_nothing_better_to_find_it_ends_with_what_is_missing(
     assert "There are" in said
     assert "That is too little: it takes 30 judged queries" in said
     assert [manifest.version for manifest in job.store.versions()] == before
+
+
+@pytest.mark.long
+def test_beside_a_pair_only_the_search_is_tuned(
+    job: Job, retrain: Auto, tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model without a student would be slower, and is not trained at all."""
+    teacher = job.store.versions()[0]
+    small = tiny_student(tiny_source, tmp_path / "small")
+    student = publish(job.store, small, origin="small", lineage={TEACHER: teacher.fingerprint})
+    both = pair(job.store, teacher.version, student.version)
+    job.store.want(both.version)
+    assert retrain(documents(WORDS, 420), BETTER, ("slower = 1.0", "slower = 0.25")) == 0
+    said = capsys.readouterr()
+    assert f"nothing to learn by distil-hybrid: {both.version} is a pair" in said.out + said.err
+    tuned = job.store.verify(str(job.store.wanted()))
+    assert (tuned.parent, tuned.query_encoder) == (both.version, both.query_encoder)
+    assert tuned.search
 
 
 @pytest.mark.long

@@ -95,3 +95,9 @@ def test_a_clock_that_there_is_not_is_refused(tmp_path: Path, key: str, value: s
     table = config(tmp_path, f'[corpus]\nfile = "b"\n[schedule]\n{key} = "{value}"\n').schedule
     with pytest.raises(TrainingError, match=r"schedule\.cron"):
         clock(table)
+
+
+def test_where_speed_is_asked_for_the_limits_that_nobody_gave_are_those_of_a_trade(tmp_path: Path) -> None:
+    gate = config(tmp_path, '[corpus]\nfile = "b"\n[gate]\nrequire = "faster"\nown_fall = 0.002\n').gate
+    assert (gate.mean_fall, gate.own_fall, gate.set_fall, gate.faster) == (0.01, 0.002, 0.02, 0.8)
+    assert config(tmp_path, '[corpus]\nfile = "b"\n').gate.mean_fall == 0.005

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, SearchDefaults
+from models.encoder import Encoded, Encoder
+from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, TEACHER, Gate, SearchDefaults
+from models.publishing.pair import pair
+from models.publishing.publish import publish
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.process import Service
+from tests.tiny import tiny_student
 from tests.training.conftest import WORDS
 from tests.training.retraining.test_auto import documents
 from tests.training.retraining.test_tuning import search
@@ -101,6 +105,36 @@ def test_a_version_of_the_same_model_searches_by_words(job: Job, tuned: Retune, 
         assert "where a query names no mode" in page_of.text
         found = service.client.get(f"/models/{version}/report").raise_for_status().json()
         assert found["meta"]["search"]["default"]["mode"] == chosen.mode
+
+
+@pytest.mark.long
+def test_the_search_of_a_pair_is_tuned_as_it_is_served_and_stays_a_pair(
+    job: Job, tuned: Retune, tiny_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = job.store.versions()[0]
+    small = tiny_student(tiny_source, tmp_path / "small")
+    student = publish(job.store, small, origin="small", lineage={TEACHER: teacher.fingerprint})
+    both = pair(job.store, teacher.version, student.version)
+    job.store.want(both.version)
+    encode, by_student = Encoder.encode, set[str]()
+
+    def noting(self: Encoder, texts: list[str], **options: bool) -> Encoded:
+        if self.manifest.version == student.version:
+            by_student.update(texts)
+        return encode(self, texts, **options)
+
+    monkeypatch.setattr(Encoder, "encode", noting)
+    outcome = tuned()
+    assert outcome.published, outcome.reason
+    made = job.store.verify(str(outcome.version))
+    assert made.search
+    assert (made.fingerprint, made.query_encoder) == (teacher.fingerprint, both.query_encoder)
+    assert {file for file in both.files if file.startswith("queries/")} <= made.files.keys()
+    stored = documents(WORDS, 420)
+    assert len(by_student & {each["title"] for each in stored}) > 50
+    assert not any(each["text"] in text for text in by_student for each in stored), (
+        "documents are not its own"
+    )
 
 
 def test_a_search_that_is_as_good_already_is_left(job: Job, tuned: Retune) -> None:

@@ -1,40 +1,49 @@
-"""The cost of serving a version: its pace and its size, of two versions side by side."""
+"""The cost of serving a version: its paces and its size, of two versions side by side.
+
+Documents come many at a time, queries one by one; of a pair those are encoded by its student.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from models.encoder import ONNX, Encoder
+from models.manifest import QUERIES
 from models.store import Store
 from models.words.progress import Progress
 
 _TEXTS = 64
+_WORDS = 8  # of a text's beginning, as a query
 _ROUNDS = 5
 
 
 def costs(
     active: tuple[Store, str], candidate: tuple[Store, str], texts: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Texts per second of one thread's processor time and the megabytes of the model file, of each.
+    """Texts and lone queries per second of one thread's processor time, and megabytes of graphs, of each.
 
     Not by the clock: beside a busy neighbour one of two equal models was three times as slow. What is left of
     such a neighbour, in caches, is in both, since they take turns; the median of five rounds.
     """
     sample = list(texts[:: max(1, len(texts) // _TEXTS)][:_TEXTS])
+    queries = [" ".join(text.split()[:_WORDS]) for text in sample]
     sides = [(store, version, store.open(version)) for store, version in (active, candidate)]
     try:
-        seconds: list[list[float]] = [[], []]
+        seconds: list[list[tuple[float, float]]] = [[], []]
         with Progress("rounds", 2 * _ROUNDS, "timing") as progress:
             for _ in range(_ROUNDS):
                 for times, (_, _, encoder) in zip(seconds, sides, strict=True):
-                    times.append(_timed(encoder, sample))
+                    lone = sum(_timed(encoder.for_queries, [query]) for query in queries)
+                    times.append((_timed(encoder, sample), lone))
                     progress.add()
         found = [
             {
-                "texts_per_second": round(len(sample) / statistics.median(times), 1),
-                "megabytes": round((store.folder(version) / ONNX).stat().st_size / 1e6, 1),
+                "texts_per_second": _pace(len(sample), [documents for documents, _ in times]),
+                "queries_per_second": _pace(len(queries), [lone for _, lone in times]),
+                "megabytes": round(_bytes(store.folder(version)) / 1e6, 1),
             }
             for times, (store, version, _) in zip(seconds, sides, strict=True)
         ]
@@ -42,6 +51,14 @@ def costs(
         for _, _, encoder in sides:
             encoder.close()
     return found[0], found[1]
+
+
+def _pace(count: int, seconds: Sequence[float]) -> float:
+    return round(count / statistics.median(seconds), 1)
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in (folder / ONNX, folder / QUERIES / ONNX) if file.is_file())
 
 
 def _timed(encoder: Encoder, texts: list[str]) -> float:

@@ -58,6 +58,7 @@ class Verdict(NamedTuple):
     rows: tuple[Row, ...]
     not_compared: tuple[str, ...]  # what was measured for the candidate only
     gains: tuple[Gain, ...] = ()  # empty: nothing was measured that a gain can be shown on
+    traded: bool = False  # speed was asked for, and falls within the limits were its price
 
     def besides(self, reasons: tuple[str, ...]) -> Verdict:
         """Refused for these as well, when there are any."""

@@ -18,6 +18,7 @@ _TITLES = {
 }
 _UNITS = {
     "texts per second": "of one thread",
+    "queries per second": "of one thread, each alone",
     "megabytes": "",
     "uniformity": "lower is better",
     "alignment": "lower is better",
@@ -72,6 +73,8 @@ def sentence(gain: Gain) -> str:
 def headline(verdict: Verdict) -> str:
     if not verdict.accepted:
         return "Refused."
+    if verdict.traded:
+        return "Accepted: faster than the active version, and no worse than the limits allow."
     better = any(gain.shown for gain in verdict.gains)
     return f"Accepted: {'better' if better else 'not worse'} than the active version."
 

@@ -11,6 +11,7 @@ import pytest
 from models.encoder import ONNX, Encoder
 from models.publishing.publish import publish
 from models.store import Store
+from tests.service.swapping import published_pair
 from training.retraining.gate.cost import costs
 
 TEXTS = [f"the cat sees {number} red birds" for number in range(64)]
@@ -53,3 +54,27 @@ def test_more_work_is_fewer_texts_per_second(store: Store, monkeypatch: pytest.M
     assert candidate["texts_per_second"] < active["texts_per_second"] / 3
     file = store.folder(version) / ONNX
     assert active["megabytes"] == candidate["megabytes"] == round(file.stat().st_size / 1e6, 1)
+
+
+def test_of_a_pair_queries_are_the_students_and_both_graphs_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher, student, pair = published_pair(tmp_path / "models")
+    store = Store(tmp_path / "models")
+    encode, busy = Encoder.encode, {teacher: 3, pair: 3, student: 0}
+    queries: set[str] = set()
+
+    def slow_teacher(self: Encoder, texts: list[str], **options: Any) -> Any:
+        for _ in range(10 * busy[self.manifest.version]):
+            encode(self, texts, **options)
+        if len(texts) == 1:
+            queries.update(texts)
+        return encode(self, texts, **options)
+
+    monkeypatch.setattr(Encoder, "encode", slow_teacher)
+    alone, both = costs((store, teacher), (store, pair), [f"{text} and on and on it goes" for text in TEXTS])
+    assert both["texts_per_second"] < 3 * alone["texts_per_second"]
+    assert both["queries_per_second"] > 3 * alone["queries_per_second"]
+    graphs = [store.folder(version) / ONNX for version in (teacher, student)]
+    assert both["megabytes"] == round(sum(graph.stat().st_size for graph in graphs) / 1e6, 1)
+    assert {len(query.split()) for query in queries} == {8}

@@ -109,7 +109,9 @@ def test_a_gain_says_what_could_have_been_seen_and_what_would_settle_it() -> Non
 
 
 def test_every_row_names_its_measure() -> None:
-    active = own(BEFORE) | {"cost": {"texts_per_second": 100.0, "megabytes": 100.0}}
+    active = own(BEFORE) | {
+        "cost": {"texts_per_second": 100.0, "queries_per_second": 300.0, "megabytes": 100.0}
+    }
     active["geometry"] = {"uniformity": -3.0, "alignment": 0.2}
     active |= {"sts": {"stsb": {"spearman_all": 0.7}}, "mean": {"sets": ["stsb"]}}
     content = report(compare(active | {"drift": {"neighbours": 0.1}}, active), active, active, {})
@@ -120,6 +122,7 @@ def test_every_row_names_its_measure() -> None:
         "alignment": "lower is better",
         "Search for a text by its title, dense": "nDCG@10",
         "texts per second": "of one thread",
+        "queries per second": "of one thread, each alone",
         "megabytes": "",
         "drift from the anchor": "share of the ten nearest",
     }
@@ -148,6 +151,39 @@ def test_slower_or_larger_than_allowed_is_refused(
     candidate = own(BEFORE) | {"cost": {"texts_per_second": pace, "megabytes": size}}
     verdict = compare(candidate, active, Thresholds(slower=0.25, larger=0.25))
     assert [reason.split(":")[0] for reason in verdict.reasons] == reasons
+
+
+@pytest.mark.parametrize(
+    ("texts", "queries", "fall", "reasons"),
+    [
+        (180.0, 300.0, 0.015, []),  # a student: every limit is reached, and none passed
+        (100.0, 540.0, 0.015, []),  # a pair: its documents are as slow as before
+        (179.0, 539.0, 0.0, ["It is not faster by 80%: +79% texts per second and +80% queries per second."]),
+        (None, 540.0, 0.0, ["texts per second: the candidate has no value, so it cannot be compared."]),
+        (180.0, 200.0, 0.0, ["queries per second: 200.0000 after 300.0000 is a change of -100.0000"]),
+        (300.0, 600.0, 0.016, ["Search for a text by its title, dense: "]),
+    ],
+)
+def test_speed_is_bought_with_a_certain_fall_within_the_limits(
+    texts: float | None, queries: float, fall: float, reasons: list[str]
+) -> None:
+    """Every query falls by as much, so the fall is certain; without a gain in pace it is refused."""
+    active = own(BEFORE) | {"cost": {"texts_per_second": 100.0, "queries_per_second": 300.0}}
+    candidate = own(BEFORE - fall) | {"cost": {"texts_per_second": texts, "queries_per_second": queries}}
+    limits = Thresholds(own_fall=0.015 + 1e-9)
+    verdict = compare(candidate, active, limits, require="faster")
+    assert len(verdict.reasons) == len(reasons), verdict.reasons
+    assert all(reason.startswith(said) for reason, said in zip(verdict.reasons, reasons, strict=True))
+    assert verdict.accepted is (not reasons)
+    if fall:
+        assert not compare(candidate, active, limits, require="not worse").accepted
+    if not reasons:
+        assert "Accepted: faster than the active version" in as_text(verdict)
+
+
+def test_faster_than_an_unknown_pace_is_refused() -> None:
+    verdict = compare(own(BEFORE), own(BEFORE), require="faster")
+    assert verdict.reasons == ("It is not faster by 80%: no pace was measured.",)
 
 
 def test_the_report_has_the_gains_and_none_of_the_samples() -> None:

@@ -1,0 +1,120 @@
+"""A pair: the version in service with a student beside it, which encodes the queries of searches.
+
+    VERSION ─▶ documents, /embed      its files, so stored vectors stay as they are
+    STUDENT ─▶ queries                as it was published, in queries/
+
+Both give vectors of one space as nearly as the student has learned it: it must have learned this VERSION's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from models import cpus
+from models.encoder import Encoder
+from models.errors import Unsupported
+from models.files.copying import copy_files
+from models.manifest import (
+    FILE_NAME,
+    QUERIES,
+    REPORT,
+    REPORT_PAGE,
+    TEACHER,
+    Manifest,
+    QueryEncoder,
+    version_name,
+)
+from models.publishing.card import write_card
+from models.publishing.nearness import cosines, encoded, same_neighbours
+from models.store import Store
+from models.tokens.texts import example_texts
+from models.words.progress import Progress, Say, silent
+
+_SHARED = ("dimension", "search_prompt", "document_prompt", "normalize")
+
+
+def pair(store: Store, version: str, student: str, say: Say = silent) -> Manifest:
+    """Publish `version` once more, with `student` for its queries; the pair already there if there is one.
+
+    Where `version` is a pair, `student` takes the place of its query encoder. Raise Unsupported where
+    `student` did not learn its vectors, or has another shape; or as `Store.verify`.
+    """
+    teacher, queries = store.verify(version), store.verify(student)
+    _require_student(store, teacher, queries)
+    now = datetime.now(UTC)
+    manifest = teacher.model_copy(
+        update={
+            "version": version_name(now, f"{teacher.origin}-pair", teacher.fingerprint),
+            "created": now.isoformat(timespec="seconds"),
+            "parent": version,
+            "query_encoder": _compared(store, teacher, queries, say),
+            "scores": {},  # of the teacher's own queries
+            "gate": None,
+            "files": {},
+        }
+    )
+    say("copying both")
+    return store.publish(partial(_build, store=store, manifest=manifest, student=student))
+
+
+def _require_student(store: Store, teacher: Manifest, student: Manifest) -> None:
+    if student.query_encoder is not None:
+        raise Unsupported(
+            f"{student.version} is a pair. Name its student instead: {student.query_encoder.version}."
+        )
+    learned = student.lineage.get(TEACHER)
+    if learned != teacher.fingerprint:
+        named = [known.version for known in store.versions() if known.fingerprint == learned]
+        learned_from = f"its teacher is {named[0]}" if named else "it is no student of a version here"
+        raise Unsupported(
+            f"{student.version} did not learn the vectors of {teacher.version}: {learned_from}. Train one: "
+            f"python -m training train distil --base {teacher.version} --corpus FILE --out RUN, then "
+            "python -m training export RUN."
+        )
+    for field in _SHARED:
+        one, other = getattr(teacher, field), getattr(student, field)
+        if one != other:
+            raise Unsupported(
+                f"{student.version} has {field}={other!r} and {teacher.version} {one!r}: a pair "
+                f"needs the same. Train the student from {teacher.version} as it is."
+            )
+
+
+def _compared(store: Store, teacher: Manifest, student: Manifest, say: Say) -> QueryEncoder:
+    """The distance between both, on the example texts; each is a document once, and a query of both."""
+    texts = example_texts()
+    threads = cpus.available()
+    with (
+        closing(Encoder(store.folder(teacher.version), teacher, threads=threads)) as large,
+        closing(Encoder(store.folder(student.version), student, threads=threads)) as small,
+        Progress("texts", 3 * len(texts), "comparing", say=say) as progress,
+    ):
+        queries = _behind(teacher.search_prompt, texts)
+        documents = encoded(large, _behind(teacher.document_prompt, texts), progress)
+        expected, found = (encoded(encoder, queries, progress) for encoder in (large, small))
+    turned = cosines(expected, found)
+    return QueryEncoder(
+        version=student.version,
+        fingerprint=student.fingerprint,
+        measured_on=len(texts),
+        cosine_mean=round(float(turned.mean()), 5),
+        cosine_least=round(float(turned.min()), 5),
+        same_neighbours=round(same_neighbours((expected, documents), (found, documents)), 4),
+    )
+
+
+def _behind(prompt: str, texts: Sequence[str]) -> list[str]:
+    return [prompt + text for text in texts]
+
+
+def _build(folder: Path, *, store: Store, manifest: Manifest, student: str) -> Manifest:
+    of_teacher = store.folder(str(manifest.parent))
+    copy_files(of_teacher, folder, {FILE_NAME, REPORT, REPORT_PAGE, QUERIES})
+    (folder / QUERIES).mkdir()
+    copy_files(store.folder(student), folder / QUERIES, set())
+    write_card(folder, manifest)
+    return manifest

@@ -1,0 +1,47 @@
+"""The source of whole texts and single sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tests.tiny import tiny_source
+from training.methods.catalogue import load_recipe
+from training.methods.pieces import Pieces, pieces_of
+from training.methods.sources import Given
+from training.methods.start import load_encoder
+from training.text.corpus import Corpus
+
+LONG = "The river runs under the bridge. The market opens when the bridge closes."
+SHORT = "the cat sleeps in the garden"
+
+
+def test_a_text_is_there_whole_and_in_sentences_and_equal_pieces_once() -> None:
+    corpus = Corpus.of([LONG, SHORT, "The river runs under the bridge."], "texts")
+    found = pieces_of(corpus)
+    assert set(found.texts) == {
+        LONG,
+        "The river runs under the bridge.",
+        "The market opens when the bridge closes.",
+        SHORT,
+    }
+    assert len(found) == 4
+    assert found.digest == corpus.digest
+
+
+def test_a_title_on_its_own_line_is_a_piece() -> None:
+    found = pieces_of(Corpus.of(["Bridges over the river Letter\nThe river runs under the bridge."], "texts"))
+    assert "Bridges over the river Letter" in found.texts
+
+
+def test_every_second_piece_has_the_prompt_of_a_query(tmp_path: Path) -> None:
+    base = tiny_source(tmp_path / "base", prompts={"query": "find ", "document": "read "})
+    encoder, _ = load_encoder(base, load_recipe("simcse-unsup"), torch.device("cpu"))
+    corpus = Corpus.of(["red stone", "green stone", "blue stone", "blue river"], "texts")
+    tokenizer = encoder.tokenizer(32)
+    given = Given(corpus, tokenizer, 4, 1, 0, prompt="read ", search_prompt="find ")
+    seen = Pieces().build(given).batch(0).columns[0]
+    found = {tuple(seen.select(torch.tensor([row])).ids.tolist()) for row in range(4)}
+    texts = [f"{'find' if at % 2 else 'read'} {text}" for at, text in enumerate(corpus.texts)]
+    assert found == {tuple(tokens.ids) for tokens in tokenizer.tokenize(texts)}

@@ -1,0 +1,134 @@
+"""Students and pairs in service: what a retraining begins with, and what it refuses before it trains."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.manifest import TEACHER
+from models.publishing.pair import pair
+from models.publishing.publish import publish
+from models.store import Store
+from tests.service.swapping import published_pair
+from tests.tiny import tiny_student
+from training.errors import NothingToLearn
+from training.methods.catalogue import load_recipe
+from training.retraining import one
+from training.retraining.gate.rules import Thresholds
+from training.retraining.one import Job, retrain
+from training.retraining.students import begin_of, teacher_of
+from training.text.corpus import Corpus
+
+LOOSE = Thresholds(mean_fall=1, set_fall=1, uniformity_loss=1, drift=1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[str]]:
+    root = tmp_path_factory.mktemp("made") / "models"
+    return Store(root), published_pair(root)
+
+
+@pytest.mark.parametrize(
+    ("base", "distils", "begins"),
+    [
+        ("anchor", False, ("teacher", "student", "teacher")),
+        ("active", False, ("teacher", "student", "pair")),
+        ("anchor", True, ("teacher", "pair", "pair")),
+        ("active", True, ("teacher", "pair", "pair")),
+        ("some/folder", True, ("some/folder",) * 3),
+    ],
+)
+def test_a_student_is_distilled_from_what_is_served_and_never_from_a_student(
+    made: tuple[Store, list[str]], base: str, distils: bool, begins: tuple[str, ...]
+) -> None:
+    """The pair is the newest version of the teacher's vectors."""
+    store, versions = made
+    names = dict(zip(("teacher", "student", "pair"), versions, strict=True))
+    found = [begin_of(store, version, base, distils=distils) for version in versions]
+    assert found == [names.get(name, name) for name in begins]
+
+
+def test_a_student_whose_teacher_is_gone_says_what_to_do(
+    made: tuple[Store, list[str]], tmp_path: Path
+) -> None:
+    store, (_, student, _) = made
+    shutil.copytree(store.folder(student), tmp_path / student)
+    with pytest.raises(NothingToLearn, match=r"its teacher .* is not published here\. Import the teacher"):
+        teacher_of(Store(tmp_path), student)
+
+
+@pytest.fixture
+def studied(job: Job, tmp_path: Path, tiny_source: Path) -> tuple[Job, str, str, str]:
+    """The job with its teacher, a student of it and the pair; the teacher is active."""
+    teacher = job.store.versions()[0]
+    small = tiny_student(tiny_source, tmp_path / "small")
+    student = publish(job.store, small, origin="small", lineage={TEACHER: teacher.fingerprint}).version
+    both = pair(job.store, teacher.version, student).version
+    return replace(job, base="anchor"), teacher.version, student, both
+
+
+def test_what_would_be_slower_than_a_student_or_a_pair_is_refused_before_it_is_trained(
+    studied: tuple[Job, str, str, str],
+) -> None:
+    job, _, student, both = studied
+    job.store.want(student)
+    with pytest.raises(
+        NothingToLearn, match=f"{student} is a student, and simcse-unsup would train a model as"
+    ):
+        retrain(job)
+    job.store.want(both)
+    for base in ("anchor", "active"):
+        with pytest.raises(
+            NothingToLearn, match=f"{both} is a pair, .*gate.slower = 1, and it may be slower"
+        ):
+            retrain(replace(job, base=base))
+    assert not job.work.exists()
+
+
+@pytest.mark.long
+def test_it_is_trained_where_it_may_be_slower_and_a_student_may_be_trained_itself(
+    studied: tuple[Job, str, str, str],
+) -> None:
+    job, teacher, student, both = studied
+    slower = LOOSE.model_copy(update={"slower": 1, "larger": 1})
+    job.store.want(both)
+    outcome = retrain(replace(job, thresholds=slower))
+    assert outcome.published, outcome.reason
+    manifest = job.store.verify(str(outcome.version))
+    assert manifest.query_encoder is None
+    assert manifest.parent == teacher
+    job.store.want(student)
+    outcome = retrain(replace(job, base="active", thresholds=LOOSE, work=job.work / "again"))
+    assert job.store.verify(str(outcome.version)).parent == student
+
+
+@pytest.mark.long
+def test_distil_is_accepted_for_its_speed_and_distils_the_teacher_again(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = job.store.versions()[0]
+    changes: dict[str, Any] = {"student.layers": 1, "optim.lr": 3e-3, "optim.batch": 8}
+    paces = [{"texts_per_second": 100.0, "megabytes": 2.0}, {"texts_per_second": 190.0, "megabytes": 1.0}]
+    monkeypatch.setattr(one, "costs", lambda *_: (paces[0], paces[-1]))
+    asked = replace(job, recipe=load_recipe("distil", changes), thresholds=LOOSE, base="anchor")
+    outcome = retrain(replace(asked, require="faster"))
+    assert outcome.published, outcome.reason
+    student = job.store.verify(str(outcome.version))
+    assert student.lineage[TEACHER] == teacher.fingerprint
+    assert student.parent == teacher.version
+    assert job.store.wanted() == student.version
+    paces.pop()  # as fast as the one before
+    more = Corpus.of([*job.corpus.texts, "one more text"], "more")
+    again = retrain(replace(asked, corpus=more, require="not worse"))
+    second = job.store.verify(str(again.version))
+    assert (second.lineage[TEACHER], second.parent) == (teacher.fingerprint, teacher.version)
+    slower = retrain(replace(asked, corpus=Corpus.of([*more.texts, "and another"], "most"), require="faster"))
+    assert not slower.published
+    assert "It is not faster by 80%: +0% texts per second." in slower.reason
+    both = pair(job.store, teacher.version, student.version).query_encoder
+    assert both is not None
+    assert both.fingerprint == student.fingerprint

@@ -1,0 +1,157 @@
+"""A student: what it is made of, what its teacher says, and that it comes near to it and is published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.store import Store
+from tests.tiny import tiny_source as make_tiny_source
+from tests.training.conftest import Run
+from tests.training.families import family_source
+from tests.training.run_cases import losses, stop_after, weights
+from training.errors import TrainingError
+from training.methods.catalogue import load_recipe
+from training.methods.recipe import Recipe
+from training.methods.start import load_encoder
+from training.model.encoder import TrainedEncoder
+from training.model.student import evenly
+from training.runs.export import export_run
+from training.runs.teacher import FILE_NAME, taught, teach
+from training.text.corpus import Corpus
+from training.text.token_file import tokenise
+
+CPU = torch.device("cpu")
+
+
+def distil(layers: int, **changes: Any) -> Recipe:
+    rate = 3e-3 if layers else 3e-2
+    return load_recipe("distil", {"student.layers": layers, "optim.lr": rate, "optim.warmup": 0.0} | changes)
+
+
+def opened(base: Path, layers: int | None) -> TrainedEncoder:
+    recipe = load_recipe("simcse-unsup") if layers is None else distil(layers)
+    return load_encoder(base, recipe, CPU)[0]
+
+
+def nearness(one: TrainedEncoder, other: TrainedEncoder, corpus: Corpus) -> float:
+    return float((one.encode(corpus.texts) * other.encode(corpus.texts)).sum(1).mean())
+
+
+@pytest.mark.parametrize(
+    ("layers", "of", "kept"), [(3, 6, [1, 3, 5]), (4, 12, [2, 5, 8, 11]), (2, 3, [0, 2]), (1, 2, [1])]
+)
+def test_the_layers_that_stay_are_spread_and_the_last_is_one(layers: int, of: int, kept: list[int]) -> None:
+    assert evenly(layers, of) == kept
+
+
+def test_a_student_begins_with_the_embeddings_and_layers_of_its_teacher(tiny_source: Path) -> None:
+    teacher, student = opened(tiny_source, None), opened(tiny_source, 1)
+    was, now = teacher.backbone.state_dict(), student.backbone.state_dict()
+    assert now
+    for name, tensor in now.items():
+        assert torch.equal(tensor, was[name.replace("layer.0.", "layer.1.")]), name
+    assert not any("layer.1." in name for name in now)
+    assert student.source.config["num_hidden_layers"] == 1
+
+
+def test_a_row_of_the_table_is_what_the_teacher_says_of_the_token_alone(tiny_source: Path) -> None:
+    teacher, student = opened(tiny_source, None), opened(tiny_source, 0)
+    words = ["river", "stone"]
+    [ids] = [tokens.ids for tokens in student.tokenizer(64).tokenize([" ".join(words)])]
+    rows = student.backbone.get_input_embeddings().weight.detach().numpy()[list(ids)]
+    assert np.allclose(rows, teacher.encode(words), atol=1e-6)
+    mean = rows.mean(0)
+    assert np.allclose(student.encode([" ".join(words)])[0], mean / np.linalg.norm(mean), atol=1e-6)
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_the_teacher_encodes_what_the_student_reads(
+    layers: int, tiny_source: Path, corpus: Corpus, tmp_path: Path
+) -> None:
+    """The tokens of a table lack the special ones, which the teacher gets all the same."""
+    teacher, student = opened(tiny_source, None), opened(tiny_source, layers)
+    shelf = tokenise(corpus.texts, student.tokenizer(64))
+    teach(teacher, student.lexicon, shelf, tmp_path, bf16=False, progress=False)
+    found = taught(tmp_path).float().numpy()
+    assert np.abs(found - teacher.encode(corpus.texts)).max() < 2**-11  # half of float16's last digit
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_a_student_comes_nearer_to_its_teacher_and_is_published_with_its_name(
+    layers: int, run: Run, tiny_models_dir: Path, corpus: Corpus, tmp_path: Path
+) -> None:
+    live = Store(tiny_models_dir)
+    version = live.wanted()
+    assert version is not None
+    base = live.folder(version)
+    teacher = opened(base, None)
+    result = run("out", recipe=distil(layers), base=base, steps=30, batch=32)
+    trained = opened(result.last, None) if layers else None
+    found = losses(result)
+    assert found[30] < 0.6 * found[1]
+    if trained:
+        assert nearness(teacher, trained, corpus) > nearness(teacher, opened(base, layers), corpus) + 0.05
+    assert not (result.out / FILE_NAME).exists()
+    store = Store(tmp_path / "models")
+    manifest = export_run(result.out, store)
+    taught_by = live.verify(version)
+    assert manifest.lineage["teacher"] == taught_by.fingerprint != manifest.fingerprint
+    assert manifest.parent == version
+    assert manifest.dimension == taught_by.dimension
+    vectors = store.open(manifest.version).encode(list(corpus.texts)).vectors
+    cosine = float((vectors * teacher.encode(corpus.texts)).sum(1).mean())
+    assert 2 - 2 * cosine == pytest.approx(found[30], abs=0.2)
+
+
+def test_a_base_that_is_not_published_is_named_as_it_would_be(
+    run: Run, tiny_source: Path, tiny_models_dir: Path, tmp_path: Path
+) -> None:
+    result = run("out", recipe=distil(1), base=tiny_source, steps=1)
+    manifest = export_run(result.out, Store(tmp_path / "models"))
+    [published] = Store(tiny_models_dir).versions()
+    assert manifest.lineage["teacher"] == published.fingerprint
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_a_run_stopped_and_resumed_is_one_run_and_asks_its_teacher_once(
+    layers: int, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    straight = run("straight", recipe=distil(layers))
+    with monkeypatch.context() as patched:
+        stop_after(patched, 3)
+        run("stopped", recipe=distil(layers))
+    monkeypatch.delattr("training.runs.setup.teach")
+    resumed = run("stopped", recipe=distil(layers), resume=True)
+    assert losses(resumed) == losses(straight)
+    assert weights(resumed.last) == weights(straight.last)
+
+
+def test_what_could_not_be_a_student_is_refused_and_leaves_nothing(
+    run: Run, tiny_source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingError, match=r"student\.layers is 2, and the base has 2\. Lower it\."):
+        run("out", recipe=distil(2))
+    other = family_source(tmp_path / "other", "distilbert")
+    with pytest.raises(TrainingError, match="A student of fewer layers is there for bert"):
+        run("out", recipe=distil(1), base=other)
+    table = run("table", recipe=distil(0), steps=1)
+    with pytest.raises(TrainingError, match="The base is a table of tokens"):
+        run("out", recipe=distil(0), base=table.last)
+    assert not (tmp_path / "out").exists()
+
+
+def test_prompts_are_the_teachers(tmp_path: Path, run: Run) -> None:
+    base = make_tiny_source(tmp_path / "base", prompts={"query": "how do ", "document": "the "})
+    result = run("out", recipe=distil(0), base=base, steps=1)
+    manifest = export_run(result.out, Store(tmp_path / "models"))
+    assert (manifest.search_prompt, manifest.document_prompt) == ("how do ", "the ")
+
+
+def test_a_recipe_without_a_student_keeps_its_digest() -> None:
+    assert "student" not in load_recipe("pairs").described()
+    assert distil(1).described()["student"] == {"layers": 1}

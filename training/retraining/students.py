@@ -1,0 +1,62 @@
+"""Students in service, alone or beside their teacher: what a retraining begins with, and what it would undo.
+
+active          recipe distil begins with     another recipe
+a version       it                            as ever: the anchor
+a pair          its teacher                   refused: the result would have no student
+a student       its teacher                   refused, unless it trains the student itself (base = "active")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from models.manifest import TEACHER
+from models.seal import read_manifest
+from models.store import Store
+from training.errors import NothingToLearn
+from training.retraining.anchor import anchor_of
+
+if TYPE_CHECKING:
+    from training.methods.recipe import Recipe
+
+
+def begin_of(store: Store, active: str, base: str, *, distils: bool) -> str:
+    """The model that a retraining begins with, for `base` as the configuration names it.
+
+    distils: it makes a student, of what is served and not of the anchor. Raise NothingToLearn where the
+    teacher of the active student is gone.
+    """
+    if distils and base in {"active", "anchor"}:
+        return teacher_of(store, active)
+    return {"active": active, "anchor": anchor_of(store, active)}.get(base, base)
+
+
+def teacher_of(store: Store, active: str) -> str:
+    """The newest version whose vectors the student `active` learned; any other version is its own teacher."""
+    learned = read_manifest(store.folder(active)).lineage.get(TEACHER)
+    if learned is None:
+        return active
+    teachers = [known.version for known in store.versions() if known.fingerprint == learned]
+    if not teachers:
+        raise NothingToLearn(
+            f"{active} is a student, and its teacher (fingerprint {str(learned)[:8]}) is not published here. "
+            "Import the teacher again, or set train.base to the version to distil."
+        )
+    return teachers[-1]
+
+
+def require_pace(store: Store, active: str, base: str, recipe: Recipe) -> None:
+    """Raise NothingToLearn where what would be trained must be slower than the active version."""
+    if recipe.student is not None:
+        return
+    manifest = read_manifest(store.folder(active))
+    if manifest.query_encoder is not None:
+        what = f"{active} is a pair, and what {recipe.name} trains has no student for its queries"
+    elif TEACHER in manifest.lineage and base == "anchor":
+        what = f"{active} is a student, and {recipe.name} would train a model as large as its teacher"
+    else:
+        return
+    raise NothingToLearn(
+        f"{what}: the gate would refuse it as slower. Activate the teacher ({teacher_of(store, active)}), "
+        "retrain that, and distil the result again; or set gate.slower = 1, and it may be slower."
+    )
