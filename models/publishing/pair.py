@@ -46,9 +46,11 @@ def pair(store: Store, version: str, student: str, say: Say = silent) -> Manifes
     teacher, queries = store.verify(version), store.verify(student)
     _require_student(store, teacher, queries)
     now = datetime.now(UTC)
+    # Two pairs of a teacher may be made in one second.
+    origin = f"{teacher.origin[:48]}-pair-{queries.fingerprint[:8]}"
     manifest = teacher.model_copy(
         update={
-            "version": version_name(now, f"{teacher.origin}-pair", teacher.fingerprint),
+            "version": version_name(now, origin, teacher.fingerprint),
             "created": now.isoformat(timespec="seconds"),
             "parent": version,
             "query_encoder": _compared(store, teacher, queries, say),

@@ -78,7 +78,7 @@ class Rows:
         seen = order_of(given.seed, 0, len(corpus))[: given.batch * given.steps]
         self._columns = corpus.columns
         self._special = sum(map(len, given.tokenizer.affixes))
-        self._rounds = Rounds(len(seen), given.batch, given.seed)
+        self.rounds = Rounds(len(seen), given.batch, given.seed)
         self.shelf = shelf_of(given, seen, given.search_prompt if queries else given.prompt)
         self._labels = None if corpus.labels is None else torch.tensor(corpus.labels)[torch.from_numpy(seen)]
 
@@ -86,7 +86,7 @@ class Rows:
         return len(set(self._numbers.tolist()) - {NO_TEXT})
 
     def batch(self, step: int) -> Batch:
-        rows = torch.from_numpy(self._rounds.rows(step))
+        rows = torch.from_numpy(self.rounds.rows(step))
         texts_NC = rows[:, None] * self._columns + torch.arange(self._columns)
         columns = tuple(self.shelf.take(column) for column in texts_NC.T)
         return Batch(columns, self._numbers[texts_NC], None if self._labels is None else self._labels[rows])
@@ -182,16 +182,18 @@ class Rounds:
     """The rows that a step sees: all of them once, in an order of its own, before any is seen again."""
 
     def __init__(self, count: int, batch: int, seed: int) -> None:
-        self.count = count
-        self._batch, self._seed = batch, seed
-        self._number, self._order = 0, np.arange(count)  # the first round has its order already
+        self.count, self.batch, self.seed = count, batch, seed
+        self._number, self._order = 0, self.order(0)
 
     def rows(self, step: int) -> NDArray[np.int64]:
-        number, within = divmod(step, steps_of_a_round(self.count, self._batch))
+        number, within = divmod(step, steps_of_a_round(self.count, self.batch))
         if number != self._number:
-            order = np.arange(self.count) if number == 0 else order_of(self._seed, number, self.count)
-            self._number, self._order = number, order
-        return self._order[within * self._batch : (within + 1) * self._batch]
+            self._number, self._order = number, self.order(number)
+        return self._order[within * self.batch : (within + 1) * self.batch]
+
+    def order(self, number: int) -> NDArray[np.int64]:
+        """The rows of a round; the first one has its order already."""
+        return order_of(self.seed, number, self.count) if number else np.arange(self.count)
 
 
 def order_of(seed: int, number: int, count: int) -> NDArray[np.int64]:

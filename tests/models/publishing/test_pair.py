@@ -60,7 +60,8 @@ def place(made: Place, tmp_path: Path) -> Place:
 
 
 def test_a_pair_is_the_teacher_with_the_student_beside_it(made: Place) -> None:
-    assert made.pair.version.endswith(f"-teacher-pair-{made.teacher.fingerprint[:8]}")
+    student, teacher = made.student.fingerprint[:8], made.teacher.fingerprint[:8]
+    assert made.pair.version.endswith(f"-teacher-pair-{student}-{teacher}")
     assert (made.pair.fingerprint, made.pair.parent) == (made.teacher.fingerprint, made.teacher.version)
     assert made.pair.query_encoder is not None
     assert made.pair.query_encoder.fingerprint == made.student.fingerprint != made.teacher.fingerprint

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from tests.tiny import tiny_source
 from training.methods.catalogue import load_recipe
-from training.methods.pieces import Pieces, pieces_of
+from training.methods.pieces import LikeLengths, Pieces, pieces_of
 from training.methods.sources import Given
 from training.methods.start import load_encoder
 from training.text.corpus import Corpus
@@ -45,3 +46,16 @@ def test_every_second_piece_has_the_prompt_of_a_query(tmp_path: Path) -> None:
     found = {tuple(seen.select(torch.tensor([row])).ids.tolist()) for row in range(4)}
     texts = [f"{'find' if at % 2 else 'read'} {text}" for at, text in enumerate(corpus.texts)]
     assert found == {tuple(tokens.ids) for tokens in tokenizer.tokenize(texts)}
+
+
+def test_batches_are_of_like_length_and_hold_each_text_once() -> None:
+    lengths = np.random.default_rng(0).integers(1, 100, 1000)
+    rounds = LikeLengths(lengths, 8, 3)
+    for number in range(2):
+        steps = [rounds.rows(step) for step in range(125 * number, 125 * (number + 1))]
+        assert sorted(np.concatenate(steps)) == [*range(1000)]
+        spread = [np.ptp(lengths[rows]) for rows in steps]
+        assert np.median(spread) < 5 < np.median([np.ptp(lengths[at : at + 8]) for at in range(0, 1000, 8)])
+        assert np.abs(np.diff([lengths[rows].mean() for rows in steps])).mean() > 10  # in a random order
+    again = LikeLengths(lengths, 8, 3)
+    np.testing.assert_array_equal(again.rows(130), rounds.rows(130))

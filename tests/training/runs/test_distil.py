@@ -43,9 +43,9 @@ def nearness(one: TrainedEncoder, other: TrainedEncoder, corpus: Corpus) -> floa
 
 
 @pytest.mark.parametrize(
-    ("layers", "of", "kept"), [(3, 6, [1, 3, 5]), (4, 12, [2, 5, 8, 11]), (2, 3, [0, 2]), (1, 2, [1])]
+    ("layers", "of", "kept"), [(3, 6, [0, 2, 5]), (4, 12, [0, 3, 7, 11]), (2, 3, [0, 2]), (1, 2, [1])]
 )
-def test_the_layers_that_stay_are_spread_and_the_last_is_one(layers: int, of: int, kept: list[int]) -> None:
+def test_layers_stay_from_the_first_to_the_last(layers: int, of: int, kept: list[int]) -> None:
     assert evenly(layers, of) == kept
 
 
