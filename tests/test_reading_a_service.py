@@ -62,6 +62,7 @@ def test_all_collections_are_read_and_equal_ids_are_two_documents(url: str) -> N
     assert search_mode_of(url) is None, "nobody told the service any"
 
 
+@pytest.mark.long
 def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_models_dir: Path) -> None:
     with Service(tmp_path, tiny_models_dir, SIMILE_SEARCH_MODE="hybrid") as service:
         for path in ("", "/collections/tickets"):

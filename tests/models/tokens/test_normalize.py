@@ -42,6 +42,7 @@ def test_pieces_give_the_form_of_the_whole_text(form: normalize.Form, text: str)
         assert normalized(text, form) == unicodedata.normalize(form, text)
 
 
+@pytest.mark.long
 def test_no_character_that_begins_anew_joins_one_before_it() -> None:
     """Of every character there is, so also of those of a newer Unicode: small letters and plain forms too."""
     seconds = set()

@@ -79,6 +79,7 @@ def test_the_api_page_has_these_files_and_no_others(service: Service) -> None:
         assert service.client.get(f"/docs/{file}").status_code == 404
 
 
+@pytest.mark.long
 def test_every_operation_has_a_name_and_every_example_runs(service: Service) -> None:
     """The page's button sends the example as it stands; those of documents go first, which others need."""
     paths = service.client.get("/openapi.json").json()["paths"]

@@ -390,6 +390,7 @@ def test_others_have_a_turn_while_lines_come_that_hold_nothing(
     assert len(moved) > len(ends) // 4097, "a long piece would pass its deadline"
 
 
+@pytest.mark.long
 def test_a_slice_that_is_over_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 0.001, 0.1, 0.1, 0.101])
     monkeypatch.setattr("service.api.body.time", SimpleNamespace(perf_counter=lambda: next(now)))

@@ -354,6 +354,7 @@ def test_what_changes_models_or_deletes_by_filter_is_audited(
     ]
 
 
+@pytest.mark.long
 def test_a_rollback_is_audited(tmp_path: Path, heard: Heard) -> None:
     first, second = published(tmp_path / "models", 2)
     keys = keys_file(tmp_path)

@@ -75,6 +75,7 @@ def vectors(database: Path) -> list[tuple[object, ...]]:
     return found
 
 
+@pytest.mark.long
 def test_a_backup_of_a_running_service_comes_back_in_another_directory(
     place: Service, tmp_path: Path, tiny_models_dir: Path
 ) -> None:

@@ -270,6 +270,7 @@ def test_commands_that_read_a_store_refuse_one_with_a_view(made: Path, tmp_path:
 # Where it goes
 
 
+@pytest.mark.long
 def test_models_go_into_the_data_directory_that_is_named_and_it_starts(made: Path, tmp_path: Path) -> None:
     """With no SIMILE_MODELS_DIR, as on the day of the disaster."""
     there = tmp_path / "restored"

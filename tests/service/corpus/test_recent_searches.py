@@ -2,6 +2,8 @@
 
 import tracemalloc
 
+import pytest
+
 from service.corpus.recent_searches import RecentSearches, SearchShown
 
 
@@ -19,6 +21,7 @@ def test_the_oldest_searches_are_forgotten_first() -> None:
     assert [searches.get(name) is not None for name in names] == [False, False, False, True, True]
 
 
+@pytest.mark.long
 def test_memory_stays_bounded_whatever_is_searched() -> None:
     searches = RecentSearches(max_characters=500_000)
     tracemalloc.start()

@@ -192,6 +192,7 @@ def test_silent_ones_keep_nobody_out_and_are_bounded(service: Service) -> None:
             pass  # until the first of them have been idle for a second
 
 
+@pytest.mark.long
 def test_busy_ones_are_answered_whatever_comes_beside_them(service: Service) -> None:
     with ExitStack() as stack:
         wires = [busy(service, stack) for _ in range(MOST)]

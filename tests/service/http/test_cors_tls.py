@@ -197,6 +197,7 @@ def certificate(folder: Path, name: str, *, password: str | None = None) -> tupl
     return cert, key
 
 
+@pytest.mark.long
 def test_it_speaks_tls_and_nothing_else(
     tmp_path: Path, tiny_models_dir: Path, pair: tuple[Path, Path]
 ) -> None:

@@ -73,7 +73,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     store.close()
 
 
-@pytest.mark.parametrize("heads_only", [False, True])
+@pytest.mark.parametrize("heads_only", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("depth", [1, 60])
 @pytest.mark.parametrize(
     ("filter", "passes"),

@@ -197,6 +197,7 @@ def test_a_version_that_answers_too_differently_waits_for_a_decision(place: Plac
                 assert place.everything() == DOCUMENTS
 
 
+@pytest.mark.long
 def test_a_version_that_answers_alike_enough_goes_through(place: Place) -> None:
     by_hand = overlap(place.store.root, [place.a, place.b], expected_queries(DOCUMENTS, 20), DOCUMENTS)
     with place.serving(canary_min_overlap=by_hand - 0.02):

@@ -61,7 +61,7 @@ def not_finite(vectors: NDArray[np.float32], row: int) -> None:
     vectors[row, 30] = np.nan
 
 
-@pytest.mark.parametrize("fault", [broken, not_finite])
+@pytest.mark.parametrize("fault", [pytest.param(broken, marks=pytest.mark.long), not_finite])
 def test_a_poisoned_text_fails_alone_among_forty(
     place: Place, monkeypatch: pytest.MonkeyPatch, fault: Callable[[NDArray[np.float32], int], None]
 ) -> None:
@@ -184,6 +184,7 @@ def test_a_poisoned_batch_is_split_for_those_who_still_wait(
     place.until(lambda: place.metric('simile_queue_tokens{lane="interactive"}') == 0)
 
 
+@pytest.mark.long
 def test_a_clock_that_jumps_changes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, jumps = time.time, itertools.cycle([0, 10_800, -10_800, 86_400 * 400])
     monkeypatch.setattr(time, "time", lambda: clock() + next(jumps))

@@ -243,13 +243,14 @@ def faulty(folder: Path, models_dir: Path, **variables: str) -> Iterator[Service
         service.client.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
         ("hang", "1 of 1 workers hang"),
-        pytest.param("block", "the event loop has been blocked", marks=pytest.mark.long),
-        pytest.param("hold", "The interpreter has been blocked", marks=pytest.mark.long),
-        pytest.param("hold2", "The interpreter has been blocked", marks=pytest.mark.long),
+        ("block", "the event loop has been blocked"),
+        ("hold", "The interpreter has been blocked"),
+        ("hold2", "The interpreter has been blocked"),
     ],
 )
 def test_a_service_that_hangs_ends_itself_and_starts_again_with_all_it_acknowledged(

@@ -115,6 +115,7 @@ def test_a_lookup_finds_what_a_scan_finds(
         assert ids == sorted(ids)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(cases(), st.data())
 def test_random_filters_over_random_documents_pass_the_same(

@@ -33,6 +33,7 @@ def test_less_than_a_minute_is_one() -> None:
     assert line.endswith("About 1 min here.")
 
 
+@pytest.mark.long
 def test_a_service_is_advised_and_nothing_is_trained(
     job: Job, tmp_path: Path, tiny_models_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,7 @@ def test_documents_of_the_service_are_held_out_and_judge(
     ) in card
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gate", ["on", "off"])
 def test_too_few_texts_train_nothing_whatever_the_gate(
     job: Job, service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str], gate: str

@@ -109,6 +109,7 @@ def test_a_better_candidate_replaces_a_noised_active_model(
     assert job.store.wanted() == outcome.version
 
 
+@pytest.mark.long
 def test_the_same_text_from_the_same_start_is_nothing_to_learn(job: Job) -> None:
     retrain(job)
     with pytest.raises(NothingToLearn, match="this very text"):
@@ -202,6 +203,7 @@ def test_what_is_active_meanwhile_is_not_overridden(job: Job, monkeypatch: pytes
     assert job.store.verify(str(outcome.version))
 
 
+@pytest.mark.long
 def test_a_stopped_job_goes_on_in_its_work_folder_to_the_same_model(
     job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

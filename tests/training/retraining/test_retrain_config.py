@@ -112,6 +112,7 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
     assert (job.work / "mine").is_dir()
 
 
+@pytest.mark.long
 def test_a_worse_candidate_is_refused(job: Job, retrain: Retrain, tmp_path: Path) -> None:
     active = str(job.store.wanted())
     noised(tmp_path / "bad", job.store.folder(active), 0.5)

@@ -152,6 +152,7 @@ def test_the_digest_of_a_base_covers_its_dense_layers(tiny_source: Path) -> None
     assert digest(Dense(weight, bias, "tanh")) == known[1]
 
 
+@pytest.mark.long
 def test_a_wrong_name_fails_before_torch_is_imported() -> None:
     code = (
         "import sys; from training.__main__ import main; status = main(sys.argv[1:]); "
