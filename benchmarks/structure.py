@@ -10,6 +10,8 @@ sys.setprofile counts the last two, over all threads of a service in this proces
 
 import argparse
 import ast
+import asyncio
+import json
 import sys
 import tempfile
 import threading
@@ -19,6 +21,7 @@ from types import FrameType
 from typing import Any, Self
 
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Message
 
 from benchmarks.workloads import PROJECT
 from models.publishing.publish import publish
@@ -115,16 +118,54 @@ def walks() -> dict[str, list[str]]:
             for text in ("warm", "warmer", "warmest"):
                 client.post("/embed", json={"inputs": text})
                 client.get("/search", params={"q": text})
-            asked: dict[str, tuple[str, str, dict[str, Any]]] = {
-                "POST /embed, a new text": ("POST", "/embed", {"json": {"inputs": "stone"}}),
-                "POST /embed, a cached text": ("POST", "/embed", {"json": {"inputs": "stone"}}),
-                "GET /search": ("GET", "/search", {"params": {"q": "red stone"}}),
+            stone = json.dumps({"inputs": "stone"}).encode()
+            asked = {
+                "POST /embed, a new text": ("POST", "/embed", b"", stone),
+                "POST /embed, a cached text": ("POST", "/embed", b"", stone),
+                "GET /search": ("GET", "/search", b"q=red+stone", b""),
             }
-            for what, (method, path, body) in asked.items():
+            assert client.portal is not None
+            for what, request in asked.items():
                 before = len(walk.files)
-                client.request(method, path, **body).raise_for_status()
+                client.portal.call(_ask, client.app, *request)
                 found[what] = walk.files[before:]
         return found
+
+
+async def _ask(app: ASGIApp, method: str, path: str, query: bytes, body: bytes) -> None:
+    """One request as a server hands it on: a test client's own waiting would count as changes of file."""
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query,
+        "root_path": "",
+        "headers": [
+            (b"host", HOST.encode()),
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+        ],
+        "client": ("127.0.0.1", 50000),
+        "server": (HOST, 80),
+    }
+    parts = iter([{"type": "http.request", "body": body}])
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        if (part := next(parts, None)) is not None:
+            return part
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        statuses.append(message.get("status", 0))
+
+    await app(scope, receive, send)
+    assert statuses[0] == 200, statuses
 
 
 if __name__ == "__main__":
