@@ -109,11 +109,13 @@ class Indexes:
             index = self.of(collection)
             view = index.view
             if snapshot.sequence() == max(reached, view.sequence):
-                return IndexMoment(index, view)
+                break
             time.sleep(PAUSE_SECONDS)
             snapshot.renew()
-        log.warning("A search found no moment at which index and store agree")
-        return IndexMoment(index, index.view)
+        else:
+            log.warning("A search found no moment at which index and store agree")
+            view = index.view
+        return IndexMoment(index, view, is_split=view.rows > view.documents)
 
     def load(self, collections: Iterable[str], read: Read, sequence: int) -> None:
         """All of them anew, at the moment `sequence`; the default collection is among them.

@@ -41,11 +41,7 @@ class IndexMoment:
 
     index: Index
     view: View
-
-    @property
-    def is_split(self) -> bool:
-        """True when a document may have several rows."""
-        return self.view.rows > self.view.documents
+    is_split: bool  # a document may have several rows
 
     def search(
         self, vectors: NDArray[np.float32], depth: int, allowed: Filtered | None, *, heads_only: bool

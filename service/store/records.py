@@ -28,7 +28,7 @@ class Reading(Connection, Protocol):
     BYTES: str  # of a column of text
     METADATA: str  # as `as_json` takes it
 
-    def listed(self, values: Iterable[object], /) -> Any: ...
+    def listed(self, values: Sequence[object], /) -> Any: ...
     def as_json(self, metadata: Any, /) -> bytes: ...
 
     def scope(self, where: Predicate | None, collection: str, /) -> tuple[str, list[Any]]:
@@ -127,7 +127,7 @@ def sizes(
     """Bytes of these columns of the documents whose current revision is one of `times`."""
     rows = connection.execute(
         f"SELECT revision, {_bytes(connection, columns)} FROM documents WHERE revision {connection.AMONG}",
-        (connection.listed(times),),
+        (connection.listed([*times]),),
     )
     found: dict[int, int] = {}
     for revision, size in rows:
@@ -149,7 +149,7 @@ def records(
     title, text, metadata = (parts[column] if column in columns else "NULL" for column in COLUMNS)
     rows = connection.execute(
         f"SELECT revision, id, {title}, {text}, {metadata} FROM documents WHERE revision {connection.AMONG}",
-        (connection.listed(times),),
+        (connection.listed([*times]),),
     )
     found: dict[int, Record] = {}
     for revision, *row in rows:

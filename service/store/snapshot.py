@@ -1,7 +1,6 @@
 """A moment of the SQLite store: a connection of a reading thread, whose methods are its queries."""
 
 import sqlite3
-from collections.abc import Iterable
 
 import orjson
 
@@ -16,7 +15,7 @@ class Snapshot(sqlite3.Connection):
 
     filters: FilterCache  # of the service, for all its connections
 
-    AMONG = "IN (SELECT value FROM json_each(?))"
+    AMONG = "IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
     # SQLite counts characters of a text, and bytes of a blob. octet_length() needs 3.43.
     BYTES = "length(CAST({} AS BLOB))"
     METADATA = "CAST(metadata AS BLOB)"
@@ -32,8 +31,7 @@ class Snapshot(sqlite3.Connection):
     passages = vectors.passages
     nearest_words = fulltext.nearest
 
-    def listed(self, values: Iterable[object]) -> str:
-        return orjson.dumps([*values]).decode()
+    listed = staticmethod(orjson.dumps)
 
     def as_json(self, metadata: bytes | None) -> bytes:
         return metadata or b"{}"

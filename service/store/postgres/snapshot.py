@@ -1,6 +1,6 @@
 """A moment of the PostgreSQL store: a connection in a transaction, whose methods are its queries."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from service.store import records
@@ -27,7 +27,7 @@ class Snapshot(Connection):
     nearest_words = words.nearest
     require = generations.require
 
-    def listed(self, values: Iterable[object]) -> list[object]:
+    def listed(self, values: Sequence[object]) -> list[object]:
         return [*values]
 
     def as_json(self, metadata: str | None) -> bytes:

@@ -69,7 +69,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     store.execute("DELETE FROM documents WHERE revision % 5 = 0")
     left = {name: vector for name, vector in rows.items() if (name >> 16) % 5}
     far_ones = {at for at in documents if at % 5 and far[at]}
-    yield Place(store, IndexMoment(index, index.view), left, far_ones)
+    yield Place(store, IndexMoment(index, index.view, is_split=True), left, far_ones)
     store.close()
 
 
