@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 
 from benchmarks.bare import APPS
@@ -16,13 +17,11 @@ from benchmarks.machine import process_seconds
 from benchmarks.places import BenchError, arguments, scratch
 from benchmarks.process import LOOK_SECONDS, Process
 from benchmarks.results import Spread
-from benchmarks.server import Server, call, free_port
+from benchmarks.server import Server, free_port, timed
 from benchmarks.tables import conclude, table
-from benchmarks.wire import post
 from benchmarks.workloads import PROJECT
 
 TEXT = "A cached request is answered from memory, without the model."
-REQUEST = post("/embed", {"inputs": TEXT}).encode()
 SAID = {
     "service": "the service, with its limits, metrics and cache",
     "routed": "FastAPI with a pydantic model, and a dictionary",
@@ -39,7 +38,7 @@ def main() -> None:
     with scratch() as folder, ExitStack() as stack:
         server = stack.enter_context(Server(folder / "data", settings={"SIMILE_CACHE_MB": "64"}))
         body = folder / "answer.json"
-        body.write_bytes(_body(server.port))
+        body.write_text(_ask(server.port, 2))  # the second is cached
         places = {"service": (server.pid, server.port)}
         for name in APPS:
             places[name] = stack.enter_context(_bare(name, body))
@@ -67,31 +66,14 @@ def _report(milliseconds: Mapping[str, list[float]], size: int) -> None:
     conclude("cached", {"milliseconds": dict(milliseconds)}, text, [])
 
 
-def _body(port: int) -> bytes:
-    call(port, "POST", "/embed", {"inputs": TEXT})
-    with closing(socket.create_connection(("127.0.0.1", port))) as connection:
-        return _exchange(connection)
-
-
-def _ask(port: int, requests: int) -> None:
-    with closing(socket.create_connection(("127.0.0.1", port))) as connection:
+def _ask(port: int, requests: int) -> str:
+    """Ask so often on one connection; the last answer's text. Raises BenchError."""
+    with closing(HTTPConnection("127.0.0.1", port)) as connection:
         for _ in range(requests):
-            _exchange(connection)
-
-
-def _exchange(connection: socket.socket) -> bytes:
-    """The body of the answer to one request. Raises BenchError."""
-    connection.sendall(REQUEST)
-    received = b""
-    while b"\r\n\r\n" not in received:
-        received += connection.recv(1 << 16)
-    head, _, body = received.partition(b"\r\n\r\n")
-    length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
-    while len(body) < length:
-        body += connection.recv(1 << 16)
-    if not head.startswith(b"HTTP/1.1 200"):
-        raise BenchError(f"The answer was {head[:100]!r}: {body[:500]!r}")
-    return body
+            answer, text, _ = timed(connection, "POST", "/embed", {"inputs": TEXT})
+            if answer.status != 200:
+                raise BenchError(f"The answer was {answer.status}: {text[:500]}")
+    return text
 
 
 @contextmanager

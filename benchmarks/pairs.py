@@ -9,13 +9,13 @@ import http.client
 import os
 import shutil
 import statistics
-import time
 from contextlib import closing
+from pathlib import Path
 from urllib.parse import quote
 
 from benchmarks.places import BenchError, arguments, scratch
 from benchmarks.results import Spread
-from benchmarks.server import LOOK_SECONDS, Server, call
+from benchmarks.server import Server, call, swap, timed
 from benchmarks.tables import conclude, table
 from models.manifest import Manifest
 from models.store import Store, models_dir
@@ -36,15 +36,16 @@ def main() -> None:
         pair = published.verify(options.pair)
         for version in (str(pair.parent), pair.version):
             shutil.copytree(published.folder(version), folder / "models" / version)
-        Store(folder / "models").want(str(pair.parent))
+        models = Store(folder / "models")
+        models.want(str(pair.parent))
         settings = {
-            "SIMILE_MODELS_DIR": str(folder / "models"),
+            "SIMILE_MODELS_DIR": str(models.root),
             "SIMILE_WORKERS": "1",
             "SIMILE_LONE_THREADS": str(options.threads),
             "SIMILE_MAP_DOCUMENTS": "0",
         }
         with Server(folder / "data", settings=settings) as server:
-            found = _measured(server.port, pair, options.rounds)
+            found = _measured(server.port, models.root, pair, options.rounds)
     rows = [[name, Spread.of(times).words()] for name, times in found.items()]
     ratios = [teacher / own for teacher, own in zip(*found.values(), strict=True)]
     text = [
@@ -55,17 +56,12 @@ def main() -> None:
     conclude("pairs", {"threads": options.threads, "milliseconds": found}, text, [])
 
 
-def _measured(port: int, pair: Manifest, rounds: int) -> dict[str, list[float]]:
+def _measured(port: int, models: Path, pair: Manifest, rounds: int) -> dict[str, list[float]]:
     """Median milliseconds of each round, of the teacher and of the student."""
     texts = example_texts()
     documents = [{"id": str(at), "text": text} for at, text in enumerate(texts)]
     call(port, "POST", "/documents", {"documents": documents})
-    call(port, "POST", f"/models/{pair.version}/activate")
-    deadline = time.monotonic() + READY_SECONDS
-    while call(port, "GET", "/info")["model_version"] != pair.version:
-        if time.monotonic() > deadline:
-            raise BenchError(f"{pair.version} did not come to live: {call(port, 'GET', '/models')}")
-        time.sleep(LOOK_SECONDS)
+    swap(port, models, pair.version, READY_SECONDS)
     pins = {"the teacher": str(pair.parent), "the student": pair.version}
     medians: dict[str, list[float]] = {name: [] for name in pins}
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
@@ -82,13 +78,9 @@ def _measured(port: int, pair: Manifest, rounds: int) -> dict[str, list[float]]:
 
 
 def _milliseconds(connection: http.client.HTTPConnection, path: str, version: str) -> float:
-    began = time.perf_counter()
-    connection.request("GET", path, headers={"x-model-version": version})
-    answer = connection.getresponse()
-    text = answer.read()
-    took = (time.perf_counter() - began) * 1000
+    answer, text, took = timed(connection, "GET", path, headers={"x-model-version": version})
     if answer.status != 200:
-        raise BenchError(f"{path}: {answer.status} {text[:200]!r}")
+        raise BenchError(f"{path}: {answer.status} {text[:200]}")
     return took
 
 

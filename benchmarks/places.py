@@ -37,7 +37,7 @@ def scratch(*failures: type[Exception]) -> Iterator[Path]:
 
 
 def rows(file: Path) -> list[dict[str, Any]]:
-    """What `add_row` has written; nothing without the file."""
+    """The rows that `add_row` has written; none without the file."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 

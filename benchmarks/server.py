@@ -75,12 +75,16 @@ class Server:
 
 
 def timed(
-    connection: http.client.HTTPConnection, method: str, path: str, body: Any = None
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[http.client.HTTPResponse, str, float]:
     """The answer, its text, and the milliseconds from the request's first byte to the answer's last."""
     content = None if body is None else json.dumps(body)
     began = time.perf_counter()
-    connection.request(method, path, content, {"content-type": "application/json"})
+    connection.request(method, path, content, {"content-type": "application/json", **(headers or {})})
     answer = connection.getresponse()
     text = answer.read()
     return answer, text.decode(), (time.perf_counter() - began) * 1000

@@ -133,7 +133,7 @@ def walks() -> dict[str, list[str]]:
 
 
 async def _ask(app: ASGIApp, method: str, path: str, query: bytes, body: bytes) -> None:
-    """One request as a server hands it on: a test client's own waiting would count as changes of file."""
+    """Send a request as a server hands it on: a test client's own waiting would count as changes of file."""
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -83,7 +83,7 @@ class Peer(Process):
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of both sides."""
+        """The sum of both sides."""
         return {OURS: os.getpid(), PEER: self.pid}
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:

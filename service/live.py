@@ -20,7 +20,6 @@ from typing import TypeAlias
 import numpy as np
 
 from models.encoder import Encoder
-from models.manifest import Manifest
 from service import memory
 from service.errors import Conflict, Unhealthy
 from service.index.gpu import GpuThread
@@ -66,6 +65,8 @@ class Generation:
         """made: makes its indexes."""
         self.number = number
         self.encoder = encoder
+        self.manifest = encoder.manifest
+        self.version = encoder.manifest.version
         self._made = made
         self.indexes = made(number, encoder)
         self.is_loaded = False  # the indexes hold every stored vector of it, and nothing else
@@ -83,14 +84,6 @@ class Generation:
     def another(self, number: int, encoder: Encoder) -> "Generation":
         """A generation whose indexes are kept and searched where those of this one are."""
         return Generation(number, encoder, self._made)
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.encoder.manifest
-
-    @property
-    def version(self) -> str:
-        return self.encoder.manifest.version
 
     @property
     def encoders(self) -> tuple[Encoder, ...]:

@@ -1,4 +1,4 @@
-"""How near the vectors of two encoders are: by their cosines, and by which texts are nearest."""
+"""Nearness of two encoders' vectors: their cosines, and the texts that are nearest by both."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Options(BaseModel):
             Validation: options contradict each other, or the kind of the queries.
 
         """
-        learned = generation.encoder.manifest.search.get(collection)
+        learned = generation.manifest.search.get(collection)
         of_words = not queries or (queries[0].vector is None and queries[0].similar_to is None)
         mode = self.mode or self._default(settings, learned, of_words=of_words, passages=passages)
         if not of_words:
@@ -88,7 +88,7 @@ class Options(BaseModel):
             where=where,
             min_score=self.min_score,
             passages=passages,
-            max_bytes=settings.max_answer_mb * 1_000_000,
+            max_bytes=settings.max_answer_bytes,
             columns=shown.columns,
         )
 
@@ -198,7 +198,7 @@ async def answered(
         return [Query(vector=vector) for vector in vectors], none, None
     if mode == "lexical" or queries[0].similar_to is not None:
         return queries, none, None
-    encoder, manifest = generation.encoder, generation.encoder.manifest
+    encoder, manifest = generation.encoder, generation.manifest
     usual = manifest.search_prompt
     prompt = usual if asked.prompt_name is None else prompt_of(asked.prompt_name, manifest)
     if prompt == usual:

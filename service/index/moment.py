@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.index.index import Index
-from service.index.view import TIES, Hits, View
+from service.index.view import Hits, View, cut
 from service.store.ids import Revisions, revisions_of
 
 SMALL = 2000  # documents, of which a filter is applied to all
@@ -27,7 +27,7 @@ DEEPEST = 1000  # to try so many takes 5 ms
 
 
 class Filtered(Protocol):
-    """What passes a filter, as store/passing.py finds it."""
+    """Documents that pass a filter, as store/passing.py finds them."""
 
     @property
     def all(self) -> Revisions: ...
@@ -61,7 +61,7 @@ class IndexMoment:
         return (hits for hits in found if hits is not None)
 
     def _width(self, depth: int, allowed: Filtered) -> int | None:
-        """How many of all to look for, so that `depth` of them pass; None when too few would."""
+        """The number of all to look for, so that `depth` of them pass; None when too few would."""
         documents, least = self.view.documents, MORE * depth / DEEPEST  # the share that has to pass
         if documents < SMALL or least > 1 or allowed.is_narrow(int(least * documents)):
             return None
@@ -71,7 +71,7 @@ class IndexMoment:
 
 
 def _passing(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits | None]:
-    """Of each query's hits those that pass, as `Index.search` would answer; None where they are too few."""
+    """Each query's hits that pass, as `Index.search` would answer; None where they are too few."""
     revisions = [revisions_of(names) for _, names in found]
     passing = allowed.among(np.unique(np.concatenate(revisions)))
     answers: list[Hits | None] = []
@@ -80,8 +80,7 @@ def _passing(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits 
         kept = scores[inside]
         # Of what ties with the last one of all, some may be missing.
         if len(kept) >= depth and kept[depth - 1] > scores[-1]:
-            end = min(np.count_nonzero(kept >= kept[depth - 1]), depth + TIES)
-            answers.append((kept[:end], names[inside][:end]))
+            answers.append(cut(kept, names[inside], depth))
         else:
             answers.append(None)
     return answers

@@ -17,7 +17,7 @@ Size = Callable[[int], tuple[int, int]]  # documents and rows of a generation, a
 
 @dataclass(frozen=True, slots=True)
 class StoredMoment:
-    """As IndexMoment, where the snapshot itself finds the nearest vectors."""
+    """An IndexMoment of a store whose snapshot finds the nearest vectors itself."""
 
     snapshot: Any
     generation: int

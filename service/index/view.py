@@ -227,14 +227,14 @@ def _documents(
     while True:
         best = _best_rows(choices, names)
         if rows >= every:  # these are all
-            return _cut(scores[best], names[best], k)
+            return cut(scores[best], names[best], k)
         if len(best) >= k:
             last = scores[best[k - 1]]
             if last > scores[rows - 1]:
-                return _cut(scores[best], names[best], k)
+                return cut(scores[best], names[best], k)
             scores, names = _scan(choices, query, last)
             best = _best_rows(choices, names)
-            return _cut(scores[best], names[best], k)
+            return cut(scores[best], names[best], k)
         rows *= FURTHER
         scores, names = (row[0] for row in _nearest(choices, query, rows, exact=exact))
 
@@ -267,8 +267,8 @@ def _ranked(scores: Scores, names: RowNames) -> tuple[Rounded, RowNames]:
     return np.take_along_axis(rounded, order, -1), np.take_along_axis(names, order, -1)
 
 
-def _cut(scores: Rounded, names: RowNames, k: int) -> Hits:
-    """The first `k` and those that tie with the last of them, `TIES` more at most."""
+def cut(scores: Rounded | Scores, names: RowNames, k: int) -> Hits:
+    """The first `k` of a ranking and those that tie with the last of them, `TIES` more at most."""
     end = np.count_nonzero(scores >= scores[min(k, len(scores)) - 1])
     kept = slice(min(end, k + TIES))
     return scores[kept].astype(np.float32), names[kept]

@@ -94,21 +94,24 @@ def nearest(
     if not match or number is None:
         return _NONE
     name = table(number)
-    every = f"SELECT rowid, -rank FROM {name} WHERE {name} MATCH ? {{}} ORDER BY rank"
+
+    def ranked(condition: str = "", *listed: str) -> sqlite3.Cursor:
+        sql = f"SELECT rowid, -rank FROM {name} WHERE {name} MATCH ? {condition} ORDER BY rank"
+        return connection.execute(sql, [match, *listed])
+
     if allowed is None:
-        return _first(connection.execute(every.format(""), [match]), depth, None) or _NONE
+        return _first(ranked(), depth, None) or _NONE
     if not allowed.is_narrow(NARROW):
-        tried = _first(connection.execute(every.format(""), [match]), depth, allowed.among, LEAST_SHARE)
+        tried = _first(ranked(), depth, allowed.among, LEAST_SHARE)
         if tried is not None:
             return tried
     revisions = allowed.all
     if len(revisions) > FEW_REVISIONS:
-        rows = connection.execute(every.format(""), [match])
-        return _first(rows, depth, lambda names: np.intersect1d(names, revisions, True)) or _NONE
+        return _first(ranked(), depth, lambda names: np.intersect1d(names, revisions, True)) or _NONE
     listed = orjson.dumps(revisions, option=orjson.OPT_SERIALIZE_NUMPY).decode()
     # The plus keeps SQLite from asking FTS5 once for each revision.
-    some = every.format("AND +rowid IN (SELECT value FROM json_each(?))")
-    return _first(connection.execute(some, [match, listed]), depth, None) or _NONE
+    some = ranked("AND +rowid IN (SELECT value FROM json_each(?))", listed)
+    return _first(some, depth, None) or _NONE
 
 
 def _first(

@@ -44,7 +44,7 @@ def writing(job: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
 
 
 class CommonMethods:
-    """Those of the tables that both stores keep alike; `readers` and `writer` are each store's own."""
+    """Methods of the tables that both stores keep alike; `readers` and `writer` are each store's own."""
 
     readers: ReadingThreads
 

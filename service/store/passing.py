@@ -10,7 +10,7 @@ from service.store.ids import Revisions
 
 
 class Passing:
-    """What a search may find. Its connection has begun the transaction of the moment."""
+    """The documents that a search may find. The connection has begun the transaction of the moment."""
 
     def __init__(
         self, connection: sqlite3.Connection, filters: FilterCache, where: Predicate, collection: str
@@ -35,5 +35,5 @@ class Passing:
         return self._filters.of(self._connection, self._where, self._collection)
 
     def among(self, revisions: Revisions) -> Revisions:
-        """Those of a few revisions that pass, rising."""
+        """The ones of a few revisions that pass, rising."""
         return of_these(self._connection, self._where, self._collection, revisions)

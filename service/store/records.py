@@ -218,5 +218,5 @@ def _bytes(connection: Reading, columns: Iterable[Column]) -> str:
 
 def _record(connection: Reading, row: Sequence[Any]) -> Record:
     id, title, text, metadata = row
-    as_json = connection.as_json(metadata)
+    as_json = connection.as_json(metadata) if metadata else b"{}"
     return Record(id, orjson.dumps(text or ""), as_json, orjson.dumps(title) if title else b"")

@@ -33,7 +33,7 @@ from service.store.writer import Transaction, Writer
 
 
 class Alone:
-    """What `protocol.Replicas` promises, for one owner: nobody to wait for, and nobody to hear of."""
+    """The promises of `protocol.Replicas`, for one owner: nobody to wait for, and nobody to hear of."""
 
     lost: str | None = None
     others = 0

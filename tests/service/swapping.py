@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from models.manifest import TEACHER
+from models.manifest import TEACHER, Manifest
 from models.publishing.pair import pair
 from models.publishing.publish import publish
 from models.store import Store
@@ -54,11 +54,17 @@ def published_pair(root: Path, prompts: dict[str, str] | None = None) -> list[st
     with TemporaryDirectory(prefix="simile-tests-") as folder:
         source = tiny_source(Path(folder, "teacher"), prompts=prompts)
         teacher = publish(store, source, origin="teacher")
-        learned = {TEACHER: teacher.fingerprint}
-        small = tiny_student(source, Path(folder, "student"))
-        student = publish(store, small, origin="student", lineage=learned)
+        student, both = publish_pair(store, teacher, source)
     store.want(teacher.version)
-    return [teacher.version, student.version, pair(store, teacher.version, student.version).version]
+    return [teacher.version, student.version, both.version]
+
+
+def publish_pair(store: Store, teacher: Manifest, source: Path) -> tuple[Manifest, Manifest]:
+    """Publish a student of `teacher`, whose folder was `source`, and the pair of both; answer these."""
+    with TemporaryDirectory(prefix="simile-tests-") as folder:
+        small = tiny_student(source, Path(folder, "student"))
+        student = publish(store, small, origin="student", lineage={TEACHER: teacher.fingerprint})
+    return student, pair(store, teacher.version, student.version)
 
 
 class Client:

@@ -13,7 +13,7 @@ import torch
 
 from training.errors import NothingToLearn
 from training.methods.crops import sentences
-from training.methods.sources import Batch, Given, Rounds, Source, order_of
+from training.methods.sources import Batch, Given, Rounds, RowSource, Source, order_of
 from training.text.corpus import TEXTS, Kind
 from training.text.token_file import tokenise
 
@@ -51,15 +51,11 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class OrderedSentences:
+class OrderedSentences(RowSource):
     """Logeswaran and Lee 2018 (QuickThoughts), section 3.1: a batch is consecutive sentences, unshuffled."""
 
     name: Literal["sentences"] = "sentences"
-
     kind: ClassVar[Kind] = TEXTS
-    whole: ClassVar[bool] = False
-    searches: ClassVar[bool] = False
-    columns: ClassVar[int] = 1
 
     def build(self, given: Given) -> Source:
         return Runs(given)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.methods.crops import sentences
-from training.methods.sources import Given, Rounds, Rows, Source
+from training.methods.sources import Given, Rounds, Rows, RowSource, Source
 from training.text.corpus import TEXTS, Corpus, Kind
 
 WINDOW = 32  # batches that are made of neighbours in the random order
@@ -26,14 +26,11 @@ def pieces_of(corpus: Corpus) -> Corpus:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class Pieces(RowSource):
     """Texts whole and in sentences; every second one as a query, where the base has a prompt for those."""
 
     name: Literal["pieces"] = "pieces"
     kind: ClassVar[Kind] = TEXTS
-    whole: ClassVar[bool] = False
-    searches: ClassVar[bool] = False
-    columns: ClassVar[int] = 1
 
     def build(self, given: Given) -> Source:
         """given: of a corpus in pieces (runs/loop.py), since its number of rows is the run's."""

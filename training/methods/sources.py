@@ -103,7 +103,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class _RowSource:
+class RowSource:
     """Rows of a corpus of its kind."""
 
     kind: ClassVar[Kind]
@@ -124,7 +124,7 @@ class _RowSource:
 
 
 @dataclass(frozen=True)
-class Lines(_RowSource):
+class Lines(RowSource):
     """Single texts."""
 
     name: Literal["lines"] = "lines"
@@ -132,7 +132,7 @@ class Lines(_RowSource):
 
 
 @dataclass(frozen=True)
-class TextPairs(_RowSource):
+class TextPairs(RowSource):
     """Two texts that mean the same; with `queries` a query and a document that answers it."""
 
     queries: Flag = False
@@ -141,7 +141,7 @@ class TextPairs(_RowSource):
 
 
 @dataclass(frozen=True)
-class Triples(_RowSource):
+class Triples(RowSource):
     """A text, one that means the same, and some that only look alike; with `queries`, as for pairs."""
 
     queries: Flag = False
@@ -150,7 +150,7 @@ class Triples(_RowSource):
 
 
 @dataclass(frozen=True)
-class LabelledPairs(_RowSource):
+class LabelledPairs(RowSource):
     """A premise and a hypothesis with their relation: entailment, neutral or contradiction."""
 
     name: Literal["labelled_pairs"] = "labelled_pairs"
@@ -158,7 +158,7 @@ class LabelledPairs(_RowSource):
 
 
 @dataclass(frozen=True)
-class ScoredLists(_RowSource):
+class ScoredLists(RowSource):
     """A query and documents, each with the score that a teacher gives it (mining/teacher.py)."""
 
     name: Literal["lists"] = "lists"
@@ -167,7 +167,7 @@ class ScoredLists(_RowSource):
 
 
 @dataclass(frozen=True)
-class ScoredPairs(_RowSource):
+class ScoredPairs(RowSource):
     """Two texts and how much they mean the same, as a number."""
 
     name: Literal["scored_pairs"] = "scored_pairs"

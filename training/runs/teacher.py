@@ -51,7 +51,7 @@ def teach(
 
 
 def taught(out: Path) -> Tensor:
-    """What `teach` wrote, mapped: float16 (texts, P)."""
+    """The vectors that `teach` wrote, mapped: float16 (texts, P)."""
     return torch.from_numpy(np.load(out / FILE_NAME, mmap_mode="c"))
 
 

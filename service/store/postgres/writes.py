@@ -55,7 +55,7 @@ def put(
     collection: str = DEFAULT_COLLECTION,
     max_collections: int = MAX_COLLECTIONS,
 ) -> Put:
-    """As store/writes.py's `upsert`, with statements for all of `documents` together."""
+    """Do what store/writes.py's `upsert` does, with statements for all of `documents` together."""
     documents = [replace(each, metadata_json=as_decimals(each.metadata_json)) for each in documents]
     share_states(connection)
     live = live_number(connection)
@@ -221,7 +221,7 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
 
 
 def record_events(connection: Connection, given: Sequence[Event], limits: EventLimits) -> Recorded:
-    """As events.store: whoever deletes one of their documents waits until they are stored, and finds them."""
+    """Do what events.store does; whoever deletes one of their documents waits for it, and finds them."""
     rows = connection.execute(
         "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE",
         (given[0].collection, [event.id for event in given]),

@@ -156,7 +156,7 @@ def test_a_student_of_another_shape_is_refused(
 
 
 def test_the_teacher_of_a_student_in_use_is_kept(place: Place) -> None:
-    """What is trained next begins with it: the newest version that has its vectors."""
+    """The next training begins with it: the newest version that has its vectors."""
     place.store.want(place.student.version)
     with pytest.raises(InUse, match="the anchor that retrainings begin with"):
         place.store.prune(place.pair.version)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from models.engines.opening import INT8
@@ -239,22 +240,23 @@ def test_a_pair_whose_student_fails_does_not_come_to_live(
             return int(await begin(store, *args))
 
         monkeypatch.setattr(type(place.app.state.runtime.corpus.store), "begin", begun)
-        assert client.post(f"/models/{place.c}/activate").status_code == 202
-        place.until(lambda: place.state(place.c)["state"] == "failed")
-        assert "The model failed on this input" in place.state(place.c)["reason"]
-        assert place.active() == place.a
-        assert place.everything() == DOCUMENTS
+        fails(place, client, "The model failed on this input")
+
+
+def fails(place: Place, client: TestClient, reason: str) -> None:
+    """The pair is asked for and does not come to live; nothing else changes."""
+    assert client.post(f"/models/{place.c}/activate").status_code == 202
+    place.until(lambda: place.state(place.c)["state"] == "failed")
+    assert reason in place.state(place.c)["reason"]
+    assert place.active() == place.a
+    assert place.everything() == DOCUMENTS
 
 
 def test_a_damaged_byte_of_the_student_keeps_the_pair_out(place: Place) -> None:
     flip(place.store.folder(place.c) / "queries/onnx/model.onnx", 5000)
     with place.serving() as client:
         place.fill()
-        assert client.post(f"/models/{place.c}/activate").status_code == 202
-        place.until(lambda: place.state(place.c)["state"] == "failed")
-        assert "queries/onnx/model.onnx was changed after it was published" in place.state(place.c)["reason"]
-        assert place.active() == place.a
-        assert place.everything() == DOCUMENTS
+        fails(place, client, "queries/onnx/model.onnx was changed after it was published")
 
 
 def test_the_canary_compares_the_pair_as_it_would_answer(place: Place) -> None:

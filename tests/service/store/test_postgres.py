@@ -340,7 +340,7 @@ def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place
 
 
 def waiting(raw: Raw) -> int:
-    """How many transactions wait for a lock."""
+    """The number of transactions that wait for a lock."""
     [count] = raw.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() or (0,)
     return int(count)
 

@@ -206,7 +206,7 @@ def server(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_a_connection_that_took_its_time_is_as_patient_as_before() -> None:
-    """As after the start, which lists what a version lacks: the next read waits no longer than others."""
+    """After the start, which lists what a version lacks: the next read waits no longer than others."""
     with closing(Pool(postgres.new_database(), 2, HANG_SECONDS)) as pool:
         for _ in range(2):
             with pool.connection() as one, pool.connection() as other:

@@ -39,7 +39,7 @@ def slow_twice(place: Place, table: str) -> None:
 
 
 def goes_live(place: Place, version: str) -> bool:
-    """Whether a version goes live; else it failed."""
+    """True if a version goes live; else it failed."""
     assert place.client.post(f"/models/{version}/activate").status_code == 202
     place.until(lambda: place.active() == version or place.state(version)["state"] == "failed")
     return place.active() == version and place.everything() == DOCUMENTS

@@ -57,7 +57,7 @@ def test_a_server_does_so_too(prompted: Store, service: Service) -> None:
 
 
 def test_the_queries_of_a_pair_are_scored_by_its_student(tmp_path: Path) -> None:
-    """As a search encodes them; sentences and documents are the teacher's."""
+    """Vectors as a search encodes them; sentences and documents are the teacher's."""
     environ = {"SIMILE_MODELS_DIR": str(tmp_path)}
     names = published_pair(tmp_path, {"query": "when do i ", "passage": "a stone: "})
     with contextlib.ExitStack() as opened:

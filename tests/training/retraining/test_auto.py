@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from models.files.retrainings import read_runs
-from models.manifest import REPORT, TEACHER
-from models.publishing.pair import pair
-from models.publishing.publish import publish
-from tests.tiny import tiny_student
+from models.manifest import REPORT
+from tests.service.swapping import publish_pair
 from tests.training.conftest import WORDS
 from tests.training.jobs import tiny_config
 from tests.training.retraining.test_schedule import started, until
@@ -125,9 +123,7 @@ def test_beside_a_pair_only_the_search_is_tuned(
 ) -> None:
     """A model without a student would be slower, and is not trained at all."""
     teacher = job.store.versions()[0]
-    small = tiny_student(tiny_source, tmp_path / "small")
-    student = publish(job.store, small, origin="small", lineage={TEACHER: teacher.fingerprint})
-    both = pair(job.store, teacher.version, student.version)
+    _, both = publish_pair(job.store, teacher, tiny_source)
     job.store.want(both.version)
     assert retrain(documents(WORDS, 420), BETTER, ("slower = 1.0", "slower = 0.25")) == 0
     said = capsys.readouterr()

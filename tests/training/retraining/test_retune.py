@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from models.encoder import Encoded, Encoder
-from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, TEACHER, Gate, SearchDefaults
-from models.publishing.pair import pair
-from models.publishing.publish import publish
+from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, SearchDefaults
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.process import Service
-from tests.tiny import tiny_student
+from tests.service.swapping import publish_pair
 from tests.training.conftest import WORDS
 from tests.training.retraining.test_auto import documents
 from tests.training.retraining.test_tuning import search
@@ -112,9 +110,7 @@ def test_the_search_of_a_pair_is_tuned_as_it_is_served_and_stays_a_pair(
     job: Job, tuned: Retune, tiny_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher = job.store.versions()[0]
-    small = tiny_student(tiny_source, tmp_path / "small")
-    student = publish(job.store, small, origin="small", lineage={TEACHER: teacher.fingerprint})
-    both = pair(job.store, teacher.version, student.version)
+    student, both = publish_pair(job.store, teacher, tiny_source)
     job.store.want(both.version)
     encode, by_student = Encoder.encode, set[str]()
 

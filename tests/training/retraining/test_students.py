@@ -11,10 +11,8 @@ import pytest
 
 from models.manifest import TEACHER
 from models.publishing.pair import pair
-from models.publishing.publish import publish
 from models.store import Store
-from tests.service.swapping import published_pair
-from tests.tiny import tiny_student
+from tests.service.swapping import publish_pair, published_pair
 from training.errors import NothingToLearn
 from training.methods.catalogue import load_recipe
 from training.retraining import one
@@ -65,10 +63,8 @@ def test_a_student_whose_teacher_is_gone_says_what_to_do(
 def studied(job: Job, tmp_path: Path, tiny_source: Path) -> tuple[Job, str, str, str]:
     """The job with its teacher, a student of it and the pair; the teacher is active."""
     teacher = job.store.versions()[0]
-    small = tiny_student(tiny_source, tmp_path / "small")
-    student = publish(job.store, small, origin="small", lineage={TEACHER: teacher.fingerprint}).version
-    both = pair(job.store, teacher.version, student).version
-    return replace(job, base="anchor"), teacher.version, student, both
+    student, both = publish_pair(job.store, teacher, tiny_source)
+    return replace(job, base="anchor"), teacher.version, student.version, both.version
 
 
 def test_what_would_be_slower_than_a_student_or_a_pair_is_refused_before_it_is_trained(
