@@ -26,12 +26,10 @@ from models.sources.template import with_template
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Tokenizer
 from training.model.cutoff import cut_off
-from training.model.packed import Packing, packing_of, pad, run_backbone, set_dropout
+from training.model.packed import Packing, groups_of, packing_of, pad, run_backbone, set_dropout
 from training.model.weights import save_weights
 from training.text.lexicon import Lexicon, surround
 from training.text.tokens import Tokens, tokens_of
-
-_GROUP = 128  # texts of one forward in `encode`; more gains nothing on a CPU
 
 
 class Affine(NamedTuple):
@@ -130,11 +128,9 @@ class TrainedEncoder(nn.Module):
     def pooled(self, texts: Sequence[str]) -> Tensor:
         """Vectors before they are brought to length 1: float32 (texts, dimension) on the CPU."""
         rows = [tokens.ids for tokens in self._tokenizer.tokenize(texts)]
-        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         vectors = torch.empty(0)
-        for at in range(0, len(order), _GROUP):
-            group = order[at : at + _GROUP]
-            tokens = tokens_of([rows[row] for row in group])
+        for group in groups_of(torch.tensor([len(row) for row in rows], dtype=torch.int64), self.device):
+            tokens = tokens_of([rows[row] for row in group.tolist()])
             if self._around:
                 tokens = surround(tokens, self.lexicon, *self._around)
             found = self(tokens).pooled.cpu()

@@ -10,7 +10,7 @@ families that take positions and attention from outside can be packed, others ar
 # ruff: noqa: N803, N806  shapes live in names
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,9 @@ from training.text.tokens import Tokens
 NAME = "simile_packed"  # as transformers' attn_implementation
 FAMILIES = ("bert", "roberta", "xlm-roberta")
 _AFTER_PAD = ("roberta", "xlm-roberta")  # their first position comes after the padding's own
+_TEXTS = 128  # of one forward without gradients; more gains nothing
+# On a CPU, with padding: glibc maps an array over 32 MB anew each time, so longer texts took a third more.
+_TOKENS = 4096
 
 
 class Packing(NamedTuple):
@@ -39,6 +42,20 @@ def packing_of(tokens: Tokens, device: torch.device, *, causal: bool = False) ->
     at = tokens.rows() * longest + tokens.places()
     mask_RT = torch.arange(longest) < lengths[:, None]
     return Packing(at.to(device), mask_RT.to(device), causal)
+
+
+def groups_of(lengths: Tensor, device: torch.device) -> Iterator[Tensor]:
+    """Texts of each forward without gradients, int64; the longest first: too little memory shows at once.
+
+    lengths: of all texts in tokens, int64 (R,).
+    """
+    order = lengths.argsort(descending=True, stable=True)
+    at = 0
+    while at < len(order):
+        room = _TOKENS // max(1, int(lengths[order[at]])) if device.type == "cpu" else _TEXTS
+        group = order[at : at + min(_TEXTS, max(1, room))]
+        at += len(group)
+        yield group
 
 
 def positions_of(tokens: Tokens, family: str, pad_id: int) -> Tensor:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from models.files.fsync import sync
 from models.words.progress import Progress, silent, to_stderr
 from training.model.encoder import TrainedEncoder
+from training.model.packed import groups_of
 from training.text.lexicon import Lexicon, surround
 from training.text.token_file import Shelf
 
 FILE_NAME = "teacher.npy"
-_GROUP = 128  # texts of one forward
 
 
 def teach(
@@ -32,14 +32,11 @@ def teach(
     student: whose tokenizer the shelf's tokens are of; it may put less around a text than the teacher's does.
     """
     count = len(shelf.starts) - 1
-    # The longest first, so that the bar's forecast does not grow and too little memory shows at once.
-    order = torch.argsort(shelf.starts.diff(), descending=True, stable=True)
-    groups = [order[at : at + _GROUP] for at in range(0, count, _GROUP)]
     temporary = out / f".{FILE_NAME}"
     table = np.lib.format.open_memmap(temporary, "w+", np.float16, (count, teacher.width))
     say = to_stderr if progress else silent
     with Progress("texts", count, "encoding by the teacher", say=say) as told, torch.inference_mode():
-        for group in groups:
+        for group in groups_of(shelf.starts.diff(), teacher.device):
             tokens = surround(shelf.take(group), student, *teacher.lexicon.affixes)
             with torch.autocast(teacher.device.type, torch.bfloat16, enabled=bf16):
                 pooled = teacher(tokens).pooled

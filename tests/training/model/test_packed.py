@@ -25,7 +25,16 @@ from tests.training.families import family_source
 from tests.training.recipe_cases import raw_source
 from training.methods.catalogue import load_recipe
 from training.methods.start import load_encoder
-from training.model.packed import NAME, attention_of, packing_of, pad, run_backbone, set_dropout, unpad
+from training.model.packed import (
+    NAME,
+    attention_of,
+    groups_of,
+    packing_of,
+    pad,
+    run_backbone,
+    set_dropout,
+    unpad,
+)
 from training.text.tokens import Tokens, tokens_of
 
 PACKED, PADDED = ("bert", "roberta", "roberta with padding 1"), ("distilbert", "mpnet")
@@ -203,3 +212,14 @@ def test_the_encoder_is_what_is_published_and_what_numpy_says(tmp_path: Path, po
     expected = embed(backbone, read_backbone(source.weights, backbone), source.head, rows)
     assert np.abs(found - expected).max() < 1e-5
     assert np.abs(found[0] - found[1]).max() > 1e-2
+
+
+def test_a_forward_on_a_cpu_has_128_texts_or_4096_tokens_with_padding() -> None:
+    lengths = torch.tensor([3] * 300 + [5000, 100] + [128] * 70)
+    groups = [group.tolist() for group in groups_of(lengths, torch.device("cpu"))]
+    assert sorted(text for group in groups for text in group) == list(range(len(lengths)))
+    assert [len(group) for group in groups] == [1, 32, 32, 32, 128, 128, 19]
+    assert groups[0] == [300]
+    assert 301 in groups[3]
+    elsewhere = groups_of(lengths, torch.device("meta"))
+    assert [len(group) for group in elsewhere] == [128, 128, 116]
