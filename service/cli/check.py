@@ -12,6 +12,7 @@ from service.auth.keys import Role, read_keys
 from service.batching.workers import layout_for
 from service.errors import StartupError
 from service.index import gpu
+from service.lifecycle.fastest_form import kept_form
 from service.lifecycle.model_loader import require_device, wanted_form
 from service.settings import PREFIX, Settings, otlp_endpoints
 
@@ -52,6 +53,11 @@ def _form(settings: Settings) -> str:
         form = wanted_form(settings)
     except StartupError as error:
         return f"none: {error}"
+    if settings.measures_form:
+        kept = kept_form(settings.data_dir, settings.precision_loss)
+        if kept is None:
+            return "the fastest, measured at the next start"
+        form = kept
     return f"{form}, deterministic" if settings.deterministic else str(form)
 
 

@@ -12,6 +12,7 @@ from models.engines.form import read_form
 from models.errors import FormUnavailable, ModelError, UnknownVersion
 from service.errors import StartupError
 from service.lifecycle import capacity
+from service.lifecycle.fastest_form import fastest_form
 from service.lifecycle.model_loader import ModelLoader, stored_form
 from service.live import Generation, IndexesOf
 from service.settings import Settings
@@ -58,6 +59,7 @@ def _again(store: Store, loader: ModelLoader, active: Active, settings: Settings
     """
     form, version = read_form(active.form), active.version
     _require_room(loader, version, settings)
+    _choose_form(loader, version, settings)
     try:
         encoder = loader.open(version, form)
     except FormUnavailable as error:
@@ -87,8 +89,14 @@ def _first(store: Store, loader: ModelLoader, settings: Settings) -> tuple[int, 
         version = publish_named(models, settings.model, say=say).version
         models.want(version)
     _require_room(loader, version, settings)
+    _choose_form(loader, version, settings)
     encoder = loader.open(version)
     return store.activate(encoder.manifest, stored_form(encoder), examples=settings.examples), encoder
+
+
+def _choose_form(loader: ModelLoader, version: str, settings: Settings) -> None:
+    if settings.measures_form:
+        loader.form = fastest_form(loader, version, settings.data_dir, settings.precision_loss)
 
 
 def _require_room(loader: ModelLoader, version: str, settings: Settings) -> None:

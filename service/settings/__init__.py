@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from models.engines.place import Place, place_of
+from models.engines.place import CPU, Place, place_of
 from models.manifest import Mode
 from models.words.nearest import nearest
 from models.words.refusals import sentence
@@ -123,6 +123,7 @@ class Settings(BaseSettings):
     indexed_fields: str = ""  # separated by commas
     map_documents: int = Field(20_000, ge=0, le=100_000)  # of a collection that is mapped by itself; 0: none
     precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
+    precision_loss: float = Field(0.0005, ge=0, le=1)  # that `auto` accepts: 1 - mean cosine to fp32
     deterministic: bool = False
     index_device: str = "cpu"  # or cuda, cuda:1, …
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -139,6 +140,11 @@ class Settings(BaseSettings):
     def place(self) -> Place:
         """On what the model computes."""
         return place_of(self.device, self.gpu_mem_mb)
+
+    @property
+    def measures_form(self) -> bool:
+        """True if the fastest form is measured: not on a GPU, nor of replicas, which have to agree."""
+        return self.precision == "auto" and self.database is None and self.place == CPU
 
     @property
     def max_answer_bytes(self) -> int:

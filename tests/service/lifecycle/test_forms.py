@@ -164,7 +164,7 @@ def test_a_first_start_in_a_form_that_is_not_there_is_refused_with_what_to_do(
 
 @needs_bf16
 def test_a_first_start_in_bf16_serves_and_stores_it(tmp_path: Path, tiny_models_dir: Path) -> None:
-    settings = new_settings(tmp_path, tiny_models_dir, precision="auto", deterministic=True)
+    settings = new_settings(tmp_path, tiny_models_dir, precision="bf16", deterministic=True)
     with serving(settings) as client:
         put(client, DOCUMENTS)
         info = client.get("/info").json()
