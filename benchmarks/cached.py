@@ -22,6 +22,7 @@ from benchmarks.tables import conclude, table
 from benchmarks.workloads import PROJECT
 
 TEXT = "A cached request is answered from memory, without the model."
+LEAST_REQUESTS = 2000  # take some 70 ms of the quickest application
 SAID = {
     "service": "the service, with its limits, metrics and cache",
     "routed": "FastAPI with a pydantic model, and a dictionary",
@@ -35,6 +36,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=4000, help="of each application in a round")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    if options.requests < LEAST_REQUESTS:
+        parser.error(f"--requests: at least {LEAST_REQUESTS}; processor time is counted in steps of 10 ms")
     with scratch() as folder, ExitStack() as stack:
         server = stack.enter_context(Server(folder / "data", settings={"SIMILE_CACHE_MB": "64"}))
         body = folder / "answer.json"
