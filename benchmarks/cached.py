@@ -14,10 +14,10 @@ from pathlib import Path
 
 from benchmarks.bare import APPS
 from benchmarks.machine import process_seconds
-from benchmarks.places import BenchError, arguments, scratch
+from benchmarks.places import arguments, scratch
 from benchmarks.process import LOOK_SECONDS, Process
 from benchmarks.results import Spread
-from benchmarks.server import Server, free_port, timed
+from benchmarks.server import Server, free_port, served
 from benchmarks.tables import conclude, table
 from benchmarks.workloads import PROJECT
 
@@ -73,9 +73,7 @@ def _ask(port: int, requests: int) -> str:
     """Ask so often on one connection; the last answer's text. Raises BenchError."""
     with closing(HTTPConnection("127.0.0.1", port)) as connection:
         for _ in range(requests):
-            answer, text, _ = timed(connection, "POST", "/embed", {"inputs": TEXT})
-            if answer.status != 200:
-                raise BenchError(f"The answer was {answer.status}: {text[:500]}")
+            text, _ = served(connection, "POST", "/embed", {"inputs": TEXT})
     return text
 
 

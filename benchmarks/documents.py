@@ -22,7 +22,7 @@ from benchmarks.contestant import CONTENDED
 from benchmarks.machine import Watch, Window
 from benchmarks.places import BenchError
 from benchmarks.results import p50_p99
-from benchmarks.server import Server, timed
+from benchmarks.server import Server, served
 from benchmarks.wire import get
 from service.store.schema import DATABASE, connect
 from service.store.values import Document, Embedding, json_of
@@ -114,17 +114,10 @@ def _take_turns(
                 break
             documents = {"documents": [{"id": f"{name}-{number}", "text": text}]}
             if number % 2:
-                add.append(_post_ms(connection, "/documents", documents))
-            embed.append(_post_ms(connection, "/embed", {"inputs": text}))
+                add.append(served(connection, "POST", "/documents", documents)[1])
+            embed.append(served(connection, "POST", "/embed", {"inputs": text})[1])
             if not number % 2:
-                add.append(_post_ms(connection, "/documents", documents))
+                add.append(served(connection, "POST", "/documents", documents)[1])
     if len(embed) <= WARM_PAIRS:
         raise BenchError("too few documents could be added to say anything")
     return embed[WARM_PAIRS:], add[WARM_PAIRS:]
-
-
-def _post_ms(connection: HTTPConnection, path: str, body: Any) -> float:
-    answer, text, milliseconds = timed(connection, "POST", path, body)
-    if answer.status != 200:
-        raise BenchError(f"POST {path} was answered {answer.status}: {text[:300]!r}")
-    return milliseconds

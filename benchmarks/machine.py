@@ -16,6 +16,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from models import cpus
+
 PACKAGES = (
     *("onnxruntime", "onnxruntime-gpu", "faiss-cpu", "faiss-gpu", "numpy", "tokenizers"),
     *("fastapi", "uvicorn", "uvloop", "orjson"),
@@ -99,10 +101,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    facts: dict[str, str] = {}
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        facts.setdefault(key.strip(), value.strip())
+    facts = cpus.facts()
     name = facts.get("model name", platform.machine())
     family = facts.get("cpu family")
     return f"{name} (family {family}, model {facts.get('model')})" if family else name

@@ -33,7 +33,7 @@ from benchmarks.machine import memory_mb, process_seconds
 from benchmarks.openloop import Flow, OpenLoop
 from benchmarks.places import BenchError, arguments, say, scratch
 from benchmarks.results import Spread, p50_p99
-from benchmarks.server import Server, call, timed
+from benchmarks.server import Server, call, served
 from benchmarks.tables import Verdict, conclude, table
 from benchmarks.variants import drawn
 from benchmarks.wire import get, post
@@ -140,11 +140,10 @@ class _Bench:
             for mode in MODES:
                 self._search(server, mode, "nothing")
             self._filter(server)
-            chunks = [range(at, at + AT_ONCE) for at in range(0, len(more), AT_ONCE)]
-            begin = self.stored
+            documents = [_document(number, text) for number, text in enumerate(more, self.stored)]
             requests = [
-                post("/documents", {"documents": [_document(begin + at, more[at]) for at in chunk]})
-                for chunk in chunks
+                post("/documents", {"documents": documents[at : at + AT_ONCE]})
+                for at in range(0, len(documents), AT_ONCE)
             ]
             flow = OpenLoop(Flow(server.port, requests, rate / AT_ONCE, self._seconds + SPARE_SECONDS, 4, 16))
             self._search(server, MODES[-1], f"{rate:,} documents a second")
@@ -208,7 +207,7 @@ class _Bench:
                 say(f"filters on a field that is {field}, {mode}")
                 pairs = [
                     [
-                        _milliseconds(connection, _path(mode, next(queries), {field: {"$gte": value}}))
+                        served(connection, "GET", _path(mode, next(queries), {field: {"$gte": value}}))[1]
                         for _ in "12"
                     ]
                     for value in islice(least, FILTERS)
@@ -224,13 +223,6 @@ def _document(number: int, text: str) -> dict[str, Any]:
 def _path(mode: str, text: str, where: Any = None) -> str:
     condition = "" if where is None else f"&filter={quote(json.dumps(where))}"
     return f"/search?k=10&mode={mode}{condition}&q={quote(' '.join(text.split()[:WORDS]))}"
-
-
-def _milliseconds(connection: HTTPConnection, path: str) -> float:
-    answer, text, took = timed(connection, "GET", path)
-    if answer.status != 200:
-        raise BenchError(f"{path}: {answer.status} {text[:200]}")
-    return took
 
 
 if __name__ == "__main__":

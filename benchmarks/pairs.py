@@ -13,9 +13,9 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from benchmarks.places import BenchError, arguments, scratch
+from benchmarks.places import arguments, scratch
 from benchmarks.results import Spread
-from benchmarks.server import Server, call, swap, timed
+from benchmarks.server import Server, call, served, swap
 from benchmarks.tables import conclude, table
 from models.manifest import Manifest
 from models.store import Store, models_dir
@@ -70,18 +70,13 @@ def _measured(port: int, models: Path, pair: Manifest, rounds: int) -> dict[str,
             for text in texts:
                 path = f"/search?mode=dense&k=10&fields=title&q={quote(' '.join(text.split()[:WORDS]))}"
                 for name in [*pins][:: -1 if round % 2 else 1]:
-                    taken[name].append(_milliseconds(connection, path, pins[name]))
+                    taken[name].append(
+                        served(connection, "GET", path, headers={"x-model-version": pins[name]})[1]
+                    )
             if round:
                 for name, times in taken.items():
                     medians[name].append(statistics.median(times))
     return medians
-
-
-def _milliseconds(connection: http.client.HTTPConnection, path: str, version: str) -> float:
-    answer, text, took = timed(connection, "GET", path, headers={"x-model-version": version})
-    if answer.status != 200:
-        raise BenchError(f"{path}: {answer.status} {text[:200]}")
-    return took
 
 
 if __name__ == "__main__":

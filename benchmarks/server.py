@@ -90,6 +90,20 @@ def timed(
     return answer, text.decode(), (time.perf_counter() - began) * 1000
 
 
+def served(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[str, float]:
+    """The text of an answer and its milliseconds, as `timed`. Raises BenchError unless it is 200."""
+    answer, text, milliseconds = timed(connection, method, path, body, headers)
+    if answer.status != 200:
+        raise BenchError(f"{method} {path} was answered {answer.status}: {text[:500]}")
+    return text, milliseconds
+
+
 def call(port: int, method: str, path: str, body: Any = None) -> Any:
     """Send a request on a connection of its own: the answer's JSON, or its text. Raises BenchError."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as connection:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+CPUINFO = Path("/proc/cpuinfo")
+
 
 def quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     """Processors that the cgroup's CPU quota allows (version 2, else 1), None when there is no quota."""
@@ -17,6 +19,16 @@ def quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     if limit in {"max", "-1"}:
         return None
     return int(limit) / int(period)
+
+
+def facts(cpuinfo: Path = CPUINFO) -> dict[str, str]:
+    """Facts about the first processor, by the names in /proc/cpuinfo; nothing without it."""
+    try:
+        first = cpuinfo.read_text(encoding="ascii", errors="replace").split("\n\n", 1)[0]
+    except OSError:
+        return {}
+    parted = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in parted}
 
 
 def available(root: Path = Path("/sys/fs/cgroup")) -> int:

@@ -6,6 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from models.cpus import CPUINFO
 from models.engines.engine import Engine
 from models.engines.form import FP32, Form
 from models.engines.nvidia import cuda_provider
@@ -17,7 +18,6 @@ BF16 = Form("bf16", "openvino")
 CUDA_FP32, CUDA_FP16 = Form("fp32", "onnxruntime-cuda"), Form("fp16", "onnxruntime-cuda")
 INT8 = Form("int8", "onnxruntime")
 INT8_NAME = "int8.graph"  # beside model.onnx; not *.onnx, since some tools take whichever file ends so
-CPUINFO = Path("/proc/cpuinfo")
 # Of x86 (AVX-512, AMX, AVX-NE-CONVERT) and of Arm.
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
 # Sums of four 8-bit products in 32 bits; without, x86 adds pairs in 16 bits, where they overflow.

@@ -10,12 +10,14 @@ unless another is clearly faster.
 import json
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from models import cpus
 from models.encoder import Encoder
 from models.engines.form import FP32, Form, read_form
-from models.engines.opening import BF16, CPUINFO, INT8, require
+from models.engines.opening import BF16, INT8, require
 from models.errors import FormUnavailable, ProofFailed
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
@@ -71,15 +73,10 @@ def _asked(most_loss: float) -> dict[str, Any]:
     return {"processor": processor(), "most_loss": most_loss}
 
 
-def processor(cpuinfo: Path = CPUINFO) -> str:
+def processor(cpuinfo: Path = cpus.CPUINFO) -> str:
     """The first processor's name and family, as the system tells them."""
-    try:
-        first = cpuinfo.read_text(encoding="ascii", errors="replace").split("\n\n", 1)[0]
-    except OSError:
-        return "unknown"
-    facts = dict(line.split(":", 1) for line in first.splitlines() if ":" in line)
-    named = {name.strip(): value.strip() for name, value in facts.items()}
-    return ", ".join(f"{name} {named[name]}" for name in _FACTS if name in named) or "unknown"
+    facts = cpus.facts(cpuinfo)
+    return ", ".join(f"{name} {facts[name]}" for name in _FACTS if name in facts) or "unknown"
 
 
 def _rate(loader: ModelLoader, version: str, form: Form, most_loss: float) -> float | None:
@@ -97,12 +94,13 @@ def _rate(loader: ModelLoader, version: str, form: Form, most_loss: float) -> fl
         if loss > most_loss:
             log.info("SIMILE_PRECISION=auto leaves %s out: it loses %.5f, above %g", form, loss, most_loss)
             return None
-        return _TEXTS / min(_seconds(encoder) for _ in range(_REPEATS))
+        texts = example_texts()[:_TEXTS]
+        return _TEXTS / min(_seconds(encoder, texts) for _ in range(_REPEATS))
     finally:
         encoder.close()
 
 
-def _seconds(encoder: Encoder) -> float:
+def _seconds(encoder: Encoder, texts: Sequence[str]) -> float:
     began = time.perf_counter()
-    encoder.encode(example_texts()[:_TEXTS])
+    encoder.encode(texts)
     return time.perf_counter() - began

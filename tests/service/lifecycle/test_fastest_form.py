@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,8 @@ class Speeds:
         self._seconds = seconds
         self.asked: list[Form] = []
 
-    def __call__(self, encoder: Encoder) -> float:
-        encoder.encode(["one text"])
+    def __call__(self, encoder: Encoder, texts: Sequence[str]) -> float:
+        encoder.encode(texts[:1])
         self.asked.append(encoder.form)
         return self._seconds[encoder.form.precision]
 
