@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from models import cpus
+from models.engines.form import Form
 from models.engines.place import CPU
 from models.errors import ModelError
 from models.store import Store
@@ -12,7 +13,7 @@ from service.auth.keys import Role, read_keys
 from service.batching.workers import layout_for
 from service.errors import StartupError
 from service.index import gpu
-from service.lifecycle.fastest_form import kept_form
+from service.lifecycle.fastest_form import asked_of, kept_form
 from service.lifecycle.model_loader import require_device, wanted_form
 from service.settings import PREFIX, Settings, otlp_endpoints
 
@@ -54,11 +55,23 @@ def _form(settings: Settings) -> str:
     except StartupError as error:
         return f"none: {error}"
     if settings.measures_form:
-        kept = kept_form(settings.data_dir, settings.precision_loss)
+        kept = _kept_form(settings)
         if kept is None:
             return "the fastest, measured at the next start"
         form = kept
     return f"{form}, deterministic" if settings.deterministic else str(form)
+
+
+def _kept_form(settings: Settings) -> Form | None:
+    """The measured choice for the wanted version."""
+    store = Store(settings.models_dir)
+    try:
+        if (version := store.wanted()) is None:
+            return None
+        asked = asked_of(store.folder(version), layout_for(settings), settings.precision_loss)
+    except ModelError:
+        return None
+    return kept_form(settings.data_dir, asked)
 
 
 def _keys(settings: Settings) -> str:

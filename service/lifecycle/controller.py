@@ -166,7 +166,7 @@ class Controller:
             refused=await asyncio.to_thread(was_refused, self._store, desired.version),
         )
         form = self._corpus.live.generation.encoder.form
-        if target is None and not self._form_failed and form != self._loader.form:
+        if target is None and not self._form_failed and form != self._loader.form_of(facts.live):
             # The setting of the precision is the decision: it needs no wish in the models folder.
             target = DesiredVersion(facts.live, "activate", "")
         kept = target is None

@@ -1,16 +1,21 @@
 """Opening of versions by this process: in one form, and for so many workers."""
 
+import logging
+from collections.abc import Callable
+
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.nvidia import require_cuda
 from models.engines.opening import form_for
 from models.engines.place import CPU, Place
-from models.errors import DeviceUnavailable, FormUnavailable
+from models.errors import DeviceUnavailable, FormUnavailable, ProofFailed
 from models.publishing.proof import check_golden
 from models.store import Store
 from service.batching.workers import Layout
 from service.errors import StartupError
 from service.settings import PREFIX, Settings
+
+log = logging.getLogger(__name__)
 
 
 def wanted_form(settings: Settings) -> Form:
@@ -52,8 +57,20 @@ def stored_form(encoder: Encoder) -> str:
     return f"{encoder.form} {lengths}" if lengths else str(encoder.form)
 
 
+def loss_of(encoder: Encoder) -> float:
+    """1 - the mean cosine to the vectors of fp32, over the golden texts; of a pair the larger one.
+
+    0 in fp32, and until the golden texts were computed (proof.py).
+    """
+    own = 0.0 if encoder.turned is None else 1 - encoder.turned.mean
+    return own if encoder.queries is None else max(own, loss_of(encoder.queries))
+
+
 class ModelLoader:
-    """Opens versions of `store` in `form`, unless told another one, with every byte verified."""
+    """Opens versions of `store` in `form`, unless told another one, with every byte verified.
+
+    With `most_loss` a version that `form` cannot compute, or with a larger `loss_of`, is opened in fp32.
+    """
 
     def __init__(
         self, store: Store, form: Form, layout: Layout, *, deterministic: bool = False, place: Place = CPU
@@ -64,7 +81,9 @@ class ModelLoader:
         """
         self.store = store
         self.form = form
-        self._layout = layout
+        self.most_loss: float | None = None
+        self.layout = layout
+        self._in_fp32 = set[str]()  # versions that `form` is not for
         self._deterministic = deterministic
         self._place = place
 
@@ -73,6 +92,10 @@ class ModelLoader:
         """True when a version can be opened once more for lone texts (single_text.py)."""
         return self.form.runtime == "onnxruntime" and not self._deterministic
 
+    def form_of(self, version: str) -> Form:
+        """The form to serve a version in."""
+        return FP32 if version in self._in_fp32 else self.form
+
     def open(self, version: str, form: Form | None = None) -> Encoder:
         """Open a version for a start: one that was served before.
 
@@ -80,9 +103,7 @@ class ModelLoader:
             ModelError: it cannot be served, or not in this form.
 
         """
-        # In the form of the proof the bytes are enough; what another gives depends on the machine, too.
-        encoder = self._opened(version, form or self.form)
-        return encoder if encoder.form == FP32 else self._proved(encoder)
+        return self._open_in(form, version) if form else self._by_loss(version, self._open_in)
 
     def open_proved(self, version: str) -> Encoder:
         """Open a version for a swap: its published vectors are computed again, as nearly as its form can.
@@ -91,14 +112,36 @@ class ModelLoader:
             ModelError: as above, or they do not.
 
         """
-        return self._proved(self._opened(version, self.form))
+        return self._by_loss(version, lambda form, version: self._proved(self._opened(version, form)))
+
+    def _by_loss(self, version: str, opened: Callable[[Form, str], Encoder]) -> Encoder:
+        form = self.form_of(version)
+        if self.most_loss is None or form == FP32:
+            return opened(form, version)
+        try:
+            encoder = opened(form, version)
+            if (loss := loss_of(encoder)) <= self.most_loss:
+                return encoder
+            encoder.close()
+            why = f"it loses {loss:.5f}, above {self.most_loss:g}"
+        except (FormUnavailable, ProofFailed) as error:
+            why = str(error)
+        encoder = opened(FP32, version)
+        log.warning("SIMILE_PRECISION=auto serves %s in fp32, not in %s: %s", version, form, why)
+        self._in_fp32.add(version)
+        return encoder
+
+    def _open_in(self, form: Form, version: str) -> Encoder:
+        # In the form of the proof the bytes are enough; what another gives depends on the machine, too.
+        encoder = self._opened(version, form)
+        return encoder if encoder.form == FP32 else self._proved(encoder)
 
     def _opened(self, version: str, form: Form) -> Encoder:
         return self.store.open(
             version,
-            self._layout.threads,
+            self.layout.threads,
             form=form,
-            callers=self._layout.workers,
+            callers=self.layout.workers,
             deterministic=self._deterministic,
             place=self._place,
         )

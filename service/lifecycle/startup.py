@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from models.encoder import Encoder
-from models.engines.form import read_form
+from models.engines.form import FP32, Form, read_form
 from models.errors import FormUnavailable, ModelError, UnknownVersion
 from service.errors import StartupError
 from service.lifecycle import capacity
@@ -59,7 +59,7 @@ def _again(store: Store, loader: ModelLoader, active: Active, settings: Settings
     """
     form, version = read_form(active.form), active.version
     _require_room(loader, version, settings)
-    _choose_form(loader, version, settings)
+    _choose_form(loader, version, settings, form)
     try:
         encoder = loader.open(version, form)
     except FormUnavailable as error:
@@ -94,9 +94,11 @@ def _first(store: Store, loader: ModelLoader, settings: Settings) -> tuple[int, 
     return store.activate(encoder.manifest, stored_form(encoder), examples=settings.examples), encoder
 
 
-def _choose_form(loader: ModelLoader, version: str, settings: Settings) -> None:
+def _choose_form(loader: ModelLoader, version: str, settings: Settings, now: Form = FP32) -> None:
+    """now: of the stored vectors."""
     if settings.measures_form:
-        loader.form = fastest_form(loader, version, settings.data_dir, settings.precision_loss)
+        loader.form = fastest_form(loader, version, settings.data_dir, settings.precision_loss, now)
+        loader.most_loss = settings.precision_loss
 
 
 def _require_room(loader: ModelLoader, version: str, settings: Settings) -> None:

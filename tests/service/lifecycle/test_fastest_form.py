@@ -7,20 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from models.encoder import Encoder
+from models.encoder import Encoder, Turned
 from models.engines import opening
 from models.engines.form import FP32, Form
 from models.engines.opening import BF16, INT8
 from models.errors import FormUnavailable
+from models.publishing.publish import publish
 from models.store import Store
 from service.batching.workers import Layout
 from service.cli import check
 from service.lifecycle import fastest_form as choosing
-from service.lifecycle.fastest_form import FILE_NAME, fastest_form, kept_form, processor
-from service.lifecycle.model_loader import ModelLoader
+from service.lifecycle import model_loader
+from service.lifecycle.fastest_form import FILE_NAME, asked_of, fastest_form, kept_form, processor
+from service.lifecycle.model_loader import ModelLoader, loss_of
 from service.settings import Settings
 from tests.models.forms import needs_bf16, needs_int8
-from tests.service.conftest import new_settings, serving
+from tests.service.conftest import new_settings, serving, wait_until_active
+from tests.service.lifecycle.test_forms import DOCUMENTS, assert_found_in, put, without_int8
+from tests.service.swapping import published_pair
+from tests.tiny import tiny_source
 
 ANY_LOSS = 0.5
 
@@ -38,10 +43,19 @@ class Speeds:
         return self._seconds[encoder.form.precision]
 
 
-def choose(models_dir: Path, folder: Path, loss: float = ANY_LOSS) -> Form:
+def choose(models_dir: Path, folder: Path, loss: float = ANY_LOSS, now: Form = FP32) -> Form:
     store = Store(models_dir)
-    loader = ModelLoader(store, FP32, Layout(1, 1, "of a test"))
-    return fastest_form(loader, store.versions()[0].version, folder, loss)
+    return fastest_form(loader_of(store), store.versions()[0].version, folder, loss, now)
+
+
+def kept(models_dir: Path, folder: Path) -> Form | None:
+    store = Store(models_dir)
+    version = store.folder(store.versions()[0].version)
+    return kept_form(folder, asked_of(version, loader_of(store).layout, ANY_LOSS))
+
+
+def loader_of(store: Store) -> ModelLoader:
+    return ModelLoader(store, FP32, Layout(1, 1, "of a test"))
 
 
 @pytest.fixture
@@ -58,22 +72,35 @@ def only_int8(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_int8
 @pytest.mark.parametrize(
-    ("int8", "chosen"),
-    [(0.1, INT8), (0.82, INT8), (0.85, FP32), (3.0, FP32)],  # 1.2 times as fast is 0.83 s
+    ("int8", "now", "chosen"),
+    [
+        (0.1, FP32, INT8),
+        (0.82, FP32, INT8),  # 1.2 times as fast is 0.83 s
+        (0.85, FP32, FP32),
+        (3.0, FP32, FP32),
+        (1.1, INT8, INT8),  # the form of the stored vectors stays, too
+        (1.3, INT8, FP32),
+        (0.85, BF16, FP32),  # that form is gone
+    ],
 )
 @pytest.mark.usefixtures("only_int8")
 def test_a_form_that_is_clearly_faster_is_chosen_and_kept(
-    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, int8: float, chosen: Form
+    tmp_path: Path,
+    tiny_models_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    int8: float,
+    now: Form,
+    chosen: Form,
 ) -> None:
     speeds = Speeds(fp32=1.0, int8=int8)
     monkeypatch.setattr(choosing, "_seconds", speeds)
-    assert choose(tiny_models_dir, tmp_path) == chosen
+    assert choose(tiny_models_dir, tmp_path, now=now) == chosen
     assert set(speeds.asked) == {FP32, INT8}
-    kept = json.loads((tmp_path / FILE_NAME).read_text())
-    assert kept["form"] == str(chosen)
-    assert kept["texts_per_second"] == {str(FP32): 64.0, str(INT8): round(64 / int8, 1)}
+    written = json.loads((tmp_path / FILE_NAME).read_text())
+    assert written["form"] == str(chosen)
+    assert written["texts_per_second"] == {str(FP32): 64.0, str(INT8): round(64 / int8, 1)}
     speeds.asked.clear()
-    assert choose(tiny_models_dir, tmp_path) == chosen
+    assert choose(tiny_models_dir, tmp_path, now=now) == chosen
     assert not speeds.asked
 
 
@@ -87,38 +114,135 @@ def test_a_form_that_loses_more_is_left_out_and_the_log_says_how_much(
     with caplog.at_level(logging.INFO, choosing.__name__):
         assert choose(tiny_models_dir, tmp_path, loss=0.0) == FP32
     assert set(speeds.asked) == {FP32}
-    assert "leaves bf16/openvino out: no bf16 here" in caplog.text
+    assert "measures fp32/onnxruntime, int8/onnxruntime" in caplog.text
     assert "leaves int8/onnxruntime out: it loses 0.0" in caplog.text
     assert choose(tiny_models_dir, tmp_path, loss=ANY_LOSS) == INT8  # another loss is another question
 
 
 @needs_int8
 @pytest.mark.usefixtures("only_int8")
-@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"form": 3}', "processor", "form"])
-def test_another_processor_and_a_damaged_file_are_measured_again(
+def test_a_form_that_fails_is_left_out(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(encoder: Encoder, texts: Sequence[str]) -> float:
+        if encoder.form == INT8:
+            raise RuntimeError("the runtime knows no such operator")
+        return 1.0
+
+    monkeypatch.setattr(choosing, "_seconds", fails)
+    assert choose(tiny_models_dir, tmp_path) == FP32
+    assert "leaves int8/onnxruntime out: the runtime knows no such operator" in caplog.text
+
+
+@needs_int8
+@pytest.mark.usefixtures("only_int8")
+def test_a_choice_that_cannot_be_kept_is_served(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE_NAME).mkdir()
+    monkeypatch.setattr(choosing, "_seconds", Speeds(fp32=1.0, int8=0.1))
+    assert choose(tiny_models_dir, tmp_path) == INT8
+    assert "cannot keep its choice" in caplog.text
+
+
+def test_a_large_encoder_is_measured_fewer_times(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "_MOST_SECONDS", 0.0)
+    speeds = Speeds(fp32=1.0, bf16=1.0, int8=1.0)
+    monkeypatch.setattr(choosing, "_seconds", speeds)
+    choose(tiny_models_dir, tmp_path)
+    assert speeds.asked.count(FP32) == 1
+
+
+@needs_int8
+@pytest.mark.usefixtures("only_int8")
+@pytest.mark.parametrize("damage", ["", "[]", "{}", "processor", "fingerprint", "form", "number"])
+def test_another_processor_or_version_and_a_damaged_file_are_measured_again(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     monkeypatch.setattr(choosing, "_seconds", Speeds(fp32=1.0, int8=0.1))
     choose(tiny_models_dir, tmp_path)
     file = tmp_path / FILE_NAME
-    kept = json.loads(file.read_text())
-    other = {"processor": kept | {"processor": "of another machine"}, "form": kept | {"form": "fp8/other"}}
+    sound = json.loads(file.read_text())
+    other = {
+        "processor": sound | {"processor": "of another machine"},
+        "fingerprint": sound | {"fingerprint": "of another version"},
+        "form": sound | {"form": "fp8/other"},
+        "number": sound | {"form": 3},
+    }
     file.write_text(json.dumps(other[damage]) if damage in other else damage)
-    assert kept_form(tmp_path, ANY_LOSS) is None
+    assert kept(tiny_models_dir, tmp_path) is None
     monkeypatch.setattr(choosing, "_seconds", Speeds(fp32=1.0, int8=2.0))
     assert choose(tiny_models_dir, tmp_path) == FP32
-    assert kept_form(tmp_path, ANY_LOSS) == FP32
+    assert kept(tiny_models_dir, tmp_path) == FP32
 
 
 @needs_bf16
-def test_a_form_whose_extra_is_gone_is_kept_no_longer(
+def test_forms_that_come_or_go_are_measured_again(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(choosing, "_seconds", Speeds(fp32=1.0, bf16=0.2, int8=0.9))
     assert choose(tiny_models_dir, tmp_path) == BF16
     request.getfixturevalue("only_int8")
-    assert kept_form(tmp_path, ANY_LOSS) is None
+    assert kept(tiny_models_dir, tmp_path) is None
     assert choose(tiny_models_dir, tmp_path) == FP32
+
+
+def test_of_a_pair_the_larger_loss_counts(tmp_path: Path) -> None:
+    *_, both = published_pair(tmp_path)
+    encoder = Store(tmp_path).open(both)
+    assert encoder.queries is not None
+    assert loss_of(encoder) == 0
+    encoder.turned, encoder.queries.turned = Turned(3, 0.99, 0.9), Turned(3, 0.75, 0.5)
+    assert loss_of(encoder) == 0.25
+    encoder.close()
+
+
+@needs_int8
+@pytest.mark.sqlite("replicas on one database measure nothing")
+@pytest.mark.usefixtures("only_int8")
+@pytest.mark.parametrize("why", ["no int8", "loses more"])
+def test_a_later_version_that_the_form_is_not_for_is_served_in_fp32(
+    tmp_path: Path,
+    tiny_models_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    why: str,
+) -> None:
+    monkeypatch.setattr(choosing, "_seconds", Speeds(fp32=1.0, int8=0.1))
+    settings = new_settings(tmp_path, tiny_models_dir, precision="auto", precision_loss=ANY_LOSS)
+    store = Store(settings.models_dir)
+    first = store.versions()[0]
+    second = publish(store, tiny_source(tmp_path / "other", seed=7), origin="other")
+    if why == "no int8":
+        second = without_int8(store, second)
+    else:
+        for module in (choosing, model_loader):
+            monkeypatch.setattr(
+                module,
+                "loss_of",
+                lambda of: 0.9 * (of.form == INT8 and of.manifest.version == second.version),
+            )
+    with serving(settings) as client:
+        put(client, DOCUMENTS)
+        assert client.get("/info").json()["form"] == str(INT8)
+        client.post(f"/models/{second.version}/activate")
+        wait_until_active(client, second.version)
+        assert client.get("/info").json()["form"] == str(FP32)
+        assert_found_in(client, store.open(second.version))
+        assert "auto serves " + second.version + " in fp32, not in int8/onnxruntime" in caplog.text
+        client.post("/models/rollback")
+        wait_until_active(client, first.version)
+        assert client.get("/info").json()["form"] == str(INT8)
+        client.post(f"/models/{second.version}/activate")
+        wait_until_active(client, second.version)
+    with serving(settings) as client:
+        assert client.get("/info").json()["form"] == str(FP32)
+        assert_found_in(client, store.open(second.version))
+        controller = client.app.state.runtime.controller  # type: ignore[attr-defined]
+        client.portal.call(controller.look)  # type: ignore[union-attr]
+        assert controller.swap is None, "nothing is embedded again"
 
 
 def test_a_processor_is_told_by_name_and_family(tmp_path: Path) -> None:
@@ -139,10 +263,10 @@ def test_a_service_measures_at_its_first_start_and_serves_what_it_chose(
     settings = new_settings(tmp_path, tiny_models_dir).model_copy(update={"precision": "auto"})
     assert "the fastest, measured at the next start" in check.report(settings)
     with serving(settings) as client:
-        kept = json.loads((settings.data_dir / FILE_NAME).read_text())
-        assert client.get("/info").json()["form"] == kept["form"]
-        assert kept["texts_per_second"][str(FP32)] > 0
-    assert f"{kept['form']}\n" in check.report(settings)
+        written = json.loads((settings.data_dir / FILE_NAME).read_text())
+        assert client.get("/info").json()["form"] == written["form"]
+        assert written["texts_per_second"][str(FP32)] > 0
+    assert f"{written['form']}\n" in check.report(settings)
 
 
 def test_replicas_and_a_gpu_measure_nothing() -> None:

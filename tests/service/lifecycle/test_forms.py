@@ -207,7 +207,7 @@ def test_a_version_without_int8_is_served_on_until_one_with_it_is_activated(
 ) -> None:
     settings = new_settings(tmp_path, tiny_models_dir)
     store = Store(settings.models_dir)
-    before = without_int8(store)
+    before = without_int8(store, store.versions()[0])
     with serving(settings) as client:
         put(client, DOCUMENTS)
     with serving(settings.model_copy(update={"precision": "int8"})) as client:
@@ -225,9 +225,8 @@ def test_a_version_without_int8_is_served_on_until_one_with_it_is_activated(
     assert "This version has no int8: it was published before there was one" in caplog.text
 
 
-def without_int8(store: Store) -> Manifest:
-    """The store's version, as if it had been published before there was any int8."""
-    manifest = store.versions()[0]
+def without_int8(store: Store, manifest: Manifest) -> Manifest:
+    """A version of the store, as if it had been published before there was any int8."""
     folder = store.folder(manifest.version)
     (folder / "onnx" / INT8_NAME).unlink()
     files = {file: checksum for file, checksum in manifest.files.items() if INT8_NAME not in file}
