@@ -106,4 +106,5 @@ def _answer(answer: Any) -> SearchAnswer:
         )
         for hit in answer["hits"]
     )
-    return SearchAnswer(tuple(hits), answer["model"], answer["mode"], answer.get("search_id"))
+    own = answer["model"], answer["mode"], answer.get("search_id"), answer.get("query_encoder")
+    return SearchAnswer(tuple(hits), *own)

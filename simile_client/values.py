@@ -57,6 +57,7 @@ class SearchAnswer:
     model: str
     mode: str
     search_id: str | None = None  # for `POST /events`; None where the service keeps no events
+    query_encoder: str | None = None  # the student that encoded the query, where `model` is a pair
 
 
 @dataclass(frozen=True)

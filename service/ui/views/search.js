@@ -45,14 +45,14 @@ export async function show(main, { params, signal, go, keep }) {
     if (!current.aborted) results.setAttribute("aria-busy", "false");
   }
 
-  function draw({ hits, mode, took_ms: took, id }, own) {
+  function draw({ hits, mode, took_ms: took, id, query_encoder: student }, own) {
     const best = Math.max(mode === "dense" ? 1 : 0, ...hits.map(({ score }) => score));
     const words = mode === "dense" ? "" : asked.q;
     say(`${count(hits.length, "hit")}.`);
     results.replaceChildren(
       h("p", { class: "note" },
         id === undefined ? "" : foreign("span", {}, `Like ${id}: `),
-        hits.length ? `${count(hits.length, "hit")} in ${took.toFixed(0)} ms, ${MODES.find(([name]) => name === mode)[1]}` : "Nothing was found.",
+        hits.length ? `${count(hits.length, "hit")} in ${took.toFixed(0)} ms, ${MODES.find(([name]) => name === mode)[1]}${student ? `, query encoded by ${student}` : ""}` : "Nothing was found.",
         hits.length || !asked.filter ? "" : " Remove a condition of the filter to see more."),
       h("ol", { class: "hits" }, hits.map((hit, at) => hitCard({
         hit, rank: at + 1, query: asked.q, words, own, heading: "h2", score: hit.score / best, onfilter: filter.add,
