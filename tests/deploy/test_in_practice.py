@@ -17,6 +17,7 @@ from service.lifecycle.controller import POLL_SECONDS
 from tests import postgres
 from tests.deploy.manifests import one, pod
 from tests.service.process import Service, plain_environment, run_and_fail
+from tests.waiting import until
 
 KEY = "sk-simile-of-this-test"
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -92,10 +93,7 @@ def test_a_replica_serves_the_owners_model_from_a_folder_that_it_cannot_write(
 
 def complaints(replica: Service) -> list[str]:
     """Lines of its log about state.json; the watcher looks twice a second, so two looks are waited for."""
-    until = time.monotonic() + 30
-    while "state.json" not in replica.log.read_text():
-        assert time.monotonic() < until, replica.log.read_text()
-        time.sleep(0.1)
+    until(lambda: "state.json" in replica.log.read_text(), replica.log.read_text)
     time.sleep(2 * POLL_SECONDS)
     return [line for line in replica.log.read_text().splitlines() if "state.json" in line]
 

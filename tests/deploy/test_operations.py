@@ -184,7 +184,7 @@ def test_on_a_new_machine_the_commands_of_the_page_bring_the_service_back(
             start_new_session=True,
         )
     try:
-        restored.wait_until_ready(SECONDS)
+        restored.wait_until_ready()
         assert restored.stored() == documents
         assert "All is sound." in restored.log.read_text()
         os.killpg(restored.process.pid, signal.SIGTERM)

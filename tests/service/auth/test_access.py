@@ -4,7 +4,6 @@ import http.client
 import json
 import logging
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from starlette.testclient import TestClient
 
 from service.app import create_app
 from service.settings import Settings
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, wait_until_active, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file, line
 from tests.service.process import Service
 from tests.service.swapping import published
@@ -364,9 +363,6 @@ def test_a_rollback_is_audited(tmp_path: Path, heard: Heard) -> None:
     with TestClient(create_app(settings), headers=bearer(KEYS["boss"])) as client:
         wait_until_ready(client)
         client.post(f"/models/{second}/activate")
-        deadline = time.monotonic() + 20
-        while client.get("/info").json()["model_version"] != second:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until_active(client, second)
         assert client.post("/models/rollback", headers={"x-request-id": "back"}).status_code == 202
     assert heard.lines[-1] == {"action": "rollback", "key": "boss", "version": first, "request_id": "back"}

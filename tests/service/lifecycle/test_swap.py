@@ -25,6 +25,7 @@ from tests import postgres
 from tests.service.conftest import HOST, wait_until_ready
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
 from tests.tiny import tiny_source
+from tests.waiting import until
 
 DOCUMENTS = {f"d{at}": TEXTS[at] for at in range(60)}
 
@@ -85,11 +86,8 @@ class Place:
         monkeypatch.setattr(Builder, "_embed", held)
         return release
 
-    def until(self, true: Callable[[], bool], seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < deadline, self.client.get("/models").text
-            time.sleep(0.01)
+    def until(self, true: Callable[[], bool]) -> None:
+        until(true, lambda: self.client.get("/models").text)
 
     def until_followed(self) -> None:
         """Until the versions that follow have every document; no write waits for that."""

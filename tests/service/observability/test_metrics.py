@@ -30,6 +30,7 @@ from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests.service.fakes import CountingEncoder, until
 from tests.service.lifecycle.test_swap import Place, place, three
+from tests.waiting import until as wait_until
 
 __all__ = ["place", "three"]
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "METRICS.md"
@@ -98,9 +99,8 @@ def test_a_batch_is_counted_by_its_texts_tokens_and_padding(client: TestClient, 
     client.post("/embed", json={"inputs": ["river", "river " * 100]})  # 3 tokens, and 64 of 102
     client.post("/embed", json={"inputs": ["river", "river stone", "the cat"]})  # 3, 4, 4: one batch
     key, last = f"simile_tokens_total{by_lane}", f"simile_queue_seconds_count{by_lane}"
-    deadline = time.monotonic() + 20
-    while (after := samples(client))[last] - before[last] < 5:  # counted behind the answer
-        assert time.monotonic() < deadline
+    wait_until(lambda: samples(client)[last] - before[last] >= 5)  # counted behind the answer
+    after = samples(client)
 
     def gained(name: str) -> float:
         return after[name] - before[name]
@@ -278,10 +278,8 @@ def test_requests_in_flight_and_their_bytes_are_shown(
         patch.setattr(Encoder, "forward", held)
         headers = {"content-type": "application/json"}
         waiting = [threads.submit(client.post, "/embed", content=body, headers=headers) for _ in range(3)]
-        deadline = time.monotonic() + 20
-        while (found := samples(client))["simile_admitted_bytes"] < 3 * len(body):
-            assert time.monotonic() < deadline
-        assert found["simile_requests_in_flight"] == 3 + 1, "three, and the scrape itself"
+        wait_until(lambda: samples(client)["simile_admitted_bytes"] >= 3 * len(body))
+        assert samples(client)["simile_requests_in_flight"] == 3 + 1, "three, and the scrape itself"
         gate.set()
         assert [answer.result().status_code for answer in waiting] == [200] * 3
     found = samples(client)

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from service.runtime import interpreter_watchdog
 from service.runtime import interpreter_watchdog_process as program
+from tests.waiting import until
 
 WATCHED = """
 import ctypes, os, signal, sys, threading, time, unicodedata
@@ -50,13 +51,6 @@ LATE = 5.0  # of one that is not, on a machine that lets it wait for seconds
 def watched(then: str, hang_seconds: float = SOON, log_format: str = "text") -> list[str]:
     """The command of a process that beats, does `then`, and ends."""
     return [sys.executable, "-c", WATCHED.format(then=then, hang_seconds=hang_seconds, log_format=log_format)]
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def lives(pid: int) -> bool:

@@ -15,6 +15,7 @@ import httpx2
 import pytest
 
 from tests.service.process import Service, run_and_fail
+from tests.waiting import until
 
 KILLS = 5
 
@@ -166,9 +167,7 @@ def test_requests_in_hand_are_answered_when_it_stops(tmp_path: Path, tiny_models
         threads = [threading.Thread(target=send, args=[number]) for number in range(4)]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + 30
-        while arrived(service) + len(statuses) < 4:  # or it might not listen any more
-            assert time.monotonic() < deadline
+        until(lambda: arrived(service) + len(statuses) >= 4, pause=0)  # or it might not listen any more
         assert service.stop() == 0
         for thread in threads:
             thread.join()
@@ -186,10 +185,8 @@ def arrived(service: Service) -> int:
 
 def test_it_says_where_it_is_and_what_to_try(tmp_path: Path, tiny_models_dir: Path) -> None:
     with Service(tmp_path, tiny_models_dir, PYTHONUNBUFFERED="1") as service:
-        deadline = time.monotonic() + 30
-        while "Ctrl-C" not in (said := service.log.read_text()):
-            assert time.monotonic() < deadline, said
-            time.sleep(0.02)
+        until(lambda: "Ctrl-C" in service.log.read_text(), service.log.read_text)
+        said = service.log.read_text()
         assert f"http://127.0.0.1:{service.port}" in said
         assert said.count("\n  curl ") == 4
 
@@ -285,9 +282,8 @@ def test_a_client_that_hangs_up_in_its_body_is_no_bug_of_ours(server: Service) -
             raw.sendall(head_of(1000) + b'{"inputs": "half a')
             time.sleep(0.1)
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
-    deadline = time.monotonic() + 20
-    while 'route="/embed",status="499"} 3.0' not in (said := server.client.get("/metrics").text):
-        assert time.monotonic() < deadline, said
+    counted = 'route="/embed",status="499"} 3.0'
+    until(lambda: counted in server.client.get("/metrics").text, lambda: server.client.get("/metrics").text)
     assert "Traceback" not in server.log.read_text()
 
 
@@ -298,8 +294,6 @@ def test_a_client_that_hangs_up_costs_nobody_else_anything(server: Service) -> N
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
             raw.sendall(head_of(len(body)) + body)
             time.sleep(0.4)
-    deadline = time.monotonic() + 30
-    while 'simile_queue_tokens{lane="interactive"} 0.0' not in server.client.get("/metrics").text:
-        assert time.monotonic() < deadline, "work that nobody waits for is still queued"
-        time.sleep(0.05)
+    empty = 'simile_queue_tokens{lane="interactive"} 0.0'
+    until(lambda: empty in server.client.get("/metrics").text, "work that nobody waits for is still queued")
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from models.files.retrainings import read_runs
+from tests.waiting import until
 from training.retraining.config import Config, ScheduleTable
 from training.retraining.schedule import Schedule, clock
 
@@ -50,13 +51,6 @@ def started(schedule: Schedule) -> Iterator[Schedule]:
         yield schedule
     finally:
         schedule.stop()
-
-
-def until(true: Callable[[], object], seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
