@@ -271,11 +271,8 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
             models = client.get("/models").json()["models"]
             return next(model for model in models if model["version"] == second)
 
-        while "no file descriptor" not in (listed()["reason"] or ""):
-            time.sleep(0.01)
-        while len(tries) < 20:
-            time.sleep(0.01)
+        until(lambda: "no file descriptor" in (listed()["reason"] or ""))
+        until(lambda: len(tries) >= 20)
         assert listed()["state"] == "building"
         out.clear()
-        while listed()["state"] != "active":
-            time.sleep(0.01)
+        until(lambda: listed()["state"] == "active")

@@ -24,6 +24,7 @@ from service.observability.metrics import Metrics
 from service.runtime.watchdog import Heartbeat, Watchdog, lasting
 from tests.service.fakes import QUEUED, CountingEncoder, run, until
 from tests.service.process import Service
+from tests.waiting import until as wait_until
 
 FAULTY = (sys.executable, "-m", "tests.service.faulty")
 
@@ -185,8 +186,7 @@ def test_a_supervisor_that_was_held_itself_counts_no_hang(monkeypatch: pytest.Mo
     monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600 * (len(seen) > 1))  # an hour asleep
     watchdog = Watchdog([Stage()], 1)
     watchdog.start()
-    while len(seen) < 4:
-        time.sleep(0.01)
+    wait_until(lambda: len(seen) >= 4)
     watchdog.stop()
     assert max(seen) == 1.0
 
@@ -311,8 +311,7 @@ def test_a_second_signal_ends_it_at_once_and_loses_nothing_acknowledged(
 ) -> None:
     with Service(tmp_path, tiny_models_dir, SIMILE_STOP_DELAY_SECONDS="60") as service:
         service.process.send_signal(signal.SIGTERM)
-        while service.client.get("/ready").status_code == 200:
-            time.sleep(0.01)
+        wait_until(lambda: service.client.get("/ready").status_code != 200)
         assert service.put({"a": "red river"}).status_code == 200
         time.sleep(1.2)
         assert service.process.poll() is None
