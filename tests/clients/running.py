@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_SECONDS = 240  # the first start publishes the default model, and proves it
 
 READER = "for-tests-a-reader"
 HURRIED = "for-tests-one-request-a-minute"
@@ -41,7 +40,7 @@ class Running:
         self._port = _free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._client = httpx2.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {self.key}"}, timeout=60, trust_env=False
+            base_url=self.url, headers={"Authorization": f"Bearer {self.key}"}, timeout=LIMIT, trust_env=False
         )
 
     def __enter__(self) -> Self:

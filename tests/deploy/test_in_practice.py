@@ -17,7 +17,7 @@ from service.lifecycle.controller import POLL_SECONDS
 from tests import postgres
 from tests.deploy.manifests import one, pod
 from tests.service.process import Service, plain_environment, run_and_fail
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 KEY = "sk-simile-of-this-test"
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -154,7 +154,7 @@ def test_a_trainer_without_a_service_fails_and_is_no_refusal(tmp_path: Path) -> 
         env=plain_environment(SIMILE_SERVICE_KEY_FILE=str(key)) | {"PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr

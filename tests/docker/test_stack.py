@@ -14,7 +14,7 @@ import pytest
 
 from tests.docker.stack import ROOT, Stack, docker
 from tests.test_documentation import answered, blocks, commands
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 DOCUMENTS = 320  # the example corpus
 LONG = "the pump of the second floor was repaired on monday and the invoice came a week later " * 4
@@ -111,7 +111,9 @@ def test_sigterm_answers_every_request_that_came(story: Stack) -> None:
     after: list[float] = []
 
     def ask() -> None:
-        with httpx2.Client(base_url=f"http://127.0.0.1:{story.port}", timeout=60, trust_env=False) as client:
+        with httpx2.Client(
+            base_url=f"http://127.0.0.1:{story.port}", timeout=LIMIT, trust_env=False
+        ) as client:
             while not leave.is_set():
                 try:
                     answer = client.post("/embed", json={"inputs": ["One sentence.", "And another one."]})
@@ -124,7 +126,9 @@ def test_sigterm_answers_every_request_that_came(story: Stack) -> None:
                     after.append(time.monotonic())
 
     def watch() -> None:
-        with httpx2.Client(base_url=f"http://127.0.0.1:{story.port}", timeout=60, trust_env=False) as client:
+        with httpx2.Client(
+            base_url=f"http://127.0.0.1:{story.port}", timeout=LIMIT, trust_env=False
+        ) as client:
             while client.get("/ready").status_code == 200:
                 time.sleep(0.05)
         leave.set()

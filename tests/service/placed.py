@@ -18,7 +18,7 @@ from service.app import create_app
 from service.runtime.runtime import Runtime
 from tests.service.conftest import new_settings
 from tests.service.swapping import TEXTS
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 Ids = Sequence[Sequence[int]]
 
@@ -29,7 +29,7 @@ class Place:
     def __init__(self, app: FastAPI, port: int) -> None:
         self.runtime: Runtime = app.state.runtime
         self.port = port
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False)
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT, trust_env=False)
 
     @property
     def encoder(self) -> Encoder:
@@ -37,7 +37,7 @@ class Place:
 
     def embed(self, inputs: str | list[str], **headers: str) -> httpx2.Response:
         """From a connection of its own, as another client would."""
-        with httpx2.Client(base_url=self.client.base_url, timeout=20, trust_env=False) as client:
+        with httpx2.Client(base_url=self.client.base_url, timeout=LIMIT, trust_env=False) as client:
             return client.post("/embed", json={"inputs": inputs}, headers=headers)
 
     def metric(self, name: str) -> float:
@@ -73,12 +73,12 @@ def serving(folder: Path, models_dir: Path, **others: object) -> Iterator[Place]
     thread.start()
     place = Place(app, listener.getsockname()[1])
     try:
-        assert app.state.runtime.ready.wait(60)
+        assert app.state.runtime.ready.wait(LIMIT)
         yield place
     finally:
         place.client.close()
         server.should_exit = True
-        thread.join(60)
+        thread.join(LIMIT)
     assert not thread.is_alive()
 
 

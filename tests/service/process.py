@@ -15,7 +15,7 @@ from typing import Self
 
 import httpx2
 
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 
 def free_port() -> int:
@@ -57,7 +57,7 @@ class Service:
         )
         self.log = folder / "service.log"
         self.process: subprocess.Popen[bytes]
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=90, trust_env=False)
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=LIMIT, trust_env=False)
 
     def __enter__(self) -> Self:
         self.start()
@@ -87,7 +87,7 @@ class Service:
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop; its exit status."""
         self.process.send_signal(how)
-        return self.process.wait(90)
+        return self.process.wait(LIMIT)
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -119,7 +119,7 @@ def run_and_fail(folder: Path, **variables: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 1, done

@@ -18,7 +18,7 @@ from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.fakes import sqlite_of
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 
 def refused(response: object, status: int, error_type: str, *words: str) -> str:
@@ -339,7 +339,7 @@ def held(
     def waiting(ids: list[list[int]], **options: bool) -> np.ndarray:
         if begun is not None:
             begun.append(len(ids))
-        release.wait(60)
+        release.wait(LIMIT)
         return forward(ids, **options)
 
     monkeypatch.setattr(runtime.live.generation.encoder, "forward", waiting)

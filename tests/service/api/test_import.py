@@ -24,7 +24,7 @@ from tests.service.placed import Ids, serving
 from tests.service.process import Service
 from tests.service.raw import Answer, Wire, chunked
 from tests.service.swapping import TEXTS
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 Vectors = NDArray[np.float32]
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -192,7 +192,7 @@ def test_two_hundred_megabytes_take_no_memory(service: Service) -> None:
             yield rows
             peak = max(peak, memory_mb(service.process.pid))
 
-    answer = service.client.post("/documents", content=pieces(), headers=NDJSON, timeout=120)
+    answer = service.client.post("/documents", content=pieces(), headers=NDJSON, timeout=LIMIT)
     assert answer.json()["upserted"] == repeats * 8 * 64
     assert peak - before < 40
 
@@ -211,7 +211,7 @@ def test_a_stop_signal_in_the_middle_refuses_the_rest_and_keeps_what_was_stored(
             assert "stopping" in message
             assert "100 documents were stored" in message
             assert answer.headers["retry-after"]
-        assert service.process.wait(60) == 0
+        assert service.process.wait(LIMIT) == 0
         service.start()
         assert service.stored() == {f"s{at}": TEXTS[at] for at in range(100)}
 
@@ -311,7 +311,7 @@ def test_an_import_waits_while_other_bodies_fill_the_room(
         forward, release = Encoder.forward, threading.Event()
 
         def waits(self: Encoder, rows: Ids, **options: bool) -> Vectors:
-            release.wait(30)
+            release.wait(LIMIT)
             return forward(self, rows, **options)
 
         monkeypatch.setattr(Encoder, "forward", waits)
@@ -330,8 +330,8 @@ def test_an_import_waits_while_other_bodies_fill_the_room(
         assert not answers
         assert place.metric("simile_admitted_bytes") < 1.5 * (1 << 20), "it was read all the same"
         release.set()
-        sender.join(20)
-        large.join(20)
+        sender.join(LIMIT)
+        large.join(LIMIT)
         assert answers[0].status_code == 200
         assert answers[0].json()["upserted"] == 60
 

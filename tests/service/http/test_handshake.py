@@ -13,7 +13,7 @@ from service.http.handshake import MOST
 from tests.service.http.test_cors_tls import pair
 from tests.service.process import Service
 from tests.service.raw import Wire, held
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 __all__ = ["pair"]
 
@@ -27,12 +27,12 @@ def test_handshakes_that_never_begin_are_bounded_and_keep_nobody_out(
     service.client.close()
     trusting = ssl.create_default_context(cafile=str(cert))
     service.client = httpx2.Client(
-        base_url=f"https://127.0.0.1:{service.port}", verify=trusting, timeout=30, trust_env=False
+        base_url=f"https://127.0.0.1:{service.port}", verify=trusting, timeout=LIMIT, trust_env=False
     )
     with service, ExitStack() as stack:
         for _ in range(2 * (MOST + SPARE)):
             stack.enter_context(Wire(service))
-        one = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=30, context=trusting)
+        one = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=LIMIT, context=trusting)
         one.request("GET", "/health")
         assert one.getresponse().status == 200
         most = MOST + SPARE + 2  # and those of the two clients

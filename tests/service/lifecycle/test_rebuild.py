@@ -16,7 +16,7 @@ from service.lifecycle.builder import Builder
 from service.settings import Settings
 from service.store.values import DEFAULT_COLLECTION, Unembedded
 from tests.service.conftest import new_settings, wait_until_ready
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 pytestmark = pytest.mark.sqlite("it looks into SQLite's file")
 
@@ -86,7 +86,7 @@ def test_while_it_is_rebuilt_embedding_and_writing_work_and_ready_tells_the_prog
 
         def held(ids: list[list[int]], *, normalize: bool = True) -> object:
             if len(ids) > 1:  # the rebuild's batches, not the one text of a request
-                release.wait(20)
+                release.wait(LIMIT)
             return forward(ids, normalize=normalize)
 
         monkeypatch.setattr(encoder, "forward", held)

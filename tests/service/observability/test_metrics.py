@@ -28,8 +28,9 @@ from service.observability.metrics import Metrics
 from service.runtime import gauges
 from service.runtime.runtime import Runtime
 from service.settings import Settings
-from tests.service.fakes import CountingEncoder, until
+from tests.service.fakes import CountingEncoder, run, until
 from tests.service.lifecycle.test_swap import Place, place, three
+from tests.waiting import LIMIT
 from tests.waiting import until as wait_until
 
 __all__ = ["place", "three"]
@@ -150,7 +151,7 @@ def test_what_waits_for_the_encoder_is_shown_by_lane_until_it_is_done_or_given_u
         assert waiting("interactive") == (0, 0)
         await asyncio.to_thread(batcher.stop)
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    run(body)
 
 
 def test_the_limits_of_the_queue_are_those_of_the_settings(client: TestClient, settings: Settings) -> None:
@@ -270,7 +271,7 @@ def test_requests_in_flight_and_their_bytes_are_shown(
     forward = Encoder.forward
 
     def held(self: Encoder, ids: object, **options: object) -> object:
-        gate.wait(30)
+        gate.wait(LIMIT)
         return forward(self, ids, **options)  # type: ignore[arg-type]
 
     body = json.dumps({"inputs": "a river"}).encode()
@@ -294,13 +295,13 @@ def test_a_slow_scrape_delays_no_request(
 
     def slow() -> bytes:
         begun.set()
-        gate.wait(30)
+        gate.wait(LIMIT)
         return scrape()
 
     with ThreadPoolExecutor() as threads:
         monkeypatch.setattr(runtime, "scrape", slow)
         scraped = threads.submit(client.get, "/metrics")
-        assert begun.wait(20)
+        assert begun.wait(LIMIT)
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
         assert not scraped.done()
         gate.set()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.service.fakes import sqlite_of
 from tests.service.placed import Ids, Place, occupied, serving
 from tests.service.swapping import TEXTS
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
 
         def hanging(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
             held.append(len(ids))
-            release.wait(60)
+            release.wait(LIMIT)
             return forward(ids, normalize=normalize)
 
         monkeypatch.setattr(place.encoder, "forward", hanging)
@@ -68,7 +68,7 @@ def test_a_hang_that_passes_heals(
         release, forward = threading.Event(), place.encoder.forward
 
         def slow(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
-            release.wait(30)
+            release.wait(LIMIT)
             return forward(ids, normalize=normalize)
 
         with monkeypatch.context() as patch:
@@ -95,17 +95,17 @@ def test_a_writer_that_dies_leaves_no_write_waiting(
 
         def dying(jobs: object) -> None:
             inside.set()
-            release.wait(30)
+            release.wait(LIMIT)
             raise SystemExit("the thread is told to end in the middle of a commit")
 
         monkeypatch.setattr(writer, "_commit", dying)
         with ThreadPoolExecutor(2) as pool:
             first: Future[httpx2.Response] = pool.submit(put, place, "b")
-            assert inside.wait(20)
+            assert inside.wait(LIMIT)
             behind = pool.submit(put, place, "c")
             time.sleep(0.2)
             release.set()
-            assert [first.result(20).status_code, behind.result(20).status_code] == [503, 503]
+            assert [first.result(LIMIT).status_code, behind.result(LIMIT).status_code] == [503, 503]
         assert put(place, "d").status_code == 503
         for path in ("/health", "/ready"):
             until(lambda path=path: place.client.get(path).status_code == 503)  # type: ignore[misc]

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from tests.service.process import Service, run_and_fail
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 KILLS = 5
 
@@ -37,7 +37,7 @@ class Ledger:
 
     def write(self, service: Service, thread: int) -> None:
         """Put and delete documents of this thread's own, until the service dies."""
-        with httpx2.Client(base_url=service.client.base_url, timeout=30, trust_env=False) as client:
+        with httpx2.Client(base_url=service.client.base_url, timeout=LIMIT, trust_env=False) as client:
             for step in range(1_000_000):
                 id, text = f"{thread}-{step % 15}", f"river {thread} {step} {service.process.pid}"
                 deleting = step % 4 == 3
@@ -148,7 +148,7 @@ def test_a_signal_just_before_the_loop_runs_is_a_stop_too(
     service = Service(tmp_path, tiny_models_dir)
     command = [sys.executable, "-c", STOPPED_EARLY.format(name)]
     ended = subprocess.run(
-        command, env=service._environment, timeout=60, capture_output=True, text=True, check=False
+        command, env=service._environment, timeout=LIMIT, capture_output=True, text=True, check=False
     )
     service.client.close()
     assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
@@ -265,7 +265,7 @@ def head_of(length: int) -> bytes:
 
 
 def test_a_body_that_is_too_large_is_answered_while_it_is_still_being_sent(server: Service) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as raw:
         raw.sendall(head_of(900_000_000) + b'{"inputs": "')
         answer = ""
         while "SIMILE_MAX_BODY_MB" not in answer and (part := raw.recv(65536)):  # head and body come apart
@@ -277,7 +277,7 @@ def test_a_body_that_is_too_large_is_answered_while_it_is_still_being_sent(serve
 
 def test_a_client_that_hangs_up_in_its_body_is_no_bug_of_ours(server: Service) -> None:
     for _ in range(3):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as raw:
             raw.sendall(head_of(1000) + b'{"inputs": "half a')
             time.sleep(0.1)
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
@@ -290,7 +290,7 @@ def test_a_client_that_hangs_up_in_its_body_is_no_bug_of_ours(server: Service) -
 def test_a_client_that_hangs_up_costs_nobody_else_anything(server: Service) -> None:
     body = b'{"inputs": [' + b",".join([b'"' + b"river " * 200 + b'"'] * 1500) + b"]}"
     for _ in range(5):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as raw:
             raw.sendall(head_of(len(body)) + body)
             time.sleep(0.4)
     empty = 'simile_queue_tokens{lane="interactive"} 0.0'

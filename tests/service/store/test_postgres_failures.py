@@ -28,7 +28,7 @@ import psycopg
 
 from service.store.postgres.connection import GRACE_SECONDS, Connection, Pool
 from service.store.postgres.store import PostgresStore
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 HANG_SECONDS = 2.0
 
@@ -222,7 +222,7 @@ def test_a_server_that_hangs(server: Any, tmp_path: Path, tiny_models_dir: Path)
             for each in asking:
                 each.start()
             for each in asking:
-                each.join(60)
+                each.join(LIMIT)
             assert [answer.status_code for answer in answers] == [503, 503]
             assert all("retry-after" in answer.headers for answer in answers)
             assert place.client.get("/health").status_code == 200

@@ -106,12 +106,12 @@ def test_a_killed_run_is_a_failed_one_and_the_next_begins(tmp_path: Path) -> Non
 def test_a_stop_ends_the_run_in_hand(tmp_path: Path) -> None:
     code = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(130)); "
-        f"open(r'{tmp_path / 'on'}', 'w').close(); time.sleep(60)"
+        f"open(r'{tmp_path / 'on'}', 'w').close(); time.sleep(600)"
     )
     with started(small(tmp_path, code)):
         until((tmp_path / "on").exists)
         began = time.monotonic()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 300
     found = read_runs(tmp_path)
     assert found["last_run"]["outcome"] == "stopped"
     assert found["running"] is None

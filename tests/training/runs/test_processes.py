@@ -19,7 +19,7 @@ from tests.training import world_process
 from tests.training.recipe_cases import WORDS, raw_source
 from tests.training.run_cases import events, losses
 from tests.training.world_process import CASES, STEPS, found_by, recipe_of, trainer_for
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 from training.methods.catalogue import load_recipe
 from training.runfile import Result
 from training.runs.command import train
@@ -49,7 +49,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Two:
         [*TORCHRUN, world_process.__file__, str(folder)],
         env=ENVIRONMENT,
         cwd=ROOT,
-        timeout=200,
+        timeout=LIMIT,
         capture_output=True,
         text=True,
         check=False,
@@ -153,7 +153,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         began = time.monotonic()
-        status = process.wait(60)
+        status = process.wait(LIMIT)
         seconds = time.monotonic() - began
     finally:
         process.kill()
@@ -163,7 +163,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
         [*TORCHRUN, *given, "--resume"],
         env=ENVIRONMENT,
         cwd=ROOT,
-        timeout=100,
+        timeout=LIMIT,
         capture_output=True,
         text=True,
         check=False,
