@@ -332,6 +332,7 @@ def test_a_version_that_its_gate_refused_says_why_and_is_served_only_by_decision
     with place.serving() as client:
         place.fill()
         place.store.want(refused)
+        place.until(lambda: place.state(refused)["state"] == "refused")
         time.sleep(0.8)
         assert place.active() == place.a
         state = place.state(refused)

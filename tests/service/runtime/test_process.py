@@ -279,7 +279,8 @@ def test_a_client_that_hangs_up_in_its_body_is_no_bug_of_ours(server: Service) -
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as raw:
             raw.sendall(head_of(1000) + b'{"inputs": "half a')
-            time.sleep(0.1)
+            until(lambda: arrived(server) == 1)
+        until(lambda: arrived(server) == 0)
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
     counted = 'route="/embed",status="499"} 3.0'
     until(lambda: counted in server.client.get("/metrics").text, lambda: server.client.get("/metrics").text)
