@@ -4,6 +4,7 @@ Real processes throughout. The schedule comes round every few seconds; what diff
 retrain.toml says when they begin, as somebody would edit it.
 """
 
+import faulthandler
 import json
 import os
 import random
@@ -97,6 +98,7 @@ def ran(outcome: str, times: int = 1) -> Callable[[dict[str, Any]], bool]:
 
 
 def test_a_service_under_load_is_retrained_by_a_schedule_that_nobody_watches(place: Path) -> None:
+    faulthandler.cancel_dump_traceback_later()  # pytest's limit of all that is waited for here
     models = place / "models"
     with Service(place) as service:
         first = service.client.get("/info").json()["model_version"]

@@ -5,8 +5,8 @@ until(path.exists, say=log.read_text)                       its failure shows wh
 assert begun.wait(LIMIT)                                    what can wait by itself has the same limit
 """
 
-import time
 from collections.abc import Callable
+from time import monotonic, sleep  # the clock itself, whatever a test puts in its place
 from typing import TypeVar
 
 LIMIT = 600.0  # it only says that something hangs, and measures nothing; pyproject.toml has one above it
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 def until(true: Callable[[], T | None], say: Callable[[], object] | str = "", pause: float = 0.01) -> T:
     """The first true value of `true`. Where none comes, the test fails with what `say` shows."""
-    deadline = time.monotonic() + LIMIT
+    deadline = monotonic() + LIMIT
     while not (found := true()):
-        if time.monotonic() > deadline:
+        if monotonic() > deadline:
             raise AssertionError(f"Not in {LIMIT:.0f} s. {say() if callable(say) else say}")
-        time.sleep(pause)
+        sleep(pause)
     return found
