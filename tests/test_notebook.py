@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import time
 from pathlib import Path
 
 import pytest
 
 from models.publishing.publish import publish
 from models.store import Store
+from tests.service.conftest import wait_until_active
 from tests.service.process import Service
 from tests.tiny import tiny_source
 
@@ -44,8 +44,7 @@ def test_every_cell_runs_and_says_what_it_promises(tmp_path: Path, monkeypatch: 
     with Service(tmp_path) as service:
         service.wait_until_ready()
         assert service.client.post(f"/models/{second}/activate").status_code == 202
-        while service.client.get("/info").json()["model_version"] != second:
-            time.sleep(0.1)
+        wait_until_active(service.client, second)
         monkeypatch.setenv("SIMILE_URL", f"http://127.0.0.1:{service.port}")
         said, names = io.StringIO(), {"__name__": "__main__"}
         with contextlib.redirect_stdout(said):

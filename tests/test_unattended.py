@@ -4,13 +4,13 @@ Real processes throughout. The schedule comes round every few seconds; what diff
 retrain.toml says when they begin, as somebody would edit it.
 """
 
+import faulthandler
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +21,7 @@ import pytest
 from models.encoder import Encoder
 from models.files.retrainings import read_runs
 from models.manifest import REPORT
+from tests import waiting
 from tests.service.load import STATIC, Load
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import QUERIES, TEXTS, WORDS, Oracle, published
@@ -73,19 +74,23 @@ def scheduled(place: Path) -> Iterator[None]:
     try:
         yield
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(waiting.LIMIT) == 0
     finally:
         process.kill()
         process.wait()
 
 
 def until(place: Path, true: Callable[[dict[str, Any]], object], load: Load) -> dict[str, Any]:
-    deadline = time.monotonic() + 120
-    while not true(found := read_runs(place / "models")):
+    """What is written down of the runs, once it is `true` of that."""
+
+    def there() -> dict[str, Any]:
         assert not load.failures, load.failures
-        assert time.monotonic() < deadline, (found, (place / "schedule.log").read_text()[-3000:])
-        time.sleep(0.02)
-    return found
+        found = read_runs(place / "models")
+        return found if true(found) else {}
+
+    return waiting.until(
+        there, lambda: (read_runs(place / "models"), (place / "schedule.log").read_text()[-3000:])
+    )
 
 
 def ran(outcome: str, times: int = 1) -> Callable[[dict[str, Any]], bool]:
@@ -93,6 +98,7 @@ def ran(outcome: str, times: int = 1) -> Callable[[dict[str, Any]], bool]:
 
 
 def test_a_service_under_load_is_retrained_by_a_schedule_that_nobody_watches(place: Path) -> None:
+    faulthandler.cancel_dump_traceback_later()  # pytest's limit of all that is waited for here
     models = place / "models"
     with Service(place) as service:
         first = service.client.get("/info").json()["model_version"]
@@ -113,7 +119,7 @@ def test_a_service_under_load_is_retrained_by_a_schedule_that_nobody_watches(pla
 
                 # Killed in the middle of its steps, and done again from where it was.
                 write_config(place, "active", 400)
-                until_it_has_a_checkpoint(place, load)
+                until(place, lambda _: [*(place / "work").glob("*/run/checkpoint.safetensors")], load)
                 os.kill(
                     until(place, lambda found: found.get("running"), load)["running"]["pid"], signal.SIGKILL
                 )
@@ -145,14 +151,6 @@ def test_a_service_under_load_is_retrained_by_a_schedule_that_nobody_watches(pla
         assert answer["schedule"]["last_run"]["outcome"] == "nothing to learn"
         assert states == {first: "active", refused: "refused", third: "retired"}
         print(f"{len(load.done)} requests, none failed")
-
-
-def until_it_has_a_checkpoint(place: Path, load: Load) -> None:
-    deadline = time.monotonic() + 120
-    while not list((place / "work").glob("*/run/checkpoint.safetensors")):
-        assert not load.failures, load.failures
-        assert time.monotonic() < deadline, (place / "schedule.log").read_text()[-3000:]
-        time.sleep(0.01)
 
 
 def resumed_at(place: Path) -> list[int]:

@@ -4,7 +4,6 @@ import hashlib
 import os
 import socket
 import subprocess
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,8 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.waiting import LIMIT, until
+
 ROOT = Path(__file__).resolve().parents[2]
-READY_SECONDS = 240  # the first start publishes the default model, and proves it
 
 READER = "for-tests-a-reader"
 HURRIED = "for-tests-one-request-a-minute"
@@ -40,7 +40,7 @@ class Running:
         self._port = _free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._client = httpx2.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {self.key}"}, timeout=60, trust_env=False
+            base_url=self.url, headers={"Authorization": f"Bearer {self.key}"}, timeout=LIMIT, trust_env=False
         )
 
     def __enter__(self) -> Self:
@@ -60,12 +60,12 @@ class Running:
             self._process = subprocess.Popen(
                 [python, "-m", "service"], cwd=ROOT, env=environment, stdout=out, stderr=out
             )
-        deadline = time.monotonic() + READY_SECONDS
-        while not self._is_ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self._process.kill()
-                pytest.fail(f"The service did not become ready:\n{log.read_text()}", pytrace=False)
-            time.sleep(0.05)
+        try:
+            until(lambda: self._process.poll() is not None or self._is_ready())
+            assert self._process.poll() is None
+        except AssertionError:
+            self._process.kill()
+            pytest.fail(f"The service did not become ready:\n{log.read_text()}", pytrace=False)
         return self
 
     def _is_ready(self) -> bool:

@@ -26,6 +26,7 @@ from models.store import Store
 from tests.service.keyed import KEYS, keys_file
 from tests.service.process import Service
 from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 PROMPTS = {"query": "for: ", "document": ""}
@@ -137,10 +138,8 @@ def held(folder: Path, command: Sequence[str], *, keyed: bool) -> Held:
 
 def activate(service: Service, version: str) -> None:
     service.client.post(f"/models/{version}/activate").raise_for_status()
-    deadline = time.monotonic() + 20
-    while service.client.get("/models").json()["active"] != version:
-        assert time.monotonic() < deadline, service.client.get("/models").text
-        time.sleep(0.05)
+    client = service.client
+    until(lambda: client.get("/models").json()["active"] == version, lambda: client.get("/models").text)
 
 
 def report(counts: Path, seconds: float) -> tuple[str, int]:

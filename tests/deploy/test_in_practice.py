@@ -17,6 +17,7 @@ from service.lifecycle.controller import POLL_SECONDS
 from tests import postgres
 from tests.deploy.manifests import one, pod
 from tests.service.process import Service, plain_environment, run_and_fail
+from tests.waiting import LIMIT, until
 
 KEY = "sk-simile-of-this-test"
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -70,8 +71,7 @@ def test_a_replica_serves_the_owners_model_from_a_folder_that_it_cannot_write(
     keys(tmp_path, "read")
     mount = f'mount --bind "{shared}" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
     replica = Service(tmp_path, None, **variables("simile-embed", tmp_path))
-    while not (shared / "state.json").exists():  # written soon after the start
-        time.sleep(0.05)
+    until((shared / "state.json").exists)  # written soon after the start
     state = (shared / "state.json").read_bytes()
     with replica.client:
         try:
@@ -92,10 +92,7 @@ def test_a_replica_serves_the_owners_model_from_a_folder_that_it_cannot_write(
 
 def complaints(replica: Service) -> list[str]:
     """Lines of its log about state.json; the watcher looks twice a second, so two looks are waited for."""
-    until = time.monotonic() + 30
-    while "state.json" not in replica.log.read_text():
-        assert time.monotonic() < until, replica.log.read_text()
-        time.sleep(0.1)
+    until(lambda: "state.json" in replica.log.read_text(), replica.log.read_text)
     time.sleep(2 * POLL_SECONDS)
     return [line for line in replica.log.read_text().splitlines() if "state.json" in line]
 
@@ -157,7 +154,7 @@ def test_a_trainer_without_a_service_fails_and_is_no_refusal(tmp_path: Path) -> 
         env=plain_environment(SIMILE_SERVICE_KEY_FILE=str(key)) | {"PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr

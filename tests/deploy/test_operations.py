@@ -23,6 +23,7 @@ from service.settings import PREFIX, Settings
 from tests.deploy.manifests import FOLDER, ROOT, Pod, one, pods
 from tests.deploy.test_systemd import Unit
 from tests.service.process import Service, free_port, plain_environment
+from tests.waiting import LIMIT
 from training import __main__ as training
 from training.retraining.command import BUSY, NOTHING, REFUSED, STOPPED
 
@@ -31,7 +32,6 @@ TEXT = PAGE.read_text(encoding="utf-8")
 RULES = ROOT / "docker/monitoring/prometheus/alerts.yml"
 RUNBOOKS = ROOT / "docs/ALERTS.md"
 PARSERS = {"service": service.parser, "models": lambda: models_parser({}), "training": training.parser}
-SECONDS = 120
 
 
 def blocks() -> list[str]:
@@ -184,11 +184,11 @@ def test_on_a_new_machine_the_commands_of_the_page_bring_the_service_back(
             start_new_session=True,
         )
     try:
-        restored.wait_until_ready(SECONDS)
+        restored.wait_until_ready()
         assert restored.stored() == documents
         assert "All is sound." in restored.log.read_text()
         os.killpg(restored.process.pid, signal.SIGTERM)
-        restored.process.wait(SECONDS)
+        restored.process.wait(LIMIT)
     finally:
         if restored.process.poll() is None:
             os.killpg(restored.process.pid, signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_the_drill_runs_beside_the_service_and_counts_its_documents(
             start_new_session=True,
         )
         try:
-            said, _ = process.communicate(timeout=SECONDS)
+            said, _ = process.communicate(timeout=LIMIT)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

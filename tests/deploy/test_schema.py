@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.manifests import FILES, FOLDER
+from tests.waiting import LIMIT
 
 VALIDATE = os.environ.get("KUBERNETES_VALIDATE")
 pytestmark = pytest.mark.skipif(
@@ -21,7 +22,7 @@ def problem(file: Path) -> str | None:
     """
     assert VALIDATE is not None
     done = subprocess.run(
-        [VALIDATE, "--strict", str(file)], capture_output=True, text=True, timeout=120, check=False
+        [VALIDATE, "--strict", str(file)], capture_output=True, text=True, timeout=LIMIT, check=False
     )
     said = done.stdout + done.stderr
     resources = file.read_text(encoding="utf-8").count("\nkind: ")

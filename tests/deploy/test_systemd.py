@@ -15,6 +15,7 @@ from service.server import DRAIN_SECONDS
 from service.settings import PREFIX, Settings
 from tests.deploy.manifests import ROOT
 from tests.service.process import Service, free_port, plain_environment
+from tests.waiting import LIMIT
 from training.__main__ import parser
 from training.retraining.schedule import _STOPPING_SECONDS
 
@@ -50,7 +51,7 @@ class Unit:
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     assert ANALYZE is not None
     return subprocess.run(
-        [ANALYZE, "--no-pager", *arguments], capture_output=True, text=True, timeout=60, check=False
+        [ANALYZE, "--no-pager", *arguments], capture_output=True, text=True, timeout=LIMIT, check=False
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +12,7 @@ from typing import Any, Self
 import httpx2
 
 from tests.service.process import free_port, is_ready, plain_environment
+from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).resolve().parents[2]
 TAG = "test"
@@ -64,7 +64,7 @@ class Stack:
             "PROMETHEUS_PORT": str(self.prometheus_port),
             **variables,
         }
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60, trust_env=False)
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=LIMIT, trust_env=False)
 
     def __enter__(self) -> Self:
         return self
@@ -114,8 +114,5 @@ class Stack:
         label = f"label=com.docker.compose.project={self.name}"
         return docker("volume", "ls", "--quiet", "--filter", label).split()
 
-    def wait_until_ready(self, seconds: float = 90) -> None:
-        deadline = time.monotonic() + seconds
-        while not is_ready(self.client):
-            assert time.monotonic() < deadline, self.compose("logs", "service")
-            time.sleep(0.1)
+    def wait_until_ready(self) -> None:
+        until(lambda: is_ready(self.client), lambda: self.compose("logs", "service"), pause=0.1)

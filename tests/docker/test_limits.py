@@ -12,7 +12,8 @@ import httpx2
 import pytest
 
 from tests.docker.stack import docker
-from tests.service.process import free_port
+from tests.service.process import free_port, is_ready
+from tests.waiting import LIMIT, until
 
 CALLERS, INPUTS = 32, 2048
 ADMITTED_MB = 64  # a sixteenth of the container's memory
@@ -32,15 +33,8 @@ def small(service_image: str) -> Iterator[tuple[str, str]]:
     )  # fmt: skip
     address = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                if httpx2.get(f"{address}/ready", trust_env=False).status_code == 200:
-                    break
-            except httpx2.TransportError:
-                pass
-            assert time.monotonic() < deadline, docker("logs", name)
-            time.sleep(0.2)
+        with httpx2.Client(base_url=address, trust_env=False) as client:
+            until(lambda: is_ready(client), lambda: docker("logs", name), pause=0.2)
         yield name, address
     finally:
         docker("rm", "--force", "--volumes", name)
@@ -90,7 +84,7 @@ def test_32_callers_of_2048_inputs_are_served_or_refused_and_nothing_is_killed(
     print(f"{words} words, {len(body)} bytes: {dict(seen)}, {by_bytes} of them refused for their bytes")
     assert set(seen) <= {200, 429, 504}, seen
     assert seen[429] >= CALLERS // 4, seen
-    one = httpx2.post(f"{address}/embed", json={"inputs": [text] * 16}, timeout=120, trust_env=False)
+    one = httpx2.post(f"{address}/embed", json={"inputs": [text] * 16}, timeout=LIMIT, trust_env=False)
     assert one.status_code == 200, one.text[:500]
     assert seen[200] >= patient, seen
     if CALLERS * len(body) > 4 * ADMITTED_MB << 20:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.docker.stack import ROOT, Stack, docker
 from tests.docker.test_files import config
+from tests.waiting import until
 
 STAND_IN = "simile-standin-prometheus:test"
 
@@ -44,13 +44,10 @@ def asked(stack: Stack, path: str, **parameters: str) -> Any:
 
 
 def until_up_is(stack: Stack, expected: str) -> None:
-    deadline = time.monotonic() + 90
-    while True:
-        found = asked(stack, "query", query='up{job="simile"}')["result"]
-        if [row["value"][1] for row in found] == [expected]:
-            return
-        assert time.monotonic() < deadline, found
-        time.sleep(0.5)
+    def found() -> list[str]:
+        return [row["value"][1] for row in asked(stack, "query", query='up{job="simile"}')["result"]]
+
+    until(lambda: found() == [expected], found, pause=0.5)
 
 
 def test_prometheus_scrapes_the_service_and_sees_it_go(watched: Stack) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import httpx2
 import pytest
@@ -16,6 +14,7 @@ import pytest
 from tests.docker.stack import ROOT, Stack, docker
 from tests.docker.test_files import config
 from tests.service.process import is_ready
+from tests.waiting import LIMIT, until
 
 REPLICAS, CLIENTS = 3, 6
 PASSWORD = "a secret word / @ #"  # with signs that a URL would not take
@@ -56,13 +55,6 @@ def containers(stack: Stack) -> list[str]:
     return stack.compose("ps", "--quiet", "service").split()
 
 
-def until(true: Callable[[], Any], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 class Traffic:
     """Clients that write and search; every answer must be a 200, and every write is found at once."""
 
@@ -74,7 +66,9 @@ class Traffic:
         self._threads = [threading.Thread(target=self._run, args=(at,)) for at in range(CLIENTS)]
 
     def _run(self, number: int) -> None:
-        with httpx2.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=60, trust_env=False) as client:
+        with httpx2.Client(
+            base_url=f"http://127.0.0.1:{self._port}", timeout=LIMIT, trust_env=False
+        ) as client:
             turn = 0
             while not self._stop.is_set() and not self.failures:
                 turn += 1

@@ -7,12 +7,14 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import httpx2
 import pytest
 
 from tests.docker.stack import ROOT, Stack, docker
 from tests.test_documentation import answered, blocks, commands
+from tests.waiting import LIMIT, until
 
 DOCUMENTS = 320  # the example corpus
 LONG = "the pump of the second floor was repaired on monday and the invoice came a week later " * 4
@@ -67,10 +69,7 @@ def test_a_retraining_in_the_trainer_swaps_what_the_service_serves(story: Stack)
     )
     said = story.compose(*line.split(), seconds=600)
     [published] = re.findall(r"(\S+) is published and wanted", said)
-    deadline = time.monotonic() + 120
-    while version(story) != published:
-        assert time.monotonic() < deadline, story.compose("logs", "service")
-        time.sleep(0.5)
+    until(lambda: version(story) == published, partial(story.compose, "logs", "service"), pause=0.5)
     assert published != before
     hits = story.client.get("/search", params={"q": texts[7], "k": 1}).json()
     assert (hits["model"], hits["hits"][0]["id"]) == (published, "note-7")
@@ -99,10 +98,7 @@ def test_a_service_that_dies_by_itself_is_started_anew(story: Stack) -> None:
     before = count(story)
     kill = "kill -9 $(cat /proc/1/task/1/children)"  # init's one child
     story.compose("exec", "-T", "service", "sh", "-c", kill, status=None)  # it ends with the container
-    deadline = time.monotonic() + 60
-    while story.inspect()["RestartCount"] == 0:
-        assert time.monotonic() < deadline, story.compose("logs", "service")
-        time.sleep(0.2)
+    until(lambda: story.inspect()["RestartCount"], partial(story.compose, "logs", "service"), pause=0.2)
     story.wait_until_ready()
     assert count(story) == before
 
@@ -115,7 +111,9 @@ def test_sigterm_answers_every_request_that_came(story: Stack) -> None:
     after: list[float] = []
 
     def ask() -> None:
-        with httpx2.Client(base_url=f"http://127.0.0.1:{story.port}", timeout=60, trust_env=False) as client:
+        with httpx2.Client(
+            base_url=f"http://127.0.0.1:{story.port}", timeout=LIMIT, trust_env=False
+        ) as client:
             while not leave.is_set():
                 try:
                     answer = client.post("/embed", json={"inputs": ["One sentence.", "And another one."]})
@@ -128,7 +126,9 @@ def test_sigterm_answers_every_request_that_came(story: Stack) -> None:
                     after.append(time.monotonic())
 
     def watch() -> None:
-        with httpx2.Client(base_url=f"http://127.0.0.1:{story.port}", timeout=60, trust_env=False) as client:
+        with httpx2.Client(
+            base_url=f"http://127.0.0.1:{story.port}", timeout=LIMIT, trust_env=False
+        ) as client:
             while client.get("/ready").status_code == 200:
                 time.sleep(0.05)
         leave.set()

@@ -25,6 +25,7 @@ from models.store import Store
 from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.models.forms import counted
 from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
+from tests.waiting import LIMIT
 
 TEXTS = [*PROOF_TEXTS, *(long_text(n)[n:] for n in range(2, 60))]
 
@@ -96,7 +97,7 @@ def test_threads_share_one_encoder(encoder: Encoder, alone: np.ndarray) -> None:
         return float(np.abs(vectors - alone[order]).max())
 
     with ThreadPoolExecutor(8) as pool:
-        assert max(pool.map(work, range(32), timeout=60)) <= 1e-6
+        assert max(pool.map(work, range(32), timeout=LIMIT)) <= 1e-6
 
 
 def test_one_thread_computes_on_the_thread_that_calls(tiny_models_dir: Path) -> None:

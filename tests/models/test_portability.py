@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import sys
-import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from models.publishing.portability.environments import Failed, python_of
 from models.publishing.portability.tools import TOOLS, Tool
 from models.store import Store
 from tests.models.conftest import foreign_tool
+from tests.waiting import until
 
 HERE = Path(sys.executable)
 NAMES = [tool.name for tool in TOOLS]
@@ -131,10 +131,8 @@ def test_a_tool_that_hangs_is_stopped_with_all_it_started(expected: Expected, tm
         if said := re.search(r"; its last line: waiting for (\d+) ", row.reason):
             break
     assert said, row.reason
-    deadline = time.monotonic() + 30
-    while _runs(int(said[1])):
-        assert time.monotonic() < deadline, "its child goes on"
-        time.sleep(0.05)
+    child = int(said[1])
+    until(lambda: not _runs(child), "its child goes on")
 
 
 def _runs(pid: int) -> bool:

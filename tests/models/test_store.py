@@ -18,6 +18,7 @@ from models.manifest import Manifest
 from models.publishing.publish import publish
 from models.store import Store
 from tests.tiny import tiny_source as make_tiny_source
+from tests.waiting import LIMIT
 
 
 @pytest.fixture
@@ -155,14 +156,14 @@ def test_what_a_dead_builder_left_is_swept_and_a_living_one_is_left_alone(
         shutil.copytree(store.folder(version), folder, dirs_exist_ok=True)
         (folder / "manifest.json").unlink()
         building.set()
-        assert finish.wait(30)
+        assert finish.wait(LIMIT)
         return store.versions()[0].model_copy(
             update={"version": version.replace("-tiny-", "-slow-"), "prompts": {"a": ""}}
         )
 
     builder = threading.Thread(target=store.publish, args=(slow,))
     builder.start()
-    assert building.wait(30)
+    assert building.wait(LIMIT)
     publish(store, make_tiny_source(tmp_path / "other", seed=1))  # sweeps
     assert not dead.exists()
     assert len(list(store.root.glob(".tmp-*"))) == 1

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +12,7 @@ import httpx2
 
 from tests.monitoring.files import PROMETHEUS
 from tests.service.process import free_port
+from tests.waiting import LIMIT, until
 
 SCRAPE = "500ms"
 TARGET = '["service:8000"]'
@@ -35,7 +35,7 @@ class Prometheus:
         alerts = self._folder / "alerts.yml"
         alerts.write_text(change(alerts.read_text(encoding="utf-8")), encoding="utf-8")
         self._log = folder / "prometheus.log"
-        self._client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30, trust_env=False)
+        self._client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=LIMIT, trust_env=False)
 
     def __enter__(self) -> Self:
         command = [
@@ -67,11 +67,8 @@ class Prometheus:
         except httpx2.TransportError:
             return False
 
-    def until(self, true: Callable[[], bool], seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.1)
+    def until(self, true: Callable[[], bool]) -> None:
+        until(true, self._log.read_text, pause=0.1)
 
     def get(self, path: str, **parameters: str) -> Any:
         """The `data` of an answer; one that is no success fails the test with what was said."""

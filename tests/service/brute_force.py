@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from service.index import merge_policy, segments
 from service.index.index import Index
 from service.store.ids import PASSAGE_BITS, RowNames, revisions_of
+from tests.waiting import LIMIT
 
-WAIT_SECONDS = 30.0
 Rows = dict[int, NDArray[np.float32]]
 
 
@@ -62,7 +62,7 @@ def stored_vectors(index: Index, names: Iterable[int]) -> NDArray[np.float32]:
 
 def settle(index: Index) -> None:
     """Wait until nothing is left to merge."""
-    assert index._merger.wait(WAIT_SECONDS), "merging never ended"
+    assert index._merger.wait(LIMIT), "merging never ended"
 
 
 def small_segments(monkeypatch: pytest.MonkeyPatch, base_rows: int = merge_policy.BASE_ROWS) -> None:

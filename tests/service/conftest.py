@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
 from fastapi import FastAPI
@@ -19,6 +19,7 @@ from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests import postgres
 from tests.tiny import tiny_source
+from tests.waiting import until
 
 HOST = "testserver"  # the name that TestClient calls a service by
 
@@ -72,11 +73,8 @@ def serving(settings: Settings) -> Iterator[TestClient]:
         yield client
 
 
-def wait_until_active(client: TestClient, version: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while client.get("/info").json()["model_version"] != version:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def wait_until_active(client: httpx2.Client, version: str) -> None:
+    until(lambda: client.get("/info").json()["model_version"] == version, lambda: client.get("/models").text)
 
 
 @contextmanager
@@ -108,8 +106,5 @@ def turned(client: TestClient, models_dir: Path) -> dict[str, object]:
     }
 
 
-def wait_until_ready(client: TestClient, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while client.get("/ready").status_code != 200:
-        assert time.monotonic() < deadline, client.get("/ready").text
-        time.sleep(0.01)
+def wait_until_ready(client: TestClient) -> None:
+    until(lambda: client.get("/ready").status_code == 200, lambda: client.get("/ready").text)

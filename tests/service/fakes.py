@@ -19,6 +19,7 @@ from service.batching.request import EmbedCall, Lane
 from service.corpus.corpus import Corpus
 from service.observability.metrics import Metrics
 from service.store.sqlite import SqliteStore
+from tests.waiting import LIMIT
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -28,11 +29,11 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def run(body: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
-    """`body` on an event loop of its own, which is given up after so long."""
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    """`body` on an event loop of its own, which is given up when it hangs."""
 
     async def bounded() -> None:
-        await asyncio.wait_for(body(), seconds)
+        await asyncio.wait_for(body(), LIMIT)
 
     asyncio.run(bounded())
 

@@ -2,8 +2,7 @@
 
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from service.app import create_app
 from service.runtime.runtime import Runtime
 from tests.service.conftest import new_settings
 from tests.service.swapping import TEXTS
+from tests.waiting import LIMIT, until
 
 Ids = Sequence[Sequence[int]]
 
@@ -29,7 +29,7 @@ class Place:
     def __init__(self, app: FastAPI, port: int) -> None:
         self.runtime: Runtime = app.state.runtime
         self.port = port
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False)
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT, trust_env=False)
 
     @property
     def encoder(self) -> Encoder:
@@ -37,27 +37,21 @@ class Place:
 
     def embed(self, inputs: str | list[str], **headers: str) -> httpx2.Response:
         """From a connection of its own, as another client would."""
-        with httpx2.Client(base_url=self.client.base_url, timeout=20, trust_env=False) as client:
+        with httpx2.Client(base_url=self.client.base_url, timeout=LIMIT, trust_env=False) as client:
             return client.post("/embed", json={"inputs": inputs}, headers=headers)
 
     def metric(self, name: str) -> float:
         lines = self.client.get("/metrics").text.splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 
-    def until(self, true: Callable[[], bool], seconds: float = 20) -> None:
-        deadline = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
     def check(self) -> None:
         """All is well: green by itself, nobody asking, and the next request is served, rightly."""
-        self.until(lambda: self.metric("simile_healthy") == 1)
-        self.until(lambda: self.client.get("/health").status_code == 200)  # a probe of before may fail late
+        until(lambda: self.metric("simile_healthy") == 1)
+        until(lambda: self.client.get("/health").status_code == 200)  # a probe of before may fail late
         self.check_vector(self.embed(TEXTS[7]), TEXTS[7])
         for lane in ("interactive", "background"):
             for what in ("texts", "tokens"):
-                self.until(partial(self._is, f'simile_queue_{what}{{lane="{lane}"}}', 0))  # nobody's places
+                until(partial(self._is, f'simile_queue_{what}{{lane="{lane}"}}', 0))  # nobody's places
 
     def _is(self, name: str, value: float) -> bool:
         return self.metric(name) == value
@@ -79,12 +73,12 @@ def serving(folder: Path, models_dir: Path, **others: object) -> Iterator[Place]
     thread.start()
     place = Place(app, listener.getsockname()[1])
     try:
-        assert app.state.runtime.ready.wait(60)
+        assert app.state.runtime.ready.wait(LIMIT)
         yield place
     finally:
         place.client.close()
         server.should_exit = True
-        thread.join(60)
+        thread.join(LIMIT)
     assert not thread.is_alive()
 
 
@@ -93,5 +87,5 @@ def occupied(place: Place, pool: ThreadPoolExecutor, begun: list[int]) -> list[F
     answers = []
     for at in range(2):
         answers.append(pool.submit(place.embed, TEXTS[at]))
-        place.until(lambda at=at: len(begun) > at)  # type: ignore[misc]
+        until(lambda at=at: len(begun) > at)  # type: ignore[misc]
     return answers

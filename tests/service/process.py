@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,8 @@ from types import TracebackType
 from typing import Self
 
 import httpx2
+
+from tests.waiting import LIMIT, until
 
 
 def free_port() -> int:
@@ -56,7 +57,7 @@ class Service:
         )
         self.log = folder / "service.log"
         self.process: subprocess.Popen[bytes]
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=90, trust_env=False)
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=LIMIT, trust_env=False)
 
     def __enter__(self) -> Self:
         self.start()
@@ -75,19 +76,18 @@ class Service:
             self.process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
         self.wait_until_ready()
 
-    def wait_until_ready(self, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not is_ready(self.client):
+    def wait_until_ready(self) -> None:
+        try:
+            until(lambda: self.process.poll() is not None or is_ready(self.client), self.log.read_text)
             assert self.process.poll() is None, self.log.read_text()
-            if time.monotonic() > deadline:
-                self.kill()  # `__exit__` is not called when `__enter__` fails
-                raise AssertionError(self.log.read_text())
-            time.sleep(0.02)
+        except BaseException:
+            self.kill()  # `__exit__` is not called when `__enter__` fails
+            raise
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop; its exit status."""
         self.process.send_signal(how)
-        return self.process.wait(90)
+        return self.process.wait(LIMIT)
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -119,7 +119,7 @@ def run_and_fail(folder: Path, **variables: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 1, done

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tests.service.process import Service
+from tests.waiting import LIMIT
 
 # Of each family of error bodies: a route, and a body that it takes.
 FAMILIES = {
@@ -62,7 +63,7 @@ class Wire:
         self.socket = socket.socket()
         if receive_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        self.socket.settimeout(30)
+        self.socket.settimeout(LIMIT)
         self.socket.connect(("127.0.0.1", service.port))
         self._file = self.socket.makefile("rb")
 

@@ -20,6 +20,7 @@ from models.publishing.pair import pair
 from models.publishing.publish import publish
 from models.store import Store
 from tests.tiny import tiny_source, tiny_student
+from tests.waiting import LIMIT
 
 WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()
 TEXTS = [f"{a} {b} {n}" for a in WORDS for b in WORDS for n in ("red", "green")]
@@ -71,7 +72,7 @@ class Client:
     """One connection, and as little between it and the test as possible: sixteen share one interpreter."""
 
     def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
 
     def send(self, method: str, path: str, body: object = None) -> tuple[Any, str]:
         """The answer's JSON, and the version that made it. Anything but a 200 is an AssertionError."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.service.conftest import HOST, wait_until_ready
 from tests.service.process import Service, plain_environment
 from tests.service.store.test_storage_faults import in_its_namespace, needs_mounts, start_on
 from tests.service.swapping import published
+from tests.waiting import until
 
 TIME = len("2026-01-31 12:00:00,000 ")  # that a line of the log begins with
 SINCE = re.compile(r" \(\d+ times more since it was last said\)$")
@@ -152,10 +154,7 @@ def once_a_minute(service: Service, words: str, since: float) -> set[str]:
 
 
 def wait_for(what: Callable[[], bool], service: Service) -> None:
-    deadline = time.monotonic() + 90
-    while not what():
-        assert time.monotonic() < deadline, service.log.read_text()
-        time.sleep(0.05)
+    until(what, service.log.read_text, pause=0.05)
 
 
 @pytest.mark.long
@@ -188,13 +187,13 @@ def test_a_full_disk_is_one_line_and_the_reason_of_a_build(tmp_path: Path) -> No
 
 def asked(service: Service, path: str) -> httpx2.Response:
     """The answer; a connection that is not taken at once is tried again."""
-    deadline = time.monotonic() + 90
-    while True:
-        try:
+
+    def answer() -> httpx2.Response | None:
+        with suppress(httpx2.TransportError):
             return service.client.get(path)
-        except httpx2.TransportError:
-            assert time.monotonic() < deadline, service.log.read_text()
-            time.sleep(0.05)
+        return None
+
+    return until(answer, service.log.read_text, pause=0.05)
 
 
 def test_descriptors_that_run_out_are_503_a_few_lines_and_pass(tmp_path: Path, tiny_models_dir: Path) -> None:
@@ -272,11 +271,8 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
             models = client.get("/models").json()["models"]
             return next(model for model in models if model["version"] == second)
 
-        while "no file descriptor" not in (listed()["reason"] or ""):
-            time.sleep(0.01)
-        while len(tries) < 20:
-            time.sleep(0.01)
+        until(lambda: "no file descriptor" in (listed()["reason"] or ""))
+        until(lambda: len(tries) >= 20)
         assert listed()["state"] == "building"
         out.clear()
-        while listed()["state"] != "active":
-            time.sleep(0.01)
+        until(lambda: listed()["state"] == "active")

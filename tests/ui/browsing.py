@@ -9,14 +9,15 @@ from typing import Any, Self
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
+from tests.waiting import LIMIT
+
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 ).split()
-SECONDS = 120
 SERIOUS = {"serious", "critical"}
-expect.set_options(timeout=SECONDS * 1000)
+expect.set_options(timeout=LIMIT * 1000)
 
 
 class Watched:
@@ -26,7 +27,7 @@ class Watched:
         self.page = page
         self.url = url
         self.problems: list[str] = []
-        page.set_default_timeout(SECONDS * 1000)
+        page.set_default_timeout(LIMIT * 1000)
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("request", self._request)

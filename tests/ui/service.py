@@ -7,18 +7,18 @@ import os
 import random
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx2
 
+from tests.waiting import LIMIT, until
+
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("SIMILE_EVAL_DATA") or ROOT.parent / "shared" / "data")
 PYTHON = ROOT / os.environ.get("SERVICE_PYTHON", ".venv/bin/python")
-SECONDS = 300
 DOCUMENTS = 5000
 QUERY = "how does vitamin D affect bone density"
 KEYS = {"ada": ("admin", "for-tests-an-admin"), "rita": ("read", "for-tests-a-reader")}
@@ -61,7 +61,7 @@ class Service:
             (folder / "keys").write_text("\n".join(lines), encoding="utf-8")
             self.environment["SIMILE_API_KEYS_FILE"] = str(folder / "keys")
             headers = {"authorization": f"Bearer {KEYS['ada'][1]}"}
-        self.client = httpx2.Client(base_url=self.url, timeout=120, trust_env=False, headers=headers)
+        self.client = httpx2.Client(base_url=self.url, timeout=LIMIT, trust_env=False, headers=headers)
 
     def __enter__(self) -> Self:
         self.start()
@@ -79,7 +79,8 @@ class Service:
             self.process = subprocess.Popen(
                 [PYTHON, "-m", "service"], cwd=ROOT, env=self.environment, stdout=out, stderr=out
             )
-        wait(self._is_ready, lambda: log.read_text() if self.process.poll() is not None else None)
+        until(lambda: self.process.poll() is not None or self._is_ready(), log.read_text)
+        assert self.process.poll() is None, log.read_text()
 
     def _is_ready(self) -> bool:
         try:
@@ -89,7 +90,7 @@ class Service:
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(LIMIT)
 
     def get(self, path: str, **parameters: str | int) -> Any:
         answer = self.client.get(path, params=parameters)
@@ -110,7 +111,7 @@ class Service:
 
     def activate(self, version: str) -> None:
         self.post(f"/models/{version}/activate")
-        wait(lambda: self.get("/models")["active"] == version)
+        until(lambda: self.get("/models")["active"] == version)
 
     def command(self, *words: str) -> None:
         """Run `python -m service …` with the same settings."""
@@ -122,15 +123,6 @@ def prepared(folder: Path, model: str) -> str:
     command = [str(PYTHON), "-m", "tests.ui.prepare", str(folder), model]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return str(done.stdout.split()[-1])
-
-
-def wait(reached: Callable[[], bool], failed: Callable[[], str | None] = lambda: None) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not reached():
-        problem = failed()
-        assert problem is None, problem
-        assert time.monotonic() < deadline, "It did not come to that."
-        time.sleep(0.05)
 
 
 def corpus(number: int = DOCUMENTS) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from models.store import Store
 from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.models.forms import needs_bf16
 from tests.tiny import WIDTH, tiny_source
+from tests.waiting import LIMIT
 
 TEXTS = [*PROOF_TEXTS, *(long_text(n)[n:] for n in range(2, 60, 3))]
 
@@ -127,12 +128,12 @@ def test_threads_share_one_model_in_bf16(folder: Path) -> None:
     start = threading.Barrier(6)
 
     def work(seed: int) -> float:
-        start.wait(timeout=20)
+        start.wait(timeout=LIMIT)
         order = random.Random(seed).sample(range(len(ids)), 20)
         return float(np.abs(encoder.forward([ids[at] for at in order]) - alone[order]).max())
 
     with ThreadPoolExecutor(6) as pool:
-        assert max(pool.map(work, range(24), timeout=60)) < 2e-3
+        assert max(pool.map(work, range(24), timeout=LIMIT)) < 2e-3
 
 
 @needs_bf16

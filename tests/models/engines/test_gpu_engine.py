@@ -31,6 +31,7 @@ from models.publishing.publish import publish
 from models.store import Store
 from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.tiny import MAX_LENGTH, tiny_source
+from tests.waiting import LIMIT
 
 ON_CPU = Provider("CPUExecutionProvider", {}, "cpu")
 SENTENCE = "sentence_embedding"
@@ -148,7 +149,7 @@ def test_a_batch_reaches_the_session_in_a_rounded_shape(
 def test_threads_share_the_engine(engine: CudaEngine, encoder: Encoder, feed: dict[str, np.ndarray]) -> None:
     expected = encoder.encode(TEXTS).vectors
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda seed: _in_batches(engine, feed, seed, 9), range(12), timeout=60):
+        for found in pool.map(lambda seed: _in_batches(engine, feed, seed, 9), range(12), timeout=LIMIT):
             np.testing.assert_allclose(found, expected, atol=2e-3, rtol=0)
 
 

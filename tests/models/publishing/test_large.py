@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +14,10 @@ from models.store import Store
 from models.tokens.texts import PROOF_TEXTS
 from tests.models.large import large_source
 from tests.tiny import tiny_source
+from tests.waiting import LIMIT, until
 
 pytestmark = pytest.mark.long
 MOST = 1.3  # times the bytes of the weights
-SECONDS = 240
 
 
 def _begun(*arguments: Path) -> subprocess.Popen[str]:
@@ -31,7 +30,7 @@ def test_publishing_takes_little_more_memory_than_the_weights_have_bytes(tmp_pat
     tiny = tiny_source(tmp_path / "tiny")  # the libraries are loaded by then
     large = large_source(tmp_path / "large", layers=24, width=768, heads=12, vocabulary=3000, max_length=16)
     with _begun(tmp_path / "models", tiny, large) as process:
-        said, _ = process.communicate(timeout=SECONDS)
+        said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 0
     ratio = float(said.split()[1])
     assert 0.5 < ratio < MOST
@@ -52,17 +51,15 @@ def test_a_kill_leaves_nothing_or_a_whole_version(tmp_path: Path, state: str) ->
     source = large_source(tmp_path / "large", layers=2, width=256, heads=4, vocabulary=3000)
     root = tmp_path / "models"
     with _begun(root, source) as process:
-        until = time.monotonic() + SECONDS
-        while not STATES[state](root):
-            assert process.poll() is None
-            assert time.monotonic() < until
+        until(lambda: process.poll() is not None or STATES[state](root), pause=0)
+        assert process.poll() is None
         process.kill()
     store = Store(root)
     assert not store.problems()
     for manifest in store.versions():
         store.verify(manifest.version)
     with _begun(root, source) as again:
-        assert again.wait(SECONDS) == 0
+        assert again.wait(LIMIT) == 0
     [manifest] = store.versions()
     assert not list(root.glob(".tmp-*")), "what the kill left is swept"
     vectors = store.open(manifest.version).encode(PROOF_TEXTS[:4]).vectors

@@ -23,6 +23,7 @@ from service import memory
 from service.batching.request import Answer, Lane, Timing
 from service.corpus.embedder import DocumentEncoder
 from tests.tiny import MAX_LENGTH
+from tests.waiting import LIMIT
 
 # The tiny model reads 64 tokens, two of them special; each of these words is one token, a full stop is one.
 ROOM = MAX_LENGTH - 2
@@ -208,14 +209,14 @@ def test_the_thread_of_a_document_that_nobody_waits_for_any_more_ends_and_gives_
         embedding = asyncio.ensure_future(
             documents.embed(generation, [Content("red river " * 20_000)], ["default"], Lane.BACKGROUND)  # type: ignore[arg-type]
         )
-        await asyncio.to_thread(begun.wait, 30)
+        await asyncio.to_thread(begun.wait, LIMIT)
         embedding.cancel()
         await asyncio.gather(embedding, return_exceptions=True)
 
     try:
         asyncio.run(leave())
-        assert ended.wait(30)
-        assert given_back.wait(30)
+        assert ended.wait(LIMIT)
+        assert given_back.wait(LIMIT)
     finally:
         documents.close()
 

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from models.store import Store
 from tests.models.sources.fake_hub import Hub, running
 from tests.tiny import tiny_source
+from tests.waiting import LIMIT
 
 NAME = "somebody/model"
 
@@ -38,7 +39,7 @@ def _import(hub: Hub, tmp_path: Path, name: str = NAME, **changed: str) -> tuple
         env=environment | changed,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=LIMIT,
         check=False,
     )
     return ended.returncode, ended.stdout + ended.stderr

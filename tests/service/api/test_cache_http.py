@@ -1,6 +1,5 @@
 """The cache as clients see it: nothing but sooner."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests.service.conftest import HOST, new_settings, serving, wait_until_active
 from tests.service.swapping import published
+from tests.waiting import until
 
 LONG = "river stone " * 60  # more than the 64 tokens of the model
 EQUAL_HEADERS = ("x-model-version", "x-compute-tokens", "x-compute-characters", "x-truncated", "content-type")
@@ -150,7 +150,4 @@ def test_a_swap_answers_from_the_new_version_and_the_old_ones_vectors_go_with_it
         assert answer.headers["x-model-version"] == versions[1]
         np.testing.assert_allclose(orjson.loads(answer.content), expected, atol=1e-6)
         assert np.abs(np.subtract(old[0], expected[0])).max() > 0.01
-        deadline = time.monotonic() + 10
-        while client.get("/info").json()["cache"]["vectors"] != 1:
-            assert time.monotonic() < deadline, client.get("/info").json()["cache"]
-            time.sleep(0.05)
+        until(lambda: client.get("/info").json()["cache"]["vectors"] == 1, lambda: client.get("/info").text)

@@ -28,6 +28,7 @@ from tests.service.conftest import new_settings, serving, wait_until_active
 from tests.service.deleting import delete
 from tests.service.fakes import sqlite_of
 from tests.tiny import tiny_source
+from tests.waiting import LIMIT
 
 TEXTS = {
     "": {"a": "red river", "b": "blue stone market", "c": "the cat sleeps"},
@@ -133,7 +134,7 @@ def test_one_is_deleted_and_made_again_in_the_commit_of_other_writes(client: Tes
         )
         return sqlite_of(corpus).writer.submit(job)
 
-    held = sqlite_of(corpus).writer.submit(lambda transaction: gate.wait(60))
+    held = sqlite_of(corpus).writer.submit(lambda transaction: gate.wait(LIMIT))
     jobs = [
         put("x", "zebra one", "tickets"),
         put("x", "zebra two", "notes"),
@@ -144,9 +145,9 @@ def test_one_is_deleted_and_made_again_in_the_commit_of_other_writes(client: Tes
         put("x", "zebra five", "default"),
     ]
     gate.set()
-    held.result(60)
+    held.result(LIMIT)
     for job in jobs:
-        job.result(60)
+        job.result(LIMIT)
     for collection, ids in {"": {"x"}, "notes": {"x"}, "tickets": {"y"}}.items():
         answer = client.get(f"{prefix(collection)}/search", params={"q": "zebra", "mode": "lexical"})
         assert {hit["id"] for hit in answer.json()["hits"]} == ids

@@ -12,6 +12,7 @@ import pytest
 
 from tests.service.process import Service
 from tests.service.raw import ending_well
+from tests.waiting import LIMIT
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def test_a_browser_shows_the_page_and_asks_no_other_host(service: Service, tmp_p
         ],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=LIMIT,
         check=True,
     )
     for shown in ("swagger-ui", "Sentence embeddings and search", "/documents/{id}", "/v1/embeddings"):

@@ -13,6 +13,7 @@ from service.settings import Settings
 from service.store.offline import copy, reading
 from tests.service.api.test_http_errors import refused
 from tests.service.conftest import new_settings, serving
+from tests.waiting import until
 
 PLACES = ("/documents", "/collections/tickets/documents")
 WHOLE = {
@@ -254,10 +255,7 @@ def test_old_events_are_refused_and_deleted(place: Settings, client: TestClient)
     assert send(client, *many) == (3, [])
     client.__exit__(None, None, None)
     with serving(place.model_copy(update={"events_days": 5.0})) as again:
-        deadline = time.monotonic() + 60
-        while ids(again) != ["d2"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: ids(again) == ["d2"])
         assert send(again, *many) == (1, [(0, "Conflict"), (1, "Conflict")])
 
 

@@ -17,6 +17,7 @@ from service.store.writer import Transaction
 from tests.service.api.test_http_errors import refused
 from tests.service.deleting import delete
 from tests.service.fakes import sqlite_of
+from tests.waiting import LIMIT
 
 TEXTS = {"a": "red river", "b": "green garden", "c": "blue bridge"}
 ODD = [
@@ -214,7 +215,7 @@ def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
     gate = threading.Event()
 
     def hold(transaction: Transaction) -> None:
-        assert gate.wait(20)
+        assert gate.wait(LIMIT)
 
     def of(id: str) -> Judgement:
         return Judgement("q", id, relevant=True)
@@ -227,10 +228,10 @@ def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
     )
     other = writer.submit(lambda transaction: store(transaction.connection, [of("c")], DEFAULT_COLLECTION))
     gate.set()
-    held.result(20)
-    assert other.result(20)[0] == early.result(20)[0] + 2, "what was refused took a number"
-    assert gone.result(20)[0] == 1
-    assert late.result(20) == (other.result(20)[0] - 1, {"a"}), "the document went first"
+    held.result(LIMIT)
+    assert other.result(LIMIT)[0] == early.result(LIMIT)[0] + 2, "what was refused took a number"
+    assert gone.result(LIMIT)[0] == 1
+    assert late.result(LIMIT) == (other.result(LIMIT)[0] - 1, {"a"}), "the document went first"
     assert listed(client) == [("q", "b", True), ("q", "c", True)]
 
 

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.fakes import sqlite_of
+from tests.waiting import LIMIT, until
 
 
 def refused(response: object, status: int, error_type: str, *words: str) -> str:
@@ -31,13 +32,6 @@ def refused(response: object, status: int, error_type: str, *words: str) -> str:
     for word in words:
         assert word in body["error"]
     return str(body["error"])
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def nested(levels: int) -> dict[str, object]:
@@ -345,7 +339,7 @@ def held(
     def waiting(ids: list[list[int]], **options: bool) -> np.ndarray:
         if begun is not None:
             begun.append(len(ids))
-        release.wait(60)
+        release.wait(LIMIT)
         return forward(ids, **options)
 
     monkeypatch.setattr(runtime.live.generation.encoder, "forward", waiting)

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from models.encoder import Encoder
 from service.runtime.runtime import Runtime
 from service.settings import Settings
+from tests.waiting import LIMIT
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_rows_are_left_when_the_deadline_has_passed(
     def slow(*arguments: object, **options: object) -> object:
         nonlocal seen
         seen += 1
-        assert answered.wait(60)
+        assert answered.wait(LIMIT)
         return work(*arguments, **options)
 
     from service.api import tokens
@@ -92,7 +93,7 @@ def test_rows_are_left_when_the_deadline_has_passed(
         patch.setattr(tokens, "_stepwise", noted)
         assert client.post(path, json=body, headers={"x-timeout-ms": "200"}).status_code == 504
         answered.set()
-        assert ended.wait(60)
+        assert ended.wait(LIMIT)
     assert seen == 1
 
 
@@ -105,7 +106,7 @@ def test_a_long_text_is_counted_no_further_when_the_deadline_has_passed(
 
     def slow(texts: list[str], *, truncate: bool, wanted: Callable[[], bool]) -> object:
         def still_wanted() -> bool:
-            assert answered.wait(60)
+            assert answered.wait(LIMIT)
             asked.append(wanted())
             return asked[-1]
 
@@ -119,5 +120,5 @@ def test_a_long_text_is_counted_no_further_when_the_deadline_has_passed(
         body = {"inputs": "a " * 1_000_000, "truncate": False}
         assert client.post("/embed", json=body, headers={"x-timeout-ms": "200"}).status_code == 504
         answered.set()
-        assert ended.wait(60)
+        assert ended.wait(LIMIT)
     assert asked == [False]

@@ -24,6 +24,7 @@ from tests.service.placed import Ids, serving
 from tests.service.process import Service
 from tests.service.raw import Answer, Wire, chunked
 from tests.service.swapping import TEXTS
+from tests.waiting import LIMIT, until
 
 Vectors = NDArray[np.float32]
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -152,10 +153,7 @@ def test_what_a_slow_writer_sent_is_stored_while_it_pauses_and_only_silence_ends
             time.sleep(0.45)
             wire.send(whole[20:])
             time.sleep(0.45)
-        deadline = time.monotonic() + 20
-        while len(service.stored()) < 4:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: len(service.stored()) >= 4)
         hits = service.client.get("/search", params={"q": TEXTS[3], "k": 1}).json()["hits"]
         assert [hit["id"] for hit in hits] == ["slow-3"]
         answer = wire.answer()  # nothing comes any more
@@ -169,15 +167,10 @@ def test_a_client_that_hangs_up_keeps_what_was_stored_and_half_a_line_is_none(se
     whole = b"".join(line(f"w{at}", TEXTS[at]) for at in range(2 * GROUP_DOCUMENTS))
     with Wire(service) as wire:
         wire.send(begin(), chunk(whole + b'{"id": "half", "text": "half"}'))
-        deadline = time.monotonic() + 20
-        while len(service.stored()) < 2 * GROUP_DOCUMENTS:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: len(service.stored()) >= 2 * GROUP_DOCUMENTS)
     time.sleep(0.2)
     assert service.stored() == {f"w{at}": TEXTS[at] for at in range(2 * GROUP_DOCUMENTS)}
-    deadline = time.monotonic() + 20
-    while "simile_admitted_bytes 0.0" not in service.client.get("/metrics").text:
-        assert time.monotonic() < deadline
+    until(lambda: "simile_admitted_bytes 0.0" in service.client.get("/metrics").text)
 
 
 def memory_mb(pid: int) -> float:
@@ -199,7 +192,7 @@ def test_two_hundred_megabytes_take_no_memory(service: Service) -> None:
             yield rows
             peak = max(peak, memory_mb(service.process.pid))
 
-    answer = service.client.post("/documents", content=pieces(), headers=NDJSON, timeout=120)
+    answer = service.client.post("/documents", content=pieces(), headers=NDJSON, timeout=LIMIT)
     assert answer.json()["upserted"] == repeats * 8 * 64
     assert peak - before < 40
 
@@ -211,17 +204,14 @@ def test_a_stop_signal_in_the_middle_refuses_the_rest_and_keeps_what_was_stored(
     with Service(tmp_path, tiny_models_dir) as service:
         with Wire(service) as wire:
             wire.send(begin(), chunk(b"".join(line(f"s{at}", TEXTS[at]) for at in range(100))))
-            deadline = time.monotonic() + 20
-            while len(service.stored()) < 100:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            until(lambda: len(service.stored()) >= 100)
             service.process.terminate()
             answer = wire.answer()
             message = answer.refused("/documents", 503, "Unhealthy")
             assert "stopping" in message
             assert "100 documents were stored" in message
             assert answer.headers["retry-after"]
-        assert service.process.wait(60) == 0
+        assert service.process.wait(LIMIT) == 0
         service.start()
         assert service.stored() == {f"s{at}": TEXTS[at] for at in range(100)}
 
@@ -266,7 +256,7 @@ def test_a_text_that_the_model_fails_on_is_one_line_s_failure(
         assert (refused.status_code, refused.json()["error_type"]) == (424, "Backend")
         assert "Nothing of the import was stored" in refused.json()["error"]
         monkeypatch.setattr(Encoder, "forward", forward)
-        place.until(lambda: place.metric("simile_healthy") == 1)
+        until(lambda: place.metric("simile_healthy") == 1)
 
 
 def test_of_equal_ids_the_last_wins_also_when_its_group_is_embedded_first(
@@ -300,7 +290,7 @@ def test_a_disk_that_fails_in_the_middle_is_507_and_says_what_was_stored(
         def body() -> Iterator[bytes]:
             yield first
             stored = GROUP_DOCUMENTS * UNDER_WAY
-            place.until(lambda: place.runtime.live.generation.indexes.documents == stored)
+            until(lambda: place.runtime.live.generation.indexes.documents == stored)
             connection.execute("PRAGMA query_only = 1")
             for at in range(300):
                 yield line(f"b{at}", TEXTS[at])
@@ -311,7 +301,7 @@ def test_a_disk_that_fails_in_the_middle_is_507_and_says_what_was_stored(
         assert f"{GROUP_DOCUMENTS * UNDER_WAY} documents were stored" in answer.json()["error"]
         assert f"up to {GROUP_DOCUMENTS * UNDER_WAY}" in answer.json()["error"]
         assert place.client.get("/documents/count").json()["count"] == GROUP_DOCUMENTS * UNDER_WAY
-        place.until(lambda: place.metric("simile_admitted_bytes") == 0)
+        until(lambda: place.metric("simile_admitted_bytes") == 0)
 
 
 def test_an_import_waits_while_other_bodies_fill_the_room(
@@ -321,13 +311,13 @@ def test_an_import_waits_while_other_bodies_fill_the_room(
         forward, release = Encoder.forward, threading.Event()
 
         def waits(self: Encoder, rows: Ids, **options: bool) -> Vectors:
-            release.wait(30)
+            release.wait(LIMIT)
             return forward(self, rows, **options)
 
         monkeypatch.setattr(Encoder, "forward", waits)
         large = threading.Thread(target=place.embed, args=["word " * ((1 << 20) // 5 - 10)])
         large.start()
-        place.until(lambda: place.metric("simile_admitted_bytes") > 1_000_000)
+        until(lambda: place.metric("simile_admitted_bytes") > 1_000_000)
         answers = []
 
         def send() -> None:
@@ -340,8 +330,8 @@ def test_an_import_waits_while_other_bodies_fill_the_room(
         assert not answers
         assert place.metric("simile_admitted_bytes") < 1.5 * (1 << 20), "it was read all the same"
         release.set()
-        sender.join(20)
-        large.join(20)
+        sender.join(LIMIT)
+        large.join(LIMIT)
         assert answers[0].status_code == 200
         assert answers[0].json()["upserted"] == 60
 
@@ -359,7 +349,7 @@ def test_what_holds_no_document_takes_no_room(tmp_path: Path, tiny_models_dir: P
         )
         answer = place.client.post("/documents", content=body, headers=NDJSON).json()
         assert (answer["upserted"], answer["failed"]) == (1, 30_001)
-        place.until(lambda: place.metric("simile_admitted_bytes") == 0)
+        until(lambda: place.metric("simile_admitted_bytes") == 0)
 
 
 @pytest.mark.parametrize("ends", [b"{}\n" * 2000, b"\n" * 200_000], ids=["no documents", "empty lines"])

@@ -4,7 +4,6 @@ import http.client
 import json
 import logging
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,11 @@ from starlette.testclient import TestClient
 
 from service.app import create_app
 from service.settings import Settings
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, wait_until_active, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file, line
 from tests.service.process import Service
 from tests.service.swapping import published
+from tests.waiting import LIMIT
 
 # By the contract's words: embedding, similarity, tokens, search and reading need read; writing documents and
 # judgements needs write; model changes need admin. Health, readiness, metrics and the description are open.
@@ -175,7 +175,7 @@ def test_whoever_has_a_key_is_told_what_is_wrong_with_a_path_or_a_method(service
 
 def exchange(service: Service, head: str) -> tuple[int, bytes]:
     """Send a head alone; the answer's status and body."""
-    with socket.create_connection(("127.0.0.1", service.port), timeout=30) as raw:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=LIMIT) as raw:
         raw.sendall(head.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n")
         answer = http.client.HTTPResponse(raw)
         answer.begin()
@@ -252,7 +252,7 @@ def test_who_writes_a_large_body_to_its_end_can_read_the_refusal(
         f"Authorization: Bearer {key}\r\n{connection}{framing}\r\n\r\n"
     )
     block = b" " * (1 << 20)
-    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as raw:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=LIMIT) as raw:
         raw.sendall(head.encode())
         for _ in range(MANY >> 20):
             raw.sendall(b"100000\r\n" + block + b"\r\n" if chunked else block)
@@ -273,7 +273,7 @@ def test_who_writes_a_large_body_to_its_end_can_read_the_refusal(
 
 def test_http_client_reads_the_refusal_of_a_large_body_too(service: Service) -> None:
     for headers in ({}, {"Connection": "close"}):
-        connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=LIMIT)
         sent = {"Content-Type": "application/json", **bearer(KEYS["writer"]), **headers}
         connection.request("POST", "/documents", b" " * MANY, sent)
         answer = connection.getresponse()
@@ -283,7 +283,7 @@ def test_http_client_reads_the_refusal_of_a_large_body_too(service: Service) -> 
 
 def test_whoever_expects_100_continue_is_refused_without_being_asked_for_the_body(service: Service) -> None:
     head = "POST /documents HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\nExpect: 100-continue\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", service.port), timeout=30) as raw:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=LIMIT) as raw:
         raw.sendall(head.encode())
         assert raw.recv(100).startswith(b"HTTP/1.1 401 "), "not 100"
 
@@ -364,9 +364,6 @@ def test_a_rollback_is_audited(tmp_path: Path, heard: Heard) -> None:
     with TestClient(create_app(settings), headers=bearer(KEYS["boss"])) as client:
         wait_until_ready(client)
         client.post(f"/models/{second}/activate")
-        deadline = time.monotonic() + 20
-        while client.get("/info").json()["model_version"] != second:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until_active(client, second)
         assert client.post("/models/rollback", headers={"x-request-id": "back"}).status_code == 202
     assert heard.lines[-1] == {"action": "rollback", "key": "boss", "version": first, "request_id": "back"}

@@ -21,6 +21,7 @@ from service.runtime import settings_check
 from service.settings import Settings, read
 from tests.service.keyed import KEYS, keys_file, line
 from tests.service.process import plain_environment, run_and_fail
+from tests.waiting import LIMIT
 
 SECRET = "sk-simile-this-must-never-be-shown"
 HASH = hashlib.sha256(SECRET.encode()).hexdigest()
@@ -220,7 +221,7 @@ def test_the_command_prints_a_new_key_and_keeps_its_hash_alone(tmp_path: Path) -
     file = tmp_path / "keys"
     command = [sys.executable, "-m", "service", "keys", "add", "ops", "--role", "admin"]
     environment = plain_environment(SIMILE_API_KEYS_FILE=str(file))
-    made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=True)
     key = made.stdout.strip()
     assert key.startswith("sk-simile-")
     assert len(key) >= 50
@@ -229,7 +230,9 @@ def test_the_command_prints_a_new_key_and_keeps_its_hash_alone(tmp_path: Path) -
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.read_text() == f"ops:admin:{hashlib.sha256(key.encode()).hexdigest()}\n"
 
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    again = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
     assert (again.returncode, again.stdout) == (1, "")
     assert f"{file}: there is a key 'ops' already" in again.stderr
     assert "Traceback" not in again.stderr
@@ -336,6 +339,6 @@ def test_keys_that_are_made_at_once_are_all_kept(tmp_path: Path) -> None:
     ]
     time.sleep(0.5)  # both are waiting
     (tmp_path / "keys.go").touch()
-    assert [process.wait(60) for process in running] == [0, 0]
+    assert [process.wait(LIMIT) for process in running] == [0, 0]
     expected = {f"{side}{at}" for side in ("left", "right") for at in range(10)} | set(KEYS)
     assert {key.name for key in read_keys(file)} == expected

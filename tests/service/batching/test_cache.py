@@ -14,6 +14,7 @@ from service.batching.cache import ENTRY_BYTES, Cache
 from service.batching.request import EmbedCall, Item, Lane, Source
 from service.observability.metrics import Metrics
 from tests.service.fakes import CountingEncoder
+from tests.waiting import LIMIT
 
 VECTOR = np.zeros(8, np.float32).tobytes()
 ONE = sys.getsizeof(VECTOR) + ENTRY_BYTES  # bytes of an entry
@@ -174,7 +175,7 @@ print((resident() - before) / limit, cache.nbytes / limit)
 def test_a_full_cache_takes_the_memory_that_it_says() -> None:
     root = Path(__file__).parents[3]
     run = subprocess.run(
-        [sys.executable, "-c", FILL], cwd=root, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", FILL], cwd=root, capture_output=True, text=True, check=True, timeout=LIMIT
     )
     resident, counted = map(float, run.stdout.split())
     assert 0.99 < counted <= 1

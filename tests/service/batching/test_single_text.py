@@ -110,7 +110,7 @@ def test_a_lone_text_is_computed_as_one_and_two_at_once_are_not() -> None:
             await ask(batcher, encoder, "f", Lane.BACKGROUND)
             assert encoder.alone == ["a", "b"]
 
-    run(body, 20)
+    run(body)
 
 
 def test_the_model_is_opened_once_more_when_enough_texts_came_alone() -> None:
@@ -128,7 +128,7 @@ def test_the_model_is_opened_once_more_when_enough_texts_came_alone() -> None:
             await ask(batcher, other, "a")
             assert other.opened == []
 
-    run(body, 20)
+    run(body)
 
 
 def test_a_model_that_cannot_be_opened_once_more_goes_on_as_before(caplog: pytest.LogCaptureFixture) -> None:
@@ -140,7 +140,7 @@ def test_a_model_that_cannot_be_opened_once_more_goes_on_as_before(caplog: pytes
         assert (encoder.opened, encoder.alone) == ([2], [])
 
     with caplog.at_level(logging.WARNING):
-        run(body, 20)
+        run(body)
     assert caplog.text.count("its folder is gone") == 1
 
 
@@ -167,7 +167,7 @@ def test_it_is_opened_once_more_as_soon_as_there_is_room(monkeypatch: pytest.Mon
             now[0] += alone.RETRY_SECONDS
             assert await many() == [2]
 
-    run(body, 20)
+    run(body)
 
 
 def test_a_text_that_all_threads_fail_on_is_answered_by_one_and_they_are_left(
@@ -183,7 +183,7 @@ def test_a_text_that_all_threads_fail_on_is_answered_by_one_and_they_are_left(
             assert batcher.failure(encoder.as_encoder()) is None
 
     with caplog.at_level(logging.WARNING):
-        run(body, 20)
+        run(body)
     [said] = [record.message for record in caplog.records]
     assert said.startswith("Lone texts are computed as any other from now on")
 
@@ -198,7 +198,7 @@ def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_threads_toge
                 pace = batcher._executor._throughput._of(encoder.as_encoder())
                 assert pace._batches == learnt
 
-    run(body, 20)
+    run(body)
 
 
 def test_one_thread_for_lone_texts_opens_nothing() -> None:
@@ -209,7 +209,7 @@ def test_one_thread_for_lone_texts_opens_nothing() -> None:
                 await ask(batcher, encoder, "a")
         assert (encoder.opened, encoder.alone) == ([], [])
 
-    run(body, 20)
+    run(body)
 
 
 def one_by_one(client: TestClient, count: int) -> NDArray[np.float32]:

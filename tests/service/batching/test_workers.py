@@ -10,6 +10,7 @@ from service.batching.executor import begin_step
 from service.batching.request import Job
 from service.batching.workers import Worker, Workers, layout_for
 from service.settings import Settings
+from tests.waiting import LIMIT
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_a_stop_waits_for_no_thread_that_hangs_on_a_candidate_and_was_replaced()
 
     workers = Workers(1, work)
     workers.start()
-    assert hangs.wait(30)
+    assert hangs.wait(LIMIT)
 
     def joins() -> None:
         workers.join()
@@ -60,7 +61,7 @@ def test_a_stop_waits_for_no_thread_that_hangs_on_a_candidate_and_was_replaced()
         assert len(workers.overdue(1)) == 1
         assert not stopped.is_set(), "it is waited for until another took its place"
         assert workers.replace_hung_on_candidates() == 1
-        assert stopped.wait(30)
+        assert stopped.wait(LIMIT)
     finally:
         gate.set()
-        stop.join(30)
+        stop.join(LIMIT)

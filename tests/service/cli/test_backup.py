@@ -27,6 +27,7 @@ from service.store import offline
 from tests.service.cli.test_commands import run
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import TEXTS
+from tests.waiting import LIMIT
 
 DOCUMENTS = {f"d{at}": TEXTS[at] for at in range(120)}
 
@@ -281,7 +282,7 @@ class Restores:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._parent.communicate(timeout=90)
+        self._parent.communicate(timeout=LIMIT)
 
     def begin(self, backup: Path, how: str = "") -> None:
         self._tell(f"{backup} {how}")

@@ -12,6 +12,7 @@ import pytest
 from tests.service.keyed import KEYS, keys_file
 from tests.service.process import Service, free_port, plain_environment
 from tests.service.swapping import TEXTS
+from tests.waiting import LIMIT
 
 
 def run(*arguments: object, given: bytes | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -21,7 +22,7 @@ def run(*arguments: object, given: bytes | None = None, **variables: str) -> sub
         input=given,
         env=plain_environment(**variables),
         capture_output=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     said = done.stdout.decode(), done.stderr.decode()

@@ -11,6 +11,7 @@ from service.store.documents import count
 from service.store.reader import Readers
 from service.store.schema import migrate
 from service.store.turns import READERS, pause
+from tests.waiting import LIMIT
 
 FOR_EVER = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
 
@@ -36,7 +37,7 @@ def test_more_abandoned_reads_than_threads_hold_up_nobody(tmp_path: Path, endles
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await documents.read(endless)  # type: ignore[arg-type]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT):
             return await documents.read(count)
 
     assert asyncio.run(read()) == 0

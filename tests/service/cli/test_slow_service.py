@@ -18,6 +18,7 @@ from service.cli.commands import client, delivery, import_files
 from service.cli.commands.delivery import MOST_LINES, TARGET_SECONDS
 from service.errors import CommandError
 from tests.service.process import free_port, plain_environment
+from tests.waiting import LIMIT
 
 Reply = tuple[int, dict[str, Any], dict[str, str]]
 
@@ -283,9 +284,9 @@ def test_ctrl_c_leaves_a_true_sentence(fake: Fake, tmp_path: Path) -> None:
     file = written(tmp_path, 100)
     command = [sys.executable, "-m", "service", "import", str(file), "--url", fake.url]
     with subprocess.Popen(command, env=plain_environment(), stderr=subprocess.PIPE) as process:
-        assert hanging.wait(60)
+        assert hanging.wait(LIMIT)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=LIMIT)
     assert process.returncode == 1
     told = said.decode()
     assert "Traceback" not in told

@@ -21,6 +21,7 @@ from service.store.writer import Transaction
 from service.store.writes import DELETE_CHARACTERS, delete_some, upsert
 from tests.service.conftest import new_settings, serving
 from tests.service.swapping import TEXTS
+from tests.waiting import LIMIT
 
 MANY = 3 * DELETE_DOCUMENTS + 5
 STEP = delete_some
@@ -98,7 +99,7 @@ def test_no_job_deletes_more_than_a_step_and_writes_come_between_two_of_them(
         monkeypatch.setattr(SqliteStore, "delete_some", methods.writing(step))
         monkeypatch.setattr(SqliteStore, "put", methods.writing(noted))
         deleting = pool.submit(client.delete, "/documents", params=ODD)
-        assert began.wait(30)
+        assert began.wait(LIMIT)
         put(client, {"late": True})  # passes the filter, and came after the question
         put(client, {"d0388": True}, "changed since red")  # so did this text
         answer = deleting.result().json()

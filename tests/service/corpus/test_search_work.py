@@ -25,6 +25,7 @@ from service.store.turns import READERS
 from service.store.values import Document, Record
 from tests.service.conftest import HOST
 from tests.service.fakes import run, sqlite_of, until
+from tests.waiting import LIMIT
 
 TEXTS = [f"river stone number{at} {'market' if at % 2 else 'garden'}" for at in range(40)]
 
@@ -101,7 +102,7 @@ def test_a_search_whose_caller_left_ranks_no_further_query(
         calls.append(query)
         if len(calls) == 3:
             third.set()
-            assert left.wait(60)
+            assert left.wait(LIMIT)
         return nearest(connection, query, *rest)
 
     monkeypatch.setattr(Snapshot, "nearest_words", held)
@@ -254,7 +255,7 @@ def legacy(settings: Settings) -> Iterator[str]:
     metadata = '{"big":[' + "[]," * 400_000 + '1],"n":7}'
 
     def store(given: str) -> None:
-        with sqlite3.connect(path, timeout=30) as connection:
+        with sqlite3.connect(path, timeout=LIMIT) as connection:
             connection.execute("UPDATE documents SET metadata = ? WHERE id = 'd07'", (given,))
         connection.close()
 

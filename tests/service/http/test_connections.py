@@ -2,7 +2,6 @@
 
 import logging
 import resource
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from service.http.connections import IDLE_SECONDS, OTHER_FILES, SPARE, Connections, Place, bounded_by_files
 from tests.service.process import Service
 from tests.service.raw import FAMILIES, Wire, ending_well, head, held, post
+from tests.waiting import until
 
 MOST = 4
 BODY = FAMILIES["/embed"]
@@ -143,10 +143,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
 @pytest.fixture
 def service(running: Service) -> Service:
     """Once the connections of the test before have left: a test needs every place."""
-    deadline = time.monotonic() + 60
-    while held(running):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not held(running))
     return running
 
 
@@ -185,9 +182,7 @@ def test_silent_ones_keep_nobody_out_and_are_bounded(service: Service) -> None:
         for _ in range(10 * (MOST + SPARE)):
             stack.enter_context(Wire(service))
         assert ask(service, head("/health", method="GET")) == 200
-        deadline = time.monotonic() + 60
-        while held(service) > MOST + SPARE:
-            assert time.monotonic() < deadline, "their number has no bound"
+        until(lambda: held(service) <= MOST + SPARE, "their number has no bound")
         while ask(service, post("/embed", BODY)) == 503:
             pass  # until the first of them have been idle for a second
 

@@ -4,7 +4,6 @@ import http.client
 import shutil
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from service.settings.addresses import allowed_origins
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import Service
+from tests.waiting import LIMIT, until
 
 PAGE = "https://app.example.org"
 OTHER = "https://evil.example.org"
@@ -213,7 +213,7 @@ def test_it_speaks_tls_and_nothing_else(
     service.client.close()
     trusting = ssl.create_default_context(cafile=str(cert))
     service.client = httpx2.Client(
-        base_url=f"https://127.0.0.1:{service.port}", verify=trusting, timeout=30, trust_env=False
+        base_url=f"https://127.0.0.1:{service.port}", verify=trusting, timeout=LIMIT, trust_env=False
     )
     with service:
         answer = service.client.post("/embed", json={"inputs": "river"}, headers=bearer(KEYS["reader"]))
@@ -225,14 +225,12 @@ def test_it_speaks_tls_and_nothing_else(
             plain.getresponse()
         plain.close()
         # A refused body on a closing connection can be read here too.
-        large = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=20, context=trusting)
+        large = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=LIMIT, context=trusting)
         large.request("POST", "/embed", b" " * (32 << 20), {"Connection": "close", **bearer("wrong")})
         assert large.getresponse().status == 401
         large.close()
-        deadline = time.monotonic() + 20
-        while "Ctrl-C" not in (said := service.log.read_text()):
-            assert time.monotonic() < deadline, said
-            time.sleep(0.02)
+        until(lambda: "Ctrl-C" in service.log.read_text(), service.log.read_text)
+        said = service.log.read_text()
         assert f"https://127.0.0.1:{service.port}" in said
         assert "http://" not in said
         assert said.count('-H "Authorization: Bearer $KEY"') == 4

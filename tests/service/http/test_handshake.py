@@ -2,7 +2,6 @@
 
 import http.client
 import ssl
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from service.http.handshake import MOST
 from tests.service.http.test_cors_tls import pair
 from tests.service.process import Service
 from tests.service.raw import Wire, held
+from tests.waiting import LIMIT, until
 
 __all__ = ["pair"]
 
@@ -27,15 +27,14 @@ def test_handshakes_that_never_begin_are_bounded_and_keep_nobody_out(
     service.client.close()
     trusting = ssl.create_default_context(cafile=str(cert))
     service.client = httpx2.Client(
-        base_url=f"https://127.0.0.1:{service.port}", verify=trusting, timeout=30, trust_env=False
+        base_url=f"https://127.0.0.1:{service.port}", verify=trusting, timeout=LIMIT, trust_env=False
     )
     with service, ExitStack() as stack:
         for _ in range(2 * (MOST + SPARE)):
             stack.enter_context(Wire(service))
-        one = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=30, context=trusting)
+        one = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=LIMIT, context=trusting)
         one.request("GET", "/health")
         assert one.getresponse().status == 200
-        deadline = time.monotonic() + 60
-        while held(service) > MOST + SPARE + 2:  # and those of the two clients
-            assert time.monotonic() < deadline, "their number has no bound"
+        most = MOST + SPARE + 2  # and those of the two clients
+        until(lambda: held(service) <= most, "their number has no bound")
         one.close()

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from service.http.load_shedding import PATHS, LoadShedder
 from service.http.protocol import BufferedTransport
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
+from tests.waiting import LIMIT, until
 
 READER = bearer(KEYS["reader"])
 NO_JSON = b'{"inputs": '
@@ -34,17 +34,21 @@ def client(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> I
         forward, release = encoder.forward, threading.Event()
 
         def held(ids: list[list[int]], *, normalize: bool = True) -> Any:
-            release.wait(300)  # longer than all tests take
+            release.wait(LIMIT)
             return forward(ids, normalize=normalize)
 
         encoder.forward = held
         senders: list[threading.Thread] = []
-        while app.state.runtime.batcher.overloaded() is None:
-            body = {"inputs": "word " * 50}
-            senders.append(threading.Thread(target=client.post, args=["/embed"], kwargs={"json": body}))
-            senders[-1].start()
-            time.sleep(0.05)
-            assert len(senders) < 100
+
+        def overloaded_or_one_more() -> object:
+            found = app.state.runtime.batcher.overloaded()
+            if found is None and len(senders) < 100:
+                body = {"inputs": "word " * 50}
+                senders.append(threading.Thread(target=client.post, args=["/embed"], kwargs={"json": body}))
+                senders[-1].start()
+            return found
+
+        until(overloaded_or_one_more, pause=0.05)
         yield client
         release.set()
         for sender in senders:

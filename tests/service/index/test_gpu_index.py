@@ -25,7 +25,7 @@ from service.index.gpu import LIMIT, GpuThread, find, open_gpu
 from service.index.index import Index
 from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.settings import Settings
-from tests.service.brute_force import WAIT_SECONDS, firsts, settle
+from tests.service.brute_force import firsts, settle
 from tests.service.index.test_ivf import DIMENSION, mixture
 from tests.service.lifecycle.test_swap import Place
 from tests.service.swapping import published
@@ -214,7 +214,7 @@ def test_one_thread_asks_it_whoever_searches(pair: Pair, gpu: Gpu) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT_SECONDS)
+        thread.join(LIMIT)
     assert not failures
     assert len(gpu.asked) == 36
 
@@ -266,7 +266,7 @@ def test_one_that_hangs_is_waited_for_no_longer_than_it_should_take(
 ) -> None:
     monkeypatch.setattr(device, "SEARCH_SECONDS", 0.05)
     go = threading.Event()
-    gpu.trouble = lambda: assert_true(go.wait(WAIT_SECONDS))
+    gpu.trouble = lambda: assert_true(go.wait(LIMIT))
     pair.check(10)
     assert "has not answered for" in caplog.text
     assert pair.gpu.device == "cpu"

@@ -17,7 +17,6 @@ from service.index.segments import Segment
 from service.index.view import Part
 from service.store.ids import revisions_of, row_of
 from tests.service.brute_force import (
-    WAIT_SECONDS,
     Rows,
     coarse_vectors,
     firsts,
@@ -28,6 +27,7 @@ from tests.service.brute_force import (
     small_segments,
     stored_vectors,
 )
+from tests.waiting import LIMIT
 
 
 class Paused(Index):
@@ -40,7 +40,7 @@ class Paused(Index):
     def _merged(self, sources: Sequence[Part]) -> Segment:
         merged = super()._merged(sources)
         self.reached.set()
-        assert self.go.wait(WAIT_SECONDS)
+        assert self.go.wait(LIMIT)
         return merged
 
 
@@ -79,7 +79,7 @@ def test_what_dies_or_is_replaced_while_a_merge_runs_stays_so(paused: Paused) ->
     rows: Rows = dict(enumerate(vectors))
     for start in range(0, 32, 8):
         paused.apply((firsts(range(start, start + 8)), vectors[start : start + 8]))
-    assert paused.reached.wait(WAIT_SECONDS)
+    assert paused.reached.wait(LIMIT)
     paused.apply(remove=[*range(8, 16), 3, 20])  # one source dies whole
     paused.apply((firsts(range(30, 40)), vectors[20:30]))  # 30 and 31 are in a source, too
     rows |= dict(zip(range(30, 40), vectors[20:30], strict=True))
@@ -99,7 +99,7 @@ def test_writes_and_searches_go_on_while_a_merge_is_held_up(paused: Paused) -> N
     for revision in range(200):
         paused.apply((firsts([revision]), [[1, 0, 0, 0]]))
         assert found(paused, np.array([1, 0, 0, 0], np.float32), 1)[-1] == (1.0, revision)
-        assert revision != 50 or paused.reached.wait(WAIT_SECONDS)
+        assert revision != 50 or paused.reached.wait(LIMIT)
     assert not paused.go.is_set()
 
 
@@ -148,7 +148,7 @@ def test_closing_cuts_a_running_merge_short(caplog: pytest.LogCaptureFixture) ->
 
         def _merged(self, sources: Sequence[Part]) -> Segment:
             self.reached.set()
-            assert self._merger.closing.wait(WAIT_SECONDS)
+            assert self._merger.closing.wait(LIMIT)
             return Index._merged(self, sources)
 
         def _publish(self, sources: Sequence[Part], merged: Segment) -> None:
@@ -157,7 +157,7 @@ def test_closing_cuts_a_running_merge_short(caplog: pytest.LogCaptureFixture) ->
     index = ClosedMeanwhile(4)
     for start in range(0, 32, 8):
         index.apply((firsts(range(start, start + 8)), coarse_vectors(8, 4, seed=start)))
-    assert index.reached.wait(WAIT_SECONDS)
+    assert index.reached.wait(LIMIT)
     index.close()
     assert (index.published, index.kind, index.documents) == (0, "exact", 32)
     assert not caplog.records
@@ -192,7 +192,7 @@ def test_a_search_uses_one_thread_of_faiss_whoever_calls_it() -> None:
 
     thread = threading.Thread(target=search)
     thread.start()
-    thread.join(WAIT_SECONDS)
+    thread.join(LIMIT)
     assert seen == [1]
 
 
@@ -258,7 +258,7 @@ def test_readers_never_see_a_removed_row_or_half_a_step(
     finally:
         mover.finished.set()
         for reader in readers:
-            reader.join(WAIT_SECONDS)
+            reader.join(LIMIT)
     settle(mover.index)
     assert mover.complaints == []
     assert mover.index.kind == ("IVF,SQ8" if base_rows == 300 else "exact")
@@ -277,6 +277,6 @@ def test_several_writers_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch) -
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(WAIT_SECONDS)
+        writer.join(LIMIT)
     settle(index)
     assert revisions(index) == [start + odd for start in (0, 1000, 2000) for odd in range(1, kept, 2)]

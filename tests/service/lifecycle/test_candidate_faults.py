@@ -14,6 +14,7 @@ from models.search.passages import split
 from service.batching.workers import Worker
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
+from tests.waiting import LIMIT
 
 PATIENT = {"x-timeout-ms": "60000"}  # of a write; what it must not wait for takes far longer
 LONG = " ".join(TEXTS[:100])  # several passages
@@ -36,7 +37,7 @@ class Gate:
         def held(encoder: Encoder, ids: Any, **options: Any) -> Any:
             if encoder.manifest.version == version and not self.open.is_set():
                 self.waiting += 1
-                self.open.wait(120)
+                self.open.wait(LIMIT)
             return forward(encoder, ids, **options)
 
         monkeypatch.setattr(Encoder, "forward", held)

@@ -22,6 +22,7 @@ from tests.service.conftest import new_settings, serving, turned
 from tests.service.process import run_and_fail
 from tests.service.swapping import TEXTS
 from tests.tiny import tiny_source
+from tests.waiting import until
 
 DOCUMENTS = {f"d{at}": text for at, text in enumerate(TEXTS)}
 
@@ -36,11 +37,8 @@ def in_form(settings: Settings, form: Form) -> Encoder:
     return store.open(store.versions()[0].version, form=form)
 
 
-def wait_for_form(client: TestClient, form: Form, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while client.get("/info").json()["form"] != str(form):
-        assert time.monotonic() < deadline, client.get("/models").text
-        time.sleep(0.02)
+def wait_for_form(client: TestClient, form: Form) -> None:
+    until(lambda: client.get("/info").json()["form"] == str(form), lambda: client.get("/models").text)
 
 
 def stored(settings: Settings, query: str) -> list[tuple[str, ...]]:
@@ -140,10 +138,7 @@ def test_a_version_that_fails_the_forms_bound_stays_as_it_is_and_is_not_judged(
         put(client, DOCUMENTS)
     monkeypatch.setitem(proof.FORMS, "bf16", 1 - 1e-9)
     with serving(settings.model_copy(update={"precision": "bf16"})) as client:
-        deadline = time.monotonic() + 20
-        while 'simile_swaps_total{outcome="failed"} 1.0' not in client.get("/metrics").text:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: 'simile_swaps_total{outcome="failed"} 1.0' in client.get("/metrics").text)
         time.sleep(1.5)  # three looks: it is not tried again
         assert 'simile_swaps_total{outcome="failed"} 1.0' in client.get("/metrics").text
         assert client.get("/info").json()["form"] == "fp32/onnxruntime"
@@ -211,10 +206,7 @@ def test_a_version_without_int8_is_served_on_until_one_with_it_is_activated(
     with serving(settings) as client:
         put(client, DOCUMENTS)
     with serving(settings.model_copy(update={"precision": "int8"})) as client:
-        deadline = time.monotonic() + 20
-        while 'simile_swaps_total{outcome="failed"} 1.0' not in client.get("/metrics").text:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: 'simile_swaps_total{outcome="failed"} 1.0' in client.get("/metrics").text)
         assert client.get("/info").json()["form"] == "fp32/onnxruntime"
         after = publish(store, tiny_source(tmp_path / "again"), origin=before.origin)
         assert (after.fingerprint, after.version == before.version) == (before.fingerprint, False)

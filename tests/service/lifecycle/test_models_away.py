@@ -15,6 +15,7 @@ from models.store import Store
 from service.lifecycle.model_loader import ModelLoader
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import published
+from tests.waiting import LIMIT
 
 FAILED = 'simile_swaps_total{outcome="failed"}'
 
@@ -54,14 +55,14 @@ def test_a_folder_that_is_away_while_a_version_is_opened_is_waited_for(
     def at_a_bad_moment(self: ModelLoader, version: str) -> Any:
         tries.append(version)
         begun.set()
-        go_on.wait(60)
+        go_on.wait(LIMIT)
         return opened(self, version)
 
     monkeypatch.setattr(ModelLoader, "open_proved", at_a_bad_moment)
     with place.serving() as client:
         place.fill()
         place.store.want(place.b)
-        assert begun.wait(60)
+        assert begun.wait(LIMIT)
         with away(place):
             go_on.set()
             place.until(lambda: len(tries) > 8)  # more often than any number of attempts

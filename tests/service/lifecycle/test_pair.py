@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tests.models.test_seal import flip
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import QUERIES, TEXTS, published_pair
 from tests.tiny import WIDTH
+from tests.waiting import until
 
 TEXT = QUERIES[0]
 PROMPTS = {"query": "", "title": "the title: "}
@@ -294,9 +294,6 @@ def test_lone_queries_of_a_pair_are_computed_by_all_threads_too(place: Place) ->
     with place.serving(workers=2, lone_threads=2):
         place.fill()
         encoder = place.app.state.runtime.live.generation.encoder
-        deadline = time.monotonic() + 30
-        while not encoder.queries.has_alone:
-            assert time.monotonic() < deadline
-            searched(place)
+        until(lambda: searched(place) and encoder.queries.has_alone, pause=0)
         assert not encoder.has_alone
         assert place.everything() == DOCUMENTS

@@ -3,7 +3,6 @@
 import asyncio
 import sqlite3
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from service.lifecycle.builder import Builder
 from service.settings import Settings
 from service.store.values import DEFAULT_COLLECTION, Unembedded
 from tests.service.conftest import new_settings, wait_until_ready
+from tests.waiting import LIMIT, until
 
 pytestmark = pytest.mark.sqlite("it looks into SQLite's file")
 
@@ -86,7 +86,7 @@ def test_while_it_is_rebuilt_embedding_and_writing_work_and_ready_tells_the_prog
 
         def held(ids: list[list[int]], *, normalize: bool = True) -> object:
             if len(ids) > 1:  # the rebuild's batches, not the one text of a request
-                release.wait(20)
+                release.wait(LIMIT)
             return forward(ids, normalize=normalize)
 
         monkeypatch.setattr(encoder, "forward", held)
@@ -147,10 +147,7 @@ def test_a_model_that_fails_on_everything_is_waited_for(
     with TestClient(app) as client:
         with monkeypatch.context() as patch:
             patch.setattr(encoder, "forward", broken)
-            deadline = time.monotonic() + 10
-            while "injected" not in client.get("/ready").text:
-                assert time.monotonic() < deadline, client.get("/ready").text
-                time.sleep(0.01)
+            until(lambda: "injected" in client.get("/ready").text, lambda: client.get("/ready").text)
             assert client.get("/ready").status_code == 503
             assert client.get("/search", params={"q": "a"}).status_code == 503
         wait_until_ready(client)
@@ -261,10 +258,7 @@ def test_an_index_that_breaks_while_it_is_made_whole_is_not_called_whole(
     monkeypatch.setattr(Builder, "_embed", held)
     app = create_app(filled)
     with TestClient(app) as client:
-        deadline = time.monotonic() + 60
-        while "documents are in the index" not in client.get("/ready").text:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: "documents are in the index" in client.get("/ready").text)
         with monkeypatch.context() as patch:
             patch.setattr(Index, "apply", failing(1, Index.apply))
             patch.setattr(Index, "load", failing(1, Index.load))

@@ -1,7 +1,6 @@
 """Which model serves, from one start to the next."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,13 @@ from service.errors import StartupError
 from service.settings import Settings
 from tests.service.conftest import HOST, new_settings, serving, wait_until_ready
 from tests.tiny import tiny_source
+from tests.waiting import until
 
 
 def version_served(settings: Settings) -> str:
     with TestClient(create_app(settings)) as client:
         wait_until_ready(client)
-        deadline = time.monotonic() + 60
-        while not (settings.models_dir / "state.json").exists():  # written at the first look
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until((settings.models_dir / "state.json").exists)  # written at the first look
         return str(client.get("/info").json()["model_version"])
 
 

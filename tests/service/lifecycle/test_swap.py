@@ -25,6 +25,7 @@ from tests import postgres
 from tests.service.conftest import HOST, wait_until_ready
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
 from tests.tiny import tiny_source
+from tests.waiting import until
 
 DOCUMENTS = {f"d{at}": TEXTS[at] for at in range(60)}
 
@@ -85,11 +86,8 @@ class Place:
         monkeypatch.setattr(Builder, "_embed", held)
         return release
 
-    def until(self, true: Callable[[], bool], seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < deadline, self.client.get("/models").text
-            time.sleep(0.01)
+    def until(self, true: Callable[[], bool]) -> None:
+        until(true, lambda: self.client.get("/models").text)
 
     def until_followed(self) -> None:
         """Until the versions that follow have every document; no write waits for that."""
@@ -334,6 +332,7 @@ def test_a_version_that_its_gate_refused_says_why_and_is_served_only_by_decision
     with place.serving() as client:
         place.fill()
         place.store.want(refused)
+        place.until(lambda: place.state(refused)["state"] == "refused")
         time.sleep(0.8)
         assert place.active() == place.a
         state = place.state(refused)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.service.lifecycle.test_swap_under_load import wait_until_active
+from tests.service.conftest import wait_until_active
 from tests.service.process import Service
 from tests.service.swapping import QUERIES, TEXTS, Client, Oracle, published
 
@@ -66,7 +66,7 @@ def test_a_kill_at_any_point_of_a_swap_leaves_one_whole_generation_and_the_swap_
             version = check_whole(service, oracle, expected)
             assert version in {active, target}, f"kill {kill}"
             found.append(version == target)
-            wait_until_active(service, target)
+            wait_until_active(service.client, target)
             assert check_whole(service, oracle, expected) == target
             active = target
         assert service.stop() == 0

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.service.conftest import wait_until_active
 from tests.service.load import STATIC, Load
 from tests.service.process import Service
 from tests.service.swapping import QUERIES, Oracle, published, published_pair
@@ -16,13 +17,6 @@ ROLLBACK_AFTER = (5, 11, 17)
 BUILD_RATE = 70  # documents per second: slow, so that much happens during a build
 AT_LEAST = 50
 LONGEST_PAUSE_SECONDS = 1.0  # a request that waited for a build would take 1.4 s and more
-
-
-def wait_until_active(service: Service, version: str) -> None:
-    deadline = time.monotonic() + 60
-    while service.client.get("/info").json()["model_version"] != version:
-        assert time.monotonic() < deadline, service.client.get("/models").text
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -45,7 +39,7 @@ def test_no_request_fails_or_mixes_two_models_while_versions_come_and_go(load: L
             for number in range(1, SWAPS + 1):
                 begin = time.monotonic()
                 assert service.client.post(f"/models/{target}/activate").status_code == 202
-                wait_until_active(service, target)
+                wait_until_active(service.client, target)
                 moments.append(time.monotonic())
                 counts = load.overlapping(begin, time.monotonic())
                 assert not load.failures, load.failures
@@ -54,7 +48,7 @@ def test_no_request_fails_or_mixes_two_models_while_versions_come_and_go(load: L
                 [third] = set(versions) - {active, target}
                 if number in ROLLBACK_AFTER:
                     assert service.client.post("/models/rollback").json() == {"wanted": active}
-                    wait_until_active(service, active)
+                    wait_until_active(service.client, active)
                     moments.append(time.monotonic())
                 else:  # the one before is kept warm, and would come back at once: the third must be built
                     active, target = target, third
@@ -90,7 +84,7 @@ def test_a_student_and_a_pair_come_and_go_under_load(tmp_path: Path) -> None:
                 path = "rollback" if target is None else f"{target}/activate"
                 begin = time.monotonic()
                 wanted = service.client.post(f"/models/{path}").json()["wanted"]
-                wait_until_active(service, wanted)
+                wait_until_active(service.client, wanted)
                 moments.append(time.monotonic())
                 while load.overlapping(begin, time.monotonic())["search"] < AT_LEAST:
                     assert not load.failures, load.failures

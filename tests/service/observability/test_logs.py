@@ -24,6 +24,7 @@ from service.observability.metrics import UNMATCHED
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.lifecycle.test_swap import Place, place, three
 from tests.service.process import Service
+from tests.waiting import LIMIT
 
 __all__ = ["place", "three"]
 E = TypeVar("E", bound=Exception)
@@ -283,7 +284,7 @@ def test_a_process_logs_json_alone_its_servers_messages_too_and_each_request_onc
         version = answer.headers["x-model-version"]
         tokens = int(answer.headers["x-compute-tokens"])
         assert service.client.get(f"/documents/{MARKER}", headers={"x-request-id": "2"}).status_code == 404
-        with socket.create_connection(("127.0.0.1", service.port), timeout=10) as raw:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=LIMIT) as raw:
             raw.sendall(f"{MARKER}\r\n\r\n".encode())
             raw.recv(1000)
         assert service.stop() == 0

@@ -28,8 +28,10 @@ from service.observability.metrics import Metrics
 from service.runtime import gauges
 from service.runtime.runtime import Runtime
 from service.settings import Settings
-from tests.service.fakes import CountingEncoder, until
+from tests.service.fakes import CountingEncoder, run, until
 from tests.service.lifecycle.test_swap import Place, place, three
+from tests.waiting import LIMIT
+from tests.waiting import until as wait_until
 
 __all__ = ["place", "three"]
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "METRICS.md"
@@ -98,9 +100,8 @@ def test_a_batch_is_counted_by_its_texts_tokens_and_padding(client: TestClient, 
     client.post("/embed", json={"inputs": ["river", "river " * 100]})  # 3 tokens, and 64 of 102
     client.post("/embed", json={"inputs": ["river", "river stone", "the cat"]})  # 3, 4, 4: one batch
     key, last = f"simile_tokens_total{by_lane}", f"simile_queue_seconds_count{by_lane}"
-    deadline = time.monotonic() + 20
-    while (after := samples(client))[last] - before[last] < 5:  # counted behind the answer
-        assert time.monotonic() < deadline
+    wait_until(lambda: samples(client)[last] - before[last] >= 5)  # counted behind the answer
+    after = samples(client)
 
     def gained(name: str) -> float:
         return after[name] - before[name]
@@ -150,7 +151,7 @@ def test_what_waits_for_the_encoder_is_shown_by_lane_until_it_is_done_or_given_u
         assert waiting("interactive") == (0, 0)
         await asyncio.to_thread(batcher.stop)
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    run(body)
 
 
 def test_the_limits_of_the_queue_are_those_of_the_settings(client: TestClient, settings: Settings) -> None:
@@ -270,7 +271,7 @@ def test_requests_in_flight_and_their_bytes_are_shown(
     forward = Encoder.forward
 
     def held(self: Encoder, ids: object, **options: object) -> object:
-        gate.wait(30)
+        gate.wait(LIMIT)
         return forward(self, ids, **options)  # type: ignore[arg-type]
 
     body = json.dumps({"inputs": "a river"}).encode()
@@ -278,10 +279,8 @@ def test_requests_in_flight_and_their_bytes_are_shown(
         patch.setattr(Encoder, "forward", held)
         headers = {"content-type": "application/json"}
         waiting = [threads.submit(client.post, "/embed", content=body, headers=headers) for _ in range(3)]
-        deadline = time.monotonic() + 20
-        while (found := samples(client))["simile_admitted_bytes"] < 3 * len(body):
-            assert time.monotonic() < deadline
-        assert found["simile_requests_in_flight"] == 3 + 1, "three, and the scrape itself"
+        wait_until(lambda: samples(client)["simile_admitted_bytes"] >= 3 * len(body))
+        assert samples(client)["simile_requests_in_flight"] == 3 + 1, "three, and the scrape itself"
         gate.set()
         assert [answer.result().status_code for answer in waiting] == [200] * 3
     found = samples(client)
@@ -296,13 +295,13 @@ def test_a_slow_scrape_delays_no_request(
 
     def slow() -> bytes:
         begun.set()
-        gate.wait(30)
+        gate.wait(LIMIT)
         return scrape()
 
     with ThreadPoolExecutor() as threads:
         monkeypatch.setattr(runtime, "scrape", slow)
         scraped = threads.submit(client.get, "/metrics")
-        assert begun.wait(20)
+        assert begun.wait(LIMIT)
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
         assert not scraped.done()
         gate.set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests import postgres
 from tests.service.process import Service, is_ready
 from tests.service.replicas.forked import Forge
 from tests.service.swapping import Oracle, published
+from tests.waiting import until
 
 REPLICAS, VERSIONS = 3, 3
 ENVIRONMENT = {
@@ -101,14 +101,11 @@ class Cluster:
         with psycopg.connect(self.url, autocommit=True) as connection:
             return connection.execute(query.encode()).fetchall()
 
-    def until(self, true: Callable[[], Any], seconds: float = 90) -> None:
+    def until(self, true: Callable[[], Any]) -> None:
         """Wait for it; where it never comes to be, say how things stand."""
-        deadline = time.monotonic() + seconds
-        while not true():
-            if time.monotonic() > deadline:
-                stands = [self.ask(f"SELECT t::text FROM {table} t") for table in STATES]
-                raise AssertionError(f"{stands}\n{self.logs()}")
-            time.sleep(0.01)
+        until(
+            true, lambda: f"{[self.ask(f'SELECT t::text FROM {table} t') for table in STATES]}\n{self.logs()}"
+        )
 
     def logs(self) -> str:
         return "\n".join(replica.log.read_text() for replica in self.replicas)

@@ -19,6 +19,7 @@ from service.store.values import FAILED, Active, Document, Embedding, Moved, Une
 from tests import postgres
 from tests.service.fakes import until
 from tests.service.store.test_postgres import DIMENSION, Place, manifest, unit
+from tests.waiting import until as wait_until
 
 pytest.importorskip("psycopg", reason="needs the extra postgres")
 
@@ -359,8 +360,7 @@ def test_a_start_waits_for_another_one_longer_than_a_statement_may_take(
     with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.INFO), first.pool.connection() as raw:
         with first.starting():
             starting = pool.submit(start)
-            while not starting.done() and raw.execute(waits.encode()).fetchone() is None:
-                pass
+            wait_until(lambda: starting.done() or raw.execute(waits.encode()).fetchone())
             assert not starting.done()
         assert starting.result()
     assert "Another replica is starting" in caplog.text

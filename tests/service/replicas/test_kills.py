@@ -23,9 +23,9 @@ from tests.service.load import STATIC
 from tests.service.replicas.cluster import Cluster, cluster
 from tests.service.replicas.forked import Forge
 from tests.service.replicas.traffic import Traffic
+from tests.waiting import until
 
 KILLS = int(os.environ.get("KILLS", "0"))  # of a long run, which is to be told
-BACK_SECONDS = 180
 
 
 class Wishes:
@@ -53,8 +53,8 @@ class Wishes:
 
 def check_all(made: Cluster, traffic: Traffic, wanted: str) -> None:
     """Every replica is ready by itself, serves what is wanted, and has what was acknowledged, and no more."""
-    made.until(lambda: all(replica.goes() for replica in made.replicas), BACK_SECONDS)
-    made.until(lambda: made.everywhere(wanted), BACK_SECONDS)
+    made.until(lambda: all(replica.goes() for replica in made.replicas))
+    made.until(lambda: made.everywhere(wanted))
     expected = STATIC | traffic.written
     for replica in made.replicas:
         assert replica.stored() == expected
@@ -85,9 +85,7 @@ def kill_replicas(folder: Path, forge: Forge, kills: int) -> None:
                 # Also one that has not come back from the last kill may be the next victim.
                 made.until(lambda: sum(each.goes() for each in made.replicas) >= 2 or traffic.failures)
                 assert not traffic.failures, traffic.failures
-            made.until(
-                lambda: all(replica.goes() for replica in made.replicas) or traffic.failures, BACK_SECONDS
-            )
+            made.until(lambda: all(replica.goes() for replica in made.replicas) or traffic.failures)
         finally:
             traffic.end()
         assert not traffic.failures, traffic.failures
@@ -123,10 +121,7 @@ class Server:
 
     def start(self) -> None:
         """Start it again, as soon as the last process of the killed one has gone."""
-        deadline = time.monotonic() + 60
-        while not self._started():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(self._started, pause=0.05)
         assert self._server.get_uri() == self.url
 
     def _started(self) -> Any:
@@ -163,9 +158,7 @@ def kill_postgresql(folder: Path, forge: Forge, server: Server, kills: int) -> N
                 server.kill()
                 server.start()
                 assert not traffic.failures, traffic.failures
-            made.until(
-                lambda: all(replica.goes() for replica in made.replicas) or traffic.failures, BACK_SECONDS
-            )
+            made.until(lambda: all(replica.goes() for replica in made.replicas) or traffic.failures)
         finally:
             traffic.end()
         assert not traffic.failures, traffic.failures

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tests.service.placed import Ids, Place, occupied, serving
 from tests.service.process import Service
 from tests.service.swapping import TEXTS
+from tests.waiting import LIMIT, until
 
 POISON = "stone stone stone"
 Forward = Callable[..., NDArray[np.float32]]
@@ -83,7 +84,7 @@ def test_health_is_red_with_the_reason_at_once_and_green_by_itself(
 
     def held(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
         vectors = poison(ids, normalize=normalize)
-        looked.wait(30)  # the probe's text is a good one: it passes after the look at what it mends
+        looked.wait(LIMIT)  # the probe's text is a good one: it passes after the look at what it mends
         return vectors
 
     with monkeypatch.context() as patch:
@@ -91,7 +92,7 @@ def test_health_is_red_with_the_reason_at_once_and_green_by_itself(
         assert place.embed(POISON).status_code == 424
         assert place.metric("simile_healthy") == 0
         looked.set()
-        place.until(lambda: place.metric("simile_healthy") == 1)
+        until(lambda: place.metric("simile_healthy") == 1)
         patch.setattr(place.encoder, "forward", lambda ids, **options: 1 / 0)
         assert place.embed("a").status_code == 424
         time.sleep(0.7)  # the probe fails as well, and it stays red
@@ -100,7 +101,7 @@ def test_health_is_red_with_the_reason_at_once_and_green_by_itself(
         assert "ZeroDivisionError" in red.json()["error"]
         assert place.client.get("/ready").status_code == 200, "the index can be searched by vector"
         release = threading.Event()
-        patch.setattr(place.encoder, "forward", lambda ids, **options: release.wait(30))
+        patch.setattr(place.encoder, "forward", lambda ids, **options: release.wait(LIMIT))
         began = time.monotonic()
         assert place.client.get("/health").status_code == 503, "it waits for no forward pass"
         assert time.monotonic() - began < 10
@@ -150,7 +151,7 @@ def test_a_tokenizer_that_raises_fails_its_texts_and_a_dead_one_turns_health_red
         assert (refused.status_code, refused.json()["error_type"]) == (422, "Tokenizer")
         place.check_vector(first, TEXTS[0])
         place.check_vector(last, TEXTS[1])
-        place.until(lambda: place.metric("simile_healthy") == 1)
+        until(lambda: place.metric("simile_healthy") == 1)
         patch.setattr(place.encoder, "tokenize", lambda texts, **options: 1 / 0)
         assert place.embed("red").status_code == 422
         time.sleep(0.7)
@@ -166,7 +167,7 @@ def test_a_poisoned_batch_is_split_for_those_who_still_wait(
 
     def slow(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
         computed.append(len(ids))
-        release.wait(30)
+        release.wait(LIMIT)
         return poison(ids, normalize=normalize)
 
     monkeypatch.setattr(place.encoder, "forward", slow)
@@ -174,14 +175,14 @@ def test_a_poisoned_batch_is_split_for_those_who_still_wait(
         busy = occupied(place, pool, computed)
         bad = pool.submit(place.embed, POISON)
         good = pool.submit(place.embed, TEXTS[2])
-        place.until(lambda: place.metric('simile_queue_texts{lane="interactive"}') == 2)
+        until(lambda: place.metric('simile_queue_texts{lane="interactive"}') == 2)
         late = pool.submit(place.embed, TEXTS[3], **{"x-timeout-ms": "200"})
         assert late.result().status_code == 504
         release.set()
         assert bad.result().status_code == 424
         for at, answer in enumerate([*busy, good]):
             place.check_vector(answer.result(), TEXTS[at])
-    place.until(lambda: place.metric('simile_queue_tokens{lane="interactive"}') == 0)
+    until(lambda: place.metric('simile_queue_tokens{lane="interactive"}') == 0)
 
 
 @pytest.mark.long
@@ -204,11 +205,11 @@ def test_bytes_of_a_client_that_hangs_up_mid_body_are_free_again(place: Place) -
         "Content-Length: 9000000\r\n\r\n"
     )
     before = place.metric("simile_admitted_bytes")
-    with socket.create_connection(("127.0.0.1", place.port), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", place.port), timeout=LIMIT) as raw:
         raw.sendall(head.encode() + b'{"inputs": "' + b"a" * 1_000_000)
-        place.until(lambda: place.metric("simile_admitted_bytes") > before + 900_000)
+        until(lambda: place.metric("simile_admitted_bytes") > before + 900_000)
         place.check_vector(place.embed(TEXTS[0]), TEXTS[0])
-    place.until(lambda: place.metric("simile_admitted_bytes") == before)
+    until(lambda: place.metric("simile_admitted_bytes") == before)
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tests.service.fakes import sqlite_of
 from tests.service.placed import Ids, Place, occupied, serving
 from tests.service.swapping import TEXTS
+from tests.waiting import LIMIT, until
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
 
         def hanging(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
             held.append(len(ids))
-            release.wait(60)
+            release.wait(LIMIT)
             return forward(ids, normalize=normalize)
 
         monkeypatch.setattr(place.encoder, "forward", hanging)
@@ -44,7 +45,7 @@ def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
                 behind = [pool.submit(place.embed, text) for text in TEXTS[2:6]]
                 assert place.client.get("/health").status_code == 200, "no verdict yet"
                 assert [answer.result().status_code for answer in hung] == [424, 424]
-                place.until(lambda: place.client.get("/health").status_code == 503)
+                until(lambda: place.client.get("/health").status_code == 503)
                 assert time.monotonic() - began < 15
                 assert [answer.result().status_code for answer in behind] == [503] * 4
                 asked = time.monotonic()
@@ -54,7 +55,7 @@ def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
                 assert time.monotonic() - asked < 2.9, "none of them waits for a hang, which takes three"
                 assert place.metric("simile_batch_timeouts_total") == 2
-                place.until(lambda: bool(ends))
+                until(lambda: bool(ends))
                 assert "2 of 2 workers hang" in ends[0]
             finally:
                 release.set()
@@ -67,14 +68,14 @@ def test_a_hang_that_passes_heals(
         release, forward = threading.Event(), place.encoder.forward
 
         def slow(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
-            release.wait(30)
+            release.wait(LIMIT)
             return forward(ids, normalize=normalize)
 
         with monkeypatch.context() as patch:
             patch.setattr(place.encoder, "forward", slow)
             assert place.embed("red").status_code == 424
         release.set()
-        place.until(lambda: place.client.get("/health").status_code == 200)
+        until(lambda: place.client.get("/health").status_code == 200)
         place.check()
         assert place.client.get("/ready").status_code == 200
         assert not ends
@@ -94,20 +95,20 @@ def test_a_writer_that_dies_leaves_no_write_waiting(
 
         def dying(jobs: object) -> None:
             inside.set()
-            release.wait(30)
+            release.wait(LIMIT)
             raise SystemExit("the thread is told to end in the middle of a commit")
 
         monkeypatch.setattr(writer, "_commit", dying)
         with ThreadPoolExecutor(2) as pool:
             first: Future[httpx2.Response] = pool.submit(put, place, "b")
-            assert inside.wait(20)
+            assert inside.wait(LIMIT)
             behind = pool.submit(put, place, "c")
             time.sleep(0.2)
             release.set()
-            assert [first.result(20).status_code, behind.result(20).status_code] == [503, 503]
+            assert [first.result(LIMIT).status_code, behind.result(LIMIT).status_code] == [503, 503]
         assert put(place, "d").status_code == 503
         for path in ("/health", "/ready"):
-            place.until(lambda path=path: place.client.get(path).status_code == 503)  # type: ignore[misc]
+            until(lambda path=path: place.client.get(path).status_code == 503)  # type: ignore[misc]
             assert "the thread that writes has died" in place.client.get(path).json()["error"]
         place.check_vector(place.embed("red"), "red")
-        place.until(lambda: bool(ends))
+        until(lambda: bool(ends))

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from service.runtime import interpreter_watchdog
 from service.runtime import interpreter_watchdog_process as program
+from tests.waiting import LIMIT, until
 
 WATCHED = """
 import ctypes, os, signal, sys, threading, time, unicodedata
@@ -52,13 +53,6 @@ def watched(then: str, hang_seconds: float = SOON, log_format: str = "text") -> 
     return [sys.executable, "-c", WATCHED.format(then=then, hang_seconds=hang_seconds, log_format=log_format)]
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def lives(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -69,7 +63,7 @@ def lives(pid: int) -> bool:
 
 @pytest.mark.parametrize("hold", HOLDS)
 def test_an_interpreter_that_is_held_ends_with_status_70_and_every_stack(hold: str) -> None:
-    done = subprocess.run(watched(HOLDS[hold]), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(watched(HOLDS[hold]), capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 70, done.stderr
     assert "SIMILE_HANG_SECONDS" in done.stderr
     assert done.stderr.count("most recent call first") >= 2
@@ -78,7 +72,7 @@ def test_an_interpreter_that_is_held_ends_with_status_70_and_every_stack(hold: s
 
 def test_a_log_of_objects_gets_one_line() -> None:
     command = watched(HOLDS["asleep"], log_format="json")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 70
     [line] = done.stderr.splitlines()
     said = json.loads(line)
@@ -95,21 +89,21 @@ def test_process_1_of_a_container_ends_with_status_70_too() -> None:
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("needs a process namespace of its own, which this machine does not allow")
     command = [*alone, *watched(f"assert os.getpid() == 1; {HOLDS['asleep']}")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 70, done.stderr
     assert "in beats" in done.stderr
 
 
 def test_one_that_runs_is_left_alone_and_leaves_no_process_behind() -> None:
     command = watched("print(pid(), flush=True)", LATE)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert not lives(int(done.stdout))
 
 
 def test_nothing_is_started_where_nothing_counts_as_hanging() -> None:
     command = watched("print(watchdog._process)", hang_seconds=0)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "None\n", "")
 
 
@@ -131,7 +125,7 @@ def test_one_that_was_killed_is_started_again_and_watches() -> None:
     while pid() == first:
         time.sleep(0.01)
     {HOLDS["asleep"]}"""
-    done = subprocess.run(watched(then, LATE), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(watched(then, LATE), capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 70, done.stderr
     assert "started again" in done.stderr
 

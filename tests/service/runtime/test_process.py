@@ -15,6 +15,7 @@ import httpx2
 import pytest
 
 from tests.service.process import Service, run_and_fail
+from tests.waiting import LIMIT, until
 
 KILLS = 5
 
@@ -36,7 +37,7 @@ class Ledger:
 
     def write(self, service: Service, thread: int) -> None:
         """Put and delete documents of this thread's own, until the service dies."""
-        with httpx2.Client(base_url=service.client.base_url, timeout=30, trust_env=False) as client:
+        with httpx2.Client(base_url=service.client.base_url, timeout=LIMIT, trust_env=False) as client:
             for step in range(1_000_000):
                 id, text = f"{thread}-{step % 15}", f"river {thread} {step} {service.process.pid}"
                 deleting = step % 4 == 3
@@ -113,9 +114,8 @@ def test_a_first_start_that_is_interrupted_is_begun_again(tmp_path: Path, defaul
         with service.log.open("wb") as log:
             command = [sys.executable, "-m", "service"]
             service.process = subprocess.Popen(command, env=service._environment, stdout=log, stderr=log)
-        while "proving" not in service.log.read_text():
-            assert service.process.poll() is None, service.log.read_text()
-            time.sleep(0.01)
+        until(lambda: "proving" in service.log.read_text() or service.process.poll() is not None)  # noqa: B023
+        assert service.process.poll() is None, service.log.read_text()
         assert service.stop(how) != 0
         service.client.close()
         assert "Traceback" not in service.log.read_text()
@@ -148,7 +148,7 @@ def test_a_signal_just_before_the_loop_runs_is_a_stop_too(
     service = Service(tmp_path, tiny_models_dir)
     command = [sys.executable, "-c", STOPPED_EARLY.format(name)]
     ended = subprocess.run(
-        command, env=service._environment, timeout=60, capture_output=True, text=True, check=False
+        command, env=service._environment, timeout=LIMIT, capture_output=True, text=True, check=False
     )
     service.client.close()
     assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
@@ -166,9 +166,7 @@ def test_requests_in_hand_are_answered_when_it_stops(tmp_path: Path, tiny_models
         threads = [threading.Thread(target=send, args=[number]) for number in range(4)]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + 30
-        while arrived(service) + len(statuses) < 4:  # or it might not listen any more
-            assert time.monotonic() < deadline
+        until(lambda: arrived(service) + len(statuses) >= 4, pause=0)  # or it might not listen any more
         assert service.stop() == 0
         for thread in threads:
             thread.join()
@@ -186,10 +184,8 @@ def arrived(service: Service) -> int:
 
 def test_it_says_where_it_is_and_what_to_try(tmp_path: Path, tiny_models_dir: Path) -> None:
     with Service(tmp_path, tiny_models_dir, PYTHONUNBUFFERED="1") as service:
-        deadline = time.monotonic() + 30
-        while "Ctrl-C" not in (said := service.log.read_text()):
-            assert time.monotonic() < deadline, said
-            time.sleep(0.02)
+        until(lambda: "Ctrl-C" in service.log.read_text(), service.log.read_text)
+        said = service.log.read_text()
         assert f"http://127.0.0.1:{service.port}" in said
         assert said.count("\n  curl ") == 4
 
@@ -269,7 +265,7 @@ def head_of(length: int) -> bytes:
 
 
 def test_a_body_that_is_too_large_is_answered_while_it_is_still_being_sent(server: Service) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as raw:
         raw.sendall(head_of(900_000_000) + b'{"inputs": "')
         answer = ""
         while "SIMILE_MAX_BODY_MB" not in answer and (part := raw.recv(65536)):  # head and body come apart
@@ -281,13 +277,13 @@ def test_a_body_that_is_too_large_is_answered_while_it_is_still_being_sent(serve
 
 def test_a_client_that_hangs_up_in_its_body_is_no_bug_of_ours(server: Service) -> None:
     for _ in range(3):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as raw:
             raw.sendall(head_of(1000) + b'{"inputs": "half a')
-            time.sleep(0.1)
+            until(lambda: arrived(server) == 1)
+        until(lambda: arrived(server) == 0)
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
-    deadline = time.monotonic() + 20
-    while 'route="/embed",status="499"} 3.0' not in (said := server.client.get("/metrics").text):
-        assert time.monotonic() < deadline, said
+    counted = 'route="/embed",status="499"} 3.0'
+    until(lambda: counted in server.client.get("/metrics").text, lambda: server.client.get("/metrics").text)
     assert "Traceback" not in server.log.read_text()
 
 
@@ -295,11 +291,9 @@ def test_a_client_that_hangs_up_in_its_body_is_no_bug_of_ours(server: Service) -
 def test_a_client_that_hangs_up_costs_nobody_else_anything(server: Service) -> None:
     body = b'{"inputs": [' + b",".join([b'"' + b"river " * 200 + b'"'] * 1500) + b"]}"
     for _ in range(5):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as raw:
             raw.sendall(head_of(len(body)) + body)
             time.sleep(0.4)
-    deadline = time.monotonic() + 30
-    while 'simile_queue_tokens{lane="interactive"} 0.0' not in server.client.get("/metrics").text:
-        assert time.monotonic() < deadline, "work that nobody waits for is still queued"
-        time.sleep(0.05)
+    empty = 'simile_queue_tokens{lane="interactive"} 0.0'
+    until(lambda: empty in server.client.get("/metrics").text, "work that nobody waits for is still queued")
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200

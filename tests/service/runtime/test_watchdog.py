@@ -24,6 +24,8 @@ from service.observability.metrics import Metrics
 from service.runtime.watchdog import Heartbeat, Watchdog, lasting
 from tests.service.fakes import QUEUED, CountingEncoder, run, until
 from tests.service.process import Service
+from tests.waiting import LIMIT
+from tests.waiting import until as wait_until
 
 FAULTY = (sys.executable, "-m", "tests.service.faulty")
 
@@ -185,8 +187,7 @@ def test_a_supervisor_that_was_held_itself_counts_no_hang(monkeypatch: pytest.Mo
     monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600 * (len(seen) > 1))  # an hour asleep
     watchdog = Watchdog([Stage()], 1)
     watchdog.start()
-    while len(seen) < 4:
-        time.sleep(0.01)
+    wait_until(lambda: len(seen) >= 4)
     watchdog.stop()
     assert max(seen) == 1.0
 
@@ -269,7 +270,7 @@ def test_a_service_that_hangs_ends_itself_and_starts_again_with_all_it_acknowled
 
         sender = threading.Thread(target=send)
         sender.start()
-        assert service.process.wait(60) == 70
+        assert service.process.wait(LIMIT) == 70
         sender.join()
         assert answers == [424 if fault == "hang" else 0]
         said = service.log.read_text()
@@ -294,11 +295,11 @@ def test_ready_is_red_at_once_and_requests_are_served_until_the_port_closes(
         while (ready := service.client.get("/ready")).status_code == 200:
             assert time.monotonic() - began < 2.5
         assert (ready.status_code, ready.json()["error"]) == (503, "The service is stopping.")
-        with httpx2.Client(base_url=service.client.base_url, timeout=10, trust_env=False) as fresh:
+        with httpx2.Client(base_url=service.client.base_url, timeout=LIMIT, trust_env=False) as fresh:
             assert fresh.post("/embed", json={"inputs": "a"}).status_code == 200
             assert fresh.get("/health").status_code == 200
         assert service.put({"late": "green garden"}).status_code == 200
-        assert service.process.wait(30) == 0
+        assert service.process.wait(LIMIT) == 0
         assert time.monotonic() - began >= 5
         service.start()
         assert service.stored() == {"late": "green garden"}
@@ -309,14 +310,13 @@ def test_ready_is_red_at_once_and_requests_are_served_until_the_port_closes(
 def test_a_second_signal_ends_it_at_once_and_loses_nothing_acknowledged(
     tmp_path: Path, tiny_models_dir: Path, second: signal.Signals
 ) -> None:
-    with Service(tmp_path, tiny_models_dir, SIMILE_STOP_DELAY_SECONDS="60") as service:
+    with Service(tmp_path, tiny_models_dir, SIMILE_STOP_DELAY_SECONDS="3600") as service:
         service.process.send_signal(signal.SIGTERM)
-        while service.client.get("/ready").status_code == 200:
-            time.sleep(0.01)
+        wait_until(lambda: service.client.get("/ready").status_code != 200)
         assert service.put({"a": "red river"}).status_code == 200
         time.sleep(1.2)
         assert service.process.poll() is None
         service.process.send_signal(second)
-        assert service.process.wait(20) == 128 + second
+        assert service.process.wait(LIMIT) == 128 + second
         service.start()
         assert service.stored() == {"a": "red river"}

@@ -8,6 +8,7 @@ import pytest
 from service.errors import Overloaded
 from service.store.answers import Answers, Share
 from tests.service.placed import serving
+from tests.waiting import until
 
 MIB = 1 << 20
 
@@ -52,4 +53,4 @@ def test_an_answer_that_is_being_sent_keeps_its_room_until_it_is_read_or_its_cli
                     assert refused.status_code == 429, refused.text[:200]
                     assert "SIMILE_MAX_ANSWERS_MB" in refused.json()["error"]
                 assert place.client.get("/documents/1").status_code == 200
-            place.until(lambda: place.client.get(path).status_code == 200)  # noqa: B023
+            until(lambda: place.client.get(path).status_code == 200)  # noqa: B023

@@ -2,7 +2,6 @@
 
 import random
 import sqlite3
-import time
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.service.api.test_feedback import TEXTS, judge, listed, pages, said
 from tests.service.api.test_http_errors import refused
 from tests.service.process import Service
 from tests.service.store.test_storage_faults import in_its_namespace, needs_mounts, start_on
+from tests.waiting import LIMIT, until
 
 
 def test_a_store_of_the_second_schema_can_be_judged_and_keeps_what_it_has(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def judge_until_killed(
 ) -> dict[tuple[str, str], bool]:
     """Judge pairs of documents alike, over and over; what was sent last and never answered."""
     rng = random.Random(thread)
-    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client:
+    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT, trust_env=False) as client:
         while True:
             query, relevant = f"{thread}-{rng.randrange(8)}", rng.random() < 0.5
             pair = {(query, "a"): relevant, (query, "b"): relevant}
@@ -107,10 +107,9 @@ def test_kill_9_loses_no_answered_judgement_and_halves_no_list(tmp_path: Path, t
         for judged in (5, 9):
             answered: list[dict[tuple[str, str], bool]] = [{}, {}, {}]
             sent = [pool.submit(judge_until_killed, service.port, at, answered[at]) for at in range(3)]
-            while min(map(len, answered)) < judged and not any(one.done() for one in sent):
-                time.sleep(0.01)
+            until(lambda: min(map(len, answered)) >= judged or any(one.done() for one in sent))  # noqa: B023
             service.kill()
-            in_hand = {key: value for one in sent for key, value in one.result(30).items()}
+            in_hand = {key: value for one in sent for key, value in one.result(LIMIT).items()}
             for one in answered:
                 assert len(one) >= judged, "too few judgements for the kill to mean anything"
                 expected |= one

@@ -23,6 +23,7 @@ from service.store.values import DEFAULT_COLLECTION, Document, Embedding, json_o
 from service.store.writer import Transaction
 from service.store.writes import upsert
 from tests.service.deleting import delete
+from tests.waiting import LIMIT
 
 DECLARED = ["third"]
 FILTERS: list[dict[str, Any]] = [
@@ -272,7 +273,7 @@ def test_equal_searches_that_come_together_are_made_once_unless_the_first_fails(
         calls.append(1)
         if len(calls) == 1:
             began.set()
-            assert go.wait(20)
+            assert go.wait(LIMIT)
             if fails:
                 raise sqlite3.OperationalError("interrupted")
         return matching(connection, where, collection)
@@ -282,12 +283,12 @@ def test_equal_searches_that_come_together_are_made_once_unless_the_first_fails(
     store.put(*range(9))
     threads, told = together(store, FilterCache(), 4)
     threads[0].start()
-    assert began.wait(20)
+    assert began.wait(LIMIT)
     for thread in threads[1:]:
         thread.start()
     go.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(LIMIT)
     assert told == [[1, 4, 7]] * (3 if fails else 4)
     assert len(calls) == 1 or (fails and 2 <= len(calls) <= 4)
 

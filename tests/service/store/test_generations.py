@@ -46,7 +46,7 @@ def test_vectors_that_no_rollback_can_need_are_deleted(place: Place) -> None:
         place.activate(place.c)
         place.until(lambda: vectors_by_version(place) == {place.b: 60, place.c: 60})
         assert place.client.post("/models/rollback").status_code == 202
-        place.until(lambda: vectors_by_version(place) == {place.b: 60}, 30)
+        place.until(lambda: vectors_by_version(place) == {place.b: 60})
 
 
 def test_after_its_grace_the_version_before_is_closed_and_a_rollback_loads_it_again(

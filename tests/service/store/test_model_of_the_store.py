@@ -6,7 +6,6 @@ restarts, and swaps of the model. The same orders in each run.
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from service.settings import Settings
 from service.store import filter_cache
 from tests.service.conftest import HOST, wait_until_ready
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
+from tests.waiting import until
 
 EXAMPLES, STEPS = 12, 40
 TOLERANCE = 1e-5
@@ -168,10 +168,7 @@ class Service(RuleBasedStateMachine):
     def swap(self) -> None:
         self.live = 1 - self.live
         self.client.post(f"/models/{self.versions[self.live]}/activate").raise_for_status()
-        deadline = time.monotonic() + 20
-        while self.client.get("/models").json()["active"] != self.versions[self.live]:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: self.client.get("/models").json()["active"] == self.versions[self.live])
 
     @invariant()
     def all_is_there(self) -> None:

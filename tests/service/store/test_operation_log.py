@@ -1,6 +1,5 @@
 """The operation log does not grow for ever, and its numbers go on."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from service.store.documents import sequence
 from service.store.schema import connect, migrate
 from service.store.writer import Transaction
 from tests.service.conftest import new_settings, wait_until_ready
+from tests.waiting import until
 
 
 def test_the_log_is_trimmed_in_small_steps_to_the_latest_rows(
@@ -49,10 +49,7 @@ def test_a_running_service_trims_by_itself_and_its_sequence_goes_on(
         body = {"documents": [{"id": f"{at}", "text": f"red {at}"} for at in range(40)]}
         assert client.post("/documents", json=body).json()["sequence"] == 40
         connection = connect(tmp_path / "data" / "simile.db", read_only=True)
-        deadline = time.monotonic() + 10
-        while operation_log.is_long(connection):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: not operation_log.is_long(connection))
         [rows] = connection.execute("SELECT count(*) FROM operations").fetchone()
         assert 10 <= rows <= 15
         connection.close()

@@ -44,6 +44,7 @@ from service.store.postgres.roll_call import Answer
 from service.store.postgres.schema import migrate
 from service.store.postgres.snapshot import Snapshot
 from service.store.postgres.store import PostgresStore
+from tests.waiting import until
 
 T = TypeVar("T")
 DIMENSION = 8
@@ -346,8 +347,7 @@ def waiting(raw: Raw) -> int:
 
 
 def until_waiting(raw: Raw, count: int) -> None:
-    while waiting(raw) != count:
-        pass
+    until(lambda: waiting(raw) == count, pause=0)
 
 
 def hold_commits(raw: Raw, table: str) -> None:

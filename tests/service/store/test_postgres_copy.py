@@ -4,7 +4,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +25,7 @@ pytest.importorskip("psycopg", reason="needs the extra postgres")
 import psycopg
 
 from service.store.postgres import copied_rows
+from tests.waiting import until
 
 LONG = "A sentence of a long text that is split into passages. " * 60
 
@@ -128,7 +128,6 @@ def test_a_copy_that_is_killed_goes_on(tmp_path: Path, tiny_models_dir: Path) ->
     url = postgres.new_database()
     words = ("--to", url, "--data-dir", str(settings.data_dir))
     copying = subprocess.Popen([sys.executable, "-m", "service", "copy", *words])
-    deadline = time.monotonic() + 120
 
     def there() -> int:
         with psycopg.connect(url) as connection:
@@ -136,8 +135,7 @@ def test_a_copy_that_is_killed_goes_on(tmp_path: Path, tiny_models_dir: Path) ->
                 return 0
             return int((connection.execute("SELECT count(*) FROM documents").fetchone() or (0,))[0])
 
-    while not there():
-        assert time.monotonic() < deadline
+    until(there, pause=0)
     copying.send_signal(signal.SIGKILL)
     copying.wait()
     assert 0 < there() < 2000, "it was killed on the way"

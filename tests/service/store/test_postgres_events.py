@@ -15,6 +15,7 @@ pytest.importorskip("psycopg", reason="needs the extra postgres")
 
 from service.store.postgres import writes
 from service.store.postgres.connection import Connection, Raw
+from tests.waiting import until
 
 EVENT = Event(search_id="s", query="q", id="a", type="click", event_id="1", at=0.0)
 
@@ -29,8 +30,7 @@ def place() -> Iterator[Place]:
 
 def until_it_waits(future: Future[Any], raw: Raw, count: int) -> None:
     """Wait until `count` transactions wait for a lock, or it has not waited."""
-    while not future.done() and waiting(raw) != count:
-        pass
+    until(lambda: future.done() or waiting(raw) == count, pause=0)
 
 
 def events_left(place: Place) -> int:

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -29,6 +28,7 @@ import psycopg
 
 from service.store.postgres.connection import GRACE_SECONDS, Connection, Pool
 from service.store.postgres.store import PostgresStore
+from tests.waiting import LIMIT, until
 
 HANG_SECONDS = 2.0
 
@@ -61,10 +61,7 @@ class Place:
 
     def recovers(self) -> None:
         """It comes back by itself, and has all that it acknowledged."""
-        deadline = time.monotonic() + 60
-        while self.put("after").status_code != 200 or self.search().status_code != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: self.put("after").status_code == self.search().status_code == 200, pause=0.05)
         assert {hit["id"] for hit in self.search().json()["hits"]} >= self.acknowledged
 
     def at_rest(self) -> bool:
@@ -73,12 +70,6 @@ class Place:
         pool.check()
         state = pool.get_stats()
         return bool(state["pool_available"] == state["pool_size"])
-
-    def until(self, true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not true():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
 
     def run(self, sql: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -105,7 +96,7 @@ def place(tmp_path: Path, tiny_models_dir: Path) -> Iterator[Place]:
 def test_a_cut_connection_is_replaced_and_no_request_fails(place: Place) -> None:
     for number in range(3):
         for ask in (partial(place.put, f"{number}"), place.search):
-            place.until(place.at_rest)
+            until(place.at_rest, pause=0.05)
             place.relay.cut()
             assert ask().status_code == 200
     place.recovers()
@@ -231,7 +222,7 @@ def test_a_server_that_hangs(server: Any, tmp_path: Path, tiny_models_dir: Path)
             for each in asking:
                 each.start()
             for each in asking:
-                each.join(60)
+                each.join(LIMIT)
             assert [answer.status_code for answer in answers] == [503, 503]
             assert all("retry-after" in answer.headers for answer in answers)
             assert place.client.get("/health").status_code == 200
@@ -249,11 +240,11 @@ def test_a_network_that_is_cut_without_a_word(place: Place) -> None:
     place.relay.fall_silent()
     place.refused(lambda: place.put("a"), 503, "Send again later")
     place.refused(place.search, 503, "Send again later")
-    place.until(lambda: place.client.get("/ready").status_code == 503)
+    until(lambda: place.client.get("/ready").status_code == 503)
     assert place.client.get("/health").status_code == 200
     place.relay.pass_on()
     place.recovers()
-    place.until(lambda: place.client.get("/ready").status_code == 200)
+    until(lambda: place.client.get("/ready").status_code == 200)
 
 
 @pytest.mark.long

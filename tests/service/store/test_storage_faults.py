@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from tests.service.process import Service
+from tests.waiting import LIMIT
 
 
 def mounts_work() -> bool:
@@ -108,7 +109,7 @@ def test_a_read_only_data_directory_is_refused_at_start(tmp_path: Path) -> None:
         ["unshare", "-m", "sh", "-c", script, "sh", sys.executable, "-m", "service"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
         env={**os.environ, "SIMILE_PORT": "0"},
     )

@@ -16,6 +16,7 @@ from service.store.reader import HEAVY, Readers
 from service.store.schema import migrate
 from service.store.turns import READERS, Turn, Turns, pause
 from tests.service.fakes import run, until
+from tests.waiting import LIMIT
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
 
@@ -110,7 +111,7 @@ def test_the_services_own_reads_wait_for_no_client(documents: Readers) -> None:
     go = threading.Event()
 
     async def read() -> None:
-        held = [asyncio.ensure_future(documents.read(lambda _: go.wait(60))) for _ in range(2 * READERS)]
+        held = [asyncio.ensure_future(documents.read(lambda _: go.wait(LIMIT))) for _ in range(2 * READERS)]
         await until(lambda: documents._turns.waiting == READERS)
         assert [await documents.own(count) for _ in range(5)] == [0] * 5
         assert not any(task.done() for task in held)
@@ -139,7 +140,7 @@ def test_an_abandoned_read_in_the_line_leaves_it(documents: Readers) -> None:
     began: list[object] = []
 
     async def read() -> None:
-        held = [asyncio.ensure_future(documents.read(lambda _: go.wait(60))) for _ in range(READERS)]
+        held = [asyncio.ensure_future(documents.read(lambda _: go.wait(LIMIT))) for _ in range(READERS)]
         await until(lambda: documents._turns._free == 0)
         late = asyncio.ensure_future(documents.read(began.append))
         await until(lambda: documents._turns.waiting == 1)

@@ -11,6 +11,7 @@ import pytest
 from service.errors import Storage, Unhealthy
 from service.store.values import DEFAULT_COLLECTION, Changes
 from service.store.writer import Transaction, Writer
+from tests.waiting import LIMIT
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_jobs_that_wait_together_share_one_commit(connection: sqlite3.Connection
     release = blocked(writer)
     futures = [writer.submit(insert(value)) for value in range(10)]
     release.set()
-    assert [future.result(5) for future in futures] == list(range(10))
+    assert [future.result(LIMIT) for future in futures] == list(range(10))
     assert commits.removed == [[], list(range(10))]
     writer.stop()
 
@@ -84,9 +85,9 @@ def test_a_failing_job_takes_back_its_own_work_alone(connection: sqlite3.Connect
 
     good, bad, after = writer.submit(insert(1)), writer.submit(half), writer.submit(insert(2))
     release.set()
-    assert (good.result(5), after.result(5)) == (1, 2)
+    assert (good.result(LIMIT), after.result(LIMIT)) == (1, 2)
     with pytest.raises(ValueError, match="half done"):
-        bad.result(5)
+        bad.result(LIMIT)
     assert values(connection) == [1, 2]
     assert commits.removed[-1] == [1, 2], "the index must not hear of work that was taken back"
     writer.stop()
@@ -105,10 +106,10 @@ def test_a_full_disk_refuses_the_group_and_the_next_is_served(connection: sqlite
     small, huge = writer.submit(insert(1)), writer.submit(large)
     release.set()
     with pytest.raises(Storage, match="full"):
-        huge.result(5)
-    written = small.exception(5) is None  # with the group or without it, but never half
+        huge.result(LIMIT)
+    written = small.exception(LIMIT) is None  # with the group or without it, but never half
     assert values(connection) == ([1] if written else [])
-    assert writer.submit(insert(3)).result(5) == 3
+    assert writer.submit(insert(3)).result(LIMIT) == 3
     writer.stop()
 
 
@@ -134,7 +135,7 @@ def test_stopping_finishes_what_was_accepted_and_refuses_the_rest(connection: sq
     stopping = threading.Thread(target=writer.stop)
     stopping.start()
     release.set()
-    stopping.join(10)
+    stopping.join(LIMIT)
     assert [future.result(0) for future in accepted] == list(range(300))
     with pytest.raises(Unhealthy):
         writer.submit(insert(1000))

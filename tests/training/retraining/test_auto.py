@@ -16,8 +16,9 @@ from models.manifest import REPORT
 from tests.service.swapping import publish_pair
 from tests.training.conftest import WORDS
 from tests.training.jobs import tiny_config
-from tests.training.retraining.test_schedule import started, until
+from tests.training.retraining.test_schedule import started
 from tests.training.run_cases import events, stop_after
+from tests.waiting import until
 from training.__main__ import main
 from training.mining.figures import unread
 from training.retraining import auto

@@ -19,6 +19,7 @@ from tests.training import world_process
 from tests.training.recipe_cases import WORDS, raw_source
 from tests.training.run_cases import events, losses
 from tests.training.world_process import CASES, STEPS, found_by, recipe_of, trainer_for
+from tests.waiting import LIMIT, until
 from training.methods.catalogue import load_recipe
 from training.runfile import Result
 from training.runs.command import train
@@ -48,7 +49,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Two:
         [*TORCHRUN, world_process.__file__, str(folder)],
         env=ENVIRONMENT,
         cwd=ROOT,
-        timeout=200,
+        timeout=LIMIT,
         capture_output=True,
         text=True,
         check=False,
@@ -147,14 +148,12 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
     given += ["--set", "dropout=0.0", "--set", "optim.epsilon=1e-2"]
     process = subprocess.Popen([*TORCHRUN, *given], env=ENVIRONMENT, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 100
-        while not (out / "record.jsonl").exists() or not events(out, "step"):
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.02)
+        record = out / "record.jsonl"
+        until(lambda: process.poll() is not None or (record.exists() and events(out, "step")))
+        assert process.poll() is None
         process.send_signal(signal.SIGINT)
         began = time.monotonic()
-        status = process.wait(60)
+        status = process.wait(LIMIT)
         seconds = time.monotonic() - began
     finally:
         process.kill()
@@ -164,7 +163,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
         [*TORCHRUN, *given, "--resume"],
         env=ENVIRONMENT,
         cwd=ROOT,
-        timeout=100,
+        timeout=LIMIT,
         capture_output=True,
         text=True,
         check=False,

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 from tests.training.conftest import Run
 from tests.training.run_cases import command, events, losses, stop_after, weights
+from tests.waiting import LIMIT, until
 from training.errors import TrainingError
 from training.runs.loop import _Run
 from training.runs.step import Step, Trainer
@@ -131,6 +132,11 @@ def test_nothing_is_pickled_and_the_checkpoint_goes_when_the_run_is_finished(
     assert not (out / "checkpoint.safetensors").exists()
 
 
+def goes_on_until(process: subprocess.Popen[str], true: Callable[[], bool]) -> None:
+    until(lambda: process.poll() is not None or true(), pause=0.05)
+    assert process.poll() is None, process.communicate()[1]
+
+
 @pytest.mark.long
 def test_ctrl_c_in_a_real_process_can_be_resumed(tmp_path: Path, tiny_source: Path, corpus: Corpus) -> None:
     arguments = command(tmp_path, tiny_source, corpus, "--steps", "100000", "--threads", "1", "--batch", "8")
@@ -138,25 +144,19 @@ def test_ctrl_c_in_a_real_process_can_be_resumed(tmp_path: Path, tiny_source: Pa
         [sys.executable, "-m", "training", *arguments], stderr=subprocess.PIPE, text=True, env=os.environ
     )
     record = tmp_path / "out" / "record.jsonl"
-    while not (record.exists() and '"step"' in record.read_text()):
-        assert process.poll() is None, process.communicate()[1]
-        threading.Event().wait(0.05)
+    goes_on_until(process, lambda: record.exists() and '"step"' in record.read_text())
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=LIMIT)[1]
     assert process.returncode == 130, said
     assert "the same command with --resume goes on" in said
     done = events(tmp_path / "out", "pause")[0]["step"]
     again = [sys.executable, "-m", "training", *arguments, "--resume"]
     process = subprocess.Popen(again, stderr=subprocess.PIPE, text=True, env=os.environ)
-    while len(events(tmp_path / "out", "resume")) == 0:
-        assert process.poll() is None, process.communicate()[1]
-        threading.Event().wait(0.05)
+    goes_on_until(process, lambda: bool(events(tmp_path / "out", "resume")))
     told = len(events(tmp_path / "out", "step"))
-    while len(events(tmp_path / "out", "step")) == told:
-        assert process.poll() is None, process.communicate()[1]
-        threading.Event().wait(0.05)
+    goes_on_until(process, lambda: len(events(tmp_path / "out", "step")) > told)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=LIMIT)[1]
     assert process.returncode == 130, said
     assert events(tmp_path / "out", "resume")[0]["step"] == done
     assert events(tmp_path / "out", "pause")[1]["step"] > done

@@ -1,0 +1,23 @@
+"""Tests wait for a state, never for a time.
+
+until(lambda: client.get("/ready").status_code == 200)      what came true, as soon as it does
+until(path.exists, say=log.read_text)                       its failure shows what was said meanwhile
+assert begun.wait(LIMIT)                                    what can wait by itself has the same limit
+"""
+
+from collections.abc import Callable
+from time import monotonic, sleep  # the clock itself, whatever a test puts in its place
+from typing import TypeVar
+
+LIMIT = 600.0  # it only says that something hangs, and measures nothing; pyproject.toml has one above it
+T = TypeVar("T")
+
+
+def until(true: Callable[[], T | None], say: Callable[[], object] | str = "", pause: float = 0.01) -> T:
+    """The first true value of `true`. Where none comes, the test fails with what `say` shows."""
+    deadline = monotonic() + LIMIT
+    while not (found := true()):
+        if monotonic() > deadline:
+            raise AssertionError(f"Not in {LIMIT:.0f} s. {say() if callable(say) else say}")
+        sleep(pause)
+    return found
