@@ -35,6 +35,7 @@ from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 from training.validation import refusal
 
 LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
+_PAIR = 'pair needs a recipe that makes a student: recipe = "distil"'
 _OF_THE_LINE = ("anchor", "active")  # of the versions that the active one comes from
 _BASES = (*_OF_THE_LINE, "default")  # whatever folder there is of that name
 
@@ -102,6 +103,7 @@ class TrainTable(Table):
     seed: int | None = Field(None, ge=0, lt=1 << 63)
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     negatives: int = Field(3, ge=1, le=10)  # of each pair, for a recipe of triples
+    pair: bool = False  # with `distil`: the student encodes queries beside its teacher, and replaces nothing
     set: dict[str, Any] = Field(default_factory=dict)  # changes to the recipe, as `train --set`
 
     @field_validator("base", "recipe")
@@ -115,6 +117,8 @@ class TrainTable(Table):
     def _set_of_a_recipe(self) -> Self:
         if self.recipe == AUTO and self.set:
             raise ValueError('set changes a recipe: name one (recipe = "triples"), auto chooses itself')
+        if self.recipe == AUTO and self.pair:
+            raise ValueError(_PAIR)
         return self
 
 
@@ -183,6 +187,8 @@ def require_enough(count: int, least: int, what: str = "documents") -> None:
 def check(config: Config) -> None:
     """Raise TrainingError or ModelError where a name stands for nothing or no service answers; no torch."""
     check_names(config.train.recipe, config.train.set, config.train.base, folders(config).models)
+    if config.train.pair and "student" not in declared(config.train.recipe, config.train.set):
+        raise TrainingError(f"train.{_PAIR}.")
     for file in (config.corpus.file, config.judgements.file):
         if file and not file.is_file():
             raise TrainingError(f"There is no file {file}.")

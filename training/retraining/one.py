@@ -43,7 +43,7 @@ from training.retraining.gate.verdict import JUDGED, Scores
 from training.retraining.gate.words import report
 from training.retraining.publication import Outcome, known, publish
 from training.retraining.scoring import about_of, scores_of, short
-from training.retraining.students import begin_of, require_pace
+from training.retraining.students import begin_of, beside, lineage_of, require_pace
 from training.runfile import FILE_NAME as RUN
 from training.runfile import OtherRun, Result
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
@@ -85,6 +85,7 @@ class Job:
     minutes: float | None = None  # of training, at most; None: each row once
     choose: Choose | None = None  # which share of the training is kept; None: all of it
     staged: Staged | None = None  # several recipes in the place of `recipe`, which is the first of them
+    pair: bool = False  # of a student: it is judged and published beside its teacher, for queries
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
 
@@ -101,6 +102,8 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         require_pace(job.store, active, job.base, job.recipe)
     begin = begin_of(job.store, active, job.base, distils=job.recipe.student is not None)
     with open_base(begin, job.store.root) as base:
+        if job.pair and base.version is None:
+            raise TrainingError(f"train.pair needs a published version to distil, and {base.name} is none.")
         new_line = base.version is None or job.staged is not None  # of another model, or of other tokens
         anchor = None if new_line else anchor_of(job.store, str(base.version))
         _check_new(job, active, base)
@@ -115,6 +118,8 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
                 judged_before, crossed = _crossed(job, active, learned, base, place, say)
                 before["own"] = {**before.get("own", {}), JUDGED: judged_before}
             artifacts, candidate = _artifact(job, job.corpus, base, place, say, anchor)
+            if job.pair:
+                candidate = beside(job.store, str(base.version), artifacts, candidate, say)
         except ProofFailed as error:  # it does not compute what was trained: nobody shall have it
             return Outcome(None, False, str(error), None)
     return judge(job, active, before, artifacts, candidate, say, crossed)
@@ -212,7 +217,9 @@ def _check_new(job: Job, active: str, base: Base) -> None:
     asked = _asked(job)
     digest = digest_of(read_source(base.folder))
     for manifest in job.store.versions():
-        lineage = manifest.lineage
+        if job.pair != (manifest.query_encoder is not None):
+            continue
+        lineage = lineage_of(job.store, manifest)
         same_start = lineage.get("base_digest") == digest and job.steps in {None, lineage.get("steps")}
         judged = manifest.gate is not None and asked.items() <= lineage.items()
         if judged and (same_start or manifest.version == active):

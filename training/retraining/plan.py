@@ -31,7 +31,7 @@ from training.mining.look import look_at
 from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.choosing import CANDIDATES, choose_by, score_of
-from training.retraining.config import Config
+from training.retraining.config import Config, GateTable
 from training.retraining.crossfit import FEW, Fold, asked
 from training.retraining.gate.verdict import JUDGED
 from training.retraining.gathered import Gathered, counts, gather, of_keys
@@ -98,8 +98,9 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
         work=work,
         data=data,
         mode=config.gate.mode,
-        thresholds=config.gate,
+        thresholds=limits_of(config),
         require=config.gate.require,
+        pair=config.train.pair,
         searches=searches if config.gate.mode == "on" else {},
         choose=choose_by(dev),
         evidence=own.evidence(searches["judged"], found.groups, found.keys) if "judged" in searches else {},
@@ -116,6 +117,12 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
             "asked": looks.asked,
         },
     )
+
+
+def limits_of(config: Config) -> GateTable:
+    """The gate's; a pair holds two models, so it may have twice the size where the file does not say."""
+    given = "larger" in config.gate.model_fields_set
+    return config.gate if given or not config.train.pair else config.gate.model_copy(update={"larger": 1.0})
 
 
 def _halves(split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:

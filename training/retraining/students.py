@@ -1,4 +1,4 @@
-"""Students in service, alone or beside their teacher: what a retraining begins with, and what it would undo.
+"""Students in service, alone or beside their teacher: what a retraining begins with, makes, and would undo.
 
 active          recipe distil begins with     another recipe
 a version       it                            as ever: the anchor
@@ -8,11 +8,16 @@ a student       its teacher                   refused, unless it trains the stud
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from models.manifest import TEACHER
+from models.files.copying import copy_files
+from models.manifest import FILE_NAME, QUERIES, REPORT, REPORT_PAGE, TEACHER, Manifest
+from models.publishing.pair import pair
 from models.seal import read_manifest
 from models.store import Store
+from models.words.progress import Say
 from training.errors import NothingToLearn
 from training.retraining.anchor import anchor_of
 
@@ -43,6 +48,24 @@ def teacher_of(store: Store, active: str) -> str:
             "Import the teacher again, or set train.base to the version to distil."
         )
     return teachers[-1]
+
+
+def beside(store: Store, teacher: str, artifacts: Store, student: str, say: Say) -> str:
+    """Pair `student`, which is in `artifacts`, with a version of `store`: the pair's name in `artifacts`."""
+    manifest = store.verify(teacher)
+
+    def build(folder: Path) -> Manifest:
+        copy_files(store.folder(teacher), folder, {FILE_NAME, REPORT, REPORT_PAGE})
+        return manifest.model_copy(update={"files": {}})
+
+    return pair(artifacts, artifacts.publish(build).version, student, say).version
+
+
+def lineage_of(store: Store, manifest: Manifest) -> Mapping[str, Any]:
+    """The lineage of the training that made a version: of a pair its student's."""
+    if manifest.query_encoder is None:
+        return manifest.lineage
+    return Manifest.read(store.folder(manifest.version) / QUERIES).lineage
 
 
 def require_pace(store: Store, active: str, base: str, recipe: Recipe) -> None:

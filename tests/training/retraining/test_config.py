@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from training.errors import TrainingError
-from training.retraining.config import Config, folders, read_config
+from training.retraining.config import Config, check, folders, read_config
 from training.retraining.gate.rules import Thresholds
+from training.retraining.plan import limits_of
 from training.retraining.schedule import clock
 
 
@@ -51,6 +52,7 @@ def test_a_recipe_and_a_base_are_names_or_paths_beside_the_file(tmp_path: Path) 
         ('[corpus]\nservice = "a"\nfile = "b"\n', "give `service` or `file`"),
         ('[corpus]\nfile = "b"\nleast = 1\n', "corpus.least must be from 2 on, not 1"),
         ('[corpus]\nfile = "b"\nheld_out = 1.0\n', "corpus.held_out must be above 0 and below 1, not 1.0"),
+        ('[corpus]\nfile = "b"\n[train]\npair = true\n', "pair needs a recipe that makes a student"),
         ('[corpus]\nfile = "b"\n[gate]\nmean_fal = 0.1\n', "gate has no key 'mean_fal'; 'mean_fall' is."),
         ('[corpus]\nfile = "b"\n[gates]\n', "the file has no key 'gates'; 'gate' is."),
         ('[corpus]\nfile = "b"\n[folders]\nxyz = 1\n', "folders has no key 'xyz'. There are: models, work."),
@@ -101,3 +103,15 @@ def test_where_speed_is_asked_for_the_limits_that_nobody_gave_are_those_of_a_tra
     gate = config(tmp_path, '[corpus]\nfile = "b"\n[gate]\nrequire = "faster"\nown_fall = 0.002\n').gate
     assert (gate.mean_fall, gate.own_fall, gate.set_fall, gate.faster) == (0.01, 0.002, 0.02, 0.8)
     assert config(tmp_path, '[corpus]\nfile = "b"\n').gate.mean_fall == 0.005
+
+
+def test_a_pair_is_of_a_student_and_may_be_twice_as_large(tmp_path: Path) -> None:
+    text = f'[corpus]\nfile = "b"\n[train]\nrecipe = "{{}}"\npair = true\n[folders]\nmodels = "{tmp_path}"\n'
+    (tmp_path / "b").touch()
+    with pytest.raises(TrainingError, match=r"train\.pair needs a recipe that makes a student"):
+        check(config(tmp_path, text.format("pairs")))
+    students = config(tmp_path, text.format("distil"))
+    check(students)
+    assert limits_of(students).larger == 1
+    assert limits_of(config(tmp_path, text.format("distil") + "[gate]\nlarger = 0.4\n")).larger == 0.4
+    assert limits_of(config(tmp_path, '[corpus]\nfile = "b"\n')).larger == 0.25

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from models.manifest import TEACHER
+from models.manifest import REPORT, TEACHER
 from models.publishing.pair import pair
 from models.store import Store
 from tests.service.swapping import publish_pair, published_pair
-from training.errors import NothingToLearn
+from training.errors import NothingToLearn, TrainingError
 from training.methods.catalogue import load_recipe
 from training.retraining import one
 from training.retraining.gate.rules import Thresholds
@@ -128,3 +128,64 @@ def test_distil_is_accepted_for_its_speed_and_distils_the_teacher_again(
     both = pair(job.store, teacher.version, student.version).query_encoder
     assert both is not None
     assert both.fingerprint == student.fingerprint
+
+
+@pytest.mark.long
+def test_a_pair_is_judged_as_it_would_be_served_and_a_second_one_has_a_student_of_the_same_teacher(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = job.store.versions()[0]
+    changes: dict[str, Any] = {"student.layers": 1, "optim.lr": 3e-3, "optim.batch": 8}
+    paces = [{"queries_per_second": 100.0, "megabytes": 2.0}, {"queries_per_second": 190.0, "megabytes": 3.0}]
+    timed: list[str] = []
+
+    def costs(active: object, candidate: tuple[Store, str], texts: object) -> tuple[Any, Any]:
+        store, version = candidate
+        encoder = store.open(version)
+        timed.append(str(encoder.queries and encoder.queries.manifest.fingerprint))
+        encoder.close()
+        return paces[0], paces[-1]
+
+    monkeypatch.setattr(one, "costs", costs)
+    limits = LOOSE.model_copy(update={"larger": 1})
+    asked = replace(
+        job,
+        recipe=load_recipe("distil", changes),
+        thresholds=limits,
+        base="anchor",
+        require="faster",
+        pair=True,
+    )
+    outcome = retrain(asked)
+    assert outcome.published, outcome.reason
+    both = job.store.verify(str(outcome.version))
+    assert both.query_encoder is not None
+    assert (both.fingerprint, both.parent) == (teacher.fingerprint, teacher.version)
+    assert timed == [both.query_encoder.fingerprint]
+    assert both.gate is not None
+    assert both.gate.verdict == "accepted"
+    assert (job.store.folder(both.version) / REPORT).is_file()
+    assert job.store.wanted() == both.version
+    with pytest.raises(NothingToLearn, match="came of this very text by this recipe"):
+        retrain(asked)
+    paces.pop()  # as fast as the one before
+    more = Corpus.of([*job.corpus.texts, "one more text"], "more")
+    again = retrain(replace(asked, corpus=more, require="not worse"))
+    second = job.store.verify(str(again.version))
+    assert second.query_encoder is not None
+    assert second.query_encoder.fingerprint != both.query_encoder.fingerprint
+    assert (second.fingerprint, second.parent) == (teacher.fingerprint, both.version)
+    refused = retrain(replace(asked, corpus=Corpus.of([*more.texts, "and another"], "most")))
+    assert not refused.published
+    assert "It is not faster by 80%: +0% queries per second." in refused.reason
+
+
+def test_a_pair_of_a_base_that_is_not_published_is_refused_before_it_is_trained(
+    job: Job, tiny_source: Path
+) -> None:
+    recipe = load_recipe("distil", {"student.layers": 1})
+    with pytest.raises(
+        TrainingError, match=r"train\.pair needs a published version to distil, and .* is none"
+    ):
+        retrain(replace(job, recipe=recipe, base=str(tiny_source), pair=True))
+    assert not job.work.exists()
