@@ -20,8 +20,12 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 
 
 def chosen_by(choose: Choose | None, recipe: Recipe, steps: int) -> Choose | None:
-    """`choose`, where there are weights to choose between: not for a backbone, nor before a fitted map."""
-    return choose if steps and recipe.result == "encoder" and not recipe.post else None
+    """`choose`, where there are weights to choose between: not for a backbone, nor before a fitted map.
+
+    Nor for a student, whose beginning is the teacher without some of its layers: that knows nothing to keep.
+    """
+    shares = recipe.result == "encoder" and not recipe.post and recipe.student is None
+    return choose if steps and shares else None
 
 
 def keep_share(

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from models.store import Store
 from tests.training.run_cases import events
 from training.evaluation.encoding import Encode
+from training.methods.catalogue import load_recipe
 from training.methods.postprocess import Whiten
 from training.methods.recipe import Recipe
 from training.runfile import Result
@@ -90,3 +91,5 @@ def test_where_there_is_nothing_between_nothing_is_chosen(run: Run, recipe: Reci
     choose = Peak(0.5)
     result = run("out", recipe=replace(recipe, post=(Whiten(8),)), steps=2, choose=choose)
     assert (choose.asked, result.best.is_dir()) == (0, True)
+    student = run("student", recipe=load_recipe("distil", {"student.layers": 1}), steps=2, choose=choose)
+    assert (choose.asked, student.best.is_dir()) == (0, True)
