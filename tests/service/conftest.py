@@ -19,7 +19,7 @@ from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests import postgres
 from tests.tiny import tiny_source
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 HOST = "testserver"  # the name that TestClient calls a service by
 
@@ -27,10 +27,12 @@ HOST = "testserver"  # the name that TestClient calls a service by
 def new_settings(folder: Path, models_dir: Path, **others: object) -> Settings:
     """A new data directory in `folder`, beside a copy of the published tiny model, which is wanted.
 
-    With `pytest --store postgres` the documents are in a new database.
+    With `pytest --store postgres` the documents are in a new database. What a test holds back is no hang: the
+    service would end this process, and every test in it.
     """
     shutil.copytree(models_dir, folder / "models")
-    chosen: dict[str, Any] = {"cache_mb": 0, "allowed_hosts": HOST, **postgres.place(), **others}
+    mine = {"cache_mb": 0, "allowed_hosts": HOST, "hang_seconds": LIMIT}
+    chosen: dict[str, Any] = {**mine, **postgres.place(), **others}
     return Settings(data_dir=folder / "data", models_dir=folder / "models", **chosen)
 
 

@@ -16,7 +16,7 @@ from service.lifecycle.builder import Builder
 from service.settings import Settings
 from service.store.values import DEFAULT_COLLECTION, Unembedded
 from tests.service.conftest import new_settings, wait_until_ready
-from tests.waiting import LIMIT, until
+from tests.waiting import until
 
 pytestmark = pytest.mark.sqlite("it looks into SQLite's file")
 
@@ -73,23 +73,26 @@ def test_damaged_vectors_are_embedded_again(filled: Settings, what: str, sql: st
         assert any(line.startswith("simile_tokens_total") and line.endswith(" 0.0") for line in tokens)
 
 
-@pytest.mark.long
+def hold_the_builder(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Nothing that the index lacks is embedded until the event is set."""
+    embed, release = Builder._embed, threading.Event()
+
+    async def held(builder: Builder, step: dict[int, Unembedded]) -> None:
+        while not release.is_set():  # noqa: ASYNC110  tests are no tasks
+            await asyncio.sleep(0.01)
+        await embed(builder, step)
+
+    monkeypatch.setattr(Builder, "_embed", held)
+    return release
+
+
 def test_while_it_is_rebuilt_embedding_and_writing_work_and_ready_tells_the_progress(
     filled: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage(filled, "DELETE FROM vectors")
-    app = create_app(filled)
-    release = threading.Event()
-    with TestClient(app) as client:
-        encoder = app.state.runtime.live.generation.encoder
-        forward = encoder.forward
-
-        def held(ids: list[list[int]], *, normalize: bool = True) -> object:
-            if len(ids) > 1:  # the rebuild's batches, not the one text of a request
-                release.wait(LIMIT)
-            return forward(ids, normalize=normalize)
-
-        monkeypatch.setattr(encoder, "forward", held)
+    release = hold_the_builder(monkeypatch)
+    with TestClient(create_app(filled)) as client:
+        until(lambda: "0 of 200 documents are in the index" in client.get("/ready").text)
         ready = client.get("/ready")
         assert ready.status_code == 503
         assert ready.headers["retry-after"]
@@ -248,16 +251,8 @@ def test_an_index_that_breaks_while_it_is_made_whole_is_not_called_whole(
     """The write is stored and not indexed, and the builder finds nothing that lacks a vector."""
     damage(filled, "DELETE FROM vectors WHERE revision = 7")
     monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.02)
-    embed, release = Builder._embed, threading.Event()
-
-    async def held(builder: Builder, step: dict[int, Unembedded]) -> None:
-        while not release.is_set():  # noqa: ASYNC110  tests are no tasks
-            await asyncio.sleep(0.01)
-        await embed(builder, step)
-
-    monkeypatch.setattr(Builder, "_embed", held)
-    app = create_app(filled)
-    with TestClient(app) as client:
+    release = hold_the_builder(monkeypatch)
+    with TestClient(create_app(filled)) as client:
         until(lambda: "documents are in the index" in client.get("/ready").text)
         with monkeypatch.context() as patch:
             patch.setattr(Index, "apply", failing(1, Index.apply))
