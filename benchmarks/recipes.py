@@ -37,6 +37,7 @@ from benchmarks.clicked import judged_by_clicks
 from benchmarks.places import add_row, arguments, rows, say, scratch
 from benchmarks.recipe_tables import NOT_ASKED, SEEN, summary, tables
 from benchmarks.workloads import evaluation_folder
+from models.engines.form import FP32, read_form
 from models.publishing.default import default_source, publish_named
 from models.store import Store
 from training.errors import NothingToLearn
@@ -85,6 +86,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--noise", type=float, default=0.0, help="on the weights of the version in service")
     parser.add_argument("--share", type=float, default=1.0, help="of the judged queries, to learn from")
+    parser.add_argument("--form", default=str(FP32), help="of the truth: bf16/openvino is faster")
     parser.add_argument("--ungated", action="store_true", help="train and measure; ask no gate")
     parser.add_argument("--out", type=Path, default=Path("recipes.jsonl"))
     parser.add_argument("--table", action="store_true")
@@ -167,7 +169,7 @@ class Place:
         started = time.perf_counter()
         row: dict[str, Any] = {"set": self.name, "recipe": name, "seed": seed, "before": self.before}
         row |= {"steps": steps, "share": self.options.share, "noise": self.options.noise}
-        row |= {"sts_before": self.sts}
+        row |= {"sts_before": self.sts, "form": self.options.form}
         try:
             outcome = self._retrained(recipe, config, work)
         except NothingToLearn as error:
@@ -221,7 +223,7 @@ class Place:
 
     def _truth(self, version: str) -> tuple[dict[str, list[float]], dict[str, list[str]], float]:
         """nDCG@10 of each query by mode and as `served` without one; hybrid hits of known queries; STS."""
-        encoder = self.store.open(version, threads=self.threads or 4)
+        encoder = self.store.open(version, self.threads or 4, form=read_form(self.options.form))
         model = scorable_of(encoder)
         try:
             learned = encoder.manifest.search
