@@ -52,7 +52,7 @@ MISTAKES = [
     ("report --corpus none.txt", "There is no file none.txt."),
     ("report --corpus texts.txt --recipe simcse", "There is no recipe 'simcse'."),
     ("export run", "run holds no run of `python -m training train`."),
-    ("evaluate defualt", "defualt is not a model"),
+    ("evaluate defualt --data .", "defualt is not a model"),
     ("extend-vocabulary new --corpus none.txt", "none.txt"),
     ("mine dedupe --corpus none.txt --out new.txt", "none.txt"),
 ]
