@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tables import table
+from models.engines.form import FP32
 from training.evaluation.bootstrap import of_mean
 
 SEEN = "seen, "  # before a mode: queries whose answers were learned from
@@ -54,6 +55,7 @@ def _groups(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         key = (
             *(row.get(name) for name in ("set", "recipe", "steps", "share", "noise")),
             row["verdict"] == NOT_ASKED,
+            row.get("form", str(FP32)),
         )
         found.setdefault(key, []).append(row)
     return [*found.values()]

@@ -57,7 +57,6 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any], str]] = {
     "crops": ("crops", {}, "none"),
     "ict": ("ict", {}, "none"),
     "distil-hybrid": ("distil-hybrid", {}, "none"),
-    "distil-hybrid with judgements": ("distil-hybrid", {}, "all"),
     "titles": ("pairs", {}, "none"),
     "judgements": ("pairs", {}, "all"),
     "judgements with negatives": ("triples", {}, "all"),

@@ -33,7 +33,6 @@ class Query(NamedTuple):
     text: str
     source: int | None = None  # the place of the document that it was cut out of; None: somebody asked it
     rest: str = ""  # that document, or its passage, without it
-    answers: tuple[int, ...] = ()  # places of documents that people called relevant
 
 
 def queries_of(documents: Sequence[tuple[str, str]]) -> list[Query]:

@@ -11,9 +11,6 @@ of the rest. A score is the cosine that would make dense search rank as hybrid s
 
 With no words in common it is the model's own cosine, and there is nothing to learn. A long document counts by
 its best passage, as in the service, and is that passage in the list.
-
-A query that people judged has a list for each of its answers. What people say comes before what the teacher
-says: the answer's score is above all others, and no other answer is in its list.
 """
 
 from __future__ import annotations
@@ -40,7 +37,6 @@ from training.text.corpus import LISTED
 
 DEPTH = 50  # fused hits that a list is taken from
 _WORDED = 4 * CANDIDATES  # texts found by words: rests are among them
-_ABOVE = 0.1  # the best score of its list is an answer; twice the recipe's tau, so 7 times its share. Ours
 _DECIMALS = 6
 
 
@@ -48,7 +44,7 @@ class Listed(NamedTuple):
     """A line of the output."""
 
     query: str
-    documents: tuple[str, ...]  # LISTED of them; first the answer, or what the query was cut out of, if any
+    documents: tuple[str, ...]  # LISTED of them; the first is the one that the query was cut out of, if any
     scores: tuple[float, ...]  # in cosines; may be above 1
 
     def line(self) -> dict[str, Any]:
@@ -83,7 +79,7 @@ class _Passages:
 
 
 def lists(documents: Sequence[str], queries: Sequence[Query], model: Scorable) -> Iterator[Listed]:
-    """A list for each query, or for each of its answers, in their order.
+    """A list for each query, in their order.
 
     Raise NothingToLearn when there are fewer documents than a list has.
     """
@@ -106,17 +102,11 @@ def lists(documents: Sequence[str], queries: Sequence[Query], model: Scorable) -
                     worded.pop(query.source, None)
                     if left := counted.get(len(documents) + rest):
                         worded[query.source] = left
-                scores = _in_cosines(cosines, worded, (*own, *query.answers))
-                known = {*own, *query.answers}
-                unknown = [place for place in scores if place not in known]
-                for answer in query.answers or (None,):
-                    first = own if answer is None else {answer: ""}
-                    places = [*first, *spread(unknown, LISTED - len(first))]
-                    texts = [own.get(place) or passages.nearest(place, vector)[1] for place in places]
-                    values = [scores[place] for place in places]
-                    if answer is not None:
-                        values[0] = max(values) + _ABOVE
-                    yield Listed(query.text, tuple(texts), tuple(round(value, _DECIMALS) for value in values))
+                scores = _in_cosines(cosines, worded, own)
+                others = spread([place for place in scores if place not in own], LISTED - len(own))
+                texts = [own.get(place) or passages.nearest(place, vector)[1] for place in (*own, *others)]
+                values = [round(scores[place], _DECIMALS) for place in (*own, *others)]
+                yield Listed(query.text, tuple(texts), tuple(values))
 
 
 def spread(ranked: Sequence[int], count: int) -> list[int]:

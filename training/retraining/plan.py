@@ -41,12 +41,10 @@ from training.retraining.looks import count_looks
 from training.retraining.one import Job
 from training.retraining.rows import corpus_of
 from training.runs.options import Options
-from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, Kind
+from training.text.corpus import PAIRS, TRIPLES, Corpus, Kind
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
-
-_OF_JUDGED = (PAIRS, TRIPLES, LISTS)  # kinds of rows that judged queries give
 
 
 @contextlib.contextmanager
@@ -70,7 +68,7 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
 def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, work: Path, say: Say) -> Job:
     """The job of one recipe. Raise NothingToLearn when it finds nothing to read."""
     active, split, found, learned = gathered.active, gathered.split, gathered.found, {*gathered.learned}
-    crossing = config.gate.mode == "on" and recipe.source.kind in _OF_JUDGED
+    crossing = config.gate.mode == "on" and recipe.source.kind in (PAIRS, TRIPLES)
     halves = _halves(split, found) if crossing else ()
     if halves:
         say(f"{len(found.held) + len(found.crossed)} judged queries are few: each judges a model without it")
@@ -88,7 +86,7 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
     report["warnings"] = [*report["warnings"], *of_keys(found)]
     for warning in report["warnings"]:
         say(f"! {warning}")
-    if recipe.source.kind in _OF_JUDGED:
+    if recipe.source.kind in (PAIRS, TRIPLES):
         learned |= sides.learned(found.train)
     return Job(
         recipe=recipe,

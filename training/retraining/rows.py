@@ -4,8 +4,8 @@
     pairs      a judged query with its document, and a title with its text
     triples    the same pairs, each with negatives: first documents that people called not relevant or passed
                over, then those that the active model finds close (mining/negatives.py)
-    lists      queries made of titles, headings and first sentences, and such as people asked or judged, each
-               with documents as hybrid search with the active model scores them (mining/teacher.py)
+    lists      queries made of titles, headings and first sentences, and such as people asked, each with
+               documents as hybrid search with the active model scores them (mining/teacher.py)
 
 No query, title or text that was held out is in it. Titles and negatives are those of the same collection.
 """
@@ -50,7 +50,7 @@ def corpus_of(
         texts = (document.text for document in documents if plain(document.text) not in withheld)
         return Corpus.of(texts, "what may be trained on")
     if kind is LISTS:
-        return _lists(documents, judged, active, withheld, asked or {})
+        return _lists(documents, active, withheld, asked or {})
     if kind not in (PAIRS, TRIPLES):
         raise TrainingError("This recipe reads pairs that people labelled; a retraining has none to give it.")
     kept: dict[str, list[Document]] = {}
@@ -93,7 +93,6 @@ def corpus_of(
 
 def _lists(
     documents: Sequence[Document],
-    judged: Mapping[str, Sequence[str]],
     active: Callable[[], Scorable],
     withheld: AbstractSet[str],
     asked: Mapping[str, Sequence[str]],
@@ -109,7 +108,6 @@ def _lists(
             for query in (
                 *queries_of([(document.title, document.text) for document in some]),
                 *map(Query, asked.get(collection, ())),
-                *_judged(some, judged),
             )
             if not withheld & {plain(query.text), plain(query.rest)}
         ]
@@ -129,22 +127,10 @@ def _lists(
     )
     corpus = Corpus.of_rows(found, "the lists to train on")
     # Named by what they are made of; another active model is another teacher, and there is more to learn.
-    made_of = [
-        (query.text, query.rest, *(of_collection[collection][place].text for place in query.answers))
-        for collection, queries in queries_in.items()
-        for query in queries
-    ]
+    made_of = [(query.text, query.rest) for queries in queries_in.values() for query in queries]
     return replace(
         corpus, digest=sha256(f"lists {teacher.fingerprint} {sorted(made_of)}".encode()).hexdigest()
     )
-
-
-def _judged(documents: Sequence[Document], judged: Mapping[str, Sequence[str]]) -> Iterator[Query]:
-    """The queries that people found an answer to among these documents."""
-    places = {document.id: place for place, document in enumerate(documents)}
-    for query, ids in judged.items():
-        if answers := tuple(places[id] for id in ids if id in places):
-            yield Query(query, answers=answers)
 
 
 def _pairs(documents: Sequence[Document], judged: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:

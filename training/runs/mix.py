@@ -8,9 +8,7 @@ WiSE-FT; Xiao et al. 2023, LM-Cocktail, arXiv 2311.13534, for embedding models).
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from models.words.progress import Say
@@ -36,31 +34,24 @@ def keep_share(
     """Put the chosen weights into `encoder`; the share, and of each share the mean of its figures."""
     start = base.state_dict()
     trained = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    figures: dict[float, NDArray[np.float64]] = {}
+    figures = {}
     for number, share in enumerate(SHARES, 1):
         say(f"scoring {share:.0%} of the training, {number} of {len(SHARES)}")
         encoder.load_state_dict(between(start, trained, share))
-        figures[share] = choose(encoder.encode_queries, encoder.encode_documents)
-    kept = most(figures)
+        figures[share] = round(float(choose(encoder.encode_queries, encoder.encode_documents).mean()), 4)
+    kept = best(figures)
     encoder.load_state_dict(between(start, trained, kept))
-    return kept, {str(share): round(float(each.mean()), 4) for share, each in figures.items()}
+    return kept, {str(share): mean for share, mean in figures.items()}
 
 
-def most(figures: Mapping[float, NDArray[np.float64]]) -> float:
-    """The largest share that is as good as the best within one standard error of their difference.
+def best(figures: Mapping[float, float]) -> float:
+    """The share with the highest mean; of equal ones the largest.
 
-    figures: of each share, (queries,). A fall within it is luck (Breiman and others 1984, section 3.4.3). The
-    best alone was tried: over 22 queries of dev it kept a quarter of a training whose whole was worth three
-    times as much on 609 others. The gate says if what is kept is good enough.
+    The smallest of equal ones, and the smallest within one standard error, were tried: both kept a quarter
+    where the whole was worth three times as much (training/RESULTS.md). The gate says if the best is good
+    enough.
     """
-    best = max(figures.values(), key=np.mean)
-    return max(share for share, each in figures.items() if (best - each).mean() <= _error(best - each))
-
-
-def _error(differences: NDArray[np.float64]) -> float:
-    """The standard error of their mean; 0 of a single one."""
-    count = len(differences)
-    return float(differences.std(ddof=1) / count**0.5) if count > 1 else 0.0
+    return max(figures, key=lambda share: (figures[share], share))
 
 
 def between(base: Mapping[str, Tensor], trained: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:

@@ -98,16 +98,16 @@ def test_while_it_is_rebuilt_embedding_and_writing_work_and_ready_tells_the_prog
         assert ready.headers["retry-after"]
         assert client.get("/search", params={"q": "river"}).status_code == 503
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
-        changed = {"documents": [{"id": "d150", "text": "completely new"}]}
+        changed = {"documents": [{"id": "d015", "text": "completely new"}]}
         assert client.post("/documents", json=changed).status_code == 200
-        assert client.delete("/documents/d160").json()["deleted"] == 1
+        assert client.delete("/documents/d016").json()["deleted"] == 1
         release.set()
         wait_until_ready(client)
         stored = dict(ranking(client))
         assert len(stored) == 199
-        assert "d160" not in stored, "a delete during the rebuild was undone"
+        assert "d016" not in stored, "a delete during the rebuild was undone"
         best = client.get("/search", params={"q": "completely new", "k": 1}).json()["hits"][0]
-        assert (best["id"], best["text"]) == ("d150", "completely new")
+        assert (best["id"], best["text"]) == ("d015", "completely new")
 
 
 def test_a_text_that_the_model_fails_on_is_left_out_and_counted(

@@ -104,20 +104,6 @@ def test_a_long_document_is_its_best_passage() -> None:
     assert found.scores[0] == pytest.approx(0.4, abs=1e-6)
 
 
-def test_an_answer_that_people_named_is_above_what_the_teacher_found() -> None:
-    """A list for each answer: that is first, by its best passage, and the others are not in it."""
-    documents = [*DOCUMENTS[:9], "far | near | middle"]
-    of = {text: 0.9 - 0.1 * at for at, text in enumerate(DOCUMENTS[:9])}
-    model = cosines(of | {"far": -0.5, "near": -0.3, "middle": -0.4})
-    found = list(lists(documents, [Query("nothing alike", answers=(9, 0, 4))], model))
-    assert [each.documents[0] for each in found] == ["near", DOCUMENTS[0], DOCUMENTS[4]]
-    others = [DOCUMENTS[at] for at in (1, 2, 3, 5, 6, 7, 8)]
-    for each in found:
-        assert [*each.documents[1:]] == others
-        assert each.scores[1:] == pytest.approx([of[text] for text in others], abs=1e-6)
-    assert [each.scores[0] for each in found] == pytest.approx([0.8 + 0.1, 0.9 + 0.1, 0.8 + 0.1], abs=1e-6)
-
-
 @pytest.mark.parametrize("ranked", [7, 8, 9, 20, 49, 50, 51, 500])
 def test_a_list_is_of_distinct_ranks_from_the_first_to_the_last(ranked: int) -> None:
     found = spread(range(ranked), 7)

@@ -171,33 +171,6 @@ def test_queries_that_people_asked_get_lists_of_their_collection_unless_they_jud
         corpus_of(LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"})
 
 
-def test_queries_that_people_judged_get_lists_that_their_answers_lead() -> None:
-    words = "river stone market letter engine garden bridge paper window".split()
-    documents = [
-        Document(f"{part}{word}", "", f"{part} {word}", part) for part in ("a", "b") for word in words
-    ]
-    vectors = {document.text: np.eye(18, dtype=np.float32)[at] for at, document in enumerate(documents)}
-
-    def embed(texts: list[str]) -> np.ndarray:
-        return np.array([vectors.get(text, vectors["a river"]) for text in texts])
-
-    def made(judged: dict[str, list[str]]) -> Corpus:
-        return corpus_of(LISTS, documents, judged, lambda: model(embed, embed), 1, {"held out"})
-
-    judged = {"what flows": ["ariver", "bpaper", "bwindow", "gone"], "Held out": ["ariver"], "none": ["gone"]}
-    corpus = made(judged)
-    rows = [corpus.texts[at : at + 9] for at in range(0, len(corpus.texts), 9)]
-    assert [row[:2] for row in rows] == [("what flows", text) for text in ("a river", "b paper", "b window")]
-    assert "b window" not in rows[1]
-    assert "b paper" not in rows[2]
-    assert (
-        made(judged | {"none": ["agarden"]}).digest
-        != corpus.digest
-        != made({"what flows": ["ariver"]}).digest
-    )
-    assert made({**judged}).digest == corpus.digest
-
-
 def test_without_a_query_or_documents_enough_there_is_no_list() -> None:
     with pytest.raises(NothingToLearn, match="a collection needs 8 documents, and some of them a title"):
         corpus_of(LISTS, DOCUMENTS, {}, never, 1)

@@ -21,7 +21,7 @@ from training.methods.postprocess import Whiten
 from training.methods.recipe import Recipe
 from training.runfile import Result
 from training.runs.export import export_run
-from training.runs.mix import SHARES, between, most
+from training.runs.mix import SHARES, best, between
 
 Run = Callable[..., Result]
 
@@ -44,19 +44,8 @@ def test_weights_are_a_share_of_the_way() -> None:
         ((0.3, 0.5, 0.4, 0.5), 1.0),
     ],
 )
-def test_the_largest_share_of_those_that_are_best_is_kept(means: tuple[float, ...], kept: float) -> None:
-    assert most({share: np.full(9, mean) for share, mean in zip(SHARES, means, strict=True)}) == kept
-
-
-@pytest.mark.parametrize(("loss", "kept"), [(0.09, 1.0), (0.11, 0.5)])
-def test_a_loss_within_the_standard_error_is_luck(loss: float, kept: float) -> None:
-    """Over four queries that lose 0.1 more and less than the mean in turn, it is 0.2 / sqrt(3) / sqrt(4)."""
-    best = np.array([0.9, 0.8, 0.7, 0.6])
-    spread = np.array([1, -1, 1, -1]) * 0.1 * 3**0.5
-    whole = best - loss + spread
-    assert (best - whole).std(ddof=1) / 2 == pytest.approx(0.1)
-    assert most({0.25: best - 0.5, 0.5: best, 1.0: whole}) == kept
-    assert most({0.5: best[:1], 1.0: best[:1] - 0.01}) == 0.5  # one query has no spread
+def test_the_best_share_is_kept_and_of_equal_ones_the_largest(means: tuple[float, ...], kept: float) -> None:
+    assert best(dict(zip(SHARES, means, strict=True))) == kept
 
 
 class Peak:
