@@ -47,8 +47,8 @@ def keep_share(
 def best(figures: Mapping[float, float]) -> float:
     """The share with the highest mean; of equal ones the largest.
 
-    The smallest of equal ones, and the smallest within one standard error, were tried: both kept a quarter
-    where the whole was worth three times as much (training/RESULTS.md). The gate says if the best is good
+    The smallest of equal ones, and the smallest within one standard error, were tried: each kept a quarter
+    of a training whose whole was worth far more (training/RESULTS.md). The gate says if the best is good
     enough.
     """
     return max(figures, key=lambda share: (figures[share], share))

@@ -1,8 +1,6 @@
 """The index is derived: whatever happens to a stored vector, the next start makes it whole from the text."""
 
-import asyncio
 import sqlite3
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,10 @@ from starlette.testclient import TestClient
 
 from service.app import create_app
 from service.index.index import Index
-from service.lifecycle.builder import Builder
 from service.settings import Settings
-from service.store.values import DEFAULT_COLLECTION, Unembedded
+from service.store.values import DEFAULT_COLLECTION
 from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.held_builds import hold_builds
 from tests.waiting import until
 
 pytestmark = pytest.mark.sqlite("it looks into SQLite's file")
@@ -73,24 +71,11 @@ def test_damaged_vectors_are_embedded_again(filled: Settings, what: str, sql: st
         assert any(line.startswith("simile_tokens_total") and line.endswith(" 0.0") for line in tokens)
 
 
-def hold_the_builder(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Nothing that the index lacks is embedded until the event is set."""
-    embed, release = Builder._embed, threading.Event()
-
-    async def held(builder: Builder, step: dict[int, Unembedded]) -> None:
-        while not release.is_set():  # noqa: ASYNC110  tests are no tasks
-            await asyncio.sleep(0.01)
-        await embed(builder, step)
-
-    monkeypatch.setattr(Builder, "_embed", held)
-    return release
-
-
 def test_while_it_is_rebuilt_embedding_and_writing_work_and_ready_tells_the_progress(
     filled: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage(filled, "DELETE FROM vectors")
-    release = hold_the_builder(monkeypatch)
+    release = hold_builds(monkeypatch)
     with TestClient(create_app(filled)) as client:
         until(lambda: "0 of 200 documents are in the index" in client.get("/ready").text)
         ready = client.get("/ready")
@@ -251,7 +236,7 @@ def test_an_index_that_breaks_while_it_is_made_whole_is_not_called_whole(
     """The write is stored and not indexed, and the builder finds nothing that lacks a vector."""
     damage(filled, "DELETE FROM vectors WHERE revision = 7")
     monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.02)
-    release = hold_the_builder(monkeypatch)
+    release = hold_builds(monkeypatch)
     with TestClient(create_app(filled)) as client:
         until(lambda: "documents are in the index" in client.get("/ready").text)
         with monkeypatch.context() as patch:

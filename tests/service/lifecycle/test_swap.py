@@ -1,6 +1,5 @@
 """From wanted to live, and back: what is served, what is refused, what a client is told."""
 
-import asyncio
 import shutil
 import threading
 import time
@@ -18,11 +17,10 @@ from models.manifest import REPORT, Gate, Manifest
 from models.publishing.publish import publish
 from models.store import Store
 from service.app import create_app
-from service.lifecycle.builder import Builder
 from service.settings import Settings
-from service.store.values import Unembedded
 from tests import postgres
 from tests.service.conftest import HOST, wait_until_ready
+from tests.service.held_builds import hold_builds
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
 from tests.tiny import tiny_source
 from tests.waiting import until
@@ -73,18 +71,7 @@ class Place:
 
     def hold(self, monkeypatch: pytest.MonkeyPatch, version: str, documents: int) -> threading.Event:
         """Builds of `version` stop behind so many documents, until the event is set."""
-        embed, release, done = Builder._embed, threading.Event(), 0
-
-        async def held(builder: Builder, step: dict[int, Unembedded]) -> None:
-            nonlocal done
-            if builder._generation.version == version:
-                while done >= documents and not release.is_set():  # noqa: ASYNC110  tests are no tasks
-                    await asyncio.sleep(0.01)
-                done += len(step)
-            await embed(builder, step)
-
-        monkeypatch.setattr(Builder, "_embed", held)
-        return release
+        return hold_builds(monkeypatch, version, documents)
 
     def until(self, true: Callable[[], bool]) -> None:
         until(true, lambda: self.client.get("/models").text)
