@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models import cpus
+from models.engines.opening import form_for
 from models.files.lock import lock
 from models.manifest import Manifest
 from models.store import Store
@@ -187,12 +188,13 @@ def rows_of(
 
 @contextlib.contextmanager
 def _active(config: Config, store: Store, active: str) -> Iterator[Callable[[], Scorable]]:
-    """The active model; it is opened when it is first asked for."""
+    """The active model, which mines: opened when it is first asked for, in bf16 where the training may be."""
     with contextlib.ExitStack() as opened:
 
         @cache
         def model() -> Scorable:
-            encoder = store.open(active, threads=config.schedule.threads or cpus.available())
+            form = form_for("fp32" if config.train.precision == "fp32" else "auto")
+            encoder = store.open(active, config.schedule.threads or cpus.available(), form=form)
             opened.callback(encoder.close)
             return scorable_of(encoder)
 
