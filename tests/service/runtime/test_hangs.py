@@ -41,19 +41,16 @@ def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
         with ThreadPoolExecutor(8) as pool:
             try:
                 hung = occupied(place, pool, held)
-                began = time.monotonic()
                 behind = [pool.submit(place.embed, text) for text in TEXTS[2:6]]
                 assert place.client.get("/health").status_code == 200, "no verdict yet"
                 assert [answer.result().status_code for answer in hung] == [424, 424]
                 until(lambda: place.client.get("/health").status_code == 503)
-                assert time.monotonic() - began < 15
                 assert [answer.result().status_code for answer in behind] == [503] * 4
-                asked = time.monotonic()
                 assert "2 of 2 workers hang" in place.client.get("/health").json()["error"]
                 assert "2 of 2 workers hang" in place.client.get("/ready").json()["error"]
                 refused = place.embed("one more")
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-                assert time.monotonic() - asked < 2.9, "none of them waits for a hang, which takes three"
+                assert len(held) == 2, "nothing more was given to a worker"
                 assert place.metric("simile_batch_timeouts_total") == 2
                 until(lambda: bool(ends))
                 assert "2 of 2 workers hang" in ends[0]
