@@ -25,7 +25,9 @@ def summary(row: dict[str, Any]) -> str:
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> str:
-    """Base, candidate and difference in each mode, in the mean of the seeds; the gate against the truth."""
+    """Base, candidate and difference in each mode, in the mean of the seeds; the mean of the sets; the gate
+    against the truth.
+    """
     modes = [*_MODES[:2], "lexical", "served", f"{SEEN}dense", f"{SEEN}hybrid"]
     cells = []
     for group in _groups(rows):
@@ -39,13 +41,33 @@ def tables(rows: Sequence[dict[str, Any]]) -> str:
         if "sts_before" in row and "sts" in row:
             sts = f"{100 * row['sts_before']:.1f} {100 * np.mean(_each(group, 'sts')):.1f}"
         what = [row["set"], row["recipe"], *(str(row.get(key, "")) for key in ("steps", "share"))]
-        cells.append([*what, len(group), f"{minutes:.1f}", verdicts, sts, *sides])
-    columns = ["set", "recipe", "steps", "share", "seeds", "minutes", "verdict", "STS"]
+        seeds = " ".join(f"{_difference(row, 'dense'):+.1f}" for row in group)
+        kept = " ".join(map(str, _each(group, "kept")))
+        cells.append([*what, kept, seeds, f"{minutes:.1f}", verdicts, sts, *sides])
+    columns = ["set", "recipe", "steps", "share", "kept", "seeds, dense", "minutes", "verdict", "STS"]
     asked = [row for row in rows if row["verdict"] != NOT_ASKED]
     found = Counter((_truth_of(row), row["verdict"] == "accepted") for row in asked)
     judged = [[truth, found[truth, True], found[truth, False]] for truth in TRUTHS]
     against = table(["in truth", "accepted", "refused or nothing to learn"], judged)
-    return f"{table([*columns, *modes], cells)}\n\n{against}"
+    return f"{table([*columns, *modes], cells)}\n\n{_of_sets(rows, modes)}\n\n{against}"
+
+
+def _of_sets(rows: Sequence[dict[str, Any]], modes: Sequence[str]) -> str:
+    """The mean of the sets that a candidate was tried on, each set once."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for group in _groups(rows):
+        key = *(group[0].get(name) for name in ("recipe", "steps", "share", "noise")), group[0]["verdict"]
+        found.setdefault(key, []).append(_mean(group))
+    cells = [
+        [
+            *key[:3],
+            len(of_sets),
+            *(f"{np.mean([_difference(row, mode) for row in of_sets]):+.2f}" for mode in modes),
+        ]
+        for key, of_sets in found.items()
+        if len({row["set"] for row in of_sets}) == len(of_sets) > 1
+    ]
+    return table(["recipe", "steps", "share", "sets", *modes], cells)
 
 
 def _groups(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -80,8 +102,12 @@ def _interval(row: dict[str, Any], mode: str) -> tuple[float, float]:
 def _moved(row: dict[str, Any], mode: str) -> str:
     """The difference in points, and its interval."""
     low, high = _interval(row, mode)
-    difference = np.mean(row["after"][mode]) - np.mean(row["before"][mode])
-    return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+    return f"{_difference(row, mode):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def _difference(row: dict[str, Any], mode: str) -> float:
+    """In points."""
+    return 100 * float(np.mean(row["after"][mode]) - np.mean(row["before"][mode]))
 
 
 def _truth_of(row: dict[str, Any]) -> str:

@@ -38,6 +38,7 @@ from benchmarks.places import add_row, arguments, rows, say, scratch
 from benchmarks.recipe_tables import NOT_ASKED, SEEN, summary, tables
 from benchmarks.workloads import evaluation_folder
 from models.engines.form import FP32, read_form
+from models.engines.opening import BF16, require
 from models.publishing.default import default_source, publish_named
 from models.store import Store
 from training.errors import NothingToLearn
@@ -86,7 +87,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--noise", type=float, default=0.0, help="on the weights of the version in service")
     parser.add_argument("--share", type=float, default=1.0, help="of the judged queries, to learn from")
-    parser.add_argument("--form", default=str(FP32), help="of the truth: bf16/openvino is faster")
+    parser.add_argument("--form", choices=[str(FP32), str(BF16)], default=str(FP32), help="of the truth")
     parser.add_argument("--ungated", action="store_true", help="train and measure; ask no gate")
     parser.add_argument("--out", type=Path, default=Path("recipes.jsonl"))
     parser.add_argument("--table", action="store_true")
@@ -94,6 +95,7 @@ def main() -> None:
     if options.table:
         print(tables(rows(options.out)))
         return
+    require(read_form(options.form))
     for name in options.sets:
         with scratch() as folder:
             place = Place(folder, name, options)
@@ -182,6 +184,7 @@ class Place:
         row |= {"verdict": verdict, "reason": outcome.reason, "minutes": (time.perf_counter() - started) / 60}
         if outcome.version is None:
             return row | {"after": self.before}
+        row["kept"] = self.store.verify(outcome.version).lineage.get("share")
         row["after"], _, row["sts"] = self._truth(outcome.version)
         for manifest in self.store.versions():  # `auto` may publish two
             if manifest.version != self.base:
