@@ -14,8 +14,8 @@ a training.
 With `--ungated` no gate is asked: the truth alone, in a fraction of the time. `--share` takes a part of the
 first half's queries: with `--steps` it draws the curve over data and steps.
 
-The sets are in BEIR's layout (SIMILE_EVAL_DATA, else ../shared/data). A run takes minutes, most of them for
-encoding.
+The sets are in BEIR's layout (SIMILE_EVAL_DATA, else ../shared/data); benchmarks/sets.py makes two more. A
+run takes minutes, most of them for encoding.
 """
 
 import hashlib

@@ -1,0 +1,61 @@
+"""Sets that are drawn from others: what is kept, and that everyone gets the same."""
+
+import gzip
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks.sets import write_part, write_simple
+from training.evaluation.retrieval import load
+
+
+def write(file: Path, lines: Iterable[str]) -> None:
+    file.parent.mkdir(exist_ok=True)
+    with gzip.open(file, "wt", encoding="utf-8") as stream:
+        stream.writelines(f"{line}\n" for line in lines)
+
+
+def test_a_part_keeps_every_query_and_every_answer(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    documents = [
+        {"_id": f"d{number}", "title": f"T{number}", "text": f"text {number}"} for number in range(9)
+    ]
+    write(source / "corpus.jsonl.gz", map(json.dumps, documents))
+    write(
+        source / "queries.jsonl.gz",
+        (json.dumps({"_id": f"q{number}", "text": "asked"}) for number in range(3)),
+    )
+    head = "query_id\tcorpus_id\tscore"
+    write(source / "qrels.train.tsv.gz", [head, "q0\td1\t1", "q1\td2\t1"])
+    write(source / "qrels.test.tsv.gz", [head, "q2\td2\t2", "q2\td8\t1"])
+
+    for count, expected in ((5, 5), (2, 3)):  # never fewer than the answers
+        write_part(source, tmp_path / f"part-{count}", count)
+        part = load(tmp_path / f"part-{count}")
+        assert part.relevant == {"q0": {"d1": 1}, "q1": {"d2": 1}, "q2": {"d2": 2, "d8": 1}}
+        assert len(part.documents) == expected
+        assert {"d1", "d2", "d8"} <= part.documents.keys()
+        assert part.documents["d8"].title == "T8"
+
+
+def test_a_simple_sentence_asks_for_the_full_article(tmp_path: Path) -> None:
+    table = [
+        "title\tsimple_intro\ten_intro",
+        "Bee\tA bee is an insect with wings that makes honey.\tBees are winged insects.",
+        "Ant\tToo short.\tAnts are insects.",
+        "Elm\tAn elm is a tree that grows in the north.\tElms are trees of the north.",
+    ]
+    file = tmp_path / "pairs.tsv.gz"
+    write(file, table)
+    write_simple(file, tmp_path / "first", 9)
+    found = load(tmp_path / "first")
+    titles = {name: document.title for name, document in found.documents.items()}
+    assert {titles[name]: query for name, query in found.queries.items()} == {
+        "Bee": "A bee is an insect with wings that makes honey.",
+        "Elm": "An elm is a tree that grows in the north.",
+    }
+    assert found.relevant == {name: {name: 1} for name in titles}
+
+    write(file, [table[0], *reversed(table[1:])])
+    write_simple(file, tmp_path / "second", 9)
+    assert load(tmp_path / "second") == found
