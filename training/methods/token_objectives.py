@@ -23,9 +23,10 @@ from models.publishing.from_torch.backbone import load_backbone
 from models.sources.folder import Source, read_source
 from training.errors import TrainingError
 from training.methods.objectives import Materials, Objective, Reps
+from training.model.dropout import drop, replace_dropouts, set_dropout
 from training.model.encoder import TrainedEncoder
 from training.model.language_head import language_head, published_head
-from training.model.packed import FAMILIES, attention_of, packing_of, positions_of, run_backbone, set_dropout
+from training.model.packed import FAMILIES, attention_of, packing_of, positions_of, run_backbone
 from training.text.tokens import NOT_A_TARGET, Tokens, join
 
 _SPREAD = 0.02  # BERT's initializer_range
@@ -73,6 +74,7 @@ class RtdModule(nn.Module):
         source = _generator_source(generator, encoder) if generator else encoder.source
         found = load_backbone(source.backbone, attention_of(source.config)) if generator else encoder.backbone
         self.generator: Any = copy.deepcopy(found).requires_grad_(requires_grad=False)
+        replace_dropouts(self.generator)
         self.language, stored = language_head(source, materials.generator)
         if not stored:
             raise TrainingError(
@@ -158,7 +160,7 @@ class CrossAttention(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, memory: Tensor, dropout: float) -> Tensor:
-        normed: Tensor = self.norm(x + F.dropout(self.output(self.value(memory)), dropout))
+        normed: Tensor = self.norm(x + drop(self.output(self.value(memory)), dropout))
         return normed
 
 

@@ -26,7 +26,8 @@ from models.sources.template import with_template
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Tokenizer
 from training.model.cutoff import cut_off
-from training.model.packed import Packing, groups_of, packing_of, pad, run_backbone, set_dropout
+from training.model.dropout import replace_dropouts, set_dropout
+from training.model.packed import Packing, groups_of, packing_of, pad, run_backbone
 from training.model.weights import save_weights
 from training.text.lexicon import Lexicon, surround
 from training.text.tokens import Tokens, tokens_of
@@ -56,6 +57,7 @@ class TrainedEncoder(nn.Module):
         """template: what is put around each text, where the base's own tokenizer does not do it."""
         super().__init__()
         self.source = source
+        replace_dropouts(backbone)
         self.backbone = backbone
         self.dense = dense
         self.lexicon = Lexicon.of(source)

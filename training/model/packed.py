@@ -18,6 +18,7 @@ import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor, nn
 from transformers.modeling_utils import AttentionInterface
 
+from training.model.dropout import drop
 from training.text.tokens import Tokens
 
 NAME = "simile_packed"  # as transformers' attn_implementation
@@ -91,14 +92,6 @@ def run_backbone(
     return unpad(found.last_hidden_state, packing), packed
 
 
-def set_dropout(module: nn.Module, dropout: float) -> None:
-    """The probability of every dropout in `module`; attention reads its own from such a module too."""
-    module.train(dropout > 0)
-    for part in module.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = dropout
-
-
 def pad(x: Tensor, packing: Packing) -> Tensor:
     """(tokens, …) -> (R, T, …), zeros where there is no token."""
     rows, longest = packing.mask.shape
@@ -148,8 +141,10 @@ def _attention(
     if query.device.type == "cpu":  # plain attention was 5 % faster than the fused one at 32 tokens
         scale = q_RHTd.shape[-1] ** -0.5 if scaling is None else scaling
         scores = (q_RHTd * scale) @ k_RHTd.transpose(-1, -2)
-        weights = scores.masked_fill(~mask_R1TT, -torch.inf).softmax(-1).to(v_RHTd.dtype)
-        mixed = F.dropout(weights, dropout, training=dropout > 0) @ v_RHTd
+        # A sum, and not masked_fill, whose gradient is another pass over all scores.
+        hidden = torch.zeros_like(mask_R1TT, dtype=scores.dtype).masked_fill_(~mask_R1TT, -torch.inf)
+        weights = (scores + hidden).softmax(-1).to(v_RHTd.dtype)
+        mixed = drop(weights, dropout) @ v_RHTd
     else:
         mixed = F.scaled_dot_product_attention(
             q_RHTd, k_RHTd, v_RHTd, attn_mask=mask_R1TT, dropout_p=dropout, scale=scaling

@@ -25,6 +25,7 @@ from tests.training.families import family_source
 from tests.training.recipe_cases import raw_source
 from training.methods.catalogue import load_recipe
 from training.methods.start import load_encoder
+from training.model.dropout import set_dropout
 from training.model.packed import (
     NAME,
     attention_of,
@@ -32,7 +33,6 @@ from training.model.packed import (
     packing_of,
     pad,
     run_backbone,
-    set_dropout,
     unpad,
 )
 from training.text.tokens import Tokens, tokens_of
