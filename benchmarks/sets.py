@@ -70,10 +70,12 @@ def write_simple(source: Path, folder: Path, count: int) -> None:
         title, simple, full = (str(record.fields[name]) for name in ("title", "simple_intro", "en_intro"))
         asked = [each for each in sentences(simple) if len(each.split()) >= _LEAST_WORDS]
         if asked and len(documents) < count:
-            name = f"article-{len(documents)}"
-            documents[name] = Document(title, full)
-            queries[name] = min(asked, key=_drawn).strip()
-    _write(folder, documents, queries, {name: {name: 1.0} for name in queries})
+            number = len(documents)
+            documents[f"article-{number}"] = Document(title, full)
+            # A document with its query's name is not searched for, as in BEIR.
+            queries[f"query-{number}"] = min(asked, key=_drawn).strip()
+    relevant = {query: {document: 1.0} for query, document in zip(queries, documents, strict=True)}
+    _write(folder, documents, queries, relevant)
 
 
 def _write(
