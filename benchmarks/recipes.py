@@ -12,7 +12,8 @@ has some itself, and `mended` takes it away. So the gate is asked about losses a
 a training.
 
 With `--ungated` no gate is asked: the truth alone, in a fraction of the time. `--share` takes a part of the
-first half's queries: with `--steps` it draws the curve over data and steps.
+first half's queries: with `--steps` it draws the curve over data and steps. A row that is in --out is not
+made again.
 
 The sets are in BEIR's layout (SIMILE_EVAL_DATA, else ../shared/data); benchmarks/sets.py makes two more. A
 run takes minutes, most of them for encoding.
@@ -28,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -52,6 +53,9 @@ from training.retraining.publication import Outcome
 from training.retraining.retune import retune
 from training.text.lines import read_records
 from training.text.service_collections import DEFAULT
+
+if TYPE_CHECKING:
+    from training.retraining.one import Job
 
 # A name, the recipe, what is changed, and what of the judgements it may learn from.
 CANDIDATES: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -97,13 +101,33 @@ def main() -> None:
         return
     require(read_form(options.form))
     for name in options.sets:
+        asked = [(recipe, seed) for seed in options.seeds for recipe in options.recipes]
+        left = [each for each in asked if not _made(name, *each, options)]
+        if not left:
+            continue
         with scratch() as folder:
             place = Place(folder, name, options)
-            for recipe in options.recipes:
-                for seed in options.seeds:
-                    row = place.candidate(recipe, seed, options.steps)
-                    add_row(options.out, row)
-                    say(summary(row))
+            for recipe, seed in left:
+                row = place.candidate(recipe, seed)
+                add_row(options.out, row)
+                say(summary(row))
+
+
+def _known(name: str, recipe: str, seed: int, options: Namespace) -> dict[str, Any]:
+    """The keys of a row by which it is known again."""
+    return {
+        "set": name,
+        "recipe": recipe,
+        "seed": seed,
+        **{key: getattr(options, key) for key in ("steps", "share", "noise", "form")},
+    }
+
+
+def _made(name: str, recipe: str, seed: int, options: Namespace) -> bool:
+    known = _known(name, recipe, seed, options).items()
+    return any(
+        known <= row.items() and (row["verdict"] == NOT_ASKED) == options.ungated for row in rows(options.out)
+    )
 
 
 class Place:
@@ -119,6 +143,7 @@ class Place:
             queries={query: whole.queries[query] for query in known}, relevant=answers
         )
         self.store = Store(folder / "models")
+        self._jobs: dict[str, Job] = {}  # by candidate
         self.base = publish_named(self.store, self._noised(options.noise)).version
         self.store.want(self.base)
         self.before, found, self.sts = self._truth(self.base)
@@ -147,7 +172,7 @@ class Place:
                     line = {"query": self.known.queries[query], "id": id, "relevant": relevant}
                     file.write(json.dumps(line) + "\n")
 
-    def candidate(self, name: str, seed: int, steps: int) -> dict[str, Any]:
+    def candidate(self, name: str, seed: int) -> dict[str, Any]:
         """Retrain once; what the gate said, and the truth."""
         recipe, changed, judged = CANDIDATES[name]
         work = self.folder / "work"
@@ -159,7 +184,7 @@ class Place:
                     "recipe": recipe,
                     "set": changed,
                     "seed": seed,
-                    "steps": 1 if name in NOISE else steps,
+                    "steps": 1 if name in NOISE else self.options.steps,
                     "base": self._noised(NOISE[name]) if name in NOISE else "anchor",
                     "negatives": self.options.negatives,
                 },
@@ -169,11 +194,9 @@ class Place:
             }
         )
         started = time.perf_counter()
-        row: dict[str, Any] = {"set": self.name, "recipe": name, "seed": seed, "before": self.before}
-        row |= {"steps": steps, "share": self.options.share, "noise": self.options.noise}
-        row |= {"sts_before": self.sts, "form": self.options.form}
+        row = _known(self.name, name, seed, self.options) | {"before": self.before, "sts_before": self.sts}
         try:
-            outcome = self._retrained(recipe, config, work)
+            outcome = self._retrained(name, config, work)
         except NothingToLearn as error:
             return row | {"verdict": "nothing to learn", "reason": str(error), "after": self.before}
         finally:
@@ -198,14 +221,18 @@ class Place:
         from training.retraining.plan import prepare  # noqa: PLC0415  torch
 
         train = config.train
-        if name == AUTO:
+        if train.recipe == AUTO:
             return retrain_auto(config, self.store, work, {"threads": self.threads}, say)
-        if name == SEARCH:
+        if train.recipe == SEARCH:
             return retune(gather(config, self.store, say), config, self.store, say)
-        recipe = load_recipe(name, train.set | {"seed": train.seed})
-        job = prepare(config, recipe, self.store, work, say)
+        recipe = load_recipe(train.recipe, train.set | {"seed": train.seed})
+        job = self._jobs.get(name)
+        if job is None:
+            job = prepare(config, recipe, self.store, work, say)
+        if self.options.ungated:  # the next seed has the same rows; a gate counts its looks
+            self._jobs[name] = job
         # benchmarks/__init__.py leaves torch one thread.
-        return retrain(replace(job, options=replace(job.options, threads=self.threads)), say)
+        return retrain(replace(job, recipe=recipe, options=replace(job.options, threads=self.threads)), say)
 
     def _noised(self, noise: float) -> str:
         """The default model with noise on its weights: a folder, or its name where there is none."""

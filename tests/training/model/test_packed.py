@@ -25,6 +25,7 @@ from tests.training.families import family_source
 from tests.training.recipe_cases import raw_source
 from training.methods.catalogue import load_recipe
 from training.methods.start import load_encoder
+from training.model import packed
 from training.model.dropout import set_dropout
 from training.model.packed import (
     NAME,
@@ -80,11 +81,13 @@ def both(folder: Path, tokens: Tokens, device: str = "cpu") -> tuple[Any, Tensor
     return ours, found, theirs, expected
 
 
+@pytest.mark.parametrize("scores", [packed._SCORES, 32**2 * 3, 1], ids=["one part", "parts", "text by text"])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("family", [*PACKED, *PADDED])
 def test_token_vectors_and_all_gradients_are_those_of_transformers(
-    tmp_path: Path, family: str, device: str
+    tmp_path: Path, family: str, device: str, scores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(packed, "_SCORES", scores)
     ours, found, theirs, expected = both(backbone_of(tmp_path / "base", family), ROWS, device)
     assert (ours.config._attn_implementation == NAME) == (family in PACKED)
     assert found.shape == (len(ROWS.ids), WIDTH)
@@ -108,6 +111,32 @@ def test_a_text_is_the_same_in_other_company(tmp_path: Path) -> None:
     _, together, _, _ = both(folder, ROWS)
     _, alone, _, _ = both(folder, ROWS.select(torch.tensor([3])))
     assert (together[ROWS.starts[3] : ROWS.starts[4]] - alone).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_that_does_not_learn_is_the_one_that_does(causal: bool, tmp_path: Path) -> None:
+    ours = load_backbone(backbone_of(tmp_path / "base", "bert"), NAME)
+    packing = packing_of(ROWS, torch.device("cpu"), causal=causal)
+    learned, _ = run_backbone(ours, ROWS, packing, "bert", 0)
+    with torch.no_grad():
+        found, _ = run_backbone(ours, ROWS, packing, "bert", 0)
+    assert (found - learned).abs().max() < 1e-5
+
+
+def test_a_cpu_pads_short_texts_to_those_beside_them_only() -> None:
+    tokens = tokens_of([[1] * length for length in [10] * 64 + [128] * 40 + [600, 5]])
+    packing = packing_of(tokens, torch.device("cpu"))
+    assert [tuple(part.mask.shape) for part in packing.parts] == [
+        (64, 10),
+        (16, 128),
+        (16, 128),
+        (8, 128),
+        (1, 600),
+        (1, 5),
+    ]
+    assert [len(part.at) for part in packing.parts] == [640, 2048, 2048, 1024, 600, 5]
+    assert packing.mask.shape == (106, 600)
+    assert not packing_of(tokens, torch.device("meta")).parts
 
 
 @pytest.mark.parametrize("device", DEVICES)
