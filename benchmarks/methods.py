@@ -1,13 +1,16 @@
 """Every recipe from one backbone: `python -m benchmarks.methods --data DIR --work DIR --out FILE`.
 
-    blank ─▶ mlm ─▶ one backbone ─▶ each recipe, with each seed ─▶ evaluate ─▶ a line of JSON ─▶ --table
+    blank ─▶ mlm ─▶ one backbone ─▶ each recipe at each of --rates, seed 1 ─▶ the best on STS-B dev
+                                  └▶ at that rate, with each seed ─▶ evaluate ─▶ a line of JSON ─▶ --table
 
-Unsupervised recipes read the same sentences, once. What is there is not made again: a run that was stopped
-goes on. --data has the sets as training/RESULTS.md names them. Recipes that learn from STS-B's scores are
-scored on STS-B's test split and SICK-R alone, since STS12 to STS16 have pairs of STS-B.
+Each recipe reads equally many texts, --texts of them, once: a row of a triple counts as three. What is there
+is not made again, and a run that was stopped goes on. --data has the sets as training/RESULTS.md names them.
+Recipes that learn from STS-B's scores are scored on STS-B's test split and SICK-R alone, since STS12 to STS16
+have pairs of STS-B.
 """
 
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -19,23 +22,23 @@ from typing import Any, NamedTuple
 from benchmarks.places import add_row, arguments, rows, say
 from benchmarks.tables import mean_of, table
 from benchmarks.workloads import WIKIPEDIA, texts_of
+from training.runfile import read_run
 from training.text.lines import read_lines, read_records
 
-SENTENCES = 19_200  # of the unsupervised recipes: 300 steps of 64
 _SETS = ("sts12", "sts14", "sts16", "stsb", "sickr")
 _GEOMETRY = ("alignment", "uniformity")
-COLUMNS = ("method", "seeds", "STS12", "STS14", "STS16", "STS-B", "SICK-R", "mean", *_GEOMETRY)
+COLUMNS = ("method", "rate", "seeds", "STS12", "STS14", "STS16", "STS-B", "SICK-R", "mean", *_GEOMETRY)
 
 
 class Method(NamedTuple):
     recipe: str
     corpus: str  # of CORPORA
     set: tuple[str, ...] = ()  # changes, beside those of every run
-    share: float = 1.0  # of the steps
+    row: int = 1  # texts that a row of its corpus has
+    batch: int = 64  # rows
 
 
 _MEAN = ('pool="mean"',)  # this backbone had no sentence task, so its first token means nothing yet
-_64 = ("optim.batch=64", "optim.epochs=1")
 METHODS = {
     "mean": Method("first-last", "sentences", _MEAN),
     "first-last": Method("first-last", "sentences"),
@@ -48,31 +51,41 @@ METHODS = {
     "sif": Method("sif", "sentences"),
     "usif": Method("usif", "sentences"),
     "simcse-unsup": Method("simcse-unsup", "sentences", _MEAN),
-    "s-simcse": Method("s-simcse", "sentences", _MEAN),
+    "simcse-unsup-mlm": Method("simcse-unsup-mlm", "sentences", _MEAN),
+    "gs-infonce": Method("gs-infonce", "sentences", _MEAN),
     "esimcse": Method("esimcse", "sentences", _MEAN),
-    "diffcse-transfer": Method("diffcse-transfer", "sentences", (*_MEAN, "optim.epochs=1")),
-    "consert": Method("consert", "sentences", (*_64, "optim.lr=3e-5")),
-    "ct": Method("ct", "sentences", (*_64, "optim.lr=3e-5")),
-    "ct-in-batch": Method("ct-in-batch", "sentences", _64),
-    "sg-opt": Method("sg-opt", "sentences", (*_MEAN, *_64)),
-    "is-bert": Method("is-bert", "sentences", _64),
-    "quickthoughts": Method("quickthoughts", "documents", _64),
-    "defsent": Method("defsent", "definitions", share=0.5),
-    "simcse-sup": Method("simcse-sup", "triples", (*_MEAN, *_64, "optim.lr=2e-4"), 0.5),
-    "promptbert-sup": Method("promptbert-sup", "triples", (*_64, "optim.lr=2e-4"), 0.5),
-    "sbert-nli": Method("sbert-nli", "relations", (*_64, "optim.lr=2e-4"), 0.5),
-    "pairsupcon": Method("pairsupcon", "relations", (*_64, "optim.lr=1e-4"), 0.5),
-    "sbert-regression": Method("sbert-regression", "scores", ("optim.lr=1e-4",)),
-    "cosent": Method("cosent", "scores", ("optim.lr=1e-4",)),
-    "augmented-sbert": Method("augmented-sbert", "lists", ("optim.lr=1e-4",), 0.5),
+    "s-simcse": Method("s-simcse", "sentences", _MEAN),
+    "diffcse": Method("diffcse", "sentences", _MEAN),
+    "diffcse-transfer": Method("diffcse-transfer", "sentences", _MEAN),
+    "promptbert": Method("promptbert", "sentences"),
+    "consert": Method("consert", "sentences"),
+    "ct": Method("ct", "sentences"),
+    "ct-in-batch": Method("ct-in-batch", "sentences"),
+    "sg-opt": Method("sg-opt", "sentences", _MEAN),
+    "is-bert": Method("is-bert", "sentences"),
+    "tsdae": Method("tsdae", "sentences", _MEAN),
+    "quickthoughts": Method("quickthoughts", "documents"),
+    # Six spans of a document, as long as six of the sentences each.
+    "declutr": Method("declutr", "documents", ("source.longest=128", "max_length=128"), 24, 8),
+    "defsent": Method("defsent", "definitions", row=2),
+    "simcse-sup": Method("simcse-sup", "triples", _MEAN, 3),
+    "simcse-sup-mlm": Method("simcse-sup-mlm", "triples", _MEAN, 3),
+    "triplet": Method("triplet", "triples", row=3),
+    "promptbert-sup": Method("promptbert-sup", "triples", row=3),
+    "sbert-nli": Method("sbert-nli", "relations", row=2),
+    "pairsupcon": Method("pairsupcon", "relations", row=2),
+    "sbert-regression": Method("sbert-regression", "scores", row=2),
+    "cosent": Method("cosent", "scores", row=2),
+    "augmented-sbert": Method("augmented-sbert", "lists", row=9, batch=8),
 }
 
 
 def main() -> None:
     parser = arguments("methods", __doc__)
     parser.add_argument("--methods", nargs="*", choices=[*METHODS], default=[*METHODS])
+    parser.add_argument("--rates", nargs="*", type=float, default=[1e-5, 3e-5, 1e-4, 3e-4])
     parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--texts", type=int, default=19_200, help="that each recipe reads")
     parser.add_argument("--backbone-steps", type=int, default=3600)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=256)
@@ -88,15 +101,16 @@ def main() -> None:
         return
     options.work.mkdir(parents=True, exist_ok=True)
     backbone = _backbone(options)
-    done = {(line["method"], line["seed"]) for line in rows(options.out)}
-    for seed in options.seeds:
-        for name in options.methods:
-            if (name, seed) not in done and (seed == options.seeds[0] or _draws(name)):
-                _one(name, seed, backbone, options)
+    for name in options.methods:
+        if not _trains(name):
+            _one(name, options.seeds[0], None, backbone, options)
+            continue
+        rate = _best_rate(name, backbone, options)
+        for seed in options.seeds:
+            _one(name, seed, rate, backbone, options)
 
 
-def _draws(name: str) -> bool:
-    """True for a method that chance has a part in: it trains."""
+def _trains(name: str) -> bool:
     return METHODS[name].recipe in _TRAINED
 
 
@@ -113,22 +127,51 @@ def _backbone(options: Any) -> Path:
     return last
 
 
-def _one(name: str, seed: int, backbone: Path, options: Any) -> None:
+def _best_rate(name: str, backbone: Path, options: Any) -> float:
+    """The one of --rates with the best STS-B dev score, by the first seed."""
+    seed, found = options.seeds[0], dict[float, float]()
+    for rate in options.rates:
+        known = {"method": name, "seed": seed, "rate": rate}
+        row = next((each for each in rows(options.out) if known.items() <= each.items()), None)
+        if row is None:
+            run = _trained(name, seed, rate, backbone, options)
+            scores = [score for score in read_run(run)["finished"]["dev"].values() if score is not None]
+            row = known | {"dev": max(scores, default=-1.0)}  # none is a number: it diverged
+            add_row(options.out, row)
+        found[rate] = row["dev"]
+    return max(found, key=lambda rate: found[rate])
+
+
+def _trained(name: str, seed: int, rate: float | None, backbone: Path, options: Any) -> Path:
+    """The folder of a finished run."""
     method = METHODS[name]
+    run: Path = options.work / f"{name}-{seed}-{rate}"
+    say(f"{name}, seed {seed}, rate {rate}")
     corpus: Path = CORPORA[method.corpus](options)  # type: ignore[no-untyped-call]
-    run, scores = options.work / f"{name}-{seed}", options.work / f"{name}-{seed}.json"
-    say(f"{name}, seed {seed}")
-    steps = ("--steps", max(round(options.steps * method.share), 2)) if _draws(name) else ()
-    how = ("--base", backbone, "--seed", seed, "--threads", options.threads, "--eval-steps", 100, *steps)
-    data = ("--data", options.data)
-    given = ("--corpus", corpus, *how, *data, *_sets(method.set))
+    how = ["--base", backbone, "--seed", seed, "--threads", options.threads, "--data", options.data]
+    changed = method.set
+    if rate is not None:
+        steps = max(2, round(options.texts / method.row / method.batch))
+        how += ["--steps", steps, "--eval-steps", max(1, steps // 3)]
+        changed = (*changed, f"optim.lr={rate}", f"optim.batch={method.batch}")
+    given = ("--corpus", corpus, *how, *_sets(changed))
     _run("train", method.recipe, *given, "--out", run, *_resumed(run))
-    _run("evaluate", run, *data, "--suite", "sts,geometry", "--json", scores)
+    return run
+
+
+def _one(name: str, seed: int, rate: float | None, backbone: Path, options: Any) -> None:
+    """Train and score, unless there is a line of it."""
+    scored = {"method": name, "seed": seed, "rate": rate, "scored": True}
+    if any(scored.items() <= line.items() for line in rows(options.out)):
+        return
+    run, scores = _trained(name, seed, rate, backbone, options), options.work / f"{name}-{seed}.json"
+    _run("evaluate", run, "--data", options.data, "--suite", "sts,geometry", "--json", scores)
     found = json.loads(scores.read_text())
-    backbone_of = [options.layers, options.width, options.backbone_steps]
-    line = {"method": name, "seed": seed, "backbone": backbone_of}
+    line = scored | {"backbone": [options.layers, options.width, options.backbone_steps]}
     line |= {key: found["sts"][key]["spearman_all"] for key in _SETS}
     add_row(options.out, line | {key: found["geometry"][key] for key in _GEOMETRY})
+    for other in options.work.glob(f"{name}-{seed}-*"):  # each holds two models
+        shutil.rmtree(other)
 
 
 def _run(*arguments_: object) -> None:
@@ -151,7 +194,7 @@ def _written(out: Path, lines: Iterable[str]) -> Path:
 
 
 def _sentences(options: Any) -> Path:
-    return _written(options.work / "sentences.txt", islice(texts_of(options.data / WIKIPEDIA), SENTENCES))
+    return _written(options.work / "sentences.txt", islice(texts_of(options.data / WIKIPEDIA), options.texts))
 
 
 def _definitions(options: Any) -> Path:
@@ -193,10 +236,14 @@ _TRAINED = {method.recipe for method in METHODS.values()} - {
 
 
 def shown(lines: list[dict[str, Any]]) -> str:
-    """A table, best first: the mean over the seeds, and its standard deviation."""
+    """Tables, best first: means over the seeds with standard deviations, and the dev scores of each rate."""
     by_method: dict[str, list[dict[str, Any]]] = {}
+    tried: dict[str, dict[float, float]] = {}
     for line in lines:
-        by_method.setdefault(line["method"], []).append(line)
+        if "scored" in line:
+            by_method.setdefault(line["method"], []).append(line)
+        else:
+            tried.setdefault(line["method"], {})[line["rate"]] = line["dev"]
 
     def mean(line: dict[str, Any]) -> float:
         return statistics.fmean(line[key] for key in _SETS)
@@ -210,8 +257,14 @@ def shown(lines: list[dict[str, Any]]) -> str:
         ]
         scores.append("" if scored else mean_of([100 * mean(run) for run in runs], 2))
         scores += [mean_of([run[key] for run in runs], 3) for key in _GEOMETRY]
-        cells.append([name, len(runs), *scores])
-    return table(COLUMNS, cells)
+        rate = "" if runs[0]["rate"] is None else f"{runs[0]['rate']:g}"
+        cells.append([name, rate, len(runs), *scores])
+    rates = sorted({rate for scores in tried.values() for rate in scores})
+    dev = [
+        [name, *(f"{100 * scores[rate]:.1f}" if rate in scores else "" for rate in rates)]
+        for name, scores in tried.items()
+    ]
+    return f"{table(COLUMNS, cells)}\n\n{table(['STS-B dev at', *(f'{rate:g}' for rate in rates)], dev)}"
 
 
 if __name__ == "__main__":

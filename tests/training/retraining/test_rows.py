@@ -9,6 +9,7 @@ from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.modes import whole
 from training.evaluation.scorable import Scorable
+from training.retraining import rows
 from training.retraining.documents import Document
 from training.retraining.rows import corpus_of
 from training.text.corpus import LISTS, PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus
@@ -169,6 +170,32 @@ def test_queries_that_people_asked_get_lists_of_their_collection_unless_they_jud
     assert {text.split()[0] for text in corpus.texts[1:]} == {"two"}
     with pytest.raises(NothingToLearn):
         corpus_of(LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"})
+
+
+def test_of_more_queries_than_a_training_reads_the_same_few_are_listed_and_those_of_people_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rows, "MOST_LISTS", 5)
+    documents = [
+        Document(f"{part}{at}", "", f"{part} is of a {word}. {word} again", part)
+        for part in ("one", "two")
+        for at, word in enumerate("river stone market letter engine garden bridge paper".split())
+    ]
+    rng = np.random.default_rng(1)
+
+    def somehow(texts: list[str]) -> np.ndarray:
+        return rng.normal(size=(len(texts), 8)).astype(np.float32)
+
+    def listed(given: list[Document], asked: dict[str, list[str]]) -> set[str]:
+        corpus = corpus_of(LISTS, given, {}, lambda: model(somehow, somehow), 1, asked=asked)
+        return set(corpus.texts[::9])
+
+    asked = {"two": ["where is the bridge", "what is a letter"]}
+    found = listed(documents, asked)
+    assert len(found) == 5
+    assert found > {"where is the bridge", "what is a letter"}
+    assert listed(documents[::-1], asked) == found
+    assert found - listed(documents, {}) == {"where is the bridge", "what is a letter"}
 
 
 def test_without_a_query_or_documents_enough_there_is_no_list() -> None:
