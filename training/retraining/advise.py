@@ -18,6 +18,7 @@ from training.errors import NothingToLearn
 from training.methods.names import SEARCH
 from training.retraining.command import NOTHING, of_service
 from training.retraining.config import LEAST, Config, FoldersTable, check, folders, read_config
+from training.retraining.rows import MOST_LISTS
 from training.runs.export import add_models_dir
 from training.text.service_collections import add_options
 
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
         config = Config(corpus=of_service(options), folders=FoldersTable(models=options.models_dir))
     check(config)
     to_stderr(LOADING)
-    from training.retraining.auto import TUNE, choices, look, nothing  # noqa: PLC0415  torch
+    from training.retraining.auto import MINUTES, TUNE, choices, look, nothing  # noqa: PLC0415  torch
     from training.retraining.retune import sides  # noqa: PLC0415  torch
 
     store = Store(folders(config).models)
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     print(material)  # noqa: T201  the answer of the command
     texts = [document.whole for document in gathered.split.train[:_TIMED]]
     pace = _pace(store, gathered.active, texts)
-    for line in advice(material, found, pace):
+    for line in advice(material, found, pace, config.train.minutes or MINUTES):
         print(line)  # noqa: T201
     return 0
 
@@ -82,23 +83,28 @@ def _nothing(why: str) -> int:
     return NOTHING
 
 
-def advice(material: Material, found: Sequence[Choice], pace: float) -> list[str]:
-    """A line for each choice. pace: texts of a second, of the active model on this machine."""
+def advice(material: Material, found: Sequence[Choice], pace: float, most: float) -> list[str]:
+    """A line for each choice. pace: texts of a second, of the active model on this machine.
+
+    most: minutes of training of a choice.
+    """
     return [
         f"{number}. {choice.recipe}, because {choice.why}. It gained {choice.gained}. "
-        f"About {_minutes(choice.recipe, material, pace):.0f} min here."
+        f"About {max(1.0, _minutes(choice.recipe, material, pace, most)):.0f} min here."
         for number, choice in enumerate(found, 1)
     ]
 
 
-def _minutes(recipe: str, material: Material, pace: float) -> float:
-    if recipe == SEARCH:
-        return max(1.0, material.documents * _LENGTHS / pace / 60)
-    if recipe == "adapt":
-        texts = material.documents * _READ
-    else:
-        texts = (material.judged if recipe == "triples" else material.queries) * _TEXTS[recipe]
-    return max(1.0, texts * _STEP / pace / 60)
+def _minutes(recipe: str, material: Material, pace: float, most: float) -> float:
+    """Minutes to encode what is mined or searched once, and to train."""
+    documents, queries = material.documents, min(material.queries, MOST_LISTS)
+    encoded, trained = {
+        SEARCH: (documents * _LENGTHS, 0),
+        "adapt": (0, documents * _READ),
+        "triples": (documents, material.judged * _TEXTS["triples"]),
+        "distil-hybrid": (documents + queries, queries * _TEXTS["distil-hybrid"]),
+    }[recipe]
+    return encoded / pace / 60 + min(most, trained * _STEP / pace / 60)
 
 
 def _pace(store: Store, version: str, texts: list[str]) -> float:

@@ -13,24 +13,33 @@ from tests.training.retraining.test_auto import KOREAN, documents
 from training.__main__ import main
 from training.retraining import auto
 from training.retraining.advise import advice
-from training.retraining.auto import ADAPT, DISTIL, TRIPLES, Choice, Material
+from training.retraining.auto import ADAPT, DISTIL, TRIPLES, TUNE, Choice, Material
 from training.retraining.one import Job
+from training.retraining.rows import MOST_LISTS
 
 
 @pytest.mark.parametrize(
     ("choice", "minutes"),
-    # texts of a choice times 3 for the backward pass, at 10 texts of a second
-    [(TRIPLES, 300 * 5 * 3 / 600), (DISTIL, 2000 * 9 * 3 / 600), (ADAPT, 4000 * 4 * 3 / 600)],
+    # Texts of a choice times 3 for the backward pass, at 10 texts of a second, and what is mined once.
+    [
+        (TRIPLES, (4000 + 300 * 5 * 3) / 600),
+        (DISTIL, (4000 + 2000 + 2000 * 9 * 3) / 600),
+        (ADAPT, 4000 * 4 * 3 / 600),
+        (TUNE, 4000 * 3 / 600),
+    ],
 )
 def test_a_choice_has_its_reason_its_gain_and_its_minutes(choice: Choice, minutes: float) -> None:
-    [line] = advice(Material(4000, 300, 2000, ""), [choice], 10.0)
+    [line] = advice(Material(4000, 300, 2000, ""), [choice], 10.0, 1000)
     assert line.startswith(f"1. {choice.recipe}, because {choice.why}. It gained {choice.gained}. ")
     assert line.endswith(f"About {minutes:.0f} min here.")
 
 
-def test_less_than_a_minute_is_one() -> None:
-    [line] = advice(Material(400, 30, 200, ""), [TRIPLES], 1e6)
+def test_less_than_a_minute_is_one_and_a_training_has_its_bound() -> None:
+    [line] = advice(Material(400, 30, 200, ""), [TRIPLES], 1e6, 30)
     assert line.endswith("About 1 min here.")
+    large = Material(60_000, 30, 100_000, "")
+    [line] = advice(large, [DISTIL], 100.0, 30)
+    assert line.endswith(f"About {30 + (60_000 + MOST_LISTS) / 6000:.0f} min here.")
 
 
 @pytest.mark.long
