@@ -267,7 +267,8 @@ class Place:
                 (SEEN, self.known, slice(first, None)),
             ):
                 for mode, ranked in lists.items():
-                    found[begin + mode] = [ranking.ndcg10 for ranking in judge_all(asked, ranked[rows])]
+                    judged = judge_all(asked, ranked[rows])
+                    found[begin + mode] = [round(ranking.ndcg10, 4) for ranking in judged]
                 found[begin + "served"] = found[begin + served]
             sts = score(model.encode, evaluation_folder(), ("sts",))["sts"]
             mean = fmean(figures["spearman_all"] for figures in sts.values())
