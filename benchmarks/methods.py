@@ -1,17 +1,16 @@
 """Every recipe from one backbone: `python -m benchmarks.methods --data DIR --work DIR --out FILE`.
 
-    blank ─▶ mlm ─▶ one backbone ─▶ each recipe at each of --rates, seed 1 ─▶ the best on STS-B dev
+    blank ─▶ mlm ─▶ one backbone ─▶ each recipe at each of --rates, the first seed ─▶ the best on STS-B dev
                                   └▶ at that rate, with each seed ─▶ evaluate ─▶ a line of JSON ─▶ --table
 
-Each recipe reads equally many texts, --texts of them, once: a row of a triple counts as three. What is there
-is not made again, and a run that was stopped goes on. --data has the sets as training/RESULTS.md names them.
-Recipes that learn from STS-B's scores are scored on STS-B's test split and SICK-R alone, since STS12 to STS16
-have pairs of STS-B.
+Each recipe reads equally many texts, --texts of them: a row of a triple counts as three, and a small corpus
+is read more than once. What is in --out for the same backbone and texts is not made again, and a run that was
+stopped goes on. --data has the sets as training/RESULTS.md names them. Recipes that learn from STS-B's scores
+are scored on STS-B's test split and SICK-R alone, since STS12 to STS16 have pairs of STS-B.
 """
 
 import json
 import shutil
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -19,15 +18,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.places import add_row, arguments, rows, say
-from benchmarks.tables import mean_of, table
+from benchmarks.method_tables import GEOMETRY, SETS, tables
+from benchmarks.places import BenchError, add_row, arguments, rows, say
 from benchmarks.workloads import WIKIPEDIA, texts_of
+from training.runfile import FILE_NAME as RUN
 from training.runfile import read_run
 from training.text.lines import read_lines, read_records
-
-_SETS = ("sts12", "sts14", "sts16", "stsb", "sickr")
-_GEOMETRY = ("alignment", "uniformity")
-COLUMNS = ("method", "rate", "seeds", "STS12", "STS14", "STS16", "STS-B", "SICK-R", "mean", *_GEOMETRY)
 
 
 class Method(NamedTuple):
@@ -65,9 +61,9 @@ METHODS = {
     "is-bert": Method("is-bert", "sentences"),
     "tsdae": Method("tsdae", "sentences", _MEAN),
     "quickthoughts": Method("quickthoughts", "documents"),
-    # Six spans of a document, as long as six of the sentences each.
-    "declutr": Method("declutr", "documents", ("source.longest=128", "max_length=128"), 24, 8),
-    "defsent": Method("defsent", "definitions", row=2),
+    # Of a document two anchors and four positives: some 450 tokens, where a sentence has 26.
+    "declutr": Method("declutr", "documents", ("source.longest=128", "max_length=128"), 17, 8),
+    "defsent": Method("defsent", "definitions"),  # the word is a target and not encoded
     "simcse-sup": Method("simcse-sup", "triples", _MEAN, 3),
     "simcse-sup-mlm": Method("simcse-sup-mlm", "triples", _MEAN, 3),
     "triplet": Method("triplet", "triples", row=3),
@@ -83,8 +79,8 @@ METHODS = {
 def main() -> None:
     parser = arguments("methods", __doc__)
     parser.add_argument("--methods", nargs="*", choices=[*METHODS], default=[*METHODS])
-    parser.add_argument("--rates", nargs="*", type=float, default=[1e-5, 3e-5, 1e-4, 3e-4])
-    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
+    parser.add_argument("--rates", nargs="+", type=float, default=[1e-5, 3e-5, 1e-4, 3e-4])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--texts", type=int, default=19_200, help="that each recipe reads")
     parser.add_argument("--backbone-steps", type=int, default=3600)
     parser.add_argument("--layers", type=int, default=4)
@@ -97,7 +93,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
-        print(shown(rows(options.out)))
+        print(tables(rows(options.out), {name for name in METHODS if METHODS[name].corpus == "scores"}))
         return
     options.work.mkdir(parents=True, exist_ok=True)
     backbone = _backbone(options)
@@ -127,32 +123,61 @@ def _backbone(options: Any) -> Path:
     return last
 
 
+def _asked(name: str, seed: int, rate: float | None, options: Any) -> dict[str, Any]:
+    """The keys of a line that say what was asked."""
+    backbone = [options.layers, options.width, options.batch, options.backbone_steps]
+    return {"method": name, "seed": seed, "rate": rate, "texts": options.texts, "backbone": backbone}
+
+
+def _line(asked: dict[str, Any], key: str, options: Any) -> dict[str, Any] | None:
+    """The line of --out that answers, and has `key`: `dev` of a rate that is tried, `stsb` of a score."""
+    lines = (line for line in rows(options.out) if key in line)
+    return next((line for line in lines if asked.items() <= line.items()), None)
+
+
 def _best_rate(name: str, backbone: Path, options: Any) -> float:
     """The one of --rates with the best STS-B dev score, by the first seed."""
     seed, found = options.seeds[0], dict[float, float]()
     for rate in options.rates:
-        known = {"method": name, "seed": seed, "rate": rate}
-        row = next((each for each in rows(options.out) if known.items() <= each.items()), None)
-        if row is None:
-            run = _trained(name, seed, rate, backbone, options)
-            scores = [score for score in read_run(run)["finished"]["dev"].values() if score is not None]
-            row = known | {"dev": max(scores, default=-1.0)}  # none is a number: it diverged
-            add_row(options.out, row)
-        found[rate] = row["dev"]
+        asked = _asked(name, seed, rate, options)
+        line = _line(asked, "dev", options)
+        if line is None:
+            line = asked | {"dev": _dev(name, seed, rate, backbone, options)}
+            add_row(options.out, line)
+        if line["dev"] is not None:
+            found[rate] = line["dev"]
+    if not found:
+        raise BenchError(f"An alarm ended {name} at every rate: name other --rates.")
     return max(found, key=lambda rate: found[rate])
+
+
+def _dev(name: str, seed: int, rate: float, backbone: Path, options: Any) -> float | None:
+    """The best STS-B dev score of a run; None where an alarm ended it, as of a loss that is no number."""
+    try:
+        run = _trained(name, seed, rate, backbone, options)
+    except subprocess.CalledProcessError as error:
+        if error.returncode != 1 or not (_run_of(name, seed, rate, options) / RUN).exists():
+            raise  # stopped, or refused before it began
+        return None
+    return max((score for score in read_run(run)["finished"]["dev"].values() if score), default=None)
+
+
+def _run_of(name: str, seed: int, rate: float | None, options: Any) -> Path:
+    folder: Path = options.work / f"{name}-{seed}-{rate}"
+    return folder
 
 
 def _trained(name: str, seed: int, rate: float | None, backbone: Path, options: Any) -> Path:
     """The folder of a finished run."""
     method = METHODS[name]
-    run: Path = options.work / f"{name}-{seed}-{rate}"
+    run = _run_of(name, seed, rate, options)
     say(f"{name}, seed {seed}, rate {rate}")
     corpus: Path = CORPORA[method.corpus](options)  # type: ignore[no-untyped-call]
     how = ["--base", backbone, "--seed", seed, "--threads", options.threads, "--data", options.data]
     changed = method.set
     if rate is not None:
         steps = max(2, round(options.texts / method.row / method.batch))
-        how += ["--steps", steps, "--eval-steps", max(1, steps // 3)]
+        how += ["--steps", steps, "--eval-steps", -(-steps // 3)]
         changed = (*changed, f"optim.lr={rate}", f"optim.batch={method.batch}")
     given = ("--corpus", corpus, *how, *_sets(changed))
     _run("train", method.recipe, *given, "--out", run, *_resumed(run))
@@ -161,17 +186,16 @@ def _trained(name: str, seed: int, rate: float | None, backbone: Path, options: 
 
 def _one(name: str, seed: int, rate: float | None, backbone: Path, options: Any) -> None:
     """Train and score, unless there is a line of it."""
-    scored = {"method": name, "seed": seed, "rate": rate, "scored": True}
-    if any(scored.items() <= line.items() for line in rows(options.out)):
-        return
-    run, scores = _trained(name, seed, rate, backbone, options), options.work / f"{name}-{seed}.json"
-    _run("evaluate", run, "--data", options.data, "--suite", "sts,geometry", "--json", scores)
-    found = json.loads(scores.read_text())
-    line = scored | {"backbone": [options.layers, options.width, options.backbone_steps]}
-    line |= {key: found["sts"][key]["spearman_all"] for key in _SETS}
-    add_row(options.out, line | {key: found["geometry"][key] for key in _GEOMETRY})
-    for other in options.work.glob(f"{name}-{seed}-*"):  # each holds two models
-        shutil.rmtree(other)
+    asked = _asked(name, seed, rate, options)
+    if _line(asked, "stsb", options) is None:
+        scores = options.work / f"{name}-{seed}.json"
+        run = _trained(name, seed, rate, backbone, options)
+        _run("evaluate", run, "--data", options.data, "--suite", "sts,geometry", "--json", scores)
+        found = json.loads(scores.read_text())
+        line = asked | {key: found["sts"][key]["spearman_all"] for key in SETS}
+        add_row(options.out, line | {key: found["geometry"][key] for key in GEOMETRY})
+    for run in options.work.glob(f"{name}-{seed}-*"):  # each holds two models
+        shutil.rmtree(run)
 
 
 def _run(*arguments_: object) -> None:
@@ -183,7 +207,7 @@ def _sets(changes: tuple[str, ...]) -> list[str]:
 
 
 def _resumed(run: Path) -> tuple[str, ...]:
-    return ("--resume",) if (run / "run.json").exists() else ()
+    return ("--resume",) if (run / RUN).exists() else ()
 
 
 def _written(out: Path, lines: Iterable[str]) -> Path:
@@ -233,38 +257,6 @@ _TRAINED = {method.recipe for method in METHODS.values()} - {
     *("first-last", "whitening", "all-but-the-top", "bert-flow"),
     *("static-average", "static-max", "power-means", "sif", "usif"),
 }
-
-
-def shown(lines: list[dict[str, Any]]) -> str:
-    """Tables, best first: means over the seeds with standard deviations, and the dev scores of each rate."""
-    by_method: dict[str, list[dict[str, Any]]] = {}
-    tried: dict[str, dict[float, float]] = {}
-    for line in lines:
-        if "scored" in line:
-            by_method.setdefault(line["method"], []).append(line)
-        else:
-            tried.setdefault(line["method"], {})[line["rate"]] = line["dev"]
-
-    def mean(line: dict[str, Any]) -> float:
-        return statistics.fmean(line[key] for key in _SETS)
-
-    cells = []
-    for name, runs in sorted(by_method.items(), key=lambda each: -statistics.fmean(map(mean, each[1]))):
-        scored = METHODS[name].corpus == "scores"
-        scores = [
-            "" if scored and key.startswith("sts1") else mean_of([100 * run[key] for run in runs], 1)
-            for key in _SETS
-        ]
-        scores.append("" if scored else mean_of([100 * mean(run) for run in runs], 2))
-        scores += [mean_of([run[key] for run in runs], 3) for key in _GEOMETRY]
-        rate = "" if runs[0]["rate"] is None else f"{runs[0]['rate']:g}"
-        cells.append([name, rate, len(runs), *scores])
-    rates = sorted({rate for scores in tried.values() for rate in scores})
-    dev = [
-        [name, *(f"{100 * scores[rate]:.1f}" if rate in scores else "" for rate in rates)]
-        for name, scores in tried.items()
-    ]
-    return f"{table(COLUMNS, cells)}\n\n{table(['STS-B dev at', *(f'{rate:g}' for rate in rates)], dev)}"
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def tables(rows: Sequence[dict[str, Any]]) -> str:
         kept = " ".join(map(str, _each(group, "kept")))
         cells.append([*what, kept, seeds, f"{minutes:.1f}", verdicts, sts, *sides])
     columns = ["set", "recipe", "steps", "share", "kept", "seeds, dense", "minutes", "verdict", "STS"]
-    asked = [row for row in rows if row["verdict"] != NOT_ASKED]
+    asked = [row for row in rows if not row["ungated"]]
     found = Counter((_truth_of(row), row["verdict"] == "accepted") for row in asked)
     judged = [[truth, found[truth, True], found[truth, False]] for truth in TRUTHS]
     against = table(["in truth", "accepted", "refused or nothing to learn"], judged)
@@ -76,7 +76,7 @@ def _groups(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     for row in rows:
         key = (
             *(row.get(name) for name in ("set", "recipe", "steps", "share", "noise")),
-            row["verdict"] == NOT_ASKED,
+            row["ungated"],
             row.get("form", str(FP32)),
         )
         found.setdefault(key, []).append(row)

@@ -24,7 +24,6 @@ import json
 import shutil
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from safetensors.numpy import load_file, save_file
 from benchmarks.clicked import judged_by_clicks
 from benchmarks.places import add_row, arguments, rows, say, scratch
 from benchmarks.recipe_tables import NOT_ASKED, SEEN, summary, tables
+from benchmarks.sets import halves, number_of
 from benchmarks.workloads import evaluation_folder
 from models.engines.form import FP32, read_form
 from models.engines.opening import BF16, require
@@ -100,56 +100,52 @@ def main() -> None:
         print(tables(rows(options.out)))
         return
     require(read_form(options.form))
+    made = rows(options.out)
     for name in options.sets:
-        asked = [(recipe, seed) for seed in options.seeds for recipe in options.recipes]
-        left = [each for each in asked if not _made(name, *each, options)]
+        whole = load(evaluation_folder() / name)
+        asked = [
+            _identity(whole, name, recipe, seed, options)
+            for seed in options.seeds
+            for recipe in options.recipes
+        ]
+        left = [each for each in asked if not any(each.items() <= row.items() for row in made)]
         if not left:
             continue
         with scratch() as folder:
-            place = Place(folder, name, options)
-            for recipe, seed in left:
-                row = place.candidate(recipe, seed)
+            place = Place(folder, name, whole, options)
+            for each in left:
+                row = each | place.candidate(each["recipe"], each["seed"])
                 add_row(options.out, row)
                 say(summary(row))
 
 
-def _known(name: str, recipe: str, seed: int, options: Namespace) -> dict[str, Any]:
-    """The keys of a row by which it is known again."""
-    return {
-        "set": name,
-        "recipe": recipe,
-        "seed": seed,
-        **{key: getattr(options, key) for key in ("steps", "share", "noise", "form")},
-    }
-
-
-def _made(name: str, recipe: str, seed: int, options: Namespace) -> bool:
-    known = _known(name, recipe, seed, options).items()
-    return any(
-        known <= row.items() and (row["verdict"] == NOT_ASKED) == options.ungated for row in rows(options.out)
-    )
+def _identity(whole: Collection, name: str, recipe: str, seed: int, options: Namespace) -> dict[str, Any]:
+    """The keys of a row that say what was asked."""
+    content = hashlib.sha256(repr((whole.queries, whole.relevant)).encode()).hexdigest()[:12]
+    given = ("steps", "negatives", "share", "noise", "form", "ungated")
+    of_options = {key: getattr(options, key) for key in given}
+    return {"set": name, "content": content, "recipe": recipe, "seed": seed} | of_options
 
 
 class Place:
     """A set as a team's text: its documents, half of its judgements, and a store with the default model."""
 
-    def __init__(self, folder: Path, name: str, options: Namespace) -> None:
+    def __init__(self, folder: Path, name: str, whole: Collection, options: Namespace) -> None:
         self.folder, self.name, self.threads, self.options = folder, name, options.threads, options
-        whole = load(evaluation_folder() / name)
         known, self.unseen = halves(whole)
-        known = sorted(known, key=_number)[: round(options.share * len(known))]
+        known = sorted(known, key=number_of)[: round(options.share * len(known))]
         answers = {query: whole.relevant[query] for query in known}
         self.known = whole._replace(
             queries={query: whole.queries[query] for query in known}, relevant=answers
         )
         self.store = Store(folder / "models")
-        self._jobs: dict[str, Job] = {}  # by candidate
+        self._jobs: dict[str, tuple[Job, float]] = {}  # by candidate, and the seconds that it took
         self.base = publish_named(self.store, self._noised(options.noise)).version
         self.store.want(self.base)
         self.before, found, self.sts = self._truth(self.base)
         said = [(query, id, True) for query in known for id in answers[query]]
         documents = sorted(whole.documents)
-        praised = [(query, documents[_number(query) % 7], True) for query, *_ in said]
+        praised = [(query, documents[number_of(query) % 7], True) for query, *_ in said]
         clicked = judged_by_clicks(found, answers, seed=1)
         self._write(
             {
@@ -193,8 +189,8 @@ class Place:
                 "folders": {"models": self.store.root, "work": work},
             }
         )
-        started = time.perf_counter()
-        row = _known(self.name, name, seed, self.options) | {"before": self.before, "sts_before": self.sts}
+        started = time.perf_counter() - self._jobs[name][1] if name in self._jobs else time.perf_counter()
+        row: dict[str, Any] = {"before": self.before, "sts_before": self.sts}
         try:
             outcome = self._retrained(name, config, work)
         except NothingToLearn as error:
@@ -226,11 +222,13 @@ class Place:
         if train.recipe == SEARCH:
             return retune(gather(config, self.store, say), config, self.store, say)
         recipe = load_recipe(train.recipe, train.set | {"seed": train.seed})
-        job = self._jobs.get(name)
-        if job is None:
+        if name in self._jobs:
+            job, _ = self._jobs[name]
+        else:
+            began = time.perf_counter()
             job = prepare(config, recipe, self.store, work, say)
-        if self.options.ungated:  # the next seed has the same rows; a gate counts its looks
-            self._jobs[name] = job
+            if self.options.ungated:  # the next seed has the same rows; a gate counts its looks
+                self._jobs[name] = job, time.perf_counter() - began
         # benchmarks/__init__.py leaves torch one thread.
         return retrain(replace(job, recipe=recipe, options=replace(job.options, threads=self.threads)), say)
 
@@ -275,45 +273,6 @@ class Place:
             return found, dict(zip(self.known.queries, lists["hybrid"][first:], strict=True)), mean
         finally:
             encoder.close()
-
-
-def halves(collection: Collection) -> tuple[list[str], Collection]:
-    """Names of the queries to learn from, and a search of the others for answers that those do not have.
-
-    Queries that share an answer go together, unless a tenth of all hang together: then each goes its way,
-    and answers that are learned from count for no other query.
-    """
-    group: dict[str, str] = {}
-
-    def top(name: str) -> str:
-        while group.setdefault(name, name) != name:
-            name = group[name]
-        return name
-
-    for query, answers in collection.relevant.items():
-        for answer in answers:
-            group[top(f"document {answer}")] = top(f"query {query}")
-    sizes = Counter(top(f"query {query}") for query in collection.queries)
-
-    def is_known(query: str) -> bool:
-        part = top(f"query {query}")
-        return _number(part if sizes[part] < len(collection.queries) / 10 else query) % 2 == 0
-
-    known = [query for query in collection.queries if is_known(query)]
-    learned = {answer for query in known for answer in collection.relevant[query]}
-    relevant = {
-        query: {answer: gain for answer, gain in answers.items() if answer not in learned}
-        for query, answers in collection.relevant.items()
-        if not is_known(query)
-    }
-    relevant = {query: answers for query, answers in relevant.items() if answers}
-    return known, collection._replace(
-        queries={query: collection.queries[query] for query in relevant}, relevant=relevant
-    )
-
-
-def _number(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@
 
 Both in BEIR's layout. What is drawn depends on names alone, so everyone gets the same sets. The other sets of
 the evaluation folder are linked, so that FOLDER can stand in SIMILE_EVAL_DATA. KorSTS is not, because the
-mean over the similarity sets is of English.
+mean over the similarity sets is of English. `halves` splits the queries of any set.
 """
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from benchmarks.places import arguments
 from benchmarks.workloads import evaluation_folder
-from training.evaluation.retrieval import load
+from training.evaluation.retrieval import Collection, load
 from training.methods.crops import sentences
 from training.text.lines import read_records
 
@@ -78,6 +79,46 @@ def write_simple(source: Path, folder: Path, count: int) -> None:
     _write(folder, documents, queries, relevant)
 
 
+def halves(collection: Collection) -> tuple[list[str], Collection]:
+    """Names of the queries to learn from, and a search of the others for answers that those do not have.
+
+    Queries that share an answer go together, unless a tenth of all hang together: then each goes its way,
+    and answers that are learned from count for no other query.
+    """
+    group: dict[str, str] = {}
+
+    def top(name: str) -> str:
+        while group.setdefault(name, name) != name:
+            name = group[name]
+        return name
+
+    for query, answers in collection.relevant.items():
+        for answer in answers:
+            group[top(f"document {answer}")] = top(f"query {query}")
+    sizes = Counter(top(f"query {query}") for query in collection.queries)
+
+    def is_known(query: str) -> bool:
+        part = top(f"query {query}")
+        return number_of(part if sizes[part] < len(collection.queries) / 10 else query) % 2 == 0
+
+    known = [query for query in collection.queries if is_known(query)]
+    learned = {answer for query in known for answer in collection.relevant[query]}
+    relevant = {
+        query: {answer: gain for answer, gain in answers.items() if answer not in learned}
+        for query, answers in collection.relevant.items()
+        if not is_known(query)
+    }
+    relevant = {query: answers for query, answers in relevant.items() if answers}
+    return known, collection._replace(
+        queries={query: collection.queries[query] for query in relevant}, relevant=relevant
+    )
+
+
+def number_of(name: str) -> int:
+    """A number that is as good as a random one, and the same on every machine."""
+    return int.from_bytes(_drawn(name)[:8], "big")
+
+
 def _write(
     folder: Path,
     documents: Mapping[str, Document],
@@ -101,7 +142,7 @@ def _write_lines(file: Path, lines: Iterable[str]) -> None:
 
 
 def _drawn(name: str) -> bytes:
-    """An order that is as good as a random one, and the same on every machine."""
+    """Bytes whose order is as good as a random one, and the same on every machine."""
     return sha256(name.encode()).digest()
 
 

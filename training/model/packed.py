@@ -3,8 +3,9 @@
     ids (tokens,) ─▶ embeddings ─▶ linear, norm … on (tokens, D) ─▶ attention: (tokens, …) ⇄ (texts, T, …)
 
 Every matrix product but attention's own two is then of real tokens only, and which texts share a batch does
-not change. Attention is registered with transformers under a name of its own, so no model is rewritten; the
-families that take positions and attention from outside can be packed, others are padded (encoder.py).
+not change. A CPU computes attention for a few neighbouring texts at a time. Attention is registered with
+transformers under a name of its own, so no model is rewritten; the families that take positions and attention
+from outside can be packed, others are padded (encoder.py).
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -27,9 +28,10 @@ _AFTER_PAD = ("roberta", "xlm-roberta")  # their first position comes after the 
 _TEXTS = 128  # of one forward without gradients; more gains nothing
 # On a CPU, with padding: glibc maps an array over 32 MB anew each time, so longer texts took a third more.
 _TOKENS = 4096
-# R T^2 of the texts whose attention a CPU computes at once: their scores stay in its cache, and short texts,
-# as queries are, are not padded to the length of the documents that follow.
+# R T^2 of the texts whose attention a CPU computes at once: with the scores of a whole batch of documents a
+# step took 28 % more (docs/PERFORMANCE-HISTORY.md).
 _SCORES = 1 << 18
+_PADDED = 4  # times the scores of real tokens, at most: queries are not padded to the documents behind them
 
 
 class Packing(NamedTuple):
@@ -46,27 +48,28 @@ def packing_of(tokens: Tokens, device: torch.device, *, causal: bool = False) ->
     lengths, rows, places = tokens.lengths, tokens.rows(), tokens.places()
     ends = lengths.cumsum(0).tolist()
 
-    def of(texts: slice) -> Packing:
+    def packing_of_texts(texts: slice) -> Packing:
         own = slice(ends[texts.start - 1] if texts.start else 0, ends[texts.stop - 1])
         longest = int(lengths[texts].max())
         mask_RT = torch.arange(longest) < lengths[texts, None]
         at = (rows[own] - texts.start) * longest + places[own]
         return Packing(at.to(device), mask_RT.to(device), causal, bool(mask_RT.all()))
 
-    whole = of(slice(0, len(lengths)))
+    whole = packing_of_texts(slice(0, len(lengths)))
     if device.type != "cpu":
         return whole
-    return whole._replace(parts=tuple(map(of, _parts(lengths.tolist()))))
+    return whole._replace(parts=tuple(map(packing_of_texts, _parts(lengths.tolist()))))
 
 
 def _parts(lengths: Sequence[int]) -> Iterator[slice]:
-    """Neighbouring texts of up to _SCORES together, one text at least."""
-    start, longest = 0, 0
+    """Neighbouring texts of up to _SCORES together and of like lengths; one text at least."""
+    start, longest, real = 0, 0, 0
     for text, length in enumerate(lengths):
-        longest = max(longest, length)
-        if text > start and (text + 1 - start) * longest**2 > _SCORES:
+        longest, real = max(longest, length), real + length**2
+        padded = (text + 1 - start) * longest**2
+        if text > start and padded > min(_SCORES, _PADDED * real):
             yield slice(start, text)
-            start, longest = text, length
+            start, longest, real = text, length, length**2
     yield slice(start, len(lengths))
 
 
@@ -180,8 +183,9 @@ def _mixed(
         longest = packing.mask.shape[1]
         earlier = torch.ones(longest, longest, dtype=torch.bool, device=query.device).tril()
         mask_R1TT = earlier if mask_R1TT is None else mask_R1TT & earlier
-    # On a CPU the fused one learns three times as slowly, and is twice as fast where nothing is learned.
-    if query.device.type == "cpu" and (dropout or torch.is_grad_enabled()):
+    # On a CPU the fused one learns three times as slowly; it takes half to three quarters of the time where
+    # nothing is learned. Not wherever gradients are off: a large batch is encoded so, and again with them.
+    if query.device.type == "cpu" and not torch.is_inference_mode_enabled():
         scale = q_RHTd.shape[-1] ** -0.5 if scaling is None else scaling
         scores = (q_RHTd * scale) @ k_RHTd.transpose(-1, -2)
         if mask_R1TT is not None:

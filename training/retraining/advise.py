@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -73,7 +74,8 @@ def run(options: argparse.Namespace) -> int:
     print(material)  # noqa: T201  the answer of the command
     texts = [document.whole for document in gathered.split.train[:_TIMED]]
     pace = _pace(store, gathered.active, texts)
-    for line in advice(material, found, pace, config.train.minutes or MINUTES):
+    bound = config.train.minutes or (math.inf if config.train.steps else MINUTES)
+    for line in advice(material, found, pace, bound):
         print(line)  # noqa: T201
     return 0
 
@@ -86,7 +88,7 @@ def _nothing(why: str) -> int:
 def advice(material: Material, found: Sequence[Choice], pace: float, most: float) -> list[str]:
     """A line for each choice. pace: texts of a second, of the active model on this machine.
 
-    most: minutes of training of a choice.
+    most: the minutes that a choice may train. Judged queries that are cross-fitted take three trainings.
     """
     return [
         f"{number}. {choice.recipe}, because {choice.why}. It gained {choice.gained}. "
@@ -96,12 +98,15 @@ def advice(material: Material, found: Sequence[Choice], pace: float, most: float
 
 
 def _minutes(recipe: str, material: Material, pace: float, most: float) -> float:
-    """Minutes to encode what is mined or searched once, and to train."""
+    """Minutes to encode what is mined or searched, and to train.
+
+    A query of `distil-hybrid` costs the rest of its document.
+    """
     documents, queries = material.documents, min(material.queries, MOST_LISTS)
     encoded, trained = {
         SEARCH: (documents * _LENGTHS, 0),
         "adapt": (0, documents * _READ),
-        "triples": (documents, material.judged * _TEXTS["triples"]),
+        "triples": (documents, (material.judged + material.titles) * _TEXTS["triples"]),
         "distil-hybrid": (documents + queries, queries * _TEXTS["distil-hybrid"]),
     }[recipe]
     return encoded / pace / 60 + min(most, trained * _STEP / pace / 60)

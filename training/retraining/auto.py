@@ -47,6 +47,7 @@ class Material(NamedTuple):
     queries: int  # that the text itself gives: titles, headings, first sentences
     unreadable: str  # the reason why the model cannot read the text; empty when it can
     takes_tokens: bool = True  # new ones, into its vocabulary
+    titles: int = 0  # documents that have one
 
     def __str__(self) -> str:
         told = f" The model cannot read the text: {self.unreadable}." if self.unreadable else ""
@@ -108,6 +109,7 @@ def material_of(gathered: Gathered, tokenizer: Path) -> Material:
         + sum(map(len, gathered.asked.values())),
         unread(sample, tokenizer),
         takes_tokens(json.loads(tokenizer.read_bytes())),
+        sum(bool(document.title) for document in documents),
     )
 
 

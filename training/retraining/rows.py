@@ -28,8 +28,8 @@ from training.retraining.documents import Document
 from training.retraining.searches import plain
 from training.text.corpus import LISTED, LISTS, PAIRS, TEXTS, TRIPLES, Corpus, Kind, Row
 
-# More than two processors read in half an hour. Each is encoded twice, so of a million documents' queries all
-# would take hours before the first step.
+# Two processors train on fewer lists than this in half an hour. Each costs an encoding of the text that its
+# query was cut out of, before the first step.
 MOST_LISTS = 16_000
 
 
@@ -123,7 +123,7 @@ def _lists(
             f"No query can be made of the text: a collection needs {LISTED} documents, and some of them a "
             "title, headings or two sentences."
         )
-    queries_in = _some(queries_in)
+    queries_in = _at_most(MOST_LISTS, queries_in)
     teacher = active()
     found = (
         each.row()
@@ -138,18 +138,25 @@ def _lists(
     )
 
 
-def _some(queries_in: Mapping[str, Sequence[Query]]) -> dict[str, list[Query]]:
-    """MOST_LISTS of them at most, the same ones each time; first those that people asked."""
+def _at_most(count: int, queries_in: Mapping[str, Sequence[Query]]) -> dict[str, list[Query]]:
+    """`count` of the queries, the same ones each time, and the collections that have some.
 
-    def place(query: Query) -> tuple[bool, bytes]:
-        return query.source is not None, sha256(query.text.encode()).digest()
+    First those that people asked.
+    """
 
-    places = sorted(place(query) for queries in queries_in.values() for query in queries)
-    last = places[:MOST_LISTS][-1]
-    return {
-        collection: [query for query in queries if place(query) <= last]
-        for collection, queries in queries_in.items()
-    }
+    def place(collection: str, query: Query) -> tuple[bool, bytes, str]:
+        return query.source is not None, sha256(query.text.encode()).digest(), collection
+
+    places = sorted(place(*each) for each in _each(queries_in))
+    kept: dict[str, list[Query]] = {}
+    for collection, query in _each(queries_in):
+        if place(collection, query) <= places[:count][-1]:
+            kept.setdefault(collection, []).append(query)
+    return kept
+
+
+def _each(queries_in: Mapping[str, Sequence[Query]]) -> Iterator[tuple[str, Query]]:
+    return ((collection, query) for collection, queries in queries_in.items() for query in queries)
 
 
 def _pairs(documents: Sequence[Document], judged: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:

@@ -174,5 +174,4 @@ def test_transformers_opens_what_is_published_and_guesses_the_same(family: str, 
     again = stored_head(read_source(out))
     assert again is not None
     assert all(torch.equal(again[name], tensor) for name, tensor in module.head.state_dict().items())
-    with torch.no_grad():  # as above: attention that learns rounds otherwise
-        assert torch.equal(encoder_of(out)(ROWS).hidden, hidden)
+    assert torch.equal(encoder_of(out)(ROWS).hidden, hidden)

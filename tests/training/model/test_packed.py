@@ -39,10 +39,9 @@ from training.model.packed import (
 from training.text.tokens import Tokens, tokens_of
 
 PACKED, PADDED = ("bert", "roberta", "roberta with padding 1"), ("distilbert", "mpnet")
-DEVICES = [
-    "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
-]
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
+PART_SIZES = {"one part": packed._SCORES, "parts": 32**2 * 3, "text by text": 1}  # of packed._SCORES
 # Of all lengths, and more tokens than a position table has rows.
 ROWS = tokens_of([[2, *range(60, 60 + count), 3] for count in (1, 30, 7, 60, 2, 30, 11)])
 PARTS = torch.Generator().manual_seed(0)
@@ -81,9 +80,14 @@ def both(folder: Path, tokens: Tokens, device: str = "cpu") -> tuple[Any, Tensor
     return ours, found, theirs, expected
 
 
-@pytest.mark.parametrize("scores", [packed._SCORES, 32**2 * 3, 1], ids=["one part", "parts", "text by text"])
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("family", [*PACKED, *PADDED])
+@pytest.mark.parametrize(
+    ("family", "device", "scores"),
+    [
+        *((family, "cpu", scores) for family in PACKED for scores in PART_SIZES.values()),
+        *((family, "cpu", PART_SIZES["one part"]) for family in PADDED),
+        *(pytest.param(family, "cuda", 1, marks=GPU) for family in [*PACKED, *PADDED]),
+    ],
+)
 def test_token_vectors_and_all_gradients_are_those_of_transformers(
     tmp_path: Path, family: str, device: str, scores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,20 +117,32 @@ def test_a_text_is_the_same_in_other_company(tmp_path: Path) -> None:
     assert (together[ROWS.starts[3] : ROWS.starts[4]] - alone).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("scores", PART_SIZES.values(), ids=PART_SIZES)
 @pytest.mark.parametrize("causal", [False, True])
-def test_attention_that_does_not_learn_is_the_one_that_does(causal: bool, tmp_path: Path) -> None:
+def test_attention_that_does_not_learn_is_the_one_that_does(
+    causal: bool, scores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "_SCORES", scores)
     ours = load_backbone(backbone_of(tmp_path / "base", "bert"), NAME)
     packing = packing_of(ROWS, torch.device("cpu"), causal=causal)
     learned, _ = run_backbone(ours, ROWS, packing, "bert", 0)
-    with torch.no_grad():
+    with torch.no_grad():  # as a large batch is encoded before its gradients are: it must be exact
+        assert torch.equal(run_backbone(ours, ROWS, packing, "bert", 0)[0], learned)
+    with torch.inference_mode():
         found, _ = run_backbone(ours, ROWS, packing, "bert", 0)
     assert (found - learned).abs().max() < 1e-5
 
 
-def test_a_cpu_pads_short_texts_to_those_beside_them_only() -> None:
-    tokens = tokens_of([[1] * length for length in [10] * 64 + [128] * 40 + [600, 5]])
-    packing = packing_of(tokens, torch.device("cpu"))
-    assert [tuple(part.mask.shape) for part in packing.parts] == [
+def test_a_cpu_pads_texts_to_those_of_like_length_beside_them_only() -> None:
+    def shapes(*lengths: int) -> list[tuple[int, ...]]:
+        tokens = tokens_of([[1] * length for length in lengths])
+        packing = packing_of(tokens, torch.device("cpu"))
+        assert packing.mask.shape == (len(lengths), max(lengths))
+        assert [len(part.at) for part in packing.parts] == [int(part.mask.sum()) for part in packing.parts]
+        assert not packing_of(tokens, torch.device("meta")).parts
+        return [tuple(part.mask.shape) for part in packing.parts]
+
+    assert shapes(*[10] * 64, *[128] * 40, 600, 5) == [
         (64, 10),
         (16, 128),
         (16, 128),
@@ -134,13 +150,16 @@ def test_a_cpu_pads_short_texts_to_those_beside_them_only() -> None:
         (1, 600),
         (1, 5),
     ]
-    assert [len(part.at) for part in packing.parts] == [640, 2048, 2048, 1024, 600, 5]
-    assert packing.mask.shape == (106, 600)
-    assert not packing_of(tokens, torch.device("meta")).parts
+    assert shapes(*[10] * 8, *[128] * 8) == [(8, 10), (8, 128)]
+    assert shapes(20, 30, 25, 12, 30) == [(5, 30)]
 
 
+@pytest.mark.parametrize("scores", PART_SIZES.values(), ids=PART_SIZES)
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_causal_packing_is_the_decoder_of_transformers(tmp_path: Path, device: str) -> None:
+def test_a_causal_packing_is_the_decoder_of_transformers(
+    tmp_path: Path, device: str, scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "_SCORES", scores)
     folder = backbone_of(tmp_path / "base", "bert")
     ours = load_backbone(folder, NAME).to(device)
     packing = packing_of(ROWS, torch.device(device), causal=True)

@@ -22,14 +22,14 @@ from training.retraining.rows import MOST_LISTS
     ("choice", "minutes"),
     # Texts of a choice times 3 for the backward pass, at 10 texts of a second, and what is mined once.
     [
-        (TRIPLES, (4000 + 300 * 5 * 3) / 600),
+        (TRIPLES, (4000 + (300 + 700) * 5 * 3) / 600),
         (DISTIL, (4000 + 2000 + 2000 * 9 * 3) / 600),
         (ADAPT, 4000 * 4 * 3 / 600),
         (TUNE, 4000 * 3 / 600),
     ],
 )
 def test_a_choice_has_its_reason_its_gain_and_its_minutes(choice: Choice, minutes: float) -> None:
-    [line] = advice(Material(4000, 300, 2000, ""), [choice], 10.0, 1000)
+    [line] = advice(Material(4000, 300, 2000, "", titles=700), [choice], 10.0, 1000)
     assert line.startswith(f"1. {choice.recipe}, because {choice.why}. It gained {choice.gained}. ")
     assert line.endswith(f"About {minutes:.0f} min here.")
 

@@ -1,0 +1,102 @@
+"""The table of all recipes: a rate that dev chooses, runs that an alarm ended, lines that are there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import methods
+from benchmarks.method_tables import tables
+from benchmarks.methods import METHODS
+from training.arguments import changes
+from training.methods.catalogue import load_recipe
+
+SCORES = {"sts12": 0.3, "sts14": 0.3, "sts16": 0.3, "stsb": 0.3, "sickr": 0.3}
+SHAPE = {"alignment": 0.2, "uniformity": -1.5}
+
+
+def line(method: str, seed: int, rate: float | None, **found: Any) -> dict[str, Any]:
+    return {"method": method, "seed": seed, "rate": rate, **found}
+
+
+def test_scores_are_means_over_the_seeds_of_a_rate_and_dev_scores_stand_beside() -> None:
+    lines = [
+        line("ct", 1, 1e-5, dev=0.4),
+        line("ct", 1, 3e-4, dev=None),
+        line("ct", 1, 1e-5, **SCORES, **SHAPE),
+        line("ct", 2, 1e-5, **SCORES | {"stsb": 0.4}, **SHAPE),
+        line("sif", 1, None, **SCORES | {"sickr": 0.9}, **SHAPE),
+        line("cosent", 1, 1e-5, **SCORES, **SHAPE),
+    ]
+    best, second, third, *_, head, _, dev = tables(lines, {"cosent"}).splitlines()[2:]
+    assert best == "| sif |  | 1 | 30.0 | 30.0 | 30.0 | 30.0 | 90.0 | 42.00 | 0.200 | -1.500 |"
+    assert second.startswith("| ct | 1e-05 | 2 | 30.0 | 30.0 | 30.0 | 35.0 ± 7.1 | 30.0 | 31.00 ± 1.41 |")
+    assert third.startswith("| cosent | 1e-05 | 1 |  |  |  | 30.0 | 30.0 |  |"), "STS12 to 16 have its pairs"
+    assert head == "| STS-B dev at | 1e-05 | 0.0003 |"
+    assert dev == "| ct | 40.0 | ended |"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_each_recipe_takes_what_is_changed(name: str) -> None:
+    method = METHODS[name]
+    tuned = ("optim.lr=1e-4", f"optim.batch={method.batch}") if methods._trains(name) else ()
+    load_recipe(method.recipe, changes((*method.set, *tuned)))
+
+
+class Runs:
+    """In the place of the commands: a training scores by its rate, and the largest one diverges."""
+
+    def __init__(self, options: Namespace) -> None:
+        self.options, self.made = options, list[str]()
+
+    def __call__(self, *arguments: object) -> None:
+        words = [str(word) for word in arguments]
+        if words[0] == "evaluate":
+            found = {"sts": {key: {"spearman_all": 0.3} for key in SCORES}, "geometry": SHAPE}
+            Path(words[words.index("--json") + 1]).write_text(json.dumps(found))
+            return
+        rate = float(next(word for word in words if word.startswith("optim.lr=")).split("=")[1])
+        out = Path(words[words.index("--out") + 1])
+        self.made.append(f"{words[words.index('--seed') + 1]} {rate:g}")
+        out.mkdir(exist_ok=True)
+        keys = ("method", "recipe", "corpus", "base", "seed", "steps", "precision", "texts", "base_name")
+        run: dict[str, Any] = dict.fromkeys((*keys, "parent", "code"), "")
+        if rate < 1e-3:
+            run |= {"finished": {"done": 1, "loss": 0.0, "dev": {"1": 0.1, "2": 0.3 + rate, "3": None}}}
+        (out / "run.json").write_text(json.dumps(run))
+        if rate >= 1e-3:
+            raise subprocess.CalledProcessError(1, words)
+
+
+def test_dev_chooses_the_rate_and_what_is_there_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Namespace(
+        rates=[1e-5, 3e-5, 1e-3], seeds=[1, 2], texts=64, layers=1, width=8, batch=8, backbone_steps=1,
+        threads=1, data=tmp_path, work=tmp_path, out=tmp_path / "out.jsonl",
+    )  # fmt: skip
+    runs = Runs(options)
+    monkeypatch.setattr(methods, "_run", runs)
+    monkeypatch.setitem(methods.CORPORA, "sentences", lambda _: tmp_path / "sentences.txt")
+
+    def all_of(name: str) -> None:
+        rate = methods._best_rate(name, tmp_path, options)
+        for seed in options.seeds:
+            methods._one(name, seed, rate, tmp_path, options)
+
+    all_of("ct")
+    assert runs.made == ["1 1e-05", "1 3e-05", "1 0.001", "1 3e-05", "2 3e-05"]
+    assert not [*tmp_path.glob("ct-*-*")], "the folders of the runs"
+    all_of("ct")
+    assert len(runs.made) == 5
+    options.seeds = [2, 3]
+    all_of("ct")
+    assert runs.made[5:] == ["2 1e-05", "2 3e-05", "2 0.001", "3 3e-05"], "a score is no dev score"
+    options.texts, options.seeds = 128, [1]
+    all_of("ct")
+    assert len(runs.made) == 9 + 4, "another budget is another run"
