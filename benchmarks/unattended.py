@@ -26,9 +26,9 @@ from benchmarks.clicked import SEARCHES, clicks
 from benchmarks.openloop import Flow, OpenLoop
 from benchmarks.places import BenchError, add_row, arguments, say, scratch
 from benchmarks.process import Process
-from benchmarks.sets import halves
 from benchmarks.retrieval import scores
 from benchmarks.server import Server, call, wait_until_live
+from benchmarks.sets import halves
 from benchmarks.wire import get
 from benchmarks.workloads import PROJECT, evaluation_folder
 from models.files.retrainings import read_runs
