@@ -1,0 +1,80 @@
+"""Candidates that are in --out already are not made again; what was asked decides, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import recipes
+from benchmarks.places import rows
+from benchmarks.recipe_tables import tables
+from tests.benchmarks.test_sets import write
+from training.evaluation.retrieval import Collection
+
+MODES = ("dense", "hybrid", "lexical", "served", "seen, dense", "seen, hybrid")
+
+
+class Place:
+    """In the place of trainings."""
+
+    made: list[str]
+
+    def __init__(self, folder: Path, name: str, whole: Collection, options: Namespace) -> None:
+        self.options = options
+
+    def candidate(self, name: str, seed: int) -> dict[str, Any]:
+        Place.made.append(f"{name} {seed} {self.options.steps} {self.options.ungated}")
+        verdict = "nothing to learn" if name == "crops" else "accepted"
+        figures = {mode: [0.5, 0.25] for mode in MODES}
+        return {"verdict": verdict, "reason": "", "before": figures, "after": figures}
+
+
+def test_a_candidate_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "few"
+    write(folder / "corpus.jsonl.gz", [json.dumps({"_id": "d", "text": "a text"})])
+    write(folder / "queries.jsonl.gz", [json.dumps({"_id": "q", "text": "asked"})])
+    write(folder / "qrels.test.tsv.gz", ["query_id\tcorpus_id\tscore", "q\td\t1"])
+    monkeypatch.setattr(recipes, "evaluation_folder", lambda: tmp_path)
+    monkeypatch.setattr(recipes, "Place", Place)
+    out = tmp_path / "out.jsonl"
+
+    def made(*options: str) -> list[str]:
+        Place.made = []
+        given = [
+            "recipes",
+            "few",
+            "--out",
+            str(out),
+            "--recipes",
+            "titles",
+            "crops",
+            "--steps",
+            "3",
+            *options,
+        ]
+        monkeypatch.setattr("sys.argv", given)
+        recipes.main()
+        return Place.made
+
+    assert made("--ungated") == ["titles 1 3 True", "crops 1 3 True"]
+    assert made("--ungated") == [], "nor what had nothing to learn"
+    assert made() == ["titles 1 3 False", "crops 1 3 False"], "a gate was not asked before"
+    assert made("--seeds", "1", "2") == ["titles 2 3 False", "crops 2 3 False"]
+    for change in (("--negatives", "1"), ("--share", "0.5"), ("--noise", "0.1"), ("--steps", "4")):
+        assert len(made(*change)) == 2
+    write(folder / "queries.jsonl.gz", [json.dumps({"_id": "q", "text": "asked otherwise"})])
+    assert len(made()) == 2, "another set under the same name"
+    assert len(rows(out)) == 2 * 8
+
+
+def test_rows_without_a_gate_do_not_count_for_or_against_it() -> None:
+    figures = {mode: [0.5, 0.25] for mode in MODES}
+    better = {mode: [0.75, 0.5] for mode in MODES}
+    row = {"set": "few", "recipe": "crops", "seed": 1, "steps": 3, "before": figures, "after": better}
+    verdicts = [("nothing to learn", True), ("accepted", False), ("not asked", True)]
+    found = tables([row | {"verdict": verdict, "ungated": off} for verdict, off in verdicts])
+    assert found.splitlines()[-3:] == ["| better | 1 | 0 |", "| no different | 0 | 0 |", "| worse | 0 | 0 |"]
