@@ -25,31 +25,45 @@ def summary(row: dict[str, Any]) -> str:
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> str:
-    """Base, candidate and difference in each mode, in the mean of the seeds; the mean of the sets; the gate
-    against the truth.
+    """Where each set begins; the gains of each candidate in the mean of the seeds; of the sets; the gate.
+
+    Bold is a gain or a loss whose interval is on one side of zero.
     """
-    modes = [*_MODES[:2], "lexical", "served", f"{SEEN}dense", f"{SEEN}hybrid"]
+    asked = [row for row in rows if not row["ungated"]]
+    served = ["served"] if asked else []  # without a gate the search is not learned, and dense is served
+    modes = ["dense", "hybrid", *served, f"{SEEN}dense", f"{SEEN}hybrid"]
+    columns = ["set", "recipe", "steps", "share", *modes, "seeds, dense", "kept", "STS", "minutes", "verdict"]
     cells = []
     for group in _groups(rows):
         row = _mean(group)
-        sides = [
-            " ".join([*(f"{100 * np.mean(row[side][mode]):.1f}" for side in _SIDES), _moved(row, mode)])
-            for mode in modes
-        ]
+        seeds = " ".join(f"{_difference(one, 'dense'):+.1f}" for one in group)
+        kept = " ".join(f"{share:g}" for share in _each(group, "kept"))
+        sts, minutes = (np.mean(_each(group, key) or [np.nan]) for key in ("sts", "minutes"))
         verdicts = ", ".join(f"{count} {word}" for word, count in Counter(_each(group, "verdict")).items())
-        minutes, sts = np.mean(_each(group, "minutes") or [np.nan]), ""
-        if "sts_before" in row and "sts" in row:
-            sts = f"{100 * row['sts_before']:.1f} {100 * np.mean(_each(group, 'sts')):.1f}"
-        what = [row["set"], row["recipe"], *(str(row.get(key, "")) for key in ("steps", "share"))]
-        seeds = " ".join(f"{_difference(row, 'dense'):+.1f}" for row in group)
-        kept = " ".join(map(str, _each(group, "kept")))
-        cells.append([*what, kept, seeds, f"{minutes:.1f}", verdicts, sts, *sides])
-    columns = ["set", "recipe", "steps", "share", "kept", "seeds, dense", "minutes", "verdict", "STS"]
-    asked = [row for row in rows if not row["ungated"]]
-    found = Counter((_truth_of(row), row["verdict"] == "accepted") for row in asked)
-    judged = [[truth, found[truth, True], found[truth, False]] for truth in TRUTHS]
-    against = table(["in truth", "accepted", "refused or nothing to learn"], judged)
-    return f"{table([*columns, *modes], cells)}\n\n{_of_sets(rows, modes)}\n\n{against}"
+        what = [row[key] for key in columns[:4]]
+        about = [seeds, kept, f"{100 * sts:.1f}", f"{minutes:.1f}", verdicts]
+        cells.append([*what, *(_bold(row, mode) for mode in modes), *about])
+    found = [_bases(rows), table(columns, cells), _of_sets(rows, modes)]
+    if asked:
+        counted = Counter((_truth_of(row), row["verdict"] == "accepted") for row in asked)
+        judged = [[truth, counted[truth, True], counted[truth, False]] for truth in TRUTHS]
+        found.append(table(["in truth", "accepted", "refused or nothing to learn"], judged))
+    return "\n\n".join(found)
+
+
+def _bases(rows: Sequence[dict[str, Any]]) -> str:
+    """The scores before, of each set with the noise of its version in service."""
+    modes = ["dense", "lexical", "hybrid", f"{SEEN}dense", f"{SEEN}lexical", f"{SEEN}hybrid"]
+    first: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        first.setdefault((row["set"], row["noise"], row["form"]), row)
+    cells = []
+    for row in first.values():
+        before = row["before"]
+        scores = [f"{100 * np.mean(before[mode]):.1f}" for mode in modes]
+        counts = [len(before["dense"]), len(before[f"{SEEN}dense"])]
+        cells.append([row["set"], row["noise"] or "", *counts, *scores, f"{100 * row['sts_before']:.1f}"])
+    return table(["set", "noise", "queries", "seen", *modes, "STS"], cells)
 
 
 def _of_sets(rows: Sequence[dict[str, Any]], modes: Sequence[str]) -> str:
@@ -103,6 +117,11 @@ def _moved(row: dict[str, Any], mode: str) -> str:
     """The difference in points, and its interval."""
     low, high = _interval(row, mode)
     return f"{_difference(row, mode):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def _bold(row: dict[str, Any], mode: str) -> str:
+    low, high = _interval(row, mode)
+    return f"**{_moved(row, mode)}**" if low > 0 or high < 0 else _moved(row, mode)
 
 
 def _difference(row: dict[str, Any], mode: str) -> float:

@@ -15,7 +15,7 @@ from benchmarks.recipe_tables import tables
 from tests.benchmarks.test_sets import write
 from training.evaluation.retrieval import Collection
 
-MODES = ("dense", "hybrid", "lexical", "served", "seen, dense", "seen, hybrid")
+MODES = ("dense", "hybrid", "lexical", "served", "seen, dense", "seen, lexical", "seen, hybrid")
 
 
 class Place:
@@ -74,7 +74,19 @@ def test_a_candidate_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_rows_without_a_gate_do_not_count_for_or_against_it() -> None:
     figures = {mode: [0.5, 0.25] for mode in MODES}
     better = {mode: [0.75, 0.5] for mode in MODES}
-    row = {"set": "few", "recipe": "crops", "seed": 1, "steps": 3, "before": figures, "after": better}
+    row = {
+        "set": "few",
+        "recipe": "crops",
+        "seed": 1,
+        "steps": 3,
+        "share": 1.0,
+        "noise": 0.0,
+        "form": "fp32",
+        "before": figures,
+        "after": better,
+    }
     verdicts = [("nothing to learn", True), ("accepted", False), ("not asked", True)]
-    found = tables([row | {"verdict": verdict, "ungated": off} for verdict, off in verdicts])
+    found = tables(
+        [row | {"verdict": verdict, "ungated": off, "sts_before": 0.7} for verdict, off in verdicts]
+    )
     assert found.splitlines()[-3:] == ["| better | 1 | 0 |", "| no different | 0 | 0 |", "| worse | 0 | 0 |"]
