@@ -52,10 +52,10 @@ def tables(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _bases(rows: Sequence[dict[str, Any]]) -> str:
-    """The scores before, of each set with the noise of its version in service."""
+    """The scores before, of each set and noise; seen queries are those of the largest share."""
     modes = ["dense", "lexical", "hybrid", f"{SEEN}dense", f"{SEEN}lexical", f"{SEEN}hybrid"]
     first: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: -row["share"]):
         first.setdefault((row["set"], row["noise"], row["form"]), row)
     cells = []
     for row in first.values():
