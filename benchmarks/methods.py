@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.method_tables import GEOMETRY, SETS, tables
-from benchmarks.places import BenchError, add_row, arguments, rows, say
+from benchmarks.places import BenchError, add_row, arguments, row_of, rows, say
 from benchmarks.workloads import WIKIPEDIA, texts_of
 from training.runfile import FILE_NAME as RUN
 from training.runfile import read_run
@@ -131,8 +131,7 @@ def _asked(name: str, seed: int, rate: float | None, options: Any) -> dict[str, 
 
 def _line(asked: dict[str, Any], key: str, options: Any) -> dict[str, Any] | None:
     """The line of --out that answers, and has `key`: `dev` of a rate that is tried, `stsb` of a score."""
-    lines = (line for line in rows(options.out) if key in line)
-    return next((line for line in lines if asked.items() <= line.items()), None)
+    return row_of((line for line in rows(options.out) if key in line), asked)
 
 
 def _best_rate(name: str, backbone: Path, options: Any) -> float:

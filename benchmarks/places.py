@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,11 @@ def scratch(*failures: type[Exception]) -> Iterator[Path]:
 def rows(file: Path) -> list[dict[str, Any]]:
     """The rows that `add_row` has written; none without the file."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def row_of(lines: Iterable[dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any] | None:
+    """The first of the rows that answers what was asked: it has all of its keys, with these values."""
+    return next((line for line in lines if asked.items() <= line.items()), None)
 
 
 def add_row(file: Path, row: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ from models.engines.form import FP32
 from training.evaluation.bootstrap import of_mean
 
 SEEN = "seen, "  # before a mode: queries whose answers were learned from
-NOT_ASKED = "not asked"  # a verdict: the gate was off
 TRUTHS = ("better", "no different", "worse")
 _SIDES = ("before", "after")
 _MODES = ("dense", "hybrid", "served")  # that decide what a candidate is worth

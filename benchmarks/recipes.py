@@ -34,8 +34,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.clicked import judged_by_clicks
-from benchmarks.places import add_row, arguments, rows, say, scratch
-from benchmarks.recipe_tables import NOT_ASKED, SEEN, summary, tables
+from benchmarks.places import add_row, arguments, row_of, rows, say, scratch
+from benchmarks.recipe_tables import SEEN, summary, tables
 from benchmarks.sets import halves, number_of
 from benchmarks.workloads import evaluation_folder
 from models.engines.form import FP32, read_form
@@ -79,6 +79,7 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any], str]] = {
 # Where these begin, instead of the version in service: the default model with noise on its weights, in shares
 # of each tensor's deviation. They are trained for one step that changes nothing.
 NOISE = {"worse": 0.05, "far worse": 0.15, "mended": 0.0}
+_ASKED = ("steps", "negatives", "share", "noise", "form", "ungated")  # options that a row is known by
 
 
 def main() -> None:
@@ -103,12 +104,11 @@ def main() -> None:
     made = rows(options.out)
     for name in options.sets:
         whole = load(evaluation_folder() / name)
+        about = {"set": name, "content": _digest(whole)} | {key: getattr(options, key) for key in _ASKED}
         asked = [
-            _identity(whole, name, recipe, seed, options)
-            for seed in options.seeds
-            for recipe in options.recipes
+            about | {"recipe": recipe, "seed": seed} for seed in options.seeds for recipe in options.recipes
         ]
-        left = [each for each in asked if not any(each.items() <= row.items() for row in made)]
+        left = [each for each in asked if row_of(made, each) is None]
         if not left:
             continue
         with scratch() as folder:
@@ -119,12 +119,9 @@ def main() -> None:
                 say(summary(row))
 
 
-def _identity(whole: Collection, name: str, recipe: str, seed: int, options: Namespace) -> dict[str, Any]:
-    """The keys of a row that say what was asked."""
-    content = hashlib.sha256(repr((whole.queries, whole.relevant)).encode()).hexdigest()[:12]
-    given = ("steps", "negatives", "share", "noise", "form", "ungated")
-    of_options = {key: getattr(options, key) for key in given}
-    return {"set": name, "content": content, "recipe": recipe, "seed": seed} | of_options
+def _digest(whole: Collection) -> str:
+    """Of the queries and their answers: a set may be drawn anew under its name."""
+    return hashlib.sha256(repr((whole.queries, whole.relevant)).encode()).hexdigest()[:12]
 
 
 class Place:
@@ -199,7 +196,7 @@ class Place:
             shutil.rmtree(work, ignore_errors=True)
             self.store.want(self.base)
         verdict = "accepted" if outcome.published else "refused"
-        verdict = NOT_ASKED if self.options.ungated else verdict
+        verdict = "not asked" if self.options.ungated else verdict
         row |= {"verdict": verdict, "reason": outcome.reason, "minutes": (time.perf_counter() - started) / 60}
         if outcome.version is None:
             return row | {"after": self.before}

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.places import BenchError, add_row, arguments, rows, say
+from benchmarks.places import BenchError, add_row, arguments, row_of, rows, say
 from benchmarks.workloads import WIKIPEDIA, texts_of
 from training.arguments import changes
 from training.errors import NothingToLearn
@@ -141,7 +141,7 @@ class Bench:
     def _climb(self, part: str, name: str, seed: int, sets: Iterable[str], stage: Path) -> None:
         """SimCSE from a stage, its dev score from step 0."""
         known = {"part": part, "stage": stage.name, "name": name, "seed": seed, "steps": self._options.steps}
-        if any(known.items() <= line.items() for line in rows(self._options.out)):
+        if row_of(rows(self._options.out), known):
             return
         say(f"SimCSE from {stage.name}: {name}, seed {seed}")
         recipe = load_recipe("simcse-unsup", changes([MEAN, *sets]))

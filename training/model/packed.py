@@ -170,7 +170,7 @@ def _attention(
     sizes = [len(part.at) for part in parts]
     split = (torch.split(x[0].transpose(0, 1), sizes) for x in (query, key, value))
     mixed = [_mixed(q, k, v, part, dropout, scaling) for q, k, v, part in zip(*split, parts, strict=True)]
-    return torch.cat(mixed)[None], None
+    return (mixed[0] if len(mixed) == 1 else torch.cat(mixed))[None], None
 
 
 def _mixed(

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         config = Config(corpus=of_service(options), folders=FoldersTable(models=options.models_dir))
     check(config)
     to_stderr(LOADING)
-    from training.retraining.auto import MINUTES, TUNE, choices, look, nothing  # noqa: PLC0415  torch
+    from training.retraining.auto import TUNE, choices, look, minutes_of, nothing  # noqa: PLC0415  torch
     from training.retraining.retune import sides  # noqa: PLC0415  torch
 
     store = Store(folders(config).models)
@@ -74,8 +74,7 @@ def run(options: argparse.Namespace) -> int:
     print(material)  # noqa: T201  the answer of the command
     texts = [document.whole for document in gathered.split.train[:_TIMED]]
     pace = _pace(store, gathered.active, texts)
-    bound = config.train.minutes or (math.inf if config.train.steps else MINUTES)
-    for line in advice(material, found, pace, bound):
+    for line in advice(material, found, pace, minutes_of(config.train) or math.inf):
         print(line)  # noqa: T201
     return 0
 

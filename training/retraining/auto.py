@@ -25,7 +25,7 @@ from training.mining.figures import unread
 from training.mining.queries import queries_of
 from training.model.vocabulary import takes_tokens
 from training.retraining.adapt import adapt_job
-from training.retraining.config import Config
+from training.retraining.config import Config, TrainTable
 from training.retraining.gathered import Gathered, gather
 from training.retraining.one import Job, retrain
 from training.retraining.plan import job_of
@@ -119,6 +119,11 @@ def look(config: Config, store: Store, say: Say) -> tuple[Gathered, Material]:
     return gathered, material_of(gathered, store.folder(gathered.active) / TOKENIZER)
 
 
+def minutes_of(train: TrainTable) -> float | None:
+    """Of training for each choice, at most; None where train.steps says how long."""
+    return MINUTES if train.steps is None and train.minutes is None else train.minutes
+
+
 def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, Any], say: Say) -> Outcome:
     """Try each choice until one is published, then the search itself. Raise NothingToLearn, or as `retrain`.
 
@@ -127,9 +132,8 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
     """
     gathered, material = look(config, store, say)
     say(str(material))
-    table = config.train
-    minutes = MINUTES if table.steps is None and table.minutes is None else table.minutes
-    bounded = config.model_copy(update={"train": table.model_copy(update={"minutes": minutes})})
+    train = config.train.model_copy(update={"minutes": minutes_of(config.train)})
+    bounded = config.model_copy(update={"train": train})
     refused: list[Outcome] = []
     reasons: list[str] = []
     found = choices(material)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from hashlib import sha256
+from itertools import starmap
 
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import Scorable
@@ -147,16 +148,13 @@ def _at_most(count: int, queries_in: Mapping[str, Sequence[Query]]) -> dict[str,
     def place(collection: str, query: Query) -> tuple[bool, bytes, str]:
         return query.source is not None, sha256(query.text.encode()).digest(), collection
 
-    places = sorted(place(*each) for each in _each(queries_in))
+    all_queries = [(collection, query) for collection, queries in queries_in.items() for query in queries]
+    last = sorted(starmap(place, all_queries))[:count][-1]
     kept: dict[str, list[Query]] = {}
-    for collection, query in _each(queries_in):
-        if place(collection, query) <= places[:count][-1]:
+    for collection, query in all_queries:
+        if place(collection, query) <= last:
             kept.setdefault(collection, []).append(query)
     return kept
-
-
-def _each(queries_in: Mapping[str, Sequence[Query]]) -> Iterator[tuple[str, Query]]:
-    return ((collection, query) for collection, queries in queries_in.items() for query in queries)
 
 
 def _pairs(documents: Sequence[Document], judged: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,16 @@ def never() -> Scorable:
 
 def model(queries: Encode, documents: Encode, fingerprint: str = "one") -> Scorable:
     return Scorable(None, fingerprint, None, queries, queries, documents, whole, 64)
+
+
+def drawn() -> Encode:
+    """Vectors at random, others each time."""
+    rng = np.random.default_rng(1)
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        return rng.normal(size=(len(texts), 8)).astype(np.float32)
+
+    return encode
 
 
 def test_texts_are_the_documents() -> None:
@@ -108,10 +120,7 @@ def test_nothing_that_judges_is_trained_on_however_it_is_written() -> None:
 
 def test_triples_are_named_by_their_pairs_whatever_is_mined_for_them() -> None:
     """After a promotion the active model finds other negatives: that is no new text."""
-    rng = np.random.default_rng(1)
-
-    def somehow(texts: list[str]) -> np.ndarray:
-        return rng.normal(size=(len(texts), 8)).astype(np.float32)
+    somehow = drawn()
 
     found = [corpus_of(TRIPLES, DOCUMENTS, JUDGED, lambda: model(somehow, somehow), 1) for _ in range(8)]
     assert len({corpus.digest for corpus in found}) == 1
@@ -126,10 +135,7 @@ def test_lists_are_queries_of_the_text_with_documents_of_their_collection() -> N
         for at, word in enumerate(words)
     ]
     few = [Document("x", "Few", "too few of them", "three")]
-    rng = np.random.default_rng(1)
-
-    def somehow(texts: list[str]) -> np.ndarray:
-        return rng.normal(size=(len(texts), 8)).astype(np.float32)
+    somehow = drawn()
 
     def made(withheld: set[str], by: str = "one") -> Corpus:
         return corpus_of(LISTS, [*documents, *few], {}, lambda: model(somehow, somehow, by), 1, withheld)
@@ -158,10 +164,7 @@ def test_queries_that_people_asked_get_lists_of_their_collection_unless_they_jud
         for part in ("one", "two")
         for at, word in enumerate("river stone market letter engine garden bridge paper".split())
     ]
-    rng = np.random.default_rng(1)
-
-    def somehow(texts: list[str]) -> np.ndarray:
-        return rng.normal(size=(len(texts), 8)).astype(np.float32)
+    somehow = drawn()
 
     asked = {"two": ["where is the bridge", "Held  out"], "gone": ["nobody"]}
     corpus = corpus_of(LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"}, asked=asked)
@@ -181,10 +184,7 @@ def test_of_more_queries_than_a_training_reads_the_same_few_are_listed_and_those
         for part in ("one", "two")
         for at, word in enumerate("river stone market letter engine garden bridge paper".split())
     ]
-    rng = np.random.default_rng(1)
-
-    def somehow(texts: list[str]) -> np.ndarray:
-        return rng.normal(size=(len(texts), 8)).astype(np.float32)
+    somehow = drawn()
 
     def listed(given: list[Document], asked: dict[str, list[str]]) -> set[str]:
         corpus = corpus_of(LISTS, given, {}, lambda: model(somehow, somehow), 1, asked=asked)
