@@ -75,12 +75,19 @@ def _of_sets(rows: Sequence[dict[str, Any]], modes: Sequence[str]) -> str:
         [
             *key[:3],
             len(of_sets),
-            *(f"{np.mean([_difference(row, mode) for row in of_sets]):+.2f}" for mode in modes),
+            *(_moved_of_sets(of_sets, mode) for mode in modes),
         ]
         for key, of_sets in found.items()
         if len({row["set"] for row in of_sets}) == len(of_sets) > 1
     ]
     return table(["recipe", "steps", "share", "sets", *modes], cells)
+
+
+def _moved_of_sets(rows: Sequence[dict[str, Any]], mode: str) -> str:
+    """The mean of the differences, and half its interval: sets are independent, so theirs add in squares."""
+    widths = [np.ptp(_interval(row, mode)) / 2 for row in rows]
+    mean = np.mean([_difference(row, mode) for row in rows])
+    return f"{mean:+.2f} ± {100 * np.sqrt(np.sum(np.square(widths))) / len(rows):.2f}"
 
 
 def _groups(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:

@@ -71,22 +71,29 @@ def test_a_candidate_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(rows(out)) == 2 * 8
 
 
+ROW = {
+    "set": "few",
+    "recipe": "crops",
+    "seed": 1,
+    "steps": 3,
+    "share": 1.0,
+    "noise": 0.0,
+    "form": "fp32",
+    "verdict": "not asked",
+    "ungated": True,
+    "sts_before": 0.7,
+    "before": {mode: [0.5, 0.25] for mode in MODES},
+    "after": {mode: [0.75, 0.5] for mode in MODES},
+}
+
+
 def test_rows_without_a_gate_do_not_count_for_or_against_it() -> None:
-    figures = {mode: [0.5, 0.25] for mode in MODES}
-    better = {mode: [0.75, 0.5] for mode in MODES}
-    row = {
-        "set": "few",
-        "recipe": "crops",
-        "seed": 1,
-        "steps": 3,
-        "share": 1.0,
-        "noise": 0.0,
-        "form": "fp32",
-        "before": figures,
-        "after": better,
-    }
     verdicts = [("nothing to learn", True), ("accepted", False), ("not asked", True)]
-    found = tables(
-        [row | {"verdict": verdict, "ungated": off, "sts_before": 0.7} for verdict, off in verdicts]
-    )
+    found = tables([ROW | {"verdict": verdict, "ungated": off} for verdict, off in verdicts])
     assert found.splitlines()[-3:] == ["| better | 1 | 0 |", "| no different | 0 | 0 |", "| worse | 0 | 0 |"]
+
+
+def test_the_mean_of_sets_has_an_interval_of_its_own() -> None:
+    """+25 and -5 points: 10 in the mean. Of two queries, -10 and 0, 95 % of the draws lie in -10 to 0."""
+    other = {"set": "other", "after": {mode: [0.4, 0.25] for mode in MODES}}
+    assert tables([ROW, ROW | other]).splitlines()[-1].startswith("| crops | 3 | 1 | 2 | +10.00 ± 2.50 |")
