@@ -1,7 +1,9 @@
-"""Every recipe from one backbone: `python -m benchmarks.methods --data DIR --work DIR --out FILE`.
+"""Every recipe from one backbone: `python -m benchmarks.methods --backbone FOLDER --data DIR --out FILE`.
 
-    blank ─▶ mlm ─▶ one backbone ─▶ each recipe at each of --rates, the first seed ─▶ the best on STS-B dev
-                                  └▶ at that rate, with each seed ─▶ evaluate ─▶ a line of JSON ─▶ --table
+    the backbone ─▶ each recipe at each of --rates, the first seed ─▶ the best on STS-B dev
+                 └▶ at that rate, with each seed ─▶ evaluate ─▶ a line of JSON ─▶ --table
+
+The backbone is a model as `train mlm` leaves it: `benchmarks.reproduction ladder` makes some.
 
 Each recipe reads equally many texts, --texts of them: a row of a triple counts as three, and a small corpus
 is read more than once. What is in --out for the same backbone and texts is not made again, and a run that was
@@ -9,6 +11,7 @@ stopped goes on. --data has the sets as training/RESULTS.md names them. Recipes 
 are scored on STS-B's test split and SICK-R alone, since STS12 to STS16 have pairs of STS-B.
 """
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -82,11 +85,8 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", type=float, default=[1e-5, 3e-5, 1e-4, 3e-4])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--texts", type=int, default=19_200, help="that each recipe reads")
-    parser.add_argument("--backbone-steps", type=int, default=3600)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=128, help="of the backbone's training")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--backbone", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("methods"))
     parser.add_argument("--out", type=Path, default=Path("methods.jsonl"))
@@ -96,36 +96,23 @@ def main() -> None:
         print(tables(rows(options.out), {name for name in METHODS if METHODS[name].corpus == "scores"}))
         return
     options.work.mkdir(parents=True, exist_ok=True)
-    backbone = _backbone(options)
     for name in options.methods:
         if not _trains(name):
-            _one(name, options.seeds[0], None, backbone, options)
+            _one(name, options.seeds[0], None, options)
             continue
-        rate = _best_rate(name, backbone, options)
+        rate = _best_rate(name, options)
         for seed in options.seeds:
-            _one(name, seed, rate, backbone, options)
+            _one(name, seed, rate, options)
 
 
 def _trains(name: str) -> bool:
     return METHODS[name].recipe in _TRAINED
 
 
-def _backbone(options: Any) -> Path:
-    start, made = options.work / "start", options.work / "mlm"
-    if not start.exists():
-        _run("blank", start, "--layers", options.layers, "--width", options.width)
-    if not (made / "last").exists():
-        rates = ("optim.lr=5e-4", f"optim.batch={options.batch}", "max_length=64")
-        how = ("--base", start, "--steps", options.backbone_steps, "--threads", options.threads)
-        given = ("--corpus", options.data / WIKIPEDIA, *how, *_sets(rates))
-        _run("train", "mlm", *given, "--out", made, *_resumed(made))
-    last: Path = made / "last"
-    return last
-
-
 def _asked(name: str, seed: int, rate: float | None, options: Any) -> dict[str, Any]:
     """The keys of a line that say what was asked."""
-    backbone = [options.layers, options.width, options.batch, options.backbone_steps]
+    weights = (options.backbone / "model.safetensors").read_bytes()
+    backbone = hashlib.sha256(weights).hexdigest()[:12]
     return {"method": name, "seed": seed, "rate": rate, "texts": options.texts, "backbone": backbone}
 
 
@@ -134,14 +121,14 @@ def _line(asked: dict[str, Any], key: str, options: Any) -> dict[str, Any] | Non
     return row_of((line for line in rows(options.out) if key in line), asked)
 
 
-def _best_rate(name: str, backbone: Path, options: Any) -> float:
+def _best_rate(name: str, options: Any) -> float:
     """The one of --rates with the best STS-B dev score, by the first seed."""
     seed, found = options.seeds[0], dict[float, float]()
     for rate in options.rates:
         asked = _asked(name, seed, rate, options)
         line = _line(asked, "dev", options)
         if line is None:
-            line = asked | {"dev": _dev(name, seed, rate, backbone, options)}
+            line = asked | {"dev": _dev(name, seed, rate, options)}
             add_row(options.out, line)
         if line["dev"] is not None:
             found[rate] = line["dev"]
@@ -150,10 +137,10 @@ def _best_rate(name: str, backbone: Path, options: Any) -> float:
     return max(found, key=lambda rate: found[rate])
 
 
-def _dev(name: str, seed: int, rate: float, backbone: Path, options: Any) -> float | None:
+def _dev(name: str, seed: int, rate: float, options: Any) -> float | None:
     """The best STS-B dev score of a run; None where an alarm ended it, as of a loss that is no number."""
     try:
-        run = _trained(name, seed, rate, backbone, options)
+        run = _trained(name, seed, rate, options)
     except subprocess.CalledProcessError as error:
         if error.returncode != 1 or not (_run_of(name, seed, rate, options) / RUN).exists():
             raise  # stopped, or refused before it began
@@ -166,13 +153,13 @@ def _run_of(name: str, seed: int, rate: float | None, options: Any) -> Path:
     return folder
 
 
-def _trained(name: str, seed: int, rate: float | None, backbone: Path, options: Any) -> Path:
+def _trained(name: str, seed: int, rate: float | None, options: Any) -> Path:
     """The folder of a finished run."""
     method = METHODS[name]
     run = _run_of(name, seed, rate, options)
     say(f"{name}, seed {seed}, rate {rate}")
     corpus: Path = CORPORA[method.corpus](options)  # type: ignore[no-untyped-call]
-    how = ["--base", backbone, "--seed", seed, "--threads", options.threads, "--data", options.data]
+    how = ["--base", options.backbone, "--seed", seed, "--threads", options.threads, "--data", options.data]
     changed = method.set
     if rate is not None:
         steps = max(2, round(options.texts / method.row / method.batch))
@@ -183,12 +170,12 @@ def _trained(name: str, seed: int, rate: float | None, backbone: Path, options: 
     return run
 
 
-def _one(name: str, seed: int, rate: float | None, backbone: Path, options: Any) -> None:
+def _one(name: str, seed: int, rate: float | None, options: Any) -> None:
     """Train and score, unless there is a line of it."""
     asked = _asked(name, seed, rate, options)
     if _line(asked, "stsb", options) is None:
         scores = options.work / f"{name}-{seed}.json"
-        run = _trained(name, seed, rate, backbone, options)
+        run = _trained(name, seed, rate, options)
         _run("evaluate", run, "--data", options.data, "--suite", "sts,geometry", "--json", scores)
         found = json.loads(scores.read_text())
         line = asked | {key: found["sts"][key]["spearman_all"] for key in SETS}

@@ -77,17 +77,18 @@ def test_dev_chooses_the_rate_and_what_is_there_is_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = Namespace(
-        rates=[1e-5, 3e-5, 1e-3], seeds=[1, 2], texts=64, layers=1, width=8, batch=8, backbone_steps=1,
-        threads=1, data=tmp_path, work=tmp_path, out=tmp_path / "out.jsonl",
+        rates=[1e-5, 3e-5, 1e-3], seeds=[1, 2], texts=64, backbone=tmp_path, threads=1,
+        data=tmp_path, work=tmp_path, out=tmp_path / "out.jsonl",
     )  # fmt: skip
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
     runs = Runs(options)
     monkeypatch.setattr(methods, "_run", runs)
     monkeypatch.setitem(methods.CORPORA, "sentences", lambda _: tmp_path / "sentences.txt")
 
     def all_of(name: str) -> None:
-        rate = methods._best_rate(name, tmp_path, options)
+        rate = methods._best_rate(name, options)
         for seed in options.seeds:
-            methods._one(name, seed, rate, tmp_path, options)
+            methods._one(name, seed, rate, options)
 
     all_of("ct")
     assert runs.made == ["1 1e-05", "1 3e-05", "1 0.001", "1 3e-05", "2 3e-05"]
@@ -100,3 +101,6 @@ def test_dev_chooses_the_rate_and_what_is_there_is_not_made_again(
     options.texts, options.seeds = 128, [1]
     all_of("ct")
     assert len(runs.made) == 9 + 4, "another budget is another run"
+    (tmp_path / "model.safetensors").write_bytes(b"others")
+    all_of("ct")
+    assert len(runs.made) == 9 + 8, "and another backbone"
