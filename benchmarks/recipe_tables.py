@@ -112,7 +112,7 @@ def _mean(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _each(group: Sequence[dict[str, Any]], key: str) -> list[Any]:
-    return [row[key] for row in group if key in row]
+    return [row[key] for row in group if row.get(key) is not None]
 
 
 def _interval(row: dict[str, Any], mode: str) -> tuple[float, float]:

@@ -97,3 +97,9 @@ def test_the_mean_of_sets_has_an_interval_of_its_own() -> None:
     """+25 and -5 points: 10 in the mean. Of two queries, -10 and 0, 95 % of the draws lie in -10 to 0."""
     other = {"set": "other", "after": {mode: [0.4, 0.25] for mode in MODES}}
     assert tables([ROW, ROW | other]).splitlines()[-1].startswith("| crops | 3 | 1 | 2 | +10.00 ± 2.50 |")
+
+
+def test_a_learned_search_keeps_no_share_of_a_training() -> None:
+    learned = {"recipe": "search", "kept": None, "sts": 0.7, "minutes": 5.0}
+    line = next(line for line in tables([ROW | learned]).splitlines() if line.startswith("| few | search |"))
+    assert line.endswith("|  | 70.0 | 5.0 | 1 not asked |")
