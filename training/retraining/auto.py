@@ -31,6 +31,7 @@ from training.retraining.one import Job, retrain
 from training.retraining.plan import job_of
 from training.retraining.publication import Outcome
 from training.retraining.retune import retune
+from training.retraining.scoring import KnownScores
 
 MINUTES = 30.0  # of training for each choice, where train.minutes is not set
 # Fewest of each to learn from. Chosen by us: below, a run has no ten batches to see.
@@ -137,11 +138,12 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
     refused: list[Outcome] = []
     reasons: list[str] = []
     found = choices(material)
+    scored = KnownScores()
     for choice in found:
         say(f"{choice.recipe}, because {choice.why}")
         try:
             job = _job(choice, gathered, bounded, store, work, say)
-            outcome = retrain(replace(job, options=replace(job.options, **options)), say)
+            outcome = retrain(replace(job, options=replace(job.options, **options), scored=scored), say)
         except NothingToLearn as error:
             reasons.append(f"{choice.recipe}: {error}")
             say(f"nothing to learn by {choice.recipe}: {error}")

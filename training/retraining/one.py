@@ -42,7 +42,7 @@ from training.retraining.gate.drift import drift_of
 from training.retraining.gate.verdict import JUDGED, Scores
 from training.retraining.gate.words import report
 from training.retraining.publication import Outcome, known, publish
-from training.retraining.scoring import about_of, scores_of, short
+from training.retraining.scoring import KnownScores, about_of, scores_of, short
 from training.retraining.students import begin_of, beside, lineage_of, require_pace
 from training.runfile import FILE_NAME as RUN
 from training.runfile import OtherRun, Result
@@ -88,6 +88,7 @@ class Job:
     pair: bool = False  # of a student: it is judged and published beside its teacher, for queries
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
+    scored: KnownScores = field(default_factory=KnownScores, compare=False)  # of the active version
 
 
 def retrain(job: Job, say: Say = silent) -> Outcome:
@@ -108,7 +109,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         anchor = None if new_line else anchor_of(job.store, str(base.version))
         _check_new(job, active, base)
         learned = Manifest.read(job.store.folder(active)).search
-        before = _scores(job, job.store, active, learned, say) if job.mode == "on" else {}
+        before = job.scored.of(job.store, active, *_data(job, learned), say=say) if _judged(job) else {}
         place = job.work / _name(job, base)
         if job.sweep:
             _sweep(job.work, place, say)
@@ -145,7 +146,8 @@ def judge(
         # Stages read what the active version cannot: what was learned for that one is void.
         if not job.staged:
             manifest = manifest.model_copy(update={"search": served.search})
-        after = _scores(job, artifacts, candidate, manifest.search, say) if job.mode == "on" else {}
+        data = _data(job, manifest.search)
+        after = scores_of(artifacts, candidate, *data, say=say) if _judged(job) else {}
         if crossed:
             after["own"] = {**after.get("own", {}), JUDGED: crossed}
     except Damaged as error:
@@ -244,15 +246,19 @@ def _sweep(work: Path, place: Path, say: Say) -> None:
             shutil.rmtree(other)
 
 
-def _scores(
-    job: Job, store: Store, version: str, learned: Mapping[str, SearchDefaults], say: Say
-) -> dict[str, Any]:
-    if job.data is None and not job.searches:
-        if job.folds:  # their queries judge
-            return {}
+def _judged(job: Job) -> bool:
+    """Whether there is anything to score; queries of folds judge by themselves. Raise TrainingError."""
+    if job.mode == "off":
+        return False
+    found = job.data is not None or bool(job.searches)
+    if not found and not job.folds:
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
-    threads = job.options.threads or cpus.available()
-    return scores_of(store, version, threads, job.data, job.searches, job.evidence, learned, say)
+    return found
+
+
+def _data(job: Job, learned: Mapping[str, SearchDefaults]) -> tuple[Any, ...]:
+    """What a version is scored on, as `scores_of` takes it."""
+    return job.options.threads or cpus.available(), job.data, job.searches, job.evidence, learned
 
 
 def _crossed(
@@ -265,7 +271,7 @@ def _crossed(
         say(f"training without half of the judged queries, {number} of {len(job.folds)}")
         store, version = _artifact(job, fold.corpus, base, place / f"fold-{number}", say)
         for side, (of, name) in zip(sides, ((job.store, active), (store, version)), strict=True):
-            found = scores_of(of, name, threads, None, fold.searches, fold.evidence, learned, say)
+            found = scores_of(of, name, threads, None, fold.searches, fold.evidence, learned, say=say)
             side.append(found["own"][JUDGED])
     return pooled(sides[0]), pooled(sides[1])
 

@@ -25,6 +25,7 @@ def scores_of(
     searches: Mapping[str, Collection],
     evidence: Mapping[str, Any],
     learned: Mapping[str, SearchDefaults],
+    *,
     say: Say,
 ) -> dict[str, Any]:
     """Scores on the sets in `data` and in `searches`.
@@ -43,6 +44,21 @@ def scores_of(
             if JUDGED in searches:
                 scores["own"][JUDGED] |= evidence
         return scores
+
+
+class KnownScores:
+    """Those of the version in service, for a second recipe that the same data judge."""
+
+    def __init__(self) -> None:
+        self._asked: tuple[Any, ...] = ()
+        self._found: dict[str, Any] = {}
+
+    def of(self, store: Store, version: str, *data: Any, say: Say) -> dict[str, Any]:
+        """As `scores_of`, which is asked where the last answer was to another question."""
+        if self._asked != (store.root, version, *data):
+            self._found = scores_of(store, version, *data, say=say)
+            self._asked = store.root, version, *data
+        return dict(self._found)
 
 
 def about_of(manifest: Manifest) -> dict[str, Any]:
