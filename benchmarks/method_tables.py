@@ -12,10 +12,21 @@ _COLUMNS = ("method", "rate", "seeds", "STS12", "STS14", "STS16", "STS-B", "SICK
 
 
 def tables(lines: Sequence[Mapping[str, Any]], scored: Container[str]) -> str:
-    """Best first, means over the seeds with standard deviations; and the dev scores of each rate.
+    """Those of each backbone and number of texts, which are no seeds of one another.
 
     scored: methods that learn from STS-B's scores.
     """
+    groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for line in lines:
+        groups.setdefault((str(line["backbone"]), line["texts"]), []).append(line)
+    return "\n\n".join(
+        f"Backbone {backbone}, {texts:,} texts\n\n{_tables(group, scored)}"
+        for (backbone, texts), group in groups.items()
+    )
+
+
+def _tables(lines: Sequence[Mapping[str, Any]], scored: Container[str]) -> str:
+    """Best first, means over the seeds with standard deviations; and the dev scores of each rate."""
     runs_of: dict[tuple[str, float | None], list[Mapping[str, Any]]] = {}
     tried: dict[str, dict[float, float | None]] = {}
     for line in lines:

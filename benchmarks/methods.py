@@ -3,7 +3,7 @@
     the backbone ─▶ each recipe at each of --rates, the first seed ─▶ the best on STS-B dev
                  └▶ at that rate, with each seed ─▶ evaluate ─▶ a line of JSON ─▶ --table
 
-The backbone is a model as `train mlm` leaves it: `benchmarks.reproduction ladder` makes some.
+The backbone is a model folder: a stage of `benchmarks.reproduction ladder`, or `last` of a `train mlm`.
 
 Each recipe reads equally many texts, --texts of them: a row of a triple counts as three, and a small corpus
 is read more than once. What is in --out for the same backbone and texts is not made again, and a run that was
@@ -37,6 +37,7 @@ class Method(NamedTuple):
     batch: int = 64  # rows
 
 
+_WEIGHTS = "model.safetensors"
 _MEAN = ('pool="mean"',)  # this backbone had no sentence task, so its first token means nothing yet
 METHODS = {
     "mean": Method("first-last", "sentences", _MEAN),
@@ -86,8 +87,8 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--texts", type=int, default=19_200, help="that each recipe reads")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--backbone", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--backbone", type=Path, metavar="FOLDER")
+    parser.add_argument("--data", type=Path, metavar="FOLDER")
     parser.add_argument("--work", type=Path, default=Path("methods"))
     parser.add_argument("--out", type=Path, default=Path("methods.jsonl"))
     parser.add_argument("--table", action="store_true")
@@ -95,7 +96,10 @@ def main() -> None:
     if options.table:
         print(tables(rows(options.out), {name for name in METHODS if METHODS[name].corpus == "scores"}))
         return
-    options.work.mkdir(parents=True, exist_ok=True)
+    if options.backbone is None or options.data is None:
+        parser.error("--backbone and --data are needed, but for --table")
+    if not (options.backbone / _WEIGHTS).is_file():
+        parser.error(f"{options.backbone} has no {_WEIGHTS}: name a model folder, such as RUN/last")
     for name in options.methods:
         if not _trains(name):
             _one(name, options.seeds[0], None, options)
@@ -111,9 +115,20 @@ def _trains(name: str) -> bool:
 
 def _asked(name: str, seed: int, rate: float | None, options: Any) -> dict[str, Any]:
     """The keys of a line that say what was asked."""
-    weights = (options.backbone / "model.safetensors").read_bytes()
-    backbone = hashlib.sha256(weights).hexdigest()[:12]
-    return {"method": name, "seed": seed, "rate": rate, "texts": options.texts, "backbone": backbone}
+    about = {"texts": options.texts, "backbone": _backbone(options)}
+    return {"method": name, "seed": seed, "rate": rate, **about}
+
+
+def _backbone(options: Any) -> str:
+    """It is known by its weights, wherever it lies."""
+    return hashlib.sha256((options.backbone / _WEIGHTS).read_bytes()).hexdigest()[:12]
+
+
+def _work(options: Any) -> Path:
+    """The folder of this backbone and of so many texts, so that no run of others goes on in it."""
+    folder: Path = options.work / f"{_backbone(options)}-{options.texts}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _line(asked: dict[str, Any], key: str, options: Any) -> dict[str, Any] | None:
@@ -149,8 +164,7 @@ def _dev(name: str, seed: int, rate: float, options: Any) -> float | None:
 
 
 def _run_of(name: str, seed: int, rate: float | None, options: Any) -> Path:
-    folder: Path = options.work / f"{name}-{seed}-{rate}"
-    return folder
+    return _work(options) / f"{name}-{seed}-{rate}"
 
 
 def _trained(name: str, seed: int, rate: float | None, options: Any) -> Path:
@@ -174,13 +188,13 @@ def _one(name: str, seed: int, rate: float | None, options: Any) -> None:
     """Train and score, unless there is a line of it."""
     asked = _asked(name, seed, rate, options)
     if _line(asked, "stsb", options) is None:
-        scores = options.work / f"{name}-{seed}.json"
+        scores = _work(options) / f"{name}-{seed}.json"
         run = _trained(name, seed, rate, options)
         _run("evaluate", run, "--data", options.data, "--suite", "sts,geometry", "--json", scores)
         found = json.loads(scores.read_text())
         line = asked | {key: found["sts"][key]["spearman_all"] for key in SETS}
         add_row(options.out, line | {key: found["geometry"][key] for key in GEOMETRY})
-    for run in options.work.glob(f"{name}-{seed}-*"):  # each holds two models
+    for run in _work(options).glob(f"{name}-{seed}-*"):  # each holds two models
         shutil.rmtree(run)
 
 
@@ -204,7 +218,9 @@ def _written(out: Path, lines: Iterable[str]) -> Path:
 
 
 def _sentences(options: Any) -> Path:
-    return _written(options.work / "sentences.txt", islice(texts_of(options.data / WIKIPEDIA), options.texts))
+    return _written(
+        _work(options) / "sentences.txt", islice(texts_of(options.data / WIKIPEDIA), options.texts)
+    )
 
 
 def _definitions(options: Any) -> Path:
@@ -212,7 +228,7 @@ def _definitions(options: Any) -> Path:
     records = read_records(options.data / "wiki_pairs" / "simple_en_intro.tsv.gz")
     found = ((record.fields["simple_intro"], record.fields["title"]) for record in records)
     rows = (f"{intro}\t{title.lower()}" for intro, title in found if title.isalpha())
-    return _written(options.work / "definitions.tsv", chain(["anchor\tpositive"], rows))
+    return _written(_work(options) / "definitions.tsv", chain(["anchor\tpositive"], rows))
 
 
 def _first(file: Path, count: int, out: Path) -> Path:
@@ -221,9 +237,9 @@ def _first(file: Path, count: int, out: Path) -> Path:
 
 def _lists(options: Any) -> Path:
     """Lists over the abstracts of SciFact, scored by hybrid search with the default model."""
-    out: Path = options.work / "lists.jsonl"
+    out = _work(options) / "lists.jsonl"
     if not out.exists():
-        plain = _first(options.data / "scifact" / "corpus.jsonl.gz", 1500, options.work / "scifact.jsonl")
+        plain = _first(options.data / "scifact" / "corpus.jsonl.gz", 1500, _work(options) / "scifact.jsonl")
         _run("mine", "lists", "--corpus", plain, "--out", out)
     return out
 
@@ -231,7 +247,7 @@ def _lists(options: Any) -> Path:
 CORPORA = {
     "sentences": _sentences,
     "documents": lambda options: _first(
-        options.data / "wiki_docs" / "train.jsonl.gz", 1200, options.work / "documents.jsonl"
+        options.data / "wiki_docs" / "train.jsonl.gz", 1200, _work(options) / "documents.jsonl"
     ),
     "definitions": _definitions,
     "lists": _lists,

@@ -21,7 +21,8 @@ SHAPE = {"alignment": 0.2, "uniformity": -1.5}
 
 
 def line(method: str, seed: int, rate: float | None, **found: Any) -> dict[str, Any]:
-    return {"method": method, "seed": seed, "rate": rate, **found}
+    about = {"texts": 1200, "backbone": "a1"}
+    return {"method": method, "seed": seed, "rate": rate, **about, **found}
 
 
 def test_scores_are_means_over_the_seeds_of_a_rate_and_dev_scores_stand_beside() -> None:
@@ -33,12 +34,24 @@ def test_scores_are_means_over_the_seeds_of_a_rate_and_dev_scores_stand_beside()
         line("sif", 1, None, **SCORES | {"sickr": 0.9}, **SHAPE),
         line("cosent", 1, 1e-5, **SCORES, **SHAPE),
     ]
-    best, second, third, *_, head, _, dev = tables(lines, {"cosent"}).splitlines()[2:]
+    title, _, _, _, best, second, third, *_, head, _, dev = tables(lines, {"cosent"}).splitlines()
+    assert title == "Backbone a1, 1,200 texts"
     assert best == "| sif |  | 1 | 30.0 | 30.0 | 30.0 | 30.0 | 90.0 | 42.00 | 0.200 | -1.500 |"
     assert second.startswith("| ct | 1e-05 | 2 | 30.0 | 30.0 | 30.0 | 35.0 ± 7.1 | 30.0 | 31.00 ± 1.41 |")
     assert third.startswith("| cosent | 1e-05 | 1 |  |  |  | 30.0 | 30.0 |  |"), "STS12 to 16 have its pairs"
     assert head == "| STS-B dev at | 1e-05 | 0.0003 |"
     assert dev == "| ct | 40.0 | ended |"
+
+
+def test_another_backbone_or_budget_is_no_seed() -> None:
+    found = [line("ct", 1, 1e-5, **SCORES | {"backbone": name}, **SHAPE) for name in ("a1", "b2")]
+    said = tables([*found, line("ct", 1, 1e-5, texts=64, **SCORES, **SHAPE)], ())
+    assert said.count("| ct | 1e-05 | 1 | 30.0 |") == 3
+    assert [each for each in said.splitlines() if each.startswith("Backbone")] == [
+        "Backbone a1, 1,200 texts",
+        "Backbone b2, 1,200 texts",
+        "Backbone a1, 64 texts",
+    ]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -92,7 +105,7 @@ def test_dev_chooses_the_rate_and_what_is_there_is_not_made_again(
 
     all_of("ct")
     assert runs.made == ["1 1e-05", "1 3e-05", "1 0.001", "1 3e-05", "2 3e-05"]
-    assert not [*tmp_path.glob("ct-*-*")], "the folders of the runs"
+    assert not [*tmp_path.glob("*/ct-*-*")], "the folders of the runs"
     all_of("ct")
     assert len(runs.made) == 5
     options.seeds = [2, 3]
@@ -101,6 +114,8 @@ def test_dev_chooses_the_rate_and_what_is_there_is_not_made_again(
     options.texts, options.seeds = 128, [1]
     all_of("ct")
     assert len(runs.made) == 9 + 4, "another budget is another run"
+    left = methods._run_of("ct", 1, 1e-5, options)
     (tmp_path / "model.safetensors").write_bytes(b"others")
+    assert methods._run_of("ct", 1, 1e-5, options) != left, "a run that was stopped is not gone on with"
     all_of("ct")
     assert len(runs.made) == 9 + 8, "and another backbone"

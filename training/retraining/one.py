@@ -109,7 +109,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         anchor = None if new_line else anchor_of(job.store, str(base.version))
         _check_new(job, active, base)
         learned = Manifest.read(job.store.folder(active)).search
-        before = job.scored.of(job.store, active, *_data(job, learned), say=say) if _judged(job) else {}
+        before = job.scored.of(job.store, active, *_data(job, learned), say=say) if _needs_scores(job) else {}
         place = job.work / _name(job, base)
         if job.sweep:
             _sweep(job.work, place, say)
@@ -147,7 +147,7 @@ def judge(
         if not job.staged:
             manifest = manifest.model_copy(update={"search": served.search})
         data = _data(job, manifest.search)
-        after = scores_of(artifacts, candidate, *data, say=say) if _judged(job) else {}
+        after = scores_of(artifacts, candidate, *data, say=say) if _needs_scores(job) else {}
         if crossed:
             after["own"] = {**after.get("own", {}), JUDGED: crossed}
     except Damaged as error:
@@ -246,8 +246,8 @@ def _sweep(work: Path, place: Path, say: Say) -> None:
             shutil.rmtree(other)
 
 
-def _judged(job: Job) -> bool:
-    """Whether there is anything to score; queries of folds judge by themselves. Raise TrainingError."""
+def _needs_scores(job: Job) -> bool:
+    """Not where queries of folds alone judge. Raise TrainingError where nothing does."""
     if job.mode == "off":
         return False
     found = job.data is not None or bool(job.searches)

@@ -47,15 +47,17 @@ def scores_of(
 
 
 class KnownScores:
-    """Those of the version in service, for a second recipe that the same data judge."""
+    """Remembers the scores of the active version, for a second recipe that the same data judge."""
 
     def __init__(self) -> None:
         self._asked: tuple[Any, ...] = ()
         self._found: dict[str, Any] = {}
 
     def of(self, store: Store, version: str, *data: Any, say: Say) -> dict[str, Any]:
-        """As `scores_of`, which is asked where the last answer was to another question."""
-        if self._asked != (store.root, version, *data):
+        """As `scores_of`, whose last answer is given again to the same arguments. Raise Damaged."""
+        if self._asked == (store.root, version, *data):
+            store.verify(version)  # as opening it would
+        else:
             self._found = scores_of(store, version, *data, say=say)
             self._asked = store.root, version, *data
         return dict(self._found)

@@ -62,11 +62,12 @@ def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job:
 
 
 def test_queries_of_folds_judge_alone_where_nothing_else_is_held_out(job: Job) -> None:
-    """No evaluation sets and no other search: the scores of both sides begin empty."""
     fold = Fold(job.corpus, {}, {})
-    assert not one._judged(replace(job, data=None, folds=(fold,)))
+    assert one._needs_scores(job)
+    assert not one._needs_scores(replace(job, data=None, folds=(fold,)))
     with pytest.raises(TrainingError, match="needs evaluation sets"):
-        one._judged(replace(job, data=None))
+        one._needs_scores(replace(job, data=None))
+    assert not one._needs_scores(replace(job, data=None, mode="off"))
 
 
 @pytest.mark.long

@@ -2,29 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from models.errors import Damaged
+from models.manifest import SearchDefaults
 from models.search.content import Content
+from tests.service.lifecycle.test_learned_search import with_search
+from tests.training.conftest import WORDS
 from training.evaluation.retrieval import Collection
 from training.retraining.one import Job
 from training.retraining.scoring import KnownScores, scores_of
 
+DOCUMENTS = {f"d{at}": Content(f"{WORDS[at]} {WORDS[at + 1]}") for at in range(6)}
+TWO = Collection(DOCUMENTS, {"q": f"{WORDS[1]} {WORDS[2]}"}, {"q": {"d1": 1.0}}, 0)
+OTHER = TWO._replace(relevant={"q": {"d5": 1.0}})
 
-def test_the_same_question_is_answered_once(job: Job) -> None:
-    documents = {f"d{at}": Content(f"w{at} w{at + 1}") for at in range(6)}
-    two = Collection(documents, {"q": "w1 w2"}, {"q": {"d1": 1.0}}, 0)
-    active, known, said = str(job.store.wanted()), KnownScores(), list[str]()
 
-    def found(asked: Collection) -> object:
-        return known.of(job.store, active, 1, None, {"titles": asked}, {}, {}, say=said.append)["own"]
+class Asked:
+    def __init__(self, job: Job) -> None:
+        self.job, self.known, self.said = job, KnownScores(), list[str]()
 
-    def scored() -> int:
-        return said.count(f"scoring {active}")
+    def __call__(
+        self, version: str, searched: Collection = TWO, learned: Mapping[str, SearchDefaults] | None = None
+    ) -> dict[str, Any]:
+        data: tuple[Any, ...] = (1, None, {"titles": searched}, {}, learned or {})
+        return self.known.of(self.job.store, version, *data, say=self.said.append)
 
-    first = found(two)
-    assert first == scores_of(job.store, active, 1, None, {"titles": two}, {}, {}, say=said.append)["own"]
-    assert scored() == 2
-    assert found(two._replace(queries={"q": "w1 w2"})) == first
-    assert scored() == 2, "equal data, another object"
-    assert found(two._replace(relevant={"q": {"d5": 1.0}})) != first
-    assert scored() == 3
-    assert found(two) == first
-    assert scored() == 4, "only the last answer is kept"
+    @property
+    def scored(self) -> int:
+        return sum(line.startswith("scoring ") for line in self.said)
+
+
+@pytest.fixture
+def asked(job: Job) -> Asked:
+    return Asked(job)
+
+
+def test_equal_data_are_scored_once_and_others_anew(asked: Asked) -> None:
+    store, active = asked.job.store, str(asked.job.store.wanted())
+    first = asked(active)
+    assert first == scores_of(store, active, 1, None, {"titles": TWO}, {}, {}, say=asked.said.append)
+    before = asked.scored
+    assert asked(active, TWO._replace(queries=dict(TWO.queries))) == first
+    assert asked.scored == before, "equal, though another object"
+    assert asked(active, OTHER) != first
+    assert asked(active) == first
+    asked(active, learned={"default": SearchDefaults(mode="lexical", weight=0.5)})
+    asked(with_search(store, active, {"default": SearchDefaults(mode="hybrid", weight=0.5)}))
+    assert asked.scored == before + 4, "another search, another version, and only the last answer is kept"
+
+
+def test_what_a_caller_adds_is_not_remembered(asked: Asked) -> None:
+    active = str(asked.job.store.wanted())
+    asked(active)["own"] = {}
+    assert asked(active)["own"]
+
+
+def test_a_version_that_was_damaged_meanwhile_has_no_scores(asked: Asked) -> None:
+    active = str(asked.job.store.wanted())
+    asked(active)
+    model = next(asked.job.store.folder(active).rglob("*.onnx"))
+    model.write_bytes(model.read_bytes()[:-1])
+    with pytest.raises(Damaged):
+        asked(active)
