@@ -178,9 +178,13 @@ def _search(gathered: Gathered, config: Config, store: Store, say: Say) -> tuple
         return None, []
     say(f"{TUNE.recipe}, because {TUNE.why}")
     try:
-        return retune(gathered, config, store, say), []
+        outcome = retune(gathered, config, store, say)
     except NothingToLearn as error:
+        say(f"nothing to learn by {SEARCH}: {error}")
         return None, [f"{SEARCH}: {error}."]
+    if not outcome.published:
+        say(f"{SEARCH} was refused: {outcome.reason}")
+    return outcome, []
 
 
 def _job(choice: Choice, gathered: Gathered, config: Config, store: Store, work: Path, say: Say) -> Job:

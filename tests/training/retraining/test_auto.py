@@ -164,9 +164,10 @@ def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     assert settings.mode in {"hybrid", "lexical"}, "the tiny model's vectors mean nothing, and words do"
     # The same again: both were judged already, and the search is served as it should be.
     assert retrain(found, BETTER, judged=80) == 4
-    again = capsys.readouterr().out
-    assert again.count("came of this very text by this recipe") == 2, "another search makes no other model"
-    assert "search: no other weight of words against vectors" in again
+    again = capsys.readouterr()
+    assert again.out.count("came of this very text by this recipe") == 2, "another search is no other model"
+    assert "search: no other weight of words against vectors" in again.out
+    assert "nothing to learn by search: no other weight" in again.err, "each choice says how it ended"
 
 
 @pytest.mark.long
