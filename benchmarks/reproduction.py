@@ -13,6 +13,7 @@ import gc
 import itertools
 import shutil
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,11 +24,12 @@ import torch
 from benchmarks.places import BenchError, add_row, arguments, row_of, rows, say
 from benchmarks.workloads import WIKIPEDIA, texts_of
 from training.arguments import changes
-from training.errors import NothingToLearn
+from training.errors import Interrupted, NothingToLearn
 from training.methods.catalogue import load_recipe
 from training.methods.start import load_encoder
 from training.model.base import open_base
 from training.model.blank import blank
+from training.runfile import Result
 from training.runs.command import train
 from training.runs.dev import read_dev, spearman
 from training.runs.log import FILE_NAME as RECORD
@@ -127,7 +129,7 @@ class Bench:
         recipe = load_recipe("mlm", changes([*sets, 'optim.decay="constant"']))
         with tempfile.TemporaryDirectory(dir=self._options.work) as scratch:
             run = Path(scratch) / "run"
-            train(recipe, corpus, base, run, self._how(steps, seed))
+            _whole(train(recipe, corpus, base, run, self._how(steps, seed)))
             shutil.move(run / "last", out)
             shutil.move(run / RECORD, out / RECORD)
         gc.collect()  # a trainer has cycles, and gigabytes
@@ -152,7 +154,7 @@ class Bench:
         corpus = Corpus.of(self._first, "Wikipedia")
         with tempfile.TemporaryDirectory(dir=self._options.work) as scratch:
             try:
-                dev |= train(recipe, corpus, stage, Path(scratch) / "run", how).dev
+                dev |= _whole(train(recipe, corpus, stage, Path(scratch) / "run", how)).dev
             except NothingToLearn as error:
                 known |= {"ended": str(error)}
         gc.collect()
@@ -165,6 +167,13 @@ class Bench:
             steps=steps, seed=seed, threads=options.threads, eval_steps=options.eval_steps * BATCH // batch,
             record_steps=1, checkpoint_steps=1 << 20, data=options.data, progress=True,
         )  # fmt: skip
+
+
+def _whole(result: Result) -> Result:
+    """A run that was stopped is no line and no stage."""
+    if result.interrupted:
+        raise Interrupted("Stopped. The same command makes what is missing.")
+    return result
 
 
 def _loss(stage: Path) -> float:
@@ -189,7 +198,10 @@ def main() -> None:
     parser.add_argument("--eval-steps", type=int, default=50)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    getattr(Bench(options), options.part)()
+    try:
+        getattr(Bench(options), options.part)()
+    except (BenchError, Interrupted) as error:
+        sys.exit(f"The bench ended: {error}")
 
 
 if __name__ == "__main__":
