@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+from benchmarks.places import grouped
 from benchmarks.tables import mean_of, table
 
 SETS = ("sts12", "sts14", "sts16", "stsb", "sickr")
@@ -12,13 +13,11 @@ _COLUMNS = ("method", "rate", "seeds", "STS12", "STS14", "STS16", "STS-B", "SICK
 
 
 def tables(lines: Sequence[Mapping[str, Any]], scored: Container[str]) -> str:
-    """Those of each backbone and number of texts, which are no seeds of one another.
+    """Two tables for each backbone and number of texts, which are no seeds of one another.
 
     scored: methods that learn from STS-B's scores.
     """
-    groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    for line in lines:
-        groups.setdefault((str(line["backbone"]), line["texts"]), []).append(line)
+    groups = grouped(lines, lambda line: (str(line["backbone"]), line["texts"]))
     return "\n\n".join(
         f"Backbone {backbone}, {texts:,} texts\n\n{_tables(group, scored)}"
         for (backbone, texts), group in groups.items()

@@ -11,7 +11,6 @@ stopped goes on. --data has the sets as training/RESULTS.md names them. Recipes 
 are scored on STS-B's test split and SICK-R alone, since STS12 to STS16 have pairs of STS-B.
 """
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 from benchmarks.method_tables import GEOMETRY, SETS, tables
 from benchmarks.places import BenchError, add_row, arguments, row_of, rows, say
 from benchmarks.workloads import WIKIPEDIA, texts_of
+from models.seal import checksum
 from training.runfile import FILE_NAME as RUN
 from training.runfile import read_run
 from training.text.lines import read_lines, read_records
@@ -121,7 +121,7 @@ def _asked(name: str, seed: int, rate: float | None, options: Any) -> dict[str, 
 
 def _backbone(options: Any) -> str:
     """It is known by its weights, wherever it lies."""
-    return hashlib.sha256((options.backbone / _WEIGHTS).read_bytes()).hexdigest()[:12]
+    return checksum(options.backbone / _WEIGHTS)[:12]
 
 
 def _work(options: Any) -> Path:

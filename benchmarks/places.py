@@ -4,15 +4,18 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.workloads import PROJECT
 
 SCRATCH = PROJECT / ".benchmarks"  # on the checkout's own disk
 RESULTS = PROJECT / "benchmarks" / "results" / "latest.json"
+
+_Row = TypeVar("_Row")
+_Key = TypeVar("_Key")
 
 
 class BenchError(Exception):
@@ -24,16 +27,21 @@ def say(progress: str) -> None:
 
 
 @contextmanager
-def scratch(*failures: type[Exception]) -> Iterator[Path]:
-    """A temporary folder. A BenchError, or one of `failures`, ends the program with its message."""
-    SCRATCH.mkdir(exist_ok=True)
+def ending(*failures: type[Exception]) -> Iterator[None]:
+    """A BenchError, or one of `failures`, ends the program with its message."""
+    expected: tuple[type[Exception], ...] = (BenchError, *failures)
     try:
-        with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-            yield Path(folder)
-    except Exception as error:
-        if not isinstance(error, (BenchError, *failures)):
-            raise
+        yield
+    except expected as error:
         sys.exit(f"The bench failed: {error}")
+
+
+@contextmanager
+def scratch(*failures: type[Exception]) -> Iterator[Path]:
+    """A temporary folder, for a program that ends as `ending` says."""
+    SCRATCH.mkdir(exist_ok=True)
+    with ending(*failures), tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        yield Path(folder)
 
 
 def rows(file: Path) -> list[dict[str, Any]]:
@@ -44,6 +52,14 @@ def rows(file: Path) -> list[dict[str, Any]]:
 def row_of(lines: Iterable[dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any] | None:
     """The first of the rows that answers what was asked: it has all of its keys, with these values."""
     return next((line for line in lines if asked.items() <= line.items()), None)
+
+
+def grouped(lines: Iterable[_Row], key: Callable[[_Row], _Key]) -> dict[_Key, list[_Row]]:
+    """The rows of each key, both in the order of their first row."""
+    found: dict[_Key, list[_Row]] = {}
+    for line in lines:
+        found.setdefault(key(line), []).append(line)
+    return found
 
 
 def add_row(file: Path, row: dict[str, Any]) -> None:

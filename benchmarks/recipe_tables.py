@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.places import grouped
 from benchmarks.tables import table
 from models.engines.form import FP32
 from training.evaluation.bootstrap import of_mean
@@ -92,15 +93,9 @@ def _moved_of_sets(rows: Sequence[dict[str, Any]], mode: str) -> str:
 
 def _groups(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """The rows that differ in nothing but the seed."""
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        key = (
-            *(row.get(name) for name in ("set", "recipe", "steps", "share", "noise")),
-            row["ungated"],
-            row.get("form", str(FP32)),
-        )
-        found.setdefault(key, []).append(row)
-    return [*found.values()]
+    names = ("set", "recipe", "steps", "share", "noise", "ungated")
+    groups = grouped(rows, lambda row: (*map(row.get, names), row.get("form", str(FP32))))
+    return [*groups.values()]
 
 
 def _mean(group: Sequence[dict[str, Any]]) -> dict[str, Any]:

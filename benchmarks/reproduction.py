@@ -13,7 +13,6 @@ import gc
 import itertools
 import shutil
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.places import BenchError, add_row, arguments, row_of, rows, say
+from benchmarks.places import BenchError, add_row, arguments, ending, row_of, rows, say
 from benchmarks.workloads import WIKIPEDIA, texts_of
 from training.arguments import changes
 from training.errors import Interrupted, NothingToLearn
@@ -198,10 +197,8 @@ def main() -> None:
     parser.add_argument("--eval-steps", type=int, default=50)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    try:
+    with ending(Interrupted):
         getattr(Bench(options), options.part)()
-    except (BenchError, Interrupted) as error:
-        sys.exit(f"The bench ended: {error}")
 
 
 if __name__ == "__main__":

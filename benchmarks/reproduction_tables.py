@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.places import rows
+from benchmarks.places import grouped, rows
 from benchmarks.tables import mean_of, table
 from training.evaluation.report.plots import LIGHT, Picture, titled
 
@@ -67,10 +67,7 @@ def picture(found: list[Line]) -> Picture:
 
 
 def _grouped(found: Iterable[Line]) -> dict[tuple[str, str], list[Line]]:
-    groups: dict[tuple[str, str], list[Line]] = {}
-    for line in found:
-        groups.setdefault((line["stage"], line["name"]), []).append(line)
-    return groups
+    return grouped(found, lambda line: (line["stage"], line["name"]))
 
 
 def _sentences(line: Line) -> dict[int, float]:

@@ -23,7 +23,7 @@ def written(file: Path, *lines: str) -> None:
 
 
 def begun(folder: Path, **changed: Any) -> Bench:
-    """As the command begins it, for three steps from each stage."""
+    """The bench of the command, with three steps from each stage."""
     data = folder / "data"
     pairs = (f"g\ts\t2020\t{at}\t{at}\tw{at} w1\tw{at} w{at + 1}" for at in range(5))
     written(data / "stsb" / "dev.tsv.gz", "genre\tsource\tyear\tindex\tscore\tsentence1\tsentence2", *pairs)

@@ -247,7 +247,7 @@ def _sweep(work: Path, place: Path, say: Say) -> None:
 
 
 def _needs_scores(job: Job) -> bool:
-    """Not where queries of folds alone judge. Raise TrainingError where nothing does."""
+    """False where queries of folds alone judge. Raise TrainingError where nothing does."""
     if job.mode == "off":
         return False
     found = job.data is not None or bool(job.searches)
@@ -257,7 +257,7 @@ def _needs_scores(job: Job) -> bool:
 
 
 def _data(job: Job, learned: Mapping[str, SearchDefaults]) -> tuple[Any, ...]:
-    """What a version is scored on, as `scores_of` takes it."""
+    """The data and the search of a scoring, as `scores_of` takes them."""
     return job.options.threads or cpus.available(), job.data, job.searches, job.evidence, learned
 
 

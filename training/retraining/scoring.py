@@ -54,7 +54,7 @@ class KnownScores:
         self._found: dict[str, Any] = {}
 
     def of(self, store: Store, version: str, *data: Any, say: Say) -> dict[str, Any]:
-        """As `scores_of`, whose last answer is given again to the same arguments. Raise Damaged."""
+        """The answer of `scores_of`, or its last one where the arguments are the same. Raise Damaged."""
         if self._asked == (store.root, version, *data):
             store.verify(version)  # as opening it would
         else:
