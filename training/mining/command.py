@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from models.search.content import Content
 from models.words.progress import step_to_stderr
 from training.arguments import expanded, target
 from training.errors import NothingToLearn, TrainingError
@@ -177,12 +178,13 @@ def _lists(options: argparse.Namespace) -> int:
     corpus = expanded(options.corpus)
     out = _lines_of_json(target(options.out, corpus))
     documents = read_documents(corpus)
-    queries = queries_of(_titled(documents))
+    titled = _titled(documents)
+    queries = queries_of(titled)
     if not queries:
         raise NothingToLearn(f"{corpus} has no title, heading or first sentence to make a query of.")
     with open_scorable(options.model, os.environ, step_to_stderr) as model, writing(out) as write:
         step_to_stderr("encoding and comparing")
-        count = _write(write, lists(documents.texts, queries, model))
+        count = _write(write, lists([Content(text, title) for title, text in titled], queries, model))
     _print(f"{count:,} lists of {LISTED} documents, from {len(documents.texts):,} texts")
     return 0
 

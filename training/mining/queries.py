@@ -6,7 +6,8 @@
     passages         of a long document: the first sentence of each, and the rest of the passage
 
 A query is cut out of its document, or each would find its own by the very words (Izacard et al. 2022 leave
-them in for one query in ten; here the teacher scores what is left). Not here: queries that people asked;
+them in for one query in ten; here the teacher scores what is left, behind the title where that is not the
+query). Not here: queries that people asked;
 they are a `Query` without a source.
 """
 
@@ -33,6 +34,7 @@ class Query(NamedTuple):
     text: str
     source: int | None = None  # the place of the document that it was cut out of; None: somebody asked it
     rest: str = ""  # that document, or its passage, without it
+    title: str = ""  # of that document, where the query is not cut out of the title
 
 
 def queries_of(documents: Sequence[tuple[str, str]]) -> list[Query]:
@@ -49,14 +51,20 @@ def _cut(place: int, title: str, text: str) -> Iterator[Query]:
     for heading in _HEADING.finditer(text):
         rest = folded(text[: heading.start()] + text[heading.end() :])
         if rest:
-            yield Query(folded(heading[1]), place, rest)
+            yield Query(folded(heading[1]), place, rest, _beside(title, heading[1]))
     plain = _HEADING.sub("", text).strip()
     sentences = [folded(part) for part in _END.split(plain, maxsplit=1)]
     if len(sentences) == 2 and sentences[1] and _asks(sentences[0]):
-        yield Query(sentences[0], place, sentences[1])
+        yield Query(sentences[0], place, sentences[1], _beside(title, sentences[0]))
     for first, *others in _passages(plain):
         if others and _asks(first):
-            yield Query(first, place, folded(" ".join(others)))
+            yield Query(first, place, folded(" ".join(others)), _beside(title, first))
+
+
+def _beside(title: str, query: str) -> str:
+    """The title, unless one of both begins with the other: a text may begin with its title."""
+    one, other = (folded(text).casefold() for text in (title, query))
+    return "" if one.startswith(other.rstrip(" .:-")) or other.startswith(one) else folded(title)
 
 
 def _passages(text: str) -> Iterator[list[str]]:

@@ -10,7 +10,7 @@ of the rest. A score is the cosine that would make dense search rank as hybrid s
     fused = w · (1 + cosine) / (1 + best) + (1 - w) · words      solved for the cosine
 
 With no words in common it is the model's own cosine, and there is nothing to learn. A long document counts by
-its best passage, as in the service, and is that passage in the list.
+its best passage, as in the service, and is that passage in the list, behind its title.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Listed(NamedTuple):
 class _Passages:
     """The passages of some texts, one text after another."""
 
-    def __init__(self, texts: Sequence[str], model: Scorable) -> None:
-        shown = counted(texts, "texts", len(texts), "splitting")
-        parts = [model.split(Content(text), None) for text in shown]
+    def __init__(self, contents: Sequence[Content], model: Scorable) -> None:
+        shown = counted(contents, "texts", len(contents), "splitting")
+        parts = [model.split(content, None) for content in shown]
         self.texts = [folded(part) for of_text in parts for part in of_text]
         self.starts = np.cumsum([0, *map(len, parts)])
         self.vectors: Vectors = unit_vectors(model.encode_documents, self.texts)
@@ -78,7 +78,7 @@ class _Passages:
         return float(cosines[at]), self.texts[start + at]
 
 
-def lists(documents: Sequence[str], queries: Sequence[Query], model: Scorable) -> Iterator[Listed]:
+def lists(documents: Sequence[Content], queries: Sequence[Query], model: Scorable) -> Iterator[Listed]:
     """A list for each query, in their order.
 
     Raise NothingToLearn when there are fewer documents than a list has.
@@ -87,10 +87,11 @@ def lists(documents: Sequence[str], queries: Sequence[Query], model: Scorable) -
         raise NothingToLearn(f"{len(documents)} documents are fewer than the {LISTED} of a list: add text.")
     passages = _Passages(documents, model)
     cut = [query for query in queries if query.source is not None]
-    rests, of_rest = _Passages([query.rest for query in cut], model), iter(range(len(cut)))
+    left = [Content(query.rest, query.title) for query in cut]
+    rests, of_rest = _Passages(left, model), iter(range(len(cut)))
     vectors = unit_vectors(model.encode_queries, [query.text for query in queries])
     # One index, so that a word is as rare in a rest as in a document.
-    with closing(WordIndex([*documents, *(query.rest for query in cut)])) as words:
+    with closing(WordIndex([content.whole for content in (*documents, *left)])) as words:
         for start, block in cosine_blocks(vectors, passages.vectors, "queries"):
             for row, query, vector in zip(block, queries[start:], vectors[start:], strict=False):
                 cosines, counted = passages.best(row), words.nearest(query.text, _WORDED)
@@ -100,8 +101,8 @@ def lists(documents: Sequence[str], queries: Sequence[Query], model: Scorable) -
                     rest = next(of_rest)
                     cosines[query.source], own[query.source] = rests.nearest(rest, vector)
                     worded.pop(query.source, None)
-                    if left := counted.get(len(documents) + rest):
-                        worded[query.source] = left
+                    if bm25 := counted.get(len(documents) + rest):
+                        worded[query.source] = bm25
                 scores = _in_cosines(cosines, worded, own)
                 others = spread([place for place in scores if place not in own], LISTED - len(own))
                 texts = [own.get(place) or passages.nearest(place, vector)[1] for place in (*own, *others)]

@@ -106,12 +106,15 @@ def _lists(
     of_collection: dict[str, list[Document]] = {}
     for document in documents:
         if plain(document.text) not in withheld:
-            of_collection.setdefault(document.collection, []).append(document)
+            bare = plain(document.title) in withheld
+            of_collection.setdefault(document.collection, []).append(
+                document._replace(title="") if bare else document
+            )
     queries_in = {
         collection: [
             query
             for query in (
-                *queries_of([(document.title, document.text) for document in some]),
+                *_cut_out_of(some),
                 *map(Query, asked.get(collection, ())),
             )
             if not withheld & {plain(query.text), plain(query.rest)}
@@ -129,14 +132,21 @@ def _lists(
     found = (
         each.row()
         for collection, queries in queries_in.items()
-        for each in lists([document.text for document in of_collection[collection]], queries, teacher)
+        for each in lists([document.content for document in of_collection[collection]], queries, teacher)
     )
     corpus = Corpus.of_rows(found, "the lists to train on")
     # Named by what they are made of; another active model is another teacher, and there is more to learn.
-    made_of = [(query.text, query.rest) for queries in queries_in.values() for query in queries]
+    made_of = [(query.text, query.title, query.rest) for queries in queries_in.values() for query in queries]
     return replace(
         corpus, digest=sha256(f"lists {teacher.fingerprint} {sorted(made_of)}".encode()).hexdigest()
     )
+
+
+def _cut_out_of(documents: Sequence[Document]) -> Iterator[Query]:
+    """The queries of the text. A title that no search looks into asks, and is not in front of the rest."""
+    for query in queries_of([(document.title, document.text) for document in documents]):
+        assert query.source is not None  # noqa: S101  it was cut out of that document
+        yield query if documents[query.source].title_is_searched else query._replace(title="")
 
 
 def _at_most(count: int, queries_in: Mapping[str, Sequence[Query]]) -> dict[str, list[Query]]:

@@ -204,7 +204,7 @@ def test_lists_of_text_alone_are_what_the_recipe_trains_on(tiny_source: Path, tm
     )
     found = rows(out)
     assert len(found) == 2 * len(texts)  # a title and a first sentence each
-    assert found[1]["doc_1"] == f"the {WORDS[1]} sleeps"
+    assert found[1]["doc_1"] == f"{WORDS[0]} 0 the {WORDS[1]} sleeps"  # behind its title
     run = ["train", "distil-hybrid", "--corpus", str(out), "--base", str(tiny_source), "--steps", "2"]
     assert main([*run, "--out", str(tmp_path / "run"), "--threads", "1"]) == 0
     assert json.loads((tmp_path / "run" / "run.json").read_text())["texts"] == len(found)

@@ -22,6 +22,14 @@ def test_a_first_sentence_asks_for_the_others() -> None:
     ]
 
 
+def test_a_title_stays_in_front_of_what_is_left_unless_it_is_the_query() -> None:
+    title, first, heading = queries_of([("A  map", f"# Before you begin\n{TEXT}")])
+    assert (title.title, first.title, heading.title) == ("", "A map", "A map")
+    of_text = "The river runs to the market"
+    assert [query.title for query in queries_of([(of_text, TEXT)])] == ["", ""]  # the text begins with it
+    assert queries_of([("The river", TEXT)])[-1].title == ""
+
+
 def test_a_heading_asks_for_its_document() -> None:
     text = f"# Before you begin\n{TEXT}\n\n## Reset it\nopen the window\n"
     found = queries_of([("", text)])

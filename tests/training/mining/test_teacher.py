@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import closing
 
 import numpy as np
@@ -16,7 +17,7 @@ from training.evaluation.modes import find, passages_of
 from training.evaluation.scorable import Scorable
 from training.evaluation.words import WordIndex
 from training.mining.queries import Query, queries_of
-from training.mining.teacher import DEPTH, lists, spread
+from training.mining.teacher import DEPTH, Listed, lists, spread
 from training.text.corpus import LISTED
 
 WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()
@@ -27,6 +28,10 @@ def scorable(queries: Encode, documents: Encode) -> Scorable:
     return Scorable(
         None, None, None, queries, queries, documents, lambda content, _: content.text.split(" | "), 64
     )
+
+
+def listed(documents: Sequence[str], queries: Sequence[Query], model: Scorable) -> list[Listed]:
+    return [*lists([Content(text) for text in documents], queries, model)]
 
 
 def cosines(of: dict[str, float], otherwise: float = 0.0) -> Scorable:
@@ -40,7 +45,7 @@ def cosines(of: dict[str, float], otherwise: float = 0.0) -> Scorable:
 
 def test_without_words_in_common_a_score_is_the_cosine() -> None:
     of = {text: 0.9 - 0.1 * at for at, text in enumerate(DOCUMENTS[:LISTED])}
-    (found,) = lists(DOCUMENTS[:LISTED], [Query("nothing alike")], cosines(of))
+    (found,) = listed(DOCUMENTS[:LISTED], [Query("nothing alike")], cosines(of))
     assert found.documents == tuple(DOCUMENTS[:LISTED])
     assert found.scores == pytest.approx(list(of.values()), abs=1e-6)
 
@@ -48,7 +53,7 @@ def test_without_words_in_common_a_score_is_the_cosine() -> None:
 def test_words_add_to_the_cosine_what_fusion_gives_them() -> None:
     """0.8 (1 + c) / (1 + best) + 0.2 words, over 0.8 and times (1 + best), less 1."""
     of = dict.fromkeys(DOCUMENTS[:LISTED], 0.5) | {DOCUMENTS[3]: 0.6}
-    (found,) = lists(DOCUMENTS[:LISTED], [Query("garden")], cosines(of))
+    (found,) = listed(DOCUMENTS[:LISTED], [Query("garden")], cosines(of))
     with closing(WordIndex(DOCUMENTS[:LISTED])) as words:
         counted = words.nearest("garden", 9)
     assert [*counted] == [5, 6]  # both have the word, once in three
@@ -63,13 +68,13 @@ def test_a_document_is_scored_without_the_query_that_was_cut_out_of_it() -> None
     documents = ["garden bridge. paper", *DOCUMENTS[7:14]]
     query = Query("garden bridge", 0, "paper")
     of = {documents[0]: 0.95, "paper": 0.3}
-    (found,) = lists(documents, [query], cosines(of, 0.2))
+    (found,) = listed(documents, [query], cosines(of, 0.2))
     assert (found.query, found.documents[0]) == ("garden bridge", "paper")
     assert found.scores[0] == pytest.approx(0.3, abs=1e-6)  # no word of the query is left in it
     with_words = dict(zip(found.documents, found.scores, strict=True))
     assert with_words["paper and bridge"] == pytest.approx(0.2 + 0.25 * 1.3, abs=1e-5)
     kept = query._replace(rest="paper bridge garden garden")
-    (found,) = lists(documents, [kept], cosines(of, 0.2))
+    (found,) = listed(documents, [kept], cosines(of, 0.2))
     assert found.scores[0] == pytest.approx(0.2 + 0.25 * 1.2, abs=1e-5)  # the best by words, of those left
 
 
@@ -86,7 +91,7 @@ def test_what_people_asked_is_ranked_as_the_service_ranks_it() -> None:
     with closing(WordIndex(documents)) as words:
         passages = passages_of([Content(text) for text in documents], model.split, vectors)
         expected = [[*each.hybrid] for each in find(queries, vectors(queries), passages, words, DEPTH)]
-    found = list(lists(documents, [Query(query) for query in queries], model))
+    found = listed(documents, [Query(query) for query in queries], model)
     for each, ranked in zip(found, expected, strict=True):
         assert each.documents == tuple(documents[place] for place in spread(ranked, LISTED))
         assert list(each.scores) == sorted(each.scores, reverse=True)
@@ -95,13 +100,34 @@ def test_what_people_asked_is_ranked_as_the_service_ranks_it() -> None:
 def test_a_long_document_is_its_best_passage() -> None:
     documents = [*DOCUMENTS[:7], "far | near | middle"]
     model = cosines({"far": -0.5, "near": 0.9, "middle": 0.4})
-    (found,) = lists(documents, [Query("nothing alike")], model)
+    (found,) = listed(documents, [Query("nothing alike")], model)
     assert found.documents[0] == "near"
     assert found.scores[0] == pytest.approx(0.9, abs=1e-6)
     asked = Query("nothing alike", 7, "far | middle")
-    (found,) = lists(documents, [asked], model)
+    (found,) = listed(documents, [asked], model)
     assert found.documents[0] == "middle"
     assert found.scores[0] == pytest.approx(0.4, abs=1e-6)
+
+
+def test_a_document_is_embedded_and_found_by_its_title_too_as_in_the_service() -> None:
+    """Its own title stands in front of what is left, where the query is not the title."""
+    documents = [Content(text) for text in DOCUMENTS[:7]]
+    titled = Content("garden bridge. paper window", "Harbour cat")
+    queries = [
+        Query("harbour"),
+        *queries_of([("", ""), ("Harbour cat", "garden is by the bridge. paper window")]),
+    ]
+    assert [query.source for query in queries] == [None, 1, 1]
+    of = {"Harbour cat paper window": 0.9, "garden is by the bridge. paper window": 0.7}
+    model = cosines(of, 0.2)._replace(split=lambda content, _: [content.whole])
+    asked, title, sentence = lists([*documents[:1], titled, *documents[1:]], queries, model)
+    assert asked.documents[0] == "Harbour cat garden bridge. paper window"  # found by a word of its title
+    assert asked.scores[0] == pytest.approx(0.2 + 0.25 * 1.2, abs=1e-5)
+    assert (title.documents[0], title.scores[0]) == (
+        "garden is by the bridge. paper window",
+        pytest.approx(0.7),
+    )
+    assert (sentence.documents[0], sentence.scores[0]) == ("Harbour cat paper window", pytest.approx(0.9))
 
 
 @pytest.mark.parametrize("ranked", [7, 8, 9, 20, 49, 50, 51, 500])
@@ -118,12 +144,12 @@ def test_a_list_is_denser_at_the_top() -> None:
 
 def test_fewer_documents_than_a_list_has_are_refused() -> None:
     with pytest.raises(NothingToLearn, match="7 documents are fewer than the 8 of a list"):
-        next(lists(DOCUMENTS[:7], [Query("garden")], cosines({})))
+        listed(DOCUMENTS[:7], [Query("garden")], cosines({}))
 
 
 def test_a_row_is_what_train_reads() -> None:
     queries = queries_of([("", f"the {word} is here now. {word} again") for word in WORDS])
-    found = list(lists([query.rest for query in queries], queries, cosines({})))
+    found = listed([query.rest for query in queries], queries, cosines({}))
     assert len(found) == len(WORDS)
     fields = found[0].line()
     assert list(fields) == ["query", *(f"doc_{number}" for number in range(1, 9)), "scores"]

@@ -148,14 +148,28 @@ def test_lists_are_queries_of_the_text_with_documents_of_their_collection() -> N
     assert not {"two is of a garden.", "one is of a paper.", "Few"} & set(queries)
     for row in rows:
         if row[0] != "Stone":
-            assert row[1] == f"{row[0].split()[-1].strip('.')} again"
-            assert {text.split()[0] for text in row[2:]} == {row[0].split()[0]}
+            word = row[0].split()[-1].strip(".")
+            title = f"{word.title()} " if word == "stone" else ""  # the one that has a title
+            assert row[1] == f"{title}{word} again"
+            assert {text.removeprefix("Stone ").split()[0] for text in row[2:]} == {row[0].split()[0]}
         assert "one is of a paper. paper again" not in row
     again = made({"two is of a garden.", "one is of a paper. paper again"})
     assert again.labels != corpus.labels
     assert again.digest == corpus.digest
     assert corpus.digest != made({"two is of a garden.", "one is of a paper. paper again"}, "two").digest
     assert made(set()).digest != made(set(), "two").digest != corpus.digest
+
+
+def test_a_title_that_no_search_looks_into_asks_and_is_in_no_list() -> None:
+    documents = [
+        Document(f"{at}", word.title(), f"here is a {word}. {word} again", title_is_searched=False)
+        for at, word in enumerate("river stone market letter engine garden bridge paper".split())
+    ]
+    somehow = drawn()
+    corpus = corpus_of(LISTS, documents, {}, lambda: model(somehow, somehow), 1)
+    rows = [corpus.texts[at : at + 9] for at in range(0, len(corpus.texts), 9)]
+    assert {row[0] for row in rows} >= {document.title for document in documents}
+    assert not {text for row in rows for text in row[1:] if text[0].isupper()}
 
 
 def test_queries_that_people_asked_get_lists_of_their_collection_unless_they_judge() -> None:
