@@ -105,6 +105,7 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
         choose=choose_by(dev),
         evidence=own.evidence(searches["judged"], found.groups, found.keys) if "judged" in searches else {},
         folds=folds,
+        passages=gathered.served.passages,
         looks=looks.number,
         sweep=True,
         options=Options(dev=score_of(dev)),
