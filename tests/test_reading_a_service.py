@@ -10,7 +10,7 @@ from tests.service.process import Service
 from training.retraining.clicks import used_at
 from training.retraining.documents import documents_at
 from training.retraining.judgements import Judgement, judged, judgements_at
-from training.text.service import count_of, search_mode_of
+from training.text.service import Searches, count_of, searches_of
 from training.text.service_collections import ALL
 
 OTHER = "sk-another-writer"
@@ -59,12 +59,12 @@ def test_all_collections_are_read_and_equal_ids_are_two_documents(url: str) -> N
         ("tickets", "collection:tickets/b"): "close my account",
     }
     assert count_of(url, ALL) == 4
-    assert search_mode_of(url) is None, "nobody told the service any"
+    assert searches_of(url) == Searches(mode=None, passages=True), "nobody told the service anything"
 
 
 @pytest.mark.long
 def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_models_dir: Path) -> None:
-    with Service(tmp_path, tiny_models_dir, SIMILE_SEARCH_MODE="hybrid") as service:
+    with Service(tmp_path, tiny_models_dir, SIMILE_SEARCH_MODE="hybrid", SIMILE_PASSAGES="0") as service:
         for path in ("", "/collections/tickets"):
             documents = [{"id": id, "text": f"{id} river"} for id in ("a", "b", "c")]
             service.client.post(f"{path}/documents", json={"documents": documents}).raise_for_status()
@@ -78,7 +78,7 @@ def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_model
         found, line, queries = used_at(url, ALL, 1.0, 3, 2)
         known = {document.id: document.id for document in documents_at(url, ALL).kept}
         assert used_at(url, ("default",), None, 3, 2) == ([], "no events", {})
-        assert search_mode_of(url) == "hybrid"
+        assert searches_of(url) == Searches(mode="hybrid", passages=False)
     first, second = (f"collection:tickets/{id}" for id in shown[:2])
     expected = [Judgement("a river", id, id == second, "", of_use=True) for id in (first, second)]
     assert sorted(found) == sorted(expected)

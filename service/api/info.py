@@ -96,6 +96,9 @@ class Info(BaseModel):
     search_mode: Mode | None = Field(
         description="Of searches that name none, as SIMILE_SEARCH_MODE says; null: as the version has learned"
     )
+    passages: bool = Field(
+        description="Long documents are split, as SIMILE_PASSAGES says; false: their heads alone are searched"
+    )
     threads: int = Field(description="Of all workers together")
     lone_threads: int = Field(description="That compute a text together which comes alone, once it is ready")
     workers: WorkersInfo
@@ -136,6 +139,7 @@ async def info(request: Request) -> Response:
             "deterministic": encoder.deterministic,
             "providers": encoder.providers,
             "search_mode": settings.search_mode,
+            "passages": settings.passages,
             "threads": layout.workers * layout.threads,
             "lone_threads": runtime.batcher.single_text.threads if encoder.opens_alone else 1,
             "workers": layout._asdict(),

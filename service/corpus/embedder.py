@@ -72,9 +72,9 @@ class DocumentEncoder:
             }
             if long:
                 await self._split(generation, contents, prompt, long, found, lane)
-        if not self._readability.knows(generation.version):
+        if not all(self._readability.knows(generation.version, name) for name in {*collections}):
             texts = [each.whole for each in contents]
-            look = partial(self._readability.look, generation.encoder, texts)
+            look = partial(self._readability.look, generation.encoder, texts, collections)
             await asyncio.get_running_loop().run_in_executor(self._splitting[lane], look)
         return found
 

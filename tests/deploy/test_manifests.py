@@ -22,7 +22,7 @@ from service.settings import PREFIX, Settings, read
 from tests.deploy.manifests import FOLDER, ROOT, everything, one, pod, pods
 from training.__main__ import parser
 from training.retraining.command import BUSY, NOTHING, REFUSED
-from training.retraining.config import read_config
+from training.retraining.config import TrainTable, read_config
 from training.retraining.schedule import _STOPPING_SECONDS
 
 COMPOSE = ROOT / "docker-compose.yml"
@@ -275,6 +275,8 @@ def test_the_retrain_toml_of_the_job_is_one(tmp_path: Any) -> None:
     assert config.folders.work is not None
     assert str(config.folders.work.parent) in trainer.mounts
     assert config.schedule.threads == int(trainer.container["resources"]["limits"]["cpu"])
+    of_compose = read_config(ROOT / "docker/retrain.toml")
+    assert config.train == of_compose.train == TrainTable(recipe="auto", minutes=30), "bounded, and no steps"
 
 
 def test_images_are_those_that_compose_builds() -> None:

@@ -46,7 +46,7 @@ class Scorable(NamedTuple):
     encode_queries: Encode
     encode_documents: Encode
     split: Split  # as the service splits a document
-    reads: int  # tokens of a text; 0 for a server, which does not say
+    reads: int  # tokens of a text; 0 for a server, which does not say, and where no text is split
 
 
 @contextmanager
@@ -91,14 +91,14 @@ def open_scorable(
         )
 
 
-def scorable_of(encoder: Encoder) -> Scorable:
-    """An open version; whoever opened it closes it."""
+def scorable_of(encoder: Encoder, *, passages: bool = True) -> Scorable:
+    """An open version; whoever opened it closes it. passages: False where the service splits no document."""
     manifest = encoder.manifest
 
     def behind(prompt: str, encoder: Encoder = encoder) -> Encode:
         return lambda texts: encoder.encode([prompt + text for text in texts]).vectors
 
-    def passages(content: Content, passage_tokens: int | None) -> list[str]:
+    def parts(content: Content, passage_tokens: int | None) -> list[str]:
         found = split(content, encoder, manifest.document_prompt, length=passage_tokens)
         others = () if found is None else found.others
         lead = "" if found is None else found.lead
@@ -111,8 +111,8 @@ def scorable_of(encoder: Encoder) -> Scorable:
         behind(""),
         behind(manifest.search_prompt, encoder.for_queries),
         behind(manifest.document_prompt),
-        passages,
-        manifest.max_length,
+        parts if passages else whole,
+        manifest.max_length if passages else 0,
     )
 
 

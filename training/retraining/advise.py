@@ -20,7 +20,9 @@ from training.methods.names import SEARCH
 from training.retraining.command import NOTHING, of_service
 from training.retraining.config import LEAST, Config, FoldersTable, check, folders, read_config
 from training.retraining.rows import MOST_LISTS
+from training.retraining.students import why_slower
 from training.runs.export import add_models_dir
+from training.text.corpus import TRIPLES
 from training.text.service_collections import add_options
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ _STEP = 3
 # Texts that are read for each query of a choice: a query, its document and negatives; a query and its list.
 _TEXTS = {"triples": 5, "distil-hybrid": 9}
 _LENGTHS = 3  # of passages, with which `search` reads each document by the default model (tuning.py)
+_CROSSED = 3  # trainings, each with its own mining: without either half of the judged queries, and with all
 _READ = 4  # times that `adapt` reads each text: two views, twice
 
 
@@ -59,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
     check(config)
     to_stderr(LOADING)
     from training.retraining.auto import TUNE, choices, look, minutes_of, nothing  # noqa: PLC0415  torch
+    from training.retraining.plan import halves_of  # noqa: PLC0415  torch
     from training.retraining.retune import sides  # noqa: PLC0415  torch
 
     store = Store(folders(config).models)
@@ -67,16 +71,31 @@ def run(options: argparse.Namespace) -> int:
     except NothingToLearn as error:
         return _nothing(str(error))
     found = choices(material)
+    slower = _why_slower(config, store, gathered.active, found)
+    if slower:
+        to_stderr(f"! {slower}")
+        found = []
     if config.gate.mode == "on" and all(sides(gathered, config)):
         found.append(TUNE)
     if not found:
-        return _nothing(nothing(material))
+        return _nothing(slower or nothing(material))
     print(material)  # noqa: T201  the answer of the command
     texts = [document.whole for document in gathered.split.train[:_TIMED]]
     pace = _pace(store, gathered.active, texts)
-    for line in advice(material, found, pace, minutes_of(config.train) or math.inf):
+    crossed = bool(halves_of(config, TRIPLES, gathered.split, gathered.found))
+    for line in advice(material, found, pace, minutes_of(config.train) or math.inf, crossed=crossed):
         print(line)  # noqa: T201
     return 0
+
+
+def _why_slower(config: Config, store: Store, active: str, found: Sequence[Choice]) -> str:
+    """Why a retraining refuses these choices beside a student or a pair; none of them makes a student."""
+    if not found or config.gate.mode == "off" or config.gate.slower >= 1:
+        return ""
+    try:
+        return why_slower(store, active, config.train.base, " or ".join(choice.recipe for choice in found))
+    except NothingToLearn as error:  # the teacher is gone, and the search may still be tuned
+        return str(error)
 
 
 def _nothing(why: str) -> int:
@@ -84,14 +103,19 @@ def _nothing(why: str) -> int:
     return NOTHING
 
 
-def advice(material: Material, found: Sequence[Choice], pace: float, most: float) -> list[str]:
+def advice(
+    material: Material, found: Sequence[Choice], pace: float, most: float, *, crossed: bool = False
+) -> list[str]:
     """A line for each choice. pace: texts of a second, of the active model on this machine.
 
-    most: the minutes that a choice may train. Judged queries that are cross-fitted take three trainings.
+    most: the minutes of one training of a choice. crossed: judged queries are cross-fitted, so what reads
+    them is trained three times.
     """
+    times = {"triples": _CROSSED} if crossed else {}
     return [
         f"{number}. {choice.recipe}, because {choice.why}. It gained {choice.gained}. "
-        f"About {max(1.0, _minutes(choice.recipe, material, pace, most)):.0f} min here."
+        f"About {max(1.0, times.get(choice.recipe, 1) * _minutes(choice.recipe, material, pace, most)):.0f} "
+        "min here."
         for number, choice in enumerate(found, 1)
     ]
 

@@ -21,7 +21,6 @@ from training.errors import NothingToLearn, TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.names import SEARCH
 from training.methods.stages import find_stages
-from training.mining.figures import unread
 from training.mining.queries import queries_of
 from training.model.vocabulary import takes_tokens
 from training.retraining.adapt import adapt_job
@@ -30,6 +29,7 @@ from training.retraining.gathered import Gathered, gather
 from training.retraining.one import Job, retrain
 from training.retraining.plan import job_of
 from training.retraining.publication import Outcome
+from training.retraining.readability import reading_of
 from training.retraining.retune import retune
 from training.retraining.scoring import KnownScores
 
@@ -37,7 +37,6 @@ MINUTES = 30.0  # of training for each choice, where train.minutes is not set
 # Fewest of each to learn from. Chosen by us: below, a run has no ten batches to see.
 LEAST_JUDGED, LEAST_QUERIES = 30, 200
 LEAST_TO_READ = 1000  # documents, for tokens of their own
-_LOOKED_AT = 500  # documents whose tokens are counted
 
 
 class Material(NamedTuple):
@@ -46,12 +45,14 @@ class Material(NamedTuple):
     documents: int
     judged: int  # queries with a relevant document
     queries: int  # that the text itself gives: titles, headings, first sentences
-    unreadable: str  # the reason why the model cannot read the text; empty when it can
+    unreadable: str  # the reason why the model cannot read the text as a whole; empty when it can
     takes_tokens: bool = True  # new ones, into its vocabulary
     titles: int = 0  # documents that have one
+    most_read: bool = False  # of the documents, where the text as a whole cannot be
 
     def __str__(self) -> str:
-        told = f" The model cannot read the text: {self.unreadable}." if self.unreadable else ""
+        what = "can read most documents, but not the others" if self.most_read else "cannot read the text"
+        told = f" The model {what}: {self.unreadable}." if self.unreadable else ""
         return (
             f"There are {self.documents:,} documents, {self.judged:,} judged queries, and {self.queries:,} "
             f"titles, headings and first sentences to learn from.{told}"
@@ -68,6 +69,9 @@ ADAPT = Choice(
     "adapt",
     "the model cannot read the text, and can learn tokens of the text's own",
     "16 points of nDCG@10 on a search in Korean by text alone, and 42 with 1,669 triples that people made",
+)
+ADAPT_PART = ADAPT._replace(
+    why="the model cannot read all of the text, and can learn tokens of the text's own"
 )
 TRIPLES = Choice(
     "triples",
@@ -89,9 +93,11 @@ TUNE = Choice(
 
 def choices(material: Material) -> list[Choice]:
     """The recipes that can help, the most promising first; empty when there is nothing to learn from."""
-    if material.unreadable:
-        return [ADAPT] if material.takes_tokens and material.documents >= LEAST_TO_READ else []
     found = []
+    if material.unreadable and material.takes_tokens and material.documents >= LEAST_TO_READ:
+        found.append(ADAPT_PART if material.most_read else ADAPT)
+    if material.unreadable and not material.most_read:
+        return found  # the others would learn from text that the model cannot read
     if material.judged >= LEAST_JUDGED:
         found.append(TRIPLES)
     if material.queries >= LEAST_QUERIES:
@@ -102,15 +108,16 @@ def choices(material: Material) -> list[Choice]:
 def material_of(gathered: Gathered, tokenizer: Path) -> Material:
     """tokenizer: the file of the base."""
     documents = gathered.split.train
-    sample = [document.whole for document in documents[:: max(1, len(documents) // _LOOKED_AT)]]
+    reading = reading_of(documents, tokenizer)
     return Material(
         len(documents),
         len(gathered.found.train),
         len(queries_of([(document.title, document.text) for document in documents]))
         + sum(map(len, gathered.asked.values())),
-        unread(sample, tokenizer),
+        reading.why_not,
         takes_tokens(json.loads(tokenizer.read_bytes())),
         sum(bool(document.title) for document in documents),
+        bool(reading.why_not) and reading.most,
     )
 
 
@@ -197,18 +204,18 @@ def _job(choice: Choice, gathered: Gathered, config: Config, store: Store, work:
 
 def nothing(material: Material) -> str:
     """The sentence on what is missing, and how much of it would be enough."""
-    if material.unreadable and not material.takes_tokens:
+    if material.most_read or not material.unreadable:
+        return (
+            f"{material} That is too little: it takes {LEAST_JUDGED} judged queries (POST /feedback) or "
+            f"{LEAST_QUERIES} documents with a title or several sentences."
+        )
+    if not material.takes_tokens:
         return (
             f"The model cannot read the text: {material.unreadable}, and its vocabulary takes no new tokens. "
             "Import a model for this language (docs/RETRAINING.md)."
         )
-    if material.unreadable:
-        return (
-            f"The model cannot read the text: {material.unreadable}. It takes {LEAST_TO_READ:,} documents to "
-            f"learn tokens from, and there are {material.documents:,}. Add some, or import a model for this "
-            "language (docs/RETRAINING.md)."
-        )
     return (
-        f"{material} That is too little: it takes {LEAST_JUDGED} judged queries (POST /feedback) or "
-        f"{LEAST_QUERIES} documents with a title or several sentences."
+        f"The model cannot read the text: {material.unreadable}. It takes {LEAST_TO_READ:,} documents to "
+        f"learn tokens from, and there are {material.documents:,}. Add some, or import a model for this "
+        "language (docs/RETRAINING.md)."
     )

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from models.files.bounded import read_json
-from models.manifest import REPORT, Mode
+from models.manifest import REPORT
 from models.store import Store
 from models.words.progress import Say
 from training.mining.dedupe import near_duplicates
@@ -20,7 +20,7 @@ from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
 from training.retraining.searches import plain
-from training.text.service import search_mode_of
+from training.text.service import Searches, searches_of
 
 
 class Gathered(NamedTuple):
@@ -30,7 +30,7 @@ class Gathered(NamedTuple):
     found: Judged
     learned: frozenset[str]  # sides.learned of the models so far
     asked: Mapping[str, Sequence[str]] = MappingProxyType({})  # queries that nobody judged, by collection
-    mode: Mode | None = None  # of searches that name none, by the service's setting; None: as was learned
+    served: Searches = Searches()  # as the service was told to search
 
 
 def gather(config: Config, store: Store, say: Say) -> Gathered:
@@ -50,9 +50,9 @@ def gather(config: Config, store: Store, say: Say) -> Gathered:
     require_enough(len(split.train), config.corpus.least, left)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     service = config.corpus.service
-    mode = None if service is None else search_mode_of(service)
+    served = Searches() if service is None else searches_of(service)
     unjudged = _unjudged(config, used, found)
-    return Gathered(active, documents, split, found, frozenset(learned), unjudged, mode)
+    return Gathered(active, documents, split, found, frozenset(learned), unjudged, served)
 
 
 def _documents(table: CorpusTable) -> Documents:

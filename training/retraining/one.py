@@ -80,6 +80,7 @@ class Job:
     searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
     evidence: Mapping[str, Any] = field(default_factory=dict)  # of the judged queries: searches.evidence
     folds: tuple[Fold, ...] = ()  # where judged queries are few; none of them is in `searches` then
+    passages: bool = True  # False: the service splits no document
     looks: float = 1.0  # the number of this look at the same queries
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
     minutes: float | None = None  # of training, at most; None: each row once
@@ -258,7 +259,8 @@ def _needs_scores(job: Job) -> bool:
 
 def _data(job: Job, learned: Mapping[str, SearchDefaults]) -> tuple[Any, ...]:
     """The data and the search of a scoring, as `scores_of` takes them."""
-    return job.options.threads or cpus.available(), job.data, job.searches, job.evidence, learned
+    threads = job.options.threads or cpus.available()
+    return threads, job.data, job.searches, job.evidence, learned, job.passages
 
 
 def _crossed(
@@ -271,7 +273,8 @@ def _crossed(
         say(f"training without half of the judged queries, {number} of {len(job.folds)}")
         store, version = _artifact(job, fold.corpus, base, place / f"fold-{number}", say)
         for side, (of, name) in zip(sides, ((job.store, active), (store, version)), strict=True):
-            found = scores_of(of, name, threads, None, fold.searches, fold.evidence, learned, say=say)
+            data = None, fold.searches, fold.evidence, learned, job.passages
+            found = scores_of(of, name, threads, *data, say=say)
             side.append(found["own"][JUDGED])
     return pooled(sides[0]), pooled(sides[1])
 

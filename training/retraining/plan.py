@@ -69,8 +69,7 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
 def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, work: Path, say: Say) -> Job:
     """The job of one recipe. Raise NothingToLearn when it finds nothing to read."""
     active, split, found, learned = gathered.active, gathered.split, gathered.found, {*gathered.learned}
-    crossing = config.gate.mode == "on" and recipe.source.kind in (PAIRS, TRIPLES)
-    halves = _halves(split, found) if crossing else ()
+    halves = halves_of(config, recipe.source.kind, split, found)
     if halves:
         say(f"{len(found.held) + len(found.crossed)} judged queries are few: each judges a model without it")
         split, found = _whole(split, found)
@@ -106,6 +105,7 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
         choose=choose_by(dev),
         evidence=own.evidence(searches["judged"], found.groups, found.keys) if "judged" in searches else {},
         folds=folds,
+        passages=gathered.served.passages,
         looks=looks.number,
         sweep=True,
         options=Options(dev=score_of(dev)),
@@ -126,11 +126,14 @@ def limits_of(config: Config) -> GateTable:
     return config.gate if given or not config.train.pair else config.gate.model_copy(update={"larger": 1.0})
 
 
-def _halves(split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
+def halves_of(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
     """The two ways to train on one half of the judged queries and ask the other, where they are few.
 
-    Empty where the half that is held out is enough, or both together are too few to show anything.
+    Empty where the half that is held out is enough, or both together are too few to show anything; where
+    rows of that kind hold no judged queries, or the gate is off.
     """
+    if config.gate.mode == "off" or kind not in (PAIRS, TRIPLES):
+        return ()
     enough = len({found.groups[query] for query in found.held}) >= FEW
     both = len(found.held) + len(found.crossed)
     if enough or not found.held or not found.crossed or both < own.LEAST_QUERIES:

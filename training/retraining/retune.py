@@ -27,6 +27,7 @@ from models.manifest import ANCHOR, Manifest, Mode, SearchDefaults, version_name
 from models.search.fusion import weight_of
 from models.search.passages import learned_tokens
 from models.store import Store
+from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.words.progress import Say
 from training.errors import NothingToLearn
 from training.evaluation.encoding import remembering
@@ -40,17 +41,18 @@ from training.retraining.crossfit import merged, pooled
 from training.retraining.gate import rules as gate
 from training.retraining.gate.verdict import CLICKED, EACH, HYBRID, JUDGED, SERVED
 from training.retraining.gate.words import report
-from training.retraining.gathered import Gathered, counts
+from training.retraining.gathered import Gathered, counts, of_keys
 from training.retraining.looks import count_looks
 from training.retraining.publication import Outcome, known, publish, want
+from training.retraining.readability import unread_collections
 from training.retraining.scoring import about_of, short
 from training.retraining.tuning import (
     LEAST_QUERIES,
-    OF_TEXT_ALONE,
     Setting,
     Tuned,
     by_collection,
     tune,
+    tune_by_text,
 )
 
 _MODES = ("dense", HYBRID, SERVED)
@@ -63,24 +65,29 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     dev, searches = sides(gathered, config)
     if not dev or not searches:
         raise NothingToLearn("there are too few held-out queries to choose a search by, and to judge it")
+    warnings = [*of_keys(found)]
+    for warning in warnings:
+        say(f"! {warning}")
     served = store.verify(active)
     with closing(store.open(active, threads=config.schedule.threads or cpus.available())) as encoder:
-        model = scorable_of(encoder)
+        mode, passages = gathered.served
+        model = scorable_of(encoder, passages=passages)
         model = model._replace(encode_documents=remembering(model.encode_documents))
-        say("weighing words against vectors, and trying other lengths of passages")
+        lengths = ", and trying other lengths of passages" if passages else ""
+        say(f"weighing words against vectors{lengths}")
         halves = _halves(gathered, config, dev, searches)
         tuned = _chosen(halves, dev, model)
         if not tuned:  # too few of them in each collection
-            halves, made = [], [search for name, search in dev.items() if name != JUDGED]
-            tuned = tune(made, model, OF_TEXT_ALONE)
-        learned = _with(served.search, tuned)
+            unread = unread_collections(split.train, store.folder(active) / TOKENIZER, say)
+            halves, tuned = [], tune_by_text(dev, model, unread)
+        learned = _with(served.search, tuned, passages=passages)
         if learned == served.search:
             raise NothingToLearn(
                 "no other weight of words against vectors, and no other length of passages, is better"
             )
-        before, after = _figures(searches, model, served.search, learned, gathered.mode)
+        before, after = _figures(searches, model, served.search, learned, mode)
         if halves:
-            before[JUDGED], after[JUDGED] = crossed(halves, model, served.search, gathered.mode)
+            before[JUDGED], after[JUDGED] = crossed(halves, model, served.search, mode)
             searches[JUDGED] = merged([half.judging for half in halves])
     if JUDGED in searches:
         evidence = own.evidence(searches[JUDGED], found.groups, found.keys)
@@ -113,6 +120,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
         "asked": looks.asked,
         "learned": sorted(gathered.learned),
         "documents": counts(gathered.documents, split, found),
+        "corpus_report": {"warnings": warnings},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     content = report(verdict, {"own": after}, {"own": before}, about)
@@ -191,9 +199,17 @@ def crossed(
     return pooled(sides[0]), pooled(sides[1])
 
 
-def _with(was: Mapping[str, SearchDefaults], tuned: Mapping[str, Tuned]) -> dict[str, SearchDefaults]:
-    """The settings so far with those tuned; a collection that learned the usual ones needs none."""
+def _with(
+    was: Mapping[str, SearchDefaults], tuned: Mapping[str, Tuned], *, passages: bool = True
+) -> dict[str, SearchDefaults]:
+    """The settings so far with those tuned; a collection that learned the usual ones needs none.
+
+    passages: False where none are served. No length was tried there, so none is forgotten.
+    """
     chosen = {name: each.chosen for name, each in tuned.items()}
+    if not passages:
+        lengths = {name: {"passage_tokens": learned_tokens(was.get(name))} for name in chosen}
+        chosen = {name: each.model_copy(update=lengths[name]) for name, each in chosen.items()}
     return {**was} | {name: each for name, each in chosen.items() if name in was or setting_of(each) != USUAL}
 
 

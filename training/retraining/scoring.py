@@ -25,17 +25,18 @@ def scores_of(
     searches: Mapping[str, Collection],
     evidence: Mapping[str, Any],
     learned: Mapping[str, SearchDefaults],
+    passages: bool = True,
     *,
     say: Say,
 ) -> dict[str, Any]:
     """Scores on the sets in `data` and in `searches`.
 
     evidence: of the judged queries, searches.evidence. learned: the search with which it is, or would be,
-    served.
+    served. passages: False where the service splits no document.
     """
     say(f"scoring {version}")
     with closing(store.open(version, threads=threads)) as encoder:
-        model = scorable_of(encoder)
+        model = scorable_of(encoder, passages=passages)
         scores = score(model.encode, data, samples=True) if data is not None else {}
         if searches:
             say(f"searching the held-out text: {', '.join(searches)}")

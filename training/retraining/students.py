@@ -70,16 +70,20 @@ def lineage_of(store: Store, manifest: Manifest) -> Mapping[str, Any]:
 
 def require_pace(store: Store, active: str, base: str, recipe: Recipe) -> None:
     """Raise NothingToLearn where what would be trained must be slower than the active version."""
-    if recipe.student is not None:
-        return
+    if recipe.student is None and (why := why_slower(store, active, base, recipe.name)):
+        raise NothingToLearn(why)
+
+
+def why_slower(store: Store, active: str, base: str, recipes: str) -> str:
+    """Why the gate would refuse what these recipes train, none of them a student, as slower; else nothing."""
     manifest = read_manifest(store.folder(active))
     if manifest.query_encoder is not None:
-        what = f"{active} is a pair, and what {recipe.name} trains has no student for its queries"
+        what = f"{active} is a pair, and what {recipes} trains has no student for its queries"
     elif TEACHER in manifest.lineage and base == "anchor":
-        what = f"{active} is a student, and {recipe.name} would train a model as large as its teacher"
+        what = f"{active} is a student, and {recipes} would train a model as large as its teacher"
     else:
-        return
-    raise NothingToLearn(
+        return ""
+    return (
         f"{what}: the gate would refuse it as slower. Activate the teacher ({teacher_of(store, active)}), "
         "retrain that, and distil the result again; or set gate.slower = 1, and it may be slower."
     )

@@ -14,7 +14,7 @@ standard errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache
 from itertools import chain
@@ -32,6 +32,7 @@ from training.evaluation.rankings import judge
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
 from training.evaluation.words import WordIndex
+from training.retraining.gate.verdict import JUDGED
 
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _LENGTHS = (64, 128, 512)  # tokens of a passage that are tried, beside the usual ones and all that are read
@@ -49,7 +50,8 @@ class Setting(NamedTuple):
 
 
 # Titles and known items are made of the text's own words, so they lean to words: on MLQA they chose a weight
-# with which people's questions found 2.6 points less. So they choose the usual one, or none.
+# with which people's questions found 2.6 points less. So they choose the usual one, or none. Vectors of text
+# that the model cannot read mean nothing, so there they may choose any.
 OF_TEXT_ALONE = (DENSE_WEIGHT, 1.0)
 
 
@@ -62,28 +64,50 @@ class Tuned(NamedTuple):
 
 
 def tune(
-    searches: Sequence[Collection], model: Scorable, weights: Sequence[float] = WEIGHTS
+    searches: Sequence[Collection],
+    model: Scorable,
+    weights_of: Callable[[str], Sequence[float]] = lambda _: WEIGHTS,
 ) -> dict[str, Tuned]:
     """The search that each collection's queries ask for; collections with too few of them are left out.
 
-    searches: of queries that neither train nor judge. weights: to choose from, with DENSE_WEIGHT and 1.
+    searches: of queries that neither train nor judge. weights_of: a collection's, to choose from, with
+    DENSE_WEIGHT and 1.
     """
     lengths = lengths_of(model.reads)
-    settings = [Setting(weight, tokens) for tokens in lengths for weight in weights]
+
+    def settings(collection: str) -> list[Setting]:
+        return [Setting(weight, tokens) for tokens in lengths for weight in weights_of(collection)]
+
     asked: dict[str, list[list[float]]] = {}
     for search in searches:
-        for _, collection, figures in by_collection(search, model, lambda _: settings):
+        for _, collection, figures in by_collection(search, model, settings):
             asked.setdefault(collection, []).append(figures)
     return {
-        collection: choose(np.array(rows).reshape(len(rows), len(lengths), len(weights)), lengths, weights)
+        collection: choose(
+            np.array(rows).reshape(len(rows), len(lengths), -1), lengths, weights_of(collection)
+        )
         for collection, rows in sorted(asked.items())
         if len(rows) >= LEAST_QUERIES
     }
 
 
+def tune_by_text(
+    searches: Mapping[str, Collection], model: Scorable, unread: Container[str]
+) -> dict[str, Tuned]:
+    """The search that titles and known items ask for, by the names of `searches`.
+
+    unread: collections whose documents the model cannot read.
+    """
+    made = [search for name, search in searches.items() if name != JUDGED]
+    return tune(made, model, lambda collection: WEIGHTS if collection in unread else OF_TEXT_ALONE)
+
+
 def lengths_of(reads: int) -> tuple[int | None, ...]:
-    """Tokens of a passage to choose from, None for the usual, which is first. reads: tokens, of the model."""
-    tried = dict.fromkeys(tokens for tokens in (*_LENGTHS, reads) if tokens <= reads)
+    """Tokens of a passage to choose from, None for the usual, which is first.
+
+    reads: tokens, of the model; 0 where no document is split.
+    """
+    tried = dict.fromkeys(tokens for tokens in (*_LENGTHS, reads) if 0 < tokens <= reads)
     return None, *(tokens for tokens in tried if tokens != usual_tokens(reads))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from os import environ
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
@@ -47,13 +47,24 @@ def events_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
     return _rows(_scoped(url, collection), "events", {**fields, "shown": list})
 
 
-def search_mode_of(url: str) -> Mode | None:
-    """The mode that the service was told to give searches that name none. Raise TrainingError."""
+class Searches(NamedTuple):
+    """How a service was told to search."""
+
+    mode: Mode | None = None  # of searches that name none; None: as the version has learned
+    passages: bool = True  # long documents are split; False: their heads alone are searched
+
+
+def searches_of(url: str) -> Searches:
+    """The search settings of the service at `url`. Raise TrainingError."""
     with _client() as client:
         answer = _get(client, f"{url.rstrip('/')}/info", {})
-    if not isinstance(answer, dict) or (mode := answer.get("search_mode")) not in (None, *get_args(Mode)):
+    if not isinstance(answer, dict):
         raise _stranger(url)
-    return mode
+    # An older service says nothing of passages, and nearly all split.
+    found = Searches(answer.get("search_mode"), answer.get("passages", True))
+    if found.mode not in (None, *get_args(Mode)) or not isinstance(found.passages, bool):
+        raise _stranger(url)
+    return found
 
 
 def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:

@@ -58,7 +58,8 @@ class Remote:
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(parts.hostname, port, timeout=TIMEOUT_SECONDS)
         self._base = parts.path.rstrip("/")
-        self.scoped = "/collections/" in self._base
+        self._root, scope, _ = self._base.partition("/collections/")
+        self.scoped = bool(scope)
         self.url = url
         self._headers = {} if key_file is None else {"Authorization": f"Bearer {_key(key_file)}"}
 
@@ -80,8 +81,12 @@ class Remote:
             answer = self.send("GET", path)
         return answer
 
-    def send(self, method: str, path: str, body: bytes | None = None, kind: str = "") -> Answer:
+    def send(
+        self, method: str, path: str, body: bytes | None = None, kind: str = "", *, whole: bool = False
+    ) -> Answer:
         """The answer, whatever its status.
+
+        whole: of the whole service, also where the address names a collection.
 
         Raises:
             NoAnswer: there is none.
@@ -95,7 +100,7 @@ class Remote:
         except OSError as error:
             raise NoAnswer(self.url, error, sent=False) from error
         try:
-            self._connection.request(method, self._base + path, body, headers)
+            self._connection.request(method, (self._root if whole else self._base) + path, body, headers)
             response = self._connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:

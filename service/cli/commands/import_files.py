@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> str:
                 found = rows(file, name, kind, columns, per_file=arguments.per_file)
                 for to, chunk in chunks(found, tally, delivery.pace):
                     delivery.send(to or collection, chunk)
-                    reading.look(chunk)
+                    reading.look(to or collection, chunk)
                     progress.tell(tally.stored, read_bytes + (raw.tell() if raw.seekable() else 0))
                 read_bytes += raw.tell() if raw.seekable() else 0
     except CommandError as error:

@@ -1,4 +1,4 @@
-"""A warning, given once, where the model cannot read the documents of an import."""
+"""A warning, given once of each collection, where the model cannot read the documents of an import."""
 
 import sys
 
@@ -14,24 +14,25 @@ _DOCUMENTS, _CHARACTERS = 16, 500  # that are looked at, and of each
 
 
 class Reading:
-    """Says after the first documents when the model cannot read them."""
+    """Says after the first documents of each collection when the model cannot read them."""
 
     def __init__(self, remote: Remote, progress: Progress) -> None:
         self._remote, self._progress = remote, progress
-        self._looked = remote.scoped  # such an address has no route of the tokenizer
-        self._count = Count()
+        self._counts: dict[str | None, Count] = {}
 
-    def look(self, chunk: Sent) -> None:
-        if self._looked:
+    def look(self, collection: str | None, chunk: Sent) -> None:
+        """collection: None is the one that the address names, or the default one."""
+        known = self._counts.get(collection, Count())
+        if known.words >= ENOUGH:
             return
         contents = [row.content for row, _ in chunk[:_DOCUMENTS] if isinstance(row.content, dict)]
         texts = [str(content.get("text"))[:_CHARACTERS] for content in contents]
-        self._count += count(texts, self._tokenize)
-        self._looked = self._count.words >= ENOUGH
-        if self._looked and (reason := self._count.unreadable()):
+        found = self._counts[collection] = known + count(texts, self._tokenize)
+        if found.words >= ENOUGH and (reason := found.unreadable()):
             self._progress.end()
+            what = "these documents" if collection is None else f"the documents of {collection}"
             print(  # noqa: T201  for whoever called
-                f"The model cannot read these documents: {reason}. Search by words (mode=lexical), or teach "
+                f"The model cannot read {what}: {reason}. Search by words (mode=lexical), or teach "
                 "it: `python -m training train adapt` (docs/RETRAINING.md).",
                 file=sys.stderr,
             )
@@ -41,7 +42,7 @@ class Reading:
         some = [text for text in inputs if text.strip()]  # the route takes no other
         body = orjson.dumps({"inputs": some, "add_special_tokens": False})
         try:
-            answer = self._remote.send("POST", "/tokenize", body, "application/json")
+            answer = self._remote.send("POST", "/tokenize", body, "application/json", whole=True)
         except CommandError:
             return [[] for _ in inputs]
         if answer.status != 200:

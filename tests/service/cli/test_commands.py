@@ -371,6 +371,28 @@ def test_documents_that_the_model_cannot_read_are_told_once(service: Service, tm
     assert "cannot read" not in put(service, english).stderr
 
 
+def test_documents_that_the_model_cannot_read_are_told_of_each_collection(
+    service: Service, tmp_path: Path
+) -> None:
+    """However the collection is named, and whatever was read in another one before."""
+    told = "The model cannot read"
+    korean, both = tmp_path / "korean.jsonl", tmp_path / "both.jsonl"
+    korean.write_text("\n".join(json.dumps({"id": str(at), "text": "한국어 문장 " * 15}) for at in range(40)))
+    done = run("import", korean, "--url", f"{service.client.base_url}/collections/tickets")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"{told} these documents: 100.0%") == 1
+    of_english, of_korean = (
+        [{"id": str(at), "collection": name, "text": text * 15} for at in range(40)]
+        for name, text in (("notes", "the red river runs "), ("tickets", "한국어 문장 "))
+    )
+    both.write_text("\n".join(map(json.dumps, [*of_english, *of_korean])))
+    done = put(service, both, "--all-collections")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(told) == done.stderr.count(f"{told} the documents of tickets: 100.0%") == 1
+    for name in ("notes", "tickets"):
+        service.client.delete(f"/collections/{name}").raise_for_status()
+
+
 @pytest.mark.long
 def test_a_reader_that_leaves_ends_a_command_without_a_word(tmp_path: Path) -> None:
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The log says once when a version cannot read the documents."""
+"""The log says once of each collection when a version cannot read its documents."""
 
 from __future__ import annotations
 
@@ -29,20 +29,35 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_it_is_told_once_after_enough_words(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     readability, version = Readability(), encoder.manifest.version
-    readability.look(encoder, [KOREAN])
-    assert not readability.knows(version)
+    readability.look(encoder, [KOREAN], ["notes"])
+    assert not readability.knows(version, "notes")
     assert told(caplog) == []
     for _ in range(ENOUGH):
-        readability.look(encoder, [KOREAN] * 4)
-    assert readability.knows(version)
+        readability.look(encoder, [KOREAN] * 4, ["notes"] * 4)
+    assert readability.knows(version, "notes")
     (line,) = told(caplog)
-    assert line.startswith(f"{version} cannot read the documents: 100.0% of their tokens are unknown")
+    of = "the documents of the collection notes"
+    assert line.startswith(f"{version} cannot read {of}: 100.0% of their tokens are unknown")
     assert KOREAN[:3] not in line
 
 
 def test_what_it_reads_is_not_told(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
     readability = Readability()
     for _ in range(ENOUGH):
-        readability.look(encoder, [ENGLISH])
-    assert readability.knows(encoder.manifest.version)
+        readability.look(encoder, [ENGLISH], ["notes"])
+    assert readability.knows(encoder.manifest.version, "notes")
     assert told(caplog) == []
+
+
+def test_what_it_reads_in_one_collection_hides_no_other(
+    encoder: Encoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where one write, as that of a new version, has documents of both."""
+    readability = Readability()
+    for _ in range(ENOUGH):
+        readability.look(encoder, [ENGLISH] * 20, ["notes"] * 20)
+    assert told(caplog) == []
+    for _ in range(ENOUGH):
+        readability.look(encoder, [ENGLISH] * 20 + [KOREAN], ["notes"] * 20 + ["tickets"])
+    (line,) = told(caplog)
+    assert "the documents of the collection tickets: " in line

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.service.process import Service
+from tests.service.swapping import publish_pair
 from tests.training.conftest import WORDS
 from tests.training.retraining.test_auto import KOREAN, documents
 from training.__main__ import main
-from training.retraining import auto
+from training.retraining import advise, auto, plan
 from training.retraining.advise import advice
 from training.retraining.auto import ADAPT, DISTIL, TRIPLES, TUNE, Choice, Material
 from training.retraining.one import Job
@@ -40,6 +42,46 @@ def test_less_than_a_minute_is_one_and_a_training_has_its_bound() -> None:
     large = Material(60_000, 30, 100_000, "")
     [line] = advice(large, [DISTIL], 100.0, 30)
     assert line.endswith(f"About {30 + (60_000 + MOST_LISTS) / 6000:.0f} min here.")
+
+
+def test_judged_queries_that_are_cross_fitted_take_three_trainings() -> None:
+    material = Material(4000, 300, 2000, "", titles=700)
+    once = advice(material, [TRIPLES, DISTIL], 10.0, 1000)
+    crossed = advice(material, [TRIPLES, DISTIL], 10.0, 1000, crossed=True)
+    assert once[0].endswith("About 32 min here.")
+    assert crossed[0].endswith("About 95 min here.")
+    assert crossed[1] == once[1], "it reads no judged query"
+
+
+@pytest.mark.parametrize(("few", "times"), [(1, 1), (1000, 3)])
+def test_the_minutes_are_those_of_the_trainings_that_a_run_makes(
+    job: Job,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    few: int,
+    times: int,
+) -> None:
+    monkeypatch.setattr(plan, "FEW", few)  # groups held out, from which on one half is enough
+    monkeypatch.setattr(advise, "_pace", lambda *_: 1.0)
+    monkeypatch.setattr(advise, "_minutes", lambda *_: 7.0)
+    assert _advise(job, tmp_path, WORDS, 420, judged=80) == 0
+    assert re.search(rf"\n1\. triples, .* About {7 * times} min here\.", capsys.readouterr().out)
+
+
+def test_beside_a_pair_only_the_search_is_advised(
+    job: Job, tmp_path: Path, tiny_source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `auto` does: what it trains would be slower, and is refused before."""
+    _, both = publish_pair(job.store, job.store.versions()[0], tiny_source)
+    job.store.want(both.version)
+    assert _advise(job, tmp_path, WORDS, 420, judged=80) == 0
+    said = capsys.readouterr()
+    assert "\n1. search, because" in said.out
+    assert "triples, because" not in said.out
+    assert f"! {both.version} is a pair, and what triples or distil-hybrid trains has no student" in said.err
+    assert _advise(job, tmp_path, WORDS, 420, judged=80, gate='on"\nslower = 1 #') == 0
+    assert "\n1. triples, because" in capsys.readouterr().out, "the file says that it may be slower"
 
 
 @pytest.mark.long
@@ -88,11 +130,14 @@ def test_text_that_cannot_be_read_is_advised_to_be_learned(
     assert "\n1. adapt, because the model cannot read the text" in said
 
 
-def _advise(job: Job, folder: Path, words: list[str], count: int, gate: str = "on") -> int:
-    lines = "".join(f"{each['title']}\t{each['text']}\n" for each in documents(words, count))
-    (folder / "documents.tsv").write_text("title\ttext\n" + lines, encoding="utf-8")
+def _advise(job: Job, folder: Path, words: list[str], count: int, gate: str = "on", judged: int = 0) -> int:
+    found = documents(words, count)
+    (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, found)), encoding="utf-8")
+    rows = [f"{each['text'][:14]} {at}\t{each['id']}" for at, each in enumerate(found[:judged])]
+    (folder / "judged.tsv").write_text("\n".join(["query\tid", *rows]) + "\n", encoding="utf-8")
     text = (
-        f'[corpus]\nfile = "documents.tsv"\n[folders]\nmodels = "{job.store.root}"\n[gate]\nmode = "{gate}"\n'
+        '[corpus]\nfile = "documents.jsonl"\n[judgements]\nfile = "judged.tsv"\n'
+        f'[folders]\nmodels = "{job.store.root}"\n[gate]\nmode = "{gate}"\n'
     )
     (folder / "retrain.toml").write_text(text, encoding="utf-8")
     return main(["advise", "--config", str(folder / "retrain.toml")])

@@ -88,6 +88,9 @@ def retrain(job: Job) -> Auto:
         (Material(1000, 90, 900, "it is spelled"), ["adapt"]),
         (Material(999, 90, 900, "it is spelled"), []),
         (Material(5000, 90, 900, "it is spelled", takes_tokens=False), []),
+        (Material(1000, 90, 900, "a part", most_read=True), ["adapt", "triples", "distil-hybrid"]),
+        (Material(999, 90, 900, "a part", most_read=True), ["triples", "distil-hybrid"]),
+        (Material(5000, 90, 9, "a part", takes_tokens=False, most_read=True), ["triples"]),
     ],
 )
 def test_what_there_is_decides_what_is_tried(material: Material, expected: list[str]) -> None:
@@ -100,6 +103,10 @@ def test_what_there_is_decides_what_is_tried(material: Material, expected: list[
         (Material(150, 3, 40, ""), "it takes 30 judged queries (POST /feedback) or 200 documents"),
         (Material(150, 3, 40, "x"), "It takes 1,000 documents to learn tokens from, and there are 150"),
         (Material(5000, 3, 40, "x", takes_tokens=False), "its vocabulary takes no new tokens"),
+        (
+            Material(150, 3, 40, "x", most_read=True),
+            "not the others: x. That is too little: it takes 30 judged",
+        ),
     ],
 )
 def test_what_is_missing_is_named(material: Material, says: str) -> None:

@@ -10,14 +10,16 @@ import pytest
 
 from models.encoder import Encoded, Encoder
 from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, SearchDefaults
+from models.words.progress import Say, silent
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.process import Service
 from tests.service.swapping import publish_pair
 from tests.training.conftest import WORDS
-from tests.training.retraining.test_auto import documents
+from tests.training.retraining.test_auto import KOREAN, documents
 from tests.training.retraining.test_tuning import search
 from training.errors import NothingToLearn
 from training.evaluation.retrieval import Collection
+from training.retraining import tuning
 from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
 from training.retraining.gathered import gather
 from training.retraining.judgements import Judgement, judged
@@ -25,10 +27,12 @@ from training.retraining.one import Job
 from training.retraining.publication import Outcome
 from training.retraining.retune import USUAL, Half, crossed, judged_by_halves, retune, setting_of, sides
 from training.retraining.searches import LEAST_DEV_QUERIES
-from training.retraining.tuning import LEAST_QUERIES, OF_TEXT_ALONE, Setting, lengths_of
+from training.retraining.tuning import LEAST_QUERIES, OF_TEXT_ALONE, WEIGHTS, Setting, lengths_of
+from training.text.service import Searches
 from training.text.service_collections import DEFAULT
 
 Retune = Callable[..., Outcome]
+USUALLY = Searches()
 
 
 @pytest.fixture
@@ -37,10 +41,17 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
     found = documents(WORDS, 420)
 
     def run(
-        count: int = 420, titled: bool = True, judged: int = 0, active: str = "", clicked: bool | None = None
+        count: int = 420,
+        titled: bool = True,
+        judged: int = 0,
+        active: str = "",
+        clicked: bool | None = None,
+        key: str = "",
+        say: Say = silent,
+        served: Searches = USUALLY,
     ) -> Outcome:
         """active: other than the one in service. clicked: judged are queries that dense search answers, by
-        clicks or in so many words.
+        clicks or in so many words. key: on which all of them rest.
         """
         queries = [
             f"{' '.join(each['text'].split()[4:7])} {at}"
@@ -59,11 +70,13 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
             gate=GateTable(),
         )
         gathered = gather(config, job.store, lambda _: None)
+        every = frozenset((*gathered.found.train, *gathered.found.dev, *gathered.found.held))
         if clicked:
-            every = frozenset((*gathered.found.train, *gathered.found.dev, *gathered.found.held))
             gathered = gathered._replace(found=gathered.found._replace(of_use=every))
-        gathered = gathered._replace(active=active or gathered.active)
-        return retune(gathered, config, job.store, lambda _: None)
+        if key:
+            gathered = gathered._replace(found=gathered.found._replace(keys=dict.fromkeys(every, key)))
+        gathered = gathered._replace(active=active or gathered.active, served=served)
+        return retune(gathered, config, job.store, say)
 
     return run
 
@@ -193,6 +206,55 @@ def test_too_few_judged_queries_leave_the_choice_to_the_text(job: Job, tuned: Re
     assert LEAST_DEV_QUERIES <= choosing < LEAST_QUERIES
     tried = {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in lengths_of(64)}
     assert {*report["meta"]["tuned"]["default"]} == tried
+
+
+def test_where_no_document_is_split_no_length_is_tried_and_none_is_forgotten(
+    job: Job, tuned: Retune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = str(job.store.wanted())
+    learned = with_search(
+        job.store, live, {DEFAULT: SearchDefaults(mode="dense", weight=1, passage_tokens=32)}
+    )
+    job.store.write_state({"live": live})
+    job.store.want(learned)
+    monkeypatch.setattr(tuning, "_LENGTHS", (32,))  # one that the tiny model can read, beside the usual
+    said: list[str] = []
+    outcome = tuned(active=learned, say=said.append, served=Searches(passages=False))
+    assert outcome.published, outcome.reason
+    assert "weighing words against vectors" in said
+    report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
+    assert {*report["meta"]["tuned"][DEFAULT]} == {str(Setting(weight)) for weight in OF_TEXT_ALONE}
+    assert job.store.verify(str(outcome.version)).search[DEFAULT].passage_tokens == 32
+
+
+def test_judgements_that_rest_on_one_key_are_warned_of(job: Job, tuned: Retune) -> None:
+    """On the console, and in the report and its page."""
+    said: list[str] = []
+    outcome = tuned(judged=24, key="spam", say=said.append)
+    [warning] = [line.removeprefix("! ") for line in said if line.startswith("! ")]
+    assert "24 of 24 judged queries rest on the word of the key 'spam' alone" in warning
+    folder = job.store.folder(str(outcome.version))
+    assert json.loads((folder / REPORT).read_bytes())["meta"]["corpus_report"]["warnings"] == [warning]
+    assert "24 of 24 judged queries rest on" in (folder / REPORT_PAGE / "report.md").read_text("utf-8")
+
+
+@pytest.mark.long
+def test_words_may_lead_in_a_collection_that_the_model_cannot_read(job: Job, tmp_path: Path) -> None:
+    """Titles and known items choose among all weights there, and between two in the other collection."""
+    korean = [each | {"id": f"k{each['id']}", "collection": "notes"} for each in documents(KOREAN, 420)]
+    rows = [*documents(WORDS, 420), *korean]
+    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    config = Config(corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20))
+    said: list[str] = []
+    outcome = retune(gather(config, job.store, lambda _: None), config, job.store, said.append)
+    assert outcome.published, outcome.reason
+    assert "the model cannot read most documents of notes: words may lead there" in said
+    report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
+    tried = {name: {*means} for name, means in report["meta"]["tuned"].items()}
+    assert tried == {
+        "default": {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in lengths_of(64)},
+        "notes": {str(Setting(weight, tokens)) for weight in WEIGHTS for tokens in lengths_of(64)},
+    }
 
 
 def test_without_held_out_queries_nothing_can_be_chosen(tuned: Retune) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +13,20 @@ import pytest
 from models.errors import Damaged
 from models.manifest import SearchDefaults
 from models.search.content import Content
+from models.words.progress import silent
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.training.conftest import WORDS
+from tests.training.retraining.test_auto import documents
 from training.evaluation.retrieval import Collection
+from training.evaluation.scorable import scorable_of
+from training.methods.catalogue import load_recipe
+from training.retraining import one
+from training.retraining.config import Config, CorpusTable
+from training.retraining.gathered import gather
 from training.retraining.one import Job
+from training.retraining.plan import job_of
 from training.retraining.scoring import KnownScores, scores_of
+from training.text.service import Searches
 
 DOCUMENTS = {f"d{at}": Content(f"{WORDS[at]} {WORDS[at + 1]}") for at in range(6)}
 TWO = Collection(DOCUMENTS, {"q": f"{WORDS[1]} {WORDS[2]}"}, {"q": {"d1": 1.0}}, 0)
@@ -68,3 +80,32 @@ def test_a_version_that_was_damaged_meanwhile_has_no_scores(asked: Asked) -> Non
     model.write_bytes(model.read_bytes()[:-1])
     with pytest.raises(Damaged):
         asked(active)
+
+
+LONG = Content(" ".join([*WORDS[:4] * 16, *WORDS[7:] * 12]))  # the model reads the first words alone
+LIKE = Content(" ".join(WORDS[7:] * 3))  # the last passage of it
+
+
+def test_where_no_document_is_split_its_head_alone_is_searched(asked: Asked) -> None:
+    store, active = asked.job.store, str(asked.job.store.wanted())
+    with closing(store.open(active)) as encoder:
+        *_, passage = scorable_of(encoder).split(LONG, None)
+        heads = scorable_of(encoder, passages=False)
+        assert (heads.split(LONG, None), heads.reads) == ([LONG.whole], 0)
+    searched = Collection({"long": LONG, "like": LIKE}, {"q": passage}, {"q": {"long": 1.0}}, 0)
+    data: tuple[Any, ...] = (1, None, {"titles": searched}, {}, {})
+    found = [asked.known.of(store, active, *data, split, say=asked.said.append) for split in (True, False)]
+    assert [each["own"]["titles"]["hits"][0][0] for each in found] == ["long", "like"]
+
+
+def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path) -> None:
+    rows = documents(WORDS, 200)
+    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    config = Config(corpus=CorpusTable(file=tmp_path / "documents.jsonl", least=2))
+    gathered = gather(config, job.store, silent)
+
+    def data_of(served: Searches) -> tuple[Any, ...]:
+        of_service, recipe = gathered._replace(served=served), load_recipe("simcse-unsup")
+        return one._data(job_of(of_service, config, recipe, job.store, job.work, silent), {})
+
+    assert [data_of(Searches(passages=passages))[-1] for passages in (True, False)] == [True, False]

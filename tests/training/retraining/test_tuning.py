@@ -28,6 +28,7 @@ def _scores(means: dict[float, float], spread: float, queries: int, shorter: flo
 @pytest.mark.parametrize(
     ("reads", "lengths"),
     [
+        (0, (None,)),
         (64, (None,)),
         (128, (None, 128)),
         (256, (None, 64, 256)),
