@@ -124,21 +124,27 @@ def test_a_real_loss_is_refused() -> None:
     assert np.mean(refused) > 0.9
 
 
-def test_the_word_of_one_key_does_not_carry_a_gain() -> None:
+@pytest.mark.parametrize("name", ["judged", "clicked"])
+def test_the_word_of_one_key_does_not_carry_a_gain(name: str) -> None:
     """Its queries are half of those that judge, and the candidate was trained to please them."""
     rng = np.random.default_rng(7)
     keys = ["spam", None] * 80
     active = rng.uniform(0, 0.5, 160)
     pleased = active + np.where([key == "spam" for key in keys], 0.5, -0.01)
-    before, after = judged(active), judged(pleased)
+    before, after, honest = judged(active), judged(pleased), judged(active + 0.05)
     before["own"]["judged"]["keys"] = keys
+    for side in (before, after, honest):
+        side["own"][name] = side["own"].pop("judged")
     verdict = compare(after, before, require="better")
     assert verdict.gains[0].shown
     assert verdict.reasons == (
         "Without the queries that only the key 'spam' judged, judged queries gain nothing.",
     )
-    honest = judged(active + 0.05)
     assert compare(honest, before, require="better").accepted
+    if name == "clicked":  # titles may show the gain beside them, and nobody's word is in those
+        for side, gain in ((before, 0.0), (after, 0.05)):
+            side["own"]["titles"] = judged(active + gain)["own"]["judged"]
+        assert compare(after, before, require="better").accepted
 
 
 def test_queries_that_share_an_answer_are_one_piece_of_evidence() -> None:
