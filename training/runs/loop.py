@@ -98,7 +98,7 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
 
 
 def goes_in_bf16(out: Path, options: Options, device: torch.device) -> bool:
-    """True for a run in bfloat16. With `auto` a run goes on in the precision that it was begun in, on any machine."""
+    """True for bfloat16. With `auto` a run goes on in the precision that it was begun in, on any machine."""
     here = use_bf16(options.precision, device)
     if options.precision != "auto" or not options.resume:
         return here
