@@ -75,6 +75,18 @@ def test_where_other_rows_were_mined_training_begins_anew_and_says_so(
 
 def test_a_damaged_run_or_one_of_another_release_is_begun_anew(
     job: Job, monkeypatch: pytest.MonkeyPatch
+def test_a_stopped_run_is_kept_while_another_recipe_trains(
+    job: Job, tiny_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where `auto` was stopped in its second choice and tries the first again, which left no version."""
+    asked = replace(of_triples(job, triples()), base=str(tiny_source), sweep=True)
+    stopped(asked, monkeypatch)
+    other = replace(job, mode="off", data=None, base=str(tiny_source), sweep=True)
+    assert retrain(other).published
+    assert retrain(asked).published
+    assert resumptions(asked) == [3]
+
+
 ) -> None:
     asked = of_triples(job, triples())
     for damage in ("checkpoint", "release"):
