@@ -42,7 +42,7 @@ from training.retraining.looks import count_looks
 from training.retraining.one import Job
 from training.retraining.rows import corpus_of
 from training.runs.options import Options
-from training.text.corpus import PAIRS, TRIPLES, Corpus, Kind
+from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, Kind
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -89,6 +89,9 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
         say(f"! {warning}")
     if recipe.source.kind in (PAIRS, TRIPLES):
         learned |= sides.learned(found.train)
+    if recipe.source.kind is LISTS:
+        of_people = {sides.digest(query) for queries in gathered.asked.values() for query in queries}
+        learned |= of_people & {sides.digest(text) for text in corpus.texts[:: corpus.columns]}
     return Job(
         recipe=recipe,
         corpus=corpus,
