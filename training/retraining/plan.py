@@ -138,11 +138,20 @@ def _halves(split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
     both = len(found.held) + len(found.crossed)
     if enough or not found.held or not found.crossed or both < own.LEAST_QUERIES:
         return ()
-    turned = split.moved(
-        dict.fromkeys(_answers(found.held), TRAIN) | dict.fromkeys(_answers(found.train), JUDGE)
-    )
-    other = found._replace(train=found.held, held=found.crossed)
+    groups = {found.groups[query] for query in found.crossed}
+    # What no half may ask, as the active version has learned it, trains both.
+    both_train = {query: ids for query, ids in found.train.items() if found.groups[query] not in groups}
+    judging = {query: ids for query, ids in found.train.items() if query not in both_train}
+    turned = split.moved(dict.fromkeys(_answers(found.held), TRAIN) | dict.fromkeys(_answers(judging), JUDGE))
+    other = found._replace(train=found.held | both_train, held=found.crossed)
     return (split, found), (turned, other)
+
+
+def judged_to_train_on(gathered: Gathered, config: Config) -> int:
+    """The number of judged queries that `pairs` or `triples` train on: all where few are cross-fitted."""
+    found = gathered.found
+    crossing = config.gate.mode == "on" and _halves(gathered.split, found)
+    return len(found.train) + (len(found.held) if crossing else 0)
 
 
 def _whole(split: Split, found: Judged) -> tuple[Split, Judged]:
