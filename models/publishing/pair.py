@@ -21,7 +21,6 @@ from models.files.copying import copy_files
 from models.manifest import (
     FILE_NAME,
     QUERIES,
-    REPORT,
     REPORT_PAGE,
     TEACHER,
     Manifest,
@@ -115,7 +114,8 @@ def _behind(prompt: str, texts: Sequence[str]) -> list[str]:
 
 def _build(folder: Path, *, store: Store, manifest: Manifest, student: str) -> Manifest:
     of_teacher = store.folder(str(manifest.parent))
-    copy_files(of_teacher, folder, {FILE_NAME, REPORT, REPORT_PAGE, QUERIES})
+    # The report stays: it says which judged queries the documents' model has learned.
+    copy_files(of_teacher, folder, {FILE_NAME, REPORT_PAGE, QUERIES})
     (folder / QUERIES).mkdir()
     copy_files(store.folder(student), folder / QUERIES, set())
     write_card(folder, manifest)

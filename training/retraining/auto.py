@@ -27,7 +27,7 @@ from training.retraining.adapt import adapt_job
 from training.retraining.config import Config, TrainTable
 from training.retraining.gathered import Gathered, gather
 from training.retraining.one import Job, retrain
-from training.retraining.plan import job_of
+from training.retraining.plan import job_of, judged_to_train_on
 from training.retraining.publication import Outcome
 from training.retraining.readability import reading_of
 from training.retraining.retune import retune
@@ -105,13 +105,13 @@ def choices(material: Material) -> list[Choice]:
     return found
 
 
-def material_of(gathered: Gathered, tokenizer: Path) -> Material:
+def material_of(gathered: Gathered, config: Config, tokenizer: Path) -> Material:
     """tokenizer: the file of the base."""
     documents = gathered.split.train
     reading = reading_of(documents, tokenizer)
     return Material(
         len(documents),
-        len(gathered.found.train),
+        judged_to_train_on(gathered, config),
         len(queries_of([(document.title, document.text) for document in documents]))
         + sum(map(len, gathered.asked.values())),
         reading.why_not,
@@ -124,7 +124,7 @@ def material_of(gathered: Gathered, tokenizer: Path) -> Material:
 def look(config: Config, store: Store, say: Say) -> tuple[Gathered, Material]:
     """Read everything, and sum up what there is to learn from. Raise as `gather`."""
     gathered = gather(config, store, say)
-    return gathered, material_of(gathered, store.folder(gathered.active) / TOKENIZER)
+    return gathered, material_of(gathered, config, store.folder(gathered.active) / TOKENIZER)
 
 
 def minutes_of(train: TrainTable) -> float | None:

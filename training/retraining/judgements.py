@@ -94,7 +94,8 @@ def judged(
     """known: the id of every document, to that of the one that stands for it, where it is a copy of one.
 
     share: of the queries, how many are held out, 0 to 1. trusted: names of the keys whose word judges; none:
-    each key's does, within bounds. learned: as sides.learned, of the models so far; nothing of it judges.
+    each key's does, within bounds. learned: as sides.learned, of the models so far; nothing of it judges, and
+    its queries train.
     """
     newest: dict[tuple[str, str], dict[str | None, bool]] = {}
     of_use: dict[tuple[str, str], dict[str | None, bool]] = {}
@@ -132,8 +133,8 @@ def judged(
     may_judge = [
         query for query in relevants if query not in keys or not (trusted or _alone(keys, relevants))
     ]
-    split = sides(relevants, share, may_judge)
-    held = _bounded(unlearned(split.judge, learned, may_judge), keys)
+    split = sides(relevants, share, may_judge, learned)
+    held = _bounded(split.judge, keys)
     return Judged(
         split.train,
         split.dev,

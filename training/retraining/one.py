@@ -113,7 +113,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         before = job.scored.of(job.store, active, *_data(job, learned), say=say) if _needs_scores(job) else {}
         place = job.work / _name(job, base)
         if job.sweep:
-            _sweep(job.work, place, say)
+            _sweep(job.work, place, job.recipe.name, say)
         crossed: Scores = {}
         try:
             if job.folds and job.mode == "on":
@@ -234,15 +234,21 @@ def _name(job: Job, base: Base) -> str:
     asked = _asked(job)
     of_job = asked["corpus"], asked["recipe"], asked["seed"], job.steps, job.options.precision
     parts = (*of_job, base.folder.name, base.name)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+    return f"{job.recipe.name}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 
 
-def _sweep(work: Path, place: Path, say: Say) -> None:
-    """Remove the runs of other jobs: each holds three copies of a model."""
+def _sweep(work: Path, place: Path, recipe: str, say: Say) -> None:
+    """Remove the runs of other jobs: each holds three copies of a model.
+
+    An unfinished one of another recipe stays: `auto` comes to that recipe, too, and goes on with it.
+    """
     for other in work.iterdir() if work.is_dir() else ():
         runs = [*other.glob(f"**/{RUN}")] if other.is_dir() and other != place else []
         if runs or (other != place and (other / COUNTED).is_file()):
-            if any((run.parent / CHECKPOINT).is_file() for run in runs):
+            stopped = any((run.parent / CHECKPOINT).is_file() for run in runs)
+            if stopped and other.name.rpartition("-")[0] not in {"", recipe}:  # as _name; "" before that
+                continue
+            if stopped:
                 say("an unfinished run of other text, rows or settings was found; training begins anew")
             shutil.rmtree(other)
 

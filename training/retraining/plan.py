@@ -42,7 +42,7 @@ from training.retraining.looks import count_looks
 from training.retraining.one import Job
 from training.retraining.rows import corpus_of
 from training.runs.options import Options
-from training.text.corpus import PAIRS, TRIPLES, Corpus, Kind
+from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, Kind
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -88,6 +88,9 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
         say(f"! {warning}")
     if recipe.source.kind in (PAIRS, TRIPLES):
         learned |= sides.learned(found.train)
+    if recipe.source.kind is LISTS:
+        of_people = {sides.digest(query) for queries in gathered.asked.values() for query in queries}
+        learned |= of_people & {sides.digest(text) for text in corpus.texts[:: corpus.columns]}
     return Job(
         recipe=recipe,
         corpus=corpus,
@@ -138,11 +141,20 @@ def halves_of(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[
     both = len(found.held) + len(found.crossed)
     if enough or not found.held or not found.crossed or both < own.LEAST_QUERIES:
         return ()
-    turned = split.moved(
-        dict.fromkeys(_answers(found.held), TRAIN) | dict.fromkeys(_answers(found.train), JUDGE)
-    )
-    other = found._replace(train=found.held, held=found.crossed)
+    groups = {found.groups[query] for query in found.crossed}
+    # What no half may ask, as the active version has learned it, trains both.
+    both_train = {query: ids for query, ids in found.train.items() if found.groups[query] not in groups}
+    judging = {query: ids for query, ids in found.train.items() if query not in both_train}
+    turned = split.moved(dict.fromkeys(_answers(found.held), TRAIN) | dict.fromkeys(_answers(judging), JUDGE))
+    other = found._replace(train=found.held | both_train, held=found.crossed)
     return (split, found), (turned, other)
+
+
+def judged_to_train_on(gathered: Gathered, config: Config) -> int:
+    """The number of judged queries that `pairs` or `triples` train on: all where few are cross-fitted."""
+    found = gathered.found
+    crossing = halves_of(config, TRIPLES, gathered.split, found)
+    return len(found.train) + (len(found.held) if crossing else 0)
 
 
 def _whole(split: Split, found: Judged) -> tuple[Split, Judged]:

@@ -118,12 +118,23 @@ def want(store: Store, active: str, candidate: str, verdict: Verdict | None) -> 
 
     active: may still be on its way to service, as where the same retraining has just published it.
     """
-    now = active_version(store)
+    now, asked = active_version(store), store.desired()
+    reason = ""
     if active not in {now, store.wanted()}:
         reason = f"{now} became active while it was trained; it was compared with {active}."
+    by_hand = asked.version if asked and asked.kind != "want" else now
+    if by_hand not in {active, now} and not left(store, by_hand):
+        reason = f"{by_hand} was activated by hand and is about to go live; it was compared with {active}."
+    if reason:
         return Outcome(candidate, False, reason, verdict)
     store.want(candidate)
     return Outcome(candidate, True, "", verdict)
+
+
+def left(store: Store, version: str) -> str:
+    """The reason why the service has left a version for good, as one that failed; empty where it has not."""
+    said = store.read_state().get("versions", {}).get(version, {})
+    return str(said.get("reason") or "") if said.get("state") in {"retired", "failed"} else ""
 
 
 def known(manifest: Manifest, how: str) -> NothingToLearn:

@@ -43,9 +43,10 @@ from training.retraining.gate.verdict import CLICKED, EACH, HYBRID, JUDGED, SERV
 from training.retraining.gate.words import report
 from training.retraining.gathered import Gathered, counts, of_keys
 from training.retraining.looks import count_looks
-from training.retraining.publication import Outcome, known, publish, want
+from training.retraining.publication import Outcome, known, left, publish, want
 from training.retraining.readability import unread_collections
 from training.retraining.scoring import about_of, short
+from training.retraining.sides import unlearned
 from training.retraining.tuning import (
     LEAST_QUERIES,
     Setting,
@@ -102,9 +103,10 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     verdict = gate.compare({"own": after}, {"own": before}, config.gate, require, looks.number)
     manifest = _manifest(store, served, learned)
     before_it = store.find(manifest)
-    if before_it is not None and verdict.accepted and not _makes_room(store, before_it):
+    if before_it is not None:
         _require_unjudged(store, before_it)
-        return want(store, active, before_it.version, verdict)
+        if not _makes_room(store, before_it) and verdict.accepted:
+            return want(store, active, before_it.version, verdict)
     about = {
         "candidate": about_of(manifest),
         "active": about_of(served),
@@ -132,13 +134,12 @@ def sides(gathered: Gathered, config: Config) -> tuple[dict[str, Collection], di
     """The searches that choose, and those that judge. Without both, nothing can be learned.
 
     No query chooses that rests on one key beyond the bounds of those that judge: where few queries judge,
-    text does, and hardly contradicts. Queries to train on choose as well, unless the active version was
-    trained on judgements: those that a model has learned show vectors in too good a light.
+    text does, and hardly contradicts. Queries to train on choose as well, but for those that a model has
+    learned, which show vectors in too good a light.
     """
     split, found, candidates = gathered.split, gathered.found, config.corpus.candidates
     choosing = {query: ids for query, ids in found.dev.items() if query not in found.keys}
-    if not gathered.learned:
-        choosing |= found.crossed
+    choosing |= _unlearned(gathered)
     dev = own.dev_collections(split, choosing, candidates)
     judging = own.collections(split, found.held, candidates)
     # Nobody types a sentence to find the one behind it. On MLQA these searches ask for vectors alone (70
@@ -146,6 +147,11 @@ def sides(gathered: Gathered, config: Config) -> tuple[dict[str, Collection], di
     for searches in (dev, judging):
         searches.pop("neighbours", None)
     return dev, judging
+
+
+def _unlearned(gathered: Gathered) -> dict[str, list[str]]:
+    """Queries to train on that may judge, less those that a recipe of the same retraining has learned."""
+    return unlearned(gathered.found.crossed, gathered.learned, gathered.found.crossed)
 
 
 class Half(NamedTuple):
@@ -157,9 +163,9 @@ def _halves(
     gathered: Gathered, config: Config, dev: Mapping[str, Collection], searches: Mapping[str, Collection]
 ) -> list[Half]:
     """Both halves of the judged queries; none where a model learned from them, or where they are too few."""
-    found, candidates = gathered.found, config.corpus.candidates
-    others = own.dev_collections(gathered.split, found.crossed, candidates)
-    if gathered.learned or not all(JUDGED in each for each in (dev, searches, others)):
+    candidates = config.corpus.candidates
+    others = own.dev_collections(gathered.split, _unlearned(gathered), candidates)
+    if not all(JUDGED in each for each in (dev, searches, others)):
         return []
     return [Half(dev[JUDGED], searches[JUDGED]), Half(searches[JUDGED], others[JUDGED])]
 
@@ -256,7 +262,7 @@ def setting_of(learned: SearchDefaults | None, mode: Mode | None = None) -> Sett
 
 
 def _makes_room(store: Store, before_it: Manifest) -> bool:
-    """True where a version that was refused, for too few queries, is gone: what is published says more."""
+    """True where a version that was refused is gone: what is published says more, and counts the look."""
     if before_it.gate is None or before_it.gate.verdict != "refused":
         return False
     try:
@@ -268,8 +274,7 @@ def _makes_room(store: Store, before_it: Manifest) -> bool:
 
 def _require_unjudged(store: Store, version: Manifest) -> None:
     """Raise NothingToLearn for a version that the service has left: only a person brings it back."""
-    said = store.read_state().get("versions", {}).get(version.version, {})
-    if said.get("state") in {"retired", "failed"} and (reason := said.get("reason")):
+    if reason := left(store, version.version):
         raise known(version, f"is the same search, and was left: {reason.rstrip('.')}")
 
 

@@ -8,8 +8,8 @@ a query that judges was no positive of any other query in training, and its quer
 The anchor is the document of a component with the least hash, and a second hash of its id is its side: the
 same every night. A new query on a known document changes nothing. A new document may become the anchor, and
 of two components that merge one follows the other: then queries change sides. Those that begin to train stop
-judging. Those that would begin to judge do not, if the active version or one before it learned from them
-(`learned`): the report counts them.
+judging. Those that would judge train, if the active version or one before it learned from them (`learned`),
+as from all where few were cross-fitted: what it learned is not lost in the next one.
 
 A component of more than a tenth of all queries would leave nothing to one side, so it is cut: there each
 query has the side of its own hash, and a document that answers queries on several sides is on the strictest.
@@ -42,10 +42,20 @@ class Sides(NamedTuple):
     groups: dict[str, int]  # of each query: those of one group are one piece of evidence
 
 
-def sides(relevant: Mapping[str, Sequence[str]], share: float, may_judge: Collection[str]) -> Sides:
-    """share: of the queries, how many judge, 0 to 1. may_judge: the queries whose judgements are trusted."""
+def sides(
+    relevant: Mapping[str, Sequence[str]],
+    share: float,
+    may_judge: Collection[str],
+    learned: Collection[str] = (),
+) -> Sides:
+    """share: of the queries, how many judge, 0 to 1. may_judge: the queries whose judgements are trusted.
+
+    learned: digests of queries and ids that the models so far have learned from; no query of these judges.
+    """
     groups, cut = _groups(relevant)
     of_query = _parts(relevant, groups, cut, share, may_judge)
+    judge = {query: [*relevant[query]] for query, part in of_query.items() if part == JUDGE}
+    of_query |= dict.fromkeys(judge.keys() - unlearned(judge, learned, judge).keys(), TRAIN)
     parts: dict[str, Part] = {}
     for query, ids in relevant.items():
         for id in ids:

@@ -77,7 +77,7 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
     steps = (a_run if options.steps is None else options.steps) if recipe.objectives else 0
     with world.together():
         dev = dev_of(recipe, options.data, options.dev)
-        bf16 = _bf16(out, options, device)
+        bf16 = goes_in_bf16(out, options, device)
         identity = identity_of(recipe, corpus, base, options, steps, bf16=bf16)
         found = check(out, identity, resume=options.resume)
     if not world.agree(str(identity)):
@@ -97,7 +97,7 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
             return _Run(job, trainer, record).loop()
 
 
-def _bf16(out: Path, options: Options, device: torch.device) -> bool:
+def goes_in_bf16(out: Path, options: Options, device: torch.device) -> bool:
     """True for bfloat16. With `auto` a run goes on in the precision that it was begun in, on any machine."""
     here = use_bf16(options.precision, device)
     if options.precision != "auto" or not options.resume:

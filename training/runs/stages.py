@@ -28,8 +28,8 @@ from training.model.encoder import digest_of
 from training.model.vocabulary import extend
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, Result, claim, read_run, write_run
-from training.runs.device import open_device, use_bf16
-from training.runs.loop import run
+from training.runs.device import open_device
+from training.runs.loop import goes_in_bf16, run
 from training.runs.options import Options
 from training.runs.pace import steps_within
 from training.text.corpus import TEXTS, Corpus, Kind, holds, read_corpus
@@ -62,11 +62,12 @@ def run_stages(
     Raise TrainingError or ModelError.
     """
     # No dev set: it is of English, and would choose the step that has learned the least of another language.
-    options = replace(options, data=None)
+    options = replace(options, data=None, resume=options.resume and (out / RUN).is_file())
+    bf16 = goes_in_bf16(out, options, open_device(options.device))
+    options = replace(options, precision="bf16" if bf16 else "fp32")  # of every stage
     parts = parts_of(stages, corpora, options)
     identity = _identity(stages, parts, base, options)
-    resumed = options.resume and (out / RUN).is_file()
-    claim(out, identity, resume=resumed)
+    claim(out, identity, resume=options.resume)
     found = read_run(out)
     if "finished" in found:
         options.say(f"{out} is finished already")
@@ -125,7 +126,6 @@ def parts_of(stages: Stages, corpora: Mapping[Kind, Corpus], options: Options) -
 
 
 def _identity(stages: Stages, parts: Sequence[Part], base: Path, options: Options) -> Identity:
-    bf16 = use_bf16(options.precision, open_device(options.device))
     return {
         "method": stages.name,
         **asked_of(stages, parts),
@@ -134,7 +134,7 @@ def _identity(stages: Stages, parts: Sequence[Part], base: Path, options: Option
         "base_name": options.base_name or base.name,
         "parent": options.parent or version_of(base),
         "steps": None,  # of each stage: the plan
-        "precision": "bf16" if bf16 else "fp32",
+        "precision": options.precision,
         "code": metadata.version("simile"),
         "result": "encoder",
     }

@@ -14,9 +14,14 @@ from tests.training.conftest import WORDS
 from tests.training.jobs import tiny_config
 from training.__main__ import main
 from training.evaluation.retrieval import Collection
+from training.retraining import plan
+from training.retraining.auto import material_of
+from training.retraining.config import read_config
 from training.retraining.crossfit import Fold, asked, pooled
+from training.retraining.gathered import gather
+from training.retraining.judgements import judged, judgements_in
 from training.retraining.one import Job
-from training.retraining.sides import digest
+from training.retraining.sides import digest, learned
 from training.text.corpus import Corpus
 
 
@@ -107,10 +112,45 @@ def test_what_the_candidate_learned_from_judges_no_more(
     job: Job, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["retrain", "--config", str(place / "retrain.toml")]) == 0
-    with (place / "documents.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"id": "new", "text": "another text of the river"}) + "\n")
     capsys.readouterr()
+    assert main(["retrain", "--config", str(place / "retrain.toml")]) == 4, "the very same pairs train again"
+    assert "came of this very text" in capsys.readouterr().out
+    rng = random.Random(2)
+    with (place / "documents.jsonl").open("a", encoding="utf-8") as file:
+        for at in range(10):
+            text = " ".join(rng.choices(WORDS, k=12))
+            file.write(json.dumps({"id": f"new{at}", "title": f"the {WORDS[at]}", "text": text}) + "\n")
     assert main(["retrain", "--config", str(place / "retrain.toml")]) in {0, 3}
     said = capsys.readouterr()
     assert "without half" not in said.err
     assert "Search on your judged queries" not in said.out
+    first, second = (
+        json.loads((job.store.folder(each.version) / REPORT).read_bytes())["meta"]["documents"]
+        for each in job.store.versions()[-2:]
+    )
+    assert second["queries_trained_on"] == first["queries_trained_on"], "all of them train again"
+
+
+def test_where_few_are_judged_all_of_them_count_as_what_there_is_to_learn_from(job: Job, place: Path) -> None:
+    config = read_config(place / "retrain.toml")
+    gathered = gather(config, job.store, lambda _: None)
+    both = len(gathered.found.train) + len(gathered.found.held)
+    tokenizer = job.store.folder(gathered.active) / "tokenizer.json"
+    assert len(gathered.found.train) < 30 <= both
+    assert material_of(gathered, config, tokenizer).judged == both
+    alone = config.model_copy(update={"gate": config.gate.model_copy(update={"mode": "off"})})
+    assert material_of(gathered, alone, tokenizer).judged == len(gathered.found.train)
+
+
+def test_what_the_active_version_learned_trains_both_halves(job: Job, place: Path) -> None:
+    config = read_config(place / "retrain.toml")
+    old = gather(config, job.store, lambda _: None)
+    known = learned(dict([*old.found.train.items(), *old.found.held.items()][::3]))
+    said = judgements_in(place / "judged.tsv")
+    ids = {document.id: document.id for document in old.documents.kept}
+    found = judged(said, ids, 0.5, learned=known)
+    (_, one), (_, other) = plan._halves(old.split.moved(found.parts), found)
+    both = one.train.keys() & other.train.keys()
+    assert both == found.train.keys() - found.crossed.keys()
+    assert len(both) > 10
+    assert (one.held, other.held) == (found.held, found.crossed)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+from models.manifest import FILE_NAME, REPORT
+from models.publishing.pair import pair
+from models.seal import seal
+from tests.service.swapping import publish_pair
 from training.retraining.clicks import Use
 from training.retraining.config import Config, CorpusTable, EventsTable
-from training.retraining.gathered import _unjudged
+from training.retraining.gathered import _learned, _unjudged
 from training.retraining.judgements import Judgement, judged
+from training.retraining.one import Job
 
 JUDGED = "how do I reset the password of my old account on the web page of the shop today"
 NEARLY = f"{JUDGED}?"
@@ -22,3 +30,16 @@ def test_a_query_that_judges_is_in_no_training_however_it_is_written() -> None:
 
     assert asked(allowed=True) == {"default": [OTHER], "notes": [OTHER]}
     assert asked(allowed=False) == {}
+
+
+def test_a_pair_made_by_hand_knows_what_its_documents_model_has_learned(job: Job, tiny_source: Path) -> None:
+    teacher = job.store.versions()[0]
+    student, _ = publish_pair(job.store, teacher, tiny_source)
+    folder = job.store.folder(teacher.version)
+    (folder / REPORT).write_text(json.dumps({"meta": {"learned": ["a digest"]}}), encoding="utf-8")
+    (folder / FILE_NAME).unlink()
+    seal(folder, teacher)
+    for version in job.store.names() - {teacher.version, student.version}:
+        job.store.prune(version)  # the pair of before
+    both = pair(job.store, teacher.version, student.version)
+    assert _learned(job.store, both.version) == {"a digest"}

@@ -17,8 +17,10 @@ from tests.training.run_cases import events, stop_after
 from training.errors import Interrupted, NothingToLearn
 from training.methods.catalogue import load_recipe
 from training.retraining.config import Config, CorpusTable, TrainTable
+from training.retraining.gathered import gather
 from training.retraining.one import Job, retrain
-from training.retraining.plan import prepare
+from training.retraining.plan import job_of, prepare
+from training.retraining.sides import digest
 from training.text.corpus import Corpus
 
 MADE_OF = "0" * 64
@@ -71,6 +73,18 @@ def test_where_other_rows_were_mined_training_begins_anew_and_says_so(
     assert retrain(again, said.append).published
     assert resumptions(again) == []
     assert len([words for words in said if "training begins anew" in words]) == 1, said
+
+
+def test_a_stopped_run_is_kept_while_another_recipe_trains(
+    job: Job, tiny_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where `auto` was stopped in its second choice and tries the first again, which left no version."""
+    asked = replace(of_triples(job, triples()), base=str(tiny_source), sweep=True)
+    stopped(asked, monkeypatch)
+    other = replace(job, mode="off", data=None, base=str(tiny_source), sweep=True)
+    assert retrain(other).published
+    assert retrain(asked).published
+    assert resumptions(asked) == [3]
 
 
 def test_a_damaged_run_or_one_of_another_release_is_begun_anew(
@@ -141,3 +155,12 @@ def test_another_active_model_mines_other_negatives_and_that_is_new(job: Job, tm
     assert job.store.wanted() != first
     with pytest.raises(NothingToLearn, match="came of this very text"):  # a pair is the same for any model
         retrain(asked("pairs"))
+
+
+def test_queries_of_people_that_were_listed_are_learned_and_others_are_not(job: Job) -> None:
+    config = config_of(job, "distil-hybrid")
+    gathered = gather(config, job.store, lambda _: None)
+    asked = {"default": ["Where is the  river", "a stone"], "gone": ["a letter"]}
+    learned = gathered._replace(asked=asked, learned=frozenset({"before"}))
+    found = job_of(learned, config, load_recipe("distil-hybrid"), job.store, job.work, lambda _: None)
+    assert {*found.about["learned"]} == {"before", digest("where is the river"), digest("a stone")}

@@ -9,6 +9,7 @@ import pytest
 from tests.training.corpora import write
 from training.errors import TrainingError
 from training.retraining.judgements import PER_DOCUMENT, Judged, Judgement, judged, judgements_in
+from training.retraining.sides import learned
 
 KNOWN = {"a": "a", "b": "b", "c": "c", "copy of a": "a"}
 
@@ -84,6 +85,19 @@ def test_one_key_never_judges_alone_and_beside_others_as_much_as_they_do() -> No
     trusted = judged(queries_of("shop", 0, 320), MANY, 0.5, trusted=["shop"])
     assert len(trusted.held) > 120
     assert trusted.keys == {}
+
+
+def test_all_that_the_active_version_learned_trains_and_what_nobody_learned_judges() -> None:
+    first = judged(queries_of(None, 0, 40), MANY, 0.5)
+    known = learned(first.train | first.held)
+    again = judged(queries_of(None, 0, 40), MANY, 0.5, learned=known)
+    assert (again.held, again.crossed) == ({}, {})
+    assert again.train == first.train | first.held
+    assert {part for query in again.train for part in map(again.parts.get, again.train[query])} == {"train"}
+    more = judged(queries_of(None, 0, 80), MANY, 0.5, learned=known)
+    assert len(more.held) > 10
+    assert {int(query.split()[1]) >= 40 for query in more.held} == {True}
+    assert more.train.items() >= again.train.items()
 
 
 def test_where_keys_are_trusted_the_word_of_others_trains_only() -> None:

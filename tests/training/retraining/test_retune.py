@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -25,8 +26,18 @@ from training.retraining.gathered import gather
 from training.retraining.judgements import Judgement, judged
 from training.retraining.one import Job
 from training.retraining.publication import Outcome
-from training.retraining.retune import USUAL, Half, crossed, judged_by_halves, retune, setting_of, sides
+from training.retraining.retune import (
+    USUAL,
+    Half,
+    _halves,
+    crossed,
+    judged_by_halves,
+    retune,
+    setting_of,
+    sides,
+)
 from training.retraining.searches import LEAST_DEV_QUERIES
+from training.retraining.sides import learned
 from training.retraining.tuning import LEAST_QUERIES, OF_TEXT_ALONE, WEIGHTS, Setting, lengths_of
 from training.text.service import Searches
 from training.text.service_collections import DEFAULT
@@ -155,15 +166,44 @@ def test_a_search_that_is_as_good_already_is_left(job: Job, tuned: Retune) -> No
 
 
 @pytest.mark.long
-def test_a_search_that_was_rolled_back_from_is_not_wanted_again(job: Job, tuned: Retune) -> None:
+@pytest.mark.parametrize("verdict", ["accepted", "refused"])
+def test_a_search_that_was_rolled_back_from_is_not_wanted_again(
+    job: Job, tuned: Retune, verdict: Literal["accepted", "refused"]
+) -> None:
+    """Also one that the gate had refused, and that a person had activated all the same."""
     active = str(job.store.wanted())
     left = str(tuned().version)
+    judged_so(job, left, verdict)
     said = {left: {"state": "retired", "reason": f"rolled back from, to {active}"}}
     job.store.write_state({"live": active, "versions": said})
     job.store.want(active)
     with pytest.raises(NothingToLearn, match=f"was left: rolled back from, to {active}"):
         tuned()
     assert job.store.wanted() == active
+    assert left in job.store.names()
+
+
+def judged_so(job: Job, version: str, verdict: Literal["accepted", "refused"]) -> None:
+    said = job.store.verify(version).model_copy(update={"gate": Gate(mode="on", verdict=verdict)})
+    (job.store.folder(version) / FILE_NAME).write_text(said.model_dump_json(), encoding="utf-8")
+
+
+@pytest.mark.long
+def test_a_search_that_is_refused_again_has_the_newer_report_and_counts_the_look(
+    job: Job, tuned: Retune
+) -> None:
+    """Dense search answers all, so hybrid search gains nothing."""
+    before, looks = job.store.names(), []
+    for _ in range(2):
+        outcome = tuned(judged=160, clicked=False)
+        assert (outcome.published, outcome.reason) == (
+            False,
+            "Nothing became better by more than luck explains.",
+        )
+        [version] = job.store.names() - before
+        assert version == outcome.version
+        looks.append(json.loads((job.store.folder(version) / REPORT).read_bytes())["meta"]["looks"])
+    assert looks == [1, 2]
 
 
 def test_a_search_is_judged_in_the_mode_that_the_service_was_told_to_use() -> None:
@@ -183,8 +223,8 @@ def test_a_search_that_was_refused_once_is_published_with_the_report_that_accept
 ) -> None:
     active = str(job.store.wanted())
     first = str(tuned().version)
-    refused = job.store.verify(first).model_copy(update={"gate": Gate(mode="on", verdict="refused")})
-    (job.store.folder(first) / FILE_NAME).write_text(refused.model_dump_json(), encoding="utf-8")
+    judged_so(job, first, "refused")
+    refused = job.store.verify(first)
     job.store.want(active)
     (job.store.root / first).rename(job.store.root / (earlier := first.replace("202", "201", 1)))
     named = refused.model_copy(update={"version": earlier})
@@ -332,6 +372,27 @@ def test_one_key_whose_word_does_not_judge_chooses_no_search(job: Job, tmp_path:
     assert "judged" not in choosing("spam")
     assert "judged" in choosing(None)
     assert "judged" in choosing("spam", None)
+
+
+def test_queries_that_a_model_has_learned_choose_no_search_and_the_others_do(
+    job: Job, tmp_path: Path
+) -> None:
+    rows = documents(WORDS, 420)
+    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    config = Config(corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20))
+    gathered = gather(config, job.store, lambda _: None)
+    said = [Judgement(f"{each['text']} {at}", each["id"], True) for at, each in enumerate(rows[:200])]
+    found = judged(said, {document.id: document.id for document in gathered.documents.kept}, 0.5)
+    gathered = gathered._replace(found=found, split=gathered.split.moved(found.parts))
+
+    def choosing(known: set[str]) -> tuple[set[str], int]:
+        trained = gathered._replace(learned=frozenset(known))
+        dev, searches = sides(trained, config)
+        return {*dev["judged"].queries.values()}, len(_halves(trained, config, dev, searches))
+
+    assert choosing(set()) == ({*found.dev, *found.crossed}, 2)
+    assert choosing({"of a query that nobody judged"}) == choosing(set())
+    assert choosing(learned(found.train)) == ({*found.dev}, 0)
 
 
 def test_a_collection_whose_halves_cannot_choose_is_not_judged_by_another() -> None:

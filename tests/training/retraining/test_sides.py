@@ -91,6 +91,15 @@ def test_a_query_whose_answer_was_learned_does_not_judge_either() -> None:
     assert unlearned(found.judge, {digest(" R ")}, ["q", "r"]) == {"q": ["a"]}
 
 
+def test_what_was_learned_trains_with_its_answers_and_what_is_new_judges() -> None:
+    relevant = {"learned": ["a"], "both": ["b", "c"], "new": ["c"]}
+    before = sides({"learned": ["a"], "both": ["b"]}, 0.9999, ["learned", "both"])
+    assert before.train == {}
+    found = sides(relevant, 0.9999, relevant, learned(before.judge))
+    assert (found.train, found.judge) == ({"learned": ["a"], "both": ["b"]}, {"new": ["c"]})
+    assert found.parts == {"a": TRAIN, "b": TRAIN, "c": JUDGE}
+
+
 def test_what_may_not_judge_trains_unless_its_answer_judges() -> None:
     found = sides({"q": ["a"], "r": ["a"], "s": ["b"]}, 0.9999, ["q"])
     assert found.judge == {"q": ["a"]}

@@ -97,6 +97,23 @@ def test_a_stop_in_any_stage_is_resumed(
     assert main([*given, "--out", str(stopped), "--resume"]) == 0
 
 
+def test_with_the_precision_left_open_each_stage_goes_on_in_the_one_that_the_run_was_begun_in(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is stopped in its first stage on a machine that is fast in bf16, and goes on on another."""
+    out, asked = tmp_path / "out", ["auto" if word == "fp32" else word for word in given]
+    use_bf16 = "training.runs.loop.use_bf16"
+    with monkeypatch.context() as patched:
+        patched.setattr(use_bf16, lambda precision, _: precision in {"auto", "bf16"})
+        patched.setattr("training.runs.pace._TRIAL", 1)  # which is not stopped in
+        stop_after(patched, 2)
+        assert main([*asked, "--out", str(out)]) == 130
+    monkeypatch.setattr(use_bf16, lambda precision, _: precision == "bf16")
+    assert main([*asked, "--out", str(out), "--resume"]) == 0
+    runs = [json.loads(file.read_text()) for file in sorted(out.glob("**/run.json"))]
+    assert [run["precision"] for run in runs] == ["bf16"] * 3
+
+
 def test_another_recipe_does_not_resume_it(
     given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

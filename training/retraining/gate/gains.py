@@ -15,7 +15,18 @@ import numpy as np
 
 from training.evaluation.bootstrap import Graded, of_spearman
 from training.retraining.gate.paired import level_of, spread
-from training.retraining.gate.verdict import EACH, GROUPS, HYBRID, JUDGED, KEYS, SAMPLES, SERVED, Gain, Scores
+from training.retraining.gate.verdict import (
+    CLICKED,
+    EACH,
+    GROUPS,
+    HYBRID,
+    JUDGED,
+    KEYS,
+    SAMPLES,
+    SERVED,
+    Gain,
+    Scores,
+)
 
 
 def gains(candidate: Scores, active: Scores, looks: float = 1.0) -> tuple[Gain, ...]:
@@ -33,8 +44,9 @@ def deciding(own: Scores) -> list[str]:
 
 
 def rests_on_one_key(candidate: Scores, active: Scores) -> Iterator[str]:
-    """The keys without whose queries the judged ones gain nothing."""
-    before, after = ((side.get("own") or {}).get(JUDGED) for side in (active, candidate))
+    """The keys without whose queries the judged ones, or those that were clicked, gain nothing."""
+    both = [side.get("own") or {} for side in (active, candidate)]
+    before, after = (own.get(JUDGED) or own.get(CLICKED) for own in both)
     if before is None or after is None or len(before[EACH]) != len(after[EACH]):
         return
     keys = before.get(KEYS) or [None] * len(before[EACH])

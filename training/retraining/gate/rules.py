@@ -27,11 +27,12 @@ from models.manifest import Manifest
 from training.methods.ranges import Share
 from training.retraining.gate.gains import gains, rests_on_one_key
 from training.retraining.gate.paired import spread
-from training.retraining.gate.verdict import EACH, GROUPS, Row, Scores, Verdict, measures
+from training.retraining.gate.verdict import CLICKED, EACH, GROUPS, JUDGED, Row, Scores, Verdict, measures
 from training.retraining.gate.words import figure, title_of_row
 
 Require = Literal["not worse", "better", "faster"]
 _PACES = ("texts_per_second", "queries_per_second")
+_OF_PEOPLE = {f"own {JUDGED}", f"own {CLICKED}"}  # gains that may rest on one key
 _FALL_LEVEL = 0.025  # at the lower end of all falls' intervals together
 
 
@@ -111,7 +112,8 @@ def compare(
     )
     if require == "better" and not any(gain.shown for gain in found):
         reasons += ("Nothing became better by more than luck explains.",)
-    if require == "better":
+    # Where titles or known items show the gain, it does not rest on clicks.
+    if require == "better" and not any(gain.shown and gain.name not in _OF_PEOPLE for gain in found):
         reasons += tuple(
             f"Without the queries that only the key {name!r} judged, judged queries gain nothing."
             for name in rests_on_one_key(candidate, active)

@@ -1,0 +1,59 @@
+"""A candidate is wanted unless a person chose another version meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from models.store import Kind, Store
+from tests.service.swapping import published
+from training.retraining.publication import want
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> tuple[Store, list[str]]:
+    """The first of three versions is live."""
+    versions = published(tmp_path / "models", 3)
+    store = Store(tmp_path / "models")
+    store.write_state({"live": versions[0]})
+    return store, versions
+
+
+@pytest.mark.parametrize("state", [None, {"state": "building", "reason": None}, {"state": "retired"}])
+def test_what_a_person_activated_is_not_overridden_while_it_is_built(
+    three: tuple[Store, list[str]], state: dict[str, str] | None
+) -> None:
+    store, (live, chosen, candidate) = three
+    store.want(chosen, "activate")
+    store.write_state({"live": live, "versions": {chosen: state} if state else {}})
+    outcome = want(store, live, candidate, None)
+    assert not outcome.published
+    assert outcome.reason == (
+        f"{chosen} was activated by hand and is about to go live; it was compared with {live}."
+    )
+    assert store.wanted() == chosen
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [
+        ("activate", {"state": "failed", "reason": "onnx/model.onnx is missing"}),
+        ("activate", {"state": "retired", "reason": "rolled back from"}),
+        ("want", {"state": "ready", "reason": None}),
+    ],
+)
+def test_one_that_failed_and_one_that_a_retraining_published_are_no_obstacle(
+    three: tuple[Store, list[str]], kind: Kind, state: dict[str, str | None]
+) -> None:
+    store, (live, chosen, candidate) = three
+    store.want(chosen, kind)
+    store.write_state({"live": live, "versions": {chosen: state}})
+    assert want(store, live, candidate, None).published
+    assert store.wanted() == candidate
+
+
+def test_a_search_of_what_a_person_activated_goes_with_it(three: tuple[Store, list[str]]) -> None:
+    store, (_, chosen, candidate) = three
+    store.want(chosen, "activate")
+    assert want(store, chosen, candidate, None).published
