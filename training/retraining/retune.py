@@ -42,6 +42,7 @@ from training.retraining.gate import rules as gate
 from training.retraining.gate.verdict import CLICKED, EACH, HYBRID, JUDGED, SERVED
 from training.retraining.gate.words import report
 from training.retraining.gathered import Gathered, counts, of_keys
+from training.retraining.judgements import Judged
 from training.retraining.looks import count_looks
 from training.retraining.publication import Outcome, known, left, publish, want
 from training.retraining.readability import unread_collections
@@ -74,8 +75,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
         mode, passages = gathered.served
         model = scorable_of(encoder, passages=passages)
         model = model._replace(encode_documents=remembering(model.encode_documents))
-        lengths = ", and trying other lengths of passages" if passages else ""
-        say(f"weighing words against vectors{lengths}")
+        say(f"weighing words against vectors{', and trying other lengths of passages' if passages else ''}")
         halves = _halves(gathered, config, dev, searches)
         tuned = _chosen(halves, dev, model)
         if not tuned:  # too few of them in each collection
@@ -91,12 +91,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
             before[JUDGED], after[JUDGED] = crossed(halves, model, served.search, mode)
             searches[JUDGED] = merged([half.judging for half in halves])
     if JUDGED in searches:
-        evidence = own.evidence(searches[JUDGED], found.groups, found.keys)
-        before[JUDGED] |= evidence
-        after[JUDGED] |= evidence
-        if found.of_use.issuperset(searches[JUDGED].queries.values()):
-            for side in (before, after, searches):
-                side[CLICKED] = side.pop(JUDGED)
+        _tell_whose(found, before, after, searches)
     looks = count_looks(store, searches)
     # A search with other settings is no faster.
     require = "better" if config.gate.require == "faster" else config.gate.require
@@ -128,6 +123,18 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     content = report(verdict, {"own": after}, {"own": before}, about)
     scored = manifest.model_copy(update={"scores": short({"own": after})})
     return publish(store, active, store.folder(active), scored, verdict, content)
+
+
+def _tell_whose(
+    found: Judged, before: dict[str, Any], after: dict[str, Any], searches: dict[str, Collection]
+) -> None:
+    """Add to the judged queries what they rest on, and call them clicked where nobody named an answer."""
+    evidence = own.evidence(searches[JUDGED], found.groups, found.keys)
+    before[JUDGED] |= evidence
+    after[JUDGED] |= evidence
+    if found.of_use.issuperset(searches[JUDGED].queries.values()):
+        for side in (before, after, searches):
+            side[CLICKED] = side.pop(JUDGED)
 
 
 def sides(gathered: Gathered, config: Config) -> tuple[dict[str, Collection], dict[str, Collection]]:
@@ -214,8 +221,8 @@ def _with(
     """
     chosen = {name: each.chosen for name, each in tuned.items()}
     if not passages:
-        lengths = {name: {"passage_tokens": learned_tokens(was.get(name))} for name in chosen}
-        chosen = {name: each.model_copy(update=lengths[name]) for name, each in chosen.items()}
+        for name, each in chosen.items():
+            chosen[name] = each.model_copy(update={"passage_tokens": learned_tokens(was.get(name))})
     return {**was} | {name: each for name, each in chosen.items() if name in was or setting_of(each) != USUAL}
 
 
