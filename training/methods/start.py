@@ -49,6 +49,8 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
         views = (view.text for view in recipe.views if isinstance(view, Template))
         template = next(views) if recipe.pool == "mask" else None  # the first is published
         source = replace(source, head=_head(recipe, source, template))
+        if recipe.pool in _STATIC:  # [CLS] and [SEP] are no words; without counts they would weigh most
+            source = replace(source, tokenizer=source.tokenizer | {"post_processor": None})
     elif recipe.pool in ("mask", *MIXED, *_STATIC):
         raise TrainingError(
             f'{folder} pools in its own way; the pool "{recipe.pool}" needs a raw backbone. '
