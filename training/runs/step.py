@@ -29,7 +29,7 @@ from training.methods.token_objectives import word_table
 from training.methods.twins import Ema
 from training.methods.views import stands_aside
 from training.model.encoder import TrainedEncoder
-from training.runs.forward import Forward
+from training.runs.forward import Forward, Rates
 from training.runs.gradcache import backward_in_chunks
 from training.runs.optimizer import adamw, rate
 from training.runs.processes import World
@@ -105,7 +105,7 @@ class Trainer:
         return Step(total, texts, _uniformity(pooled))
 
     def _backward(
-        self, own: tuple[Tokens, ...], batch: Batch, share: slice, extra: Extra | None, rates: list[float]
+        self, own: tuple[Tokens, ...], batch: Batch, share: slice, extra: Extra | None, rates: list[Rates]
     ) -> tuple[Tensor, Tensor]:
         """The loss, as far as it is this process's, and (N, D) of the first view; gradients are added."""
         rows, bias = self._forward.rows(own)
