@@ -96,7 +96,9 @@ class Trainer:
         self._world.sum_gradients(self.model.parameters())
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._recipe.optim.clip)
         total = self._world.total(loss).item()
-        if not math.isfinite(total) or not norm.isfinite():  # the weights of the step before are still good
+        if not math.isfinite(total) or not norm.isfinite():
+            # The weights of the step before are still good. A head's averages over batches have moved, and
+            # nothing reads them: it has the batch's own.
             return Step(math.nan, texts, math.nan)
         for group in self.optimizer.param_groups:
             group["lr"] = rate(self._recipe.optim, self._steps, number, group.get("highest"))
