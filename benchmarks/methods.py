@@ -67,7 +67,7 @@ METHODS = {
     "quickthoughts": Method("quickthoughts", "documents"),
     # Of a document two anchors and four positives: some 450 tokens, where a sentence has 26.
     "declutr": Method("declutr", "documents", ("source.longest=128", "max_length=128"), 17, 8),
-    "defsent": Method("defsent", "definitions"),  # the word is a target and not encoded
+    "defsent": Method("defsent", "definitions", row=2),  # the word is encoded, too, and only its id is read
     "simcse-sup": Method("simcse-sup", "triples", _MEAN, 3),
     "simcse-sup-mlm": Method("simcse-sup-mlm", "triples", _MEAN, 3),
     "triplet": Method("triplet", "triples", row=3),

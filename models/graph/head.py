@@ -168,10 +168,10 @@ class _Pooling:
         if mode == "min":
             padded = n("Mul", n("Sub", self._mask, n.tensor(1.0)), n.tensor(-1e30))
             negated = n("Neg", n("Add", n("Mul", self._hidden, self._mask), padded))
-            return n("Neg", n.maximum(negated, axis=1))
+            return self._or_zeros(n("Neg", n.maximum(negated, axis=1)))
         if mode == "max":
             padded = n("Mul", n("Sub", n.tensor(1.0), self._mask), n.tensor(-1e30))
-            return n.maximum(n("Add", n("Mul", self._hidden, self._mask), padded), axis=1)
+            return self._or_zeros(n.maximum(n("Add", n("Mul", self._hidden, self._mask), padded), axis=1))
         weights = self._mask
         if mode == "weightedmean":
             places = n("Cast", self._counted(), to=TensorProto.FLOAT)
@@ -183,6 +183,14 @@ class _Pooling:
             total = n("ReduceSum", n("Mul", self._hidden, weights), n.ints(1), keepdims=0)
         count = n("Max", n("ReduceSum", weights, n.ints(1), keepdims=0), n.tensor(1e-9))
         return n("Div", total, n("Sqrt", count) if mode == "mean_sqrt_len_tokens" else count)
+
+    def _or_zeros(self, extremes: str) -> str:
+        """Zeros of rows without tokens, as their mean is: a word table has no special token to put there."""
+        n = self._nodes
+        if not self._is_table:
+            return extremes
+        some = n("Greater", n("ReduceSum", self._mask, n.ints(1), keepdims=0), n.tensor(0.0))
+        return n("Where", some, extremes, n.tensor(0.0))
 
     def _counted(self) -> str:
         if not self._places:

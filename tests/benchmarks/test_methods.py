@@ -15,6 +15,7 @@ from benchmarks.method_tables import tables
 from benchmarks.methods import METHODS
 from training.arguments import changes
 from training.methods.catalogue import load_recipe
+from training.methods.fit import columns_of
 
 SCORES = {"sts12": 0.3, "sts14": 0.3, "sts16": 0.3, "stsb": 0.3, "sickr": 0.3}
 SHAPE = {"alignment": 0.2, "uniformity": -1.5}
@@ -52,6 +53,12 @@ def test_another_backbone_or_budget_is_no_seed() -> None:
         "Backbone b2, 1,200 texts",
         "Backbone a1, 64 texts",
     ]
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].corpus != "documents"])
+def test_a_row_counts_as_many_texts_as_the_recipe_encodes_of_it(name: str) -> None:
+    """Spans and neighbours of documents are no rows with a number of their own."""
+    assert METHODS[name].row == columns_of(load_recipe(METHODS[name].recipe))
 
 
 @pytest.mark.parametrize("name", METHODS)

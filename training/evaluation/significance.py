@@ -2,9 +2,11 @@
 
     both models ─▶ the same pairs and queries ─▶ paired bootstrap ─▶ each difference with its interval
 
-Models are named as for `evaluate`. Similarity is Spearman over a set's pairs, search is nDCG@10 over its
-queries; an interval that holds 0 says that another draw of the same kind could have shown nothing. Seeds of
-training are not drawn again: two runs of one recipe may differ by more than their intervals say.
+Models are named as for `evaluate`. Similarity is Spearman over a set's pairs, KorSTS and JSTS among them.
+Search is nDCG@10 over a set's queries, by vectors, words and both. An interval that holds 0 says that another
+draw of the same kind could have shown nothing. Seeds of training are not drawn again: two runs of one recipe
+may differ by more than their intervals say. Transfer, clustering and geometry are not here: `evaluate` has
+one figure of a whole set for them, and none of each item that could be drawn again.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import csv
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,12 +27,15 @@ from models.words.progress import Say, step_to_stderr
 from training.arguments import add_data, target
 from training.errors import TrainingError
 from training.evaluation.bootstrap import Graded, Interval, of_mean, of_spearman
-from training.evaluation.data import data_folder
+from training.evaluation.data import BY_KEY, SETS, data_folder, is_absent
+from training.evaluation.data import load as load_pairs
+from training.evaluation.encoding import encode_once
+from training.evaluation.modes import DENSE
 from training.evaluation.report.table import title
 from training.evaluation.retrieval import collections, judge_all, load, search
 from training.evaluation.scorable import open_scorable
-from training.evaluation.sts import spearman
-from training.evaluation.suites import check_suites, score
+from training.evaluation.sts import sample, spearman
+from training.evaluation.suites import check_suites
 
 LEVEL = 0.95
 _SUITES = ("sts", "retrieval")
@@ -40,7 +46,9 @@ class Measured(NamedTuple):
     """What one model gets on each set, item by item."""
 
     pairs: dict[str, tuple[Floats, Floats]]  # gold scores and cosines
-    queries: dict[str, list[float]]  # nDCG@10 of each
+    queries: dict[
+        str, list[float]
+    ]  # nDCG@10 of each; of a set by its name, with the mode but for dense search
 
 
 class Difference(NamedTuple):
@@ -61,7 +69,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "significance",
         help="whether a difference between two models may be luck",
-        description="Two models on the same pairs and queries: each difference with its 95 %% interval.",
+        description="Two models on the same pairs and queries: each difference with its 95 %% interval. "
+        "Similarity, and search by vectors, words and both; transfer, clustering and geometry have a figure "
+        "of a whole set, and no scores of each item that could be compared so.",
     )
     for name in ("before", "after"):
         command.add_argument(name, metavar=name.upper(), help="a model, as `evaluate` takes it")
@@ -91,32 +101,39 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def measure(name: str, data: Path, suites: Sequence[str], say: Say) -> Measured:
+def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured:
     """Raise TrainingError when there is no such model, or none of the sets."""
     found = Measured({}, {})
-    with open_scorable(name, os.environ, say) as model:
+    with open_scorable(given, os.environ, say) as model:
         if "sts" in suites:
-            found.pairs.update(score(model.encode, data, ["sts"], say, samples=True).get("samples", {}))
-        for known, folder in (collections(data) if "retrieval" in suites else {}).items():
-            say(f"searching {known}")
+            sets = {key: load_pairs(key, data) for key in BY_KEY if not is_absent(key, data)}
+            say("encoding the sentences")
+            texts = chain.from_iterable((*pairs.left, *pairs.right) for pairs in sets.values())
+            known = encode_once(model.encode, {*texts})
+            found.pairs.update({key: sample(pairs, known) for key, pairs in sets.items()})
+        for name, folder in (collections(data) if "retrieval" in suites else {}).items():
+            say(f"searching {name}")
             collection = load(folder)
             lists, _ = search(collection, model.encode_queries, model.encode_documents, model.split)
-            found.queries[known] = [each.ndcg10 for each in judge_all(collection, lists["dense"])]
+            for mode, ranked in lists.items():
+                found.queries[name if mode == DENSE else f"{name} {mode}"] = [
+                    each.ndcg10 for each in judge_all(collection, ranked)
+                ]
     if not found.pairs and not found.queries:
         raise TrainingError(f"{data} holds no set of {' and '.join(suites)}.")
     return found
 
 
 def differences(before: Measured, after: Measured) -> Iterator[Difference]:
-    """Of each set, and of the mean over the similarity sets. Both are of the same data."""
+    """Of each set, and of the mean over the English similarity sets. Both are of the same data."""
     graded = {
         key: Graded(gold, cosines, after.pairs[key][1]) for key, (gold, cosines) in before.pairs.items()
     }
     for key, each in graded.items():
         scores = spearman(each.before, each.gold), spearman(each.after, each.gold)
         yield Difference(title(key), *scores, of_spearman([each], level=LEVEL), len(each.gold))
-    if len(graded) > 1:
-        sets = [*graded.values()]
+    sets = [graded[known.key] for known in SETS if known.key in graded]
+    if len(sets) > 1:
         mean_before = float(np.mean([spearman(each.before, each.gold) for each in sets]))
         mean_after = float(np.mean([spearman(each.after, each.gold) for each in sets]))
         count = sum(len(each.gold) for each in sets)

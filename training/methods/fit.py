@@ -54,6 +54,8 @@ def check_fit(recipe: Recipe) -> None:
         _check_objective(recipe, objective, contrasted)
     _check_negatives(recipe)
     _check_twin(recipe)
+    if recipe.optim.table_lr and not recipe.optim.train_embeddings:
+        raise Unfit("optim.table_lr is the rate of embeddings, and train_embeddings = false keeps those.")
     _check_student(recipe)
     _check_post(recipe)
     _check_templates(recipe, contrasted)

@@ -88,6 +88,7 @@ class Optim:
     epochs: Count = 1  # how often each row is seen, unless the number of steps is given
     # The last ones, and the head; with it embeddings and the others stay. 0: what stands beside the backbone
     train_layers: Annotated[int, Field(ge=0, le=1 << 20, strict=True)] | None = None
+    train_embeddings: Flag = True  # or: all that stands before the first layer keeps its values
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Recipe:
     fixed_mask: Flag = False  # every view has the same dropout mask: SimCSE's ablation
     dropouts: tuple[
         Dropout, ...
-    ] = ()  # rates of which each view draws one in each step, instead of `dropout`
+    ] = ()  # rates that each view draws in each step, one for each place with dropout, instead of `dropout`
     # `backbone`: the run's end is a raw one with its masked-language head
     result: Literal["encoder", "backbone"] = "encoder"
 
@@ -134,6 +135,7 @@ class Recipe:
             (found["source"], "queries", False),
             (found["source"], "near", "any"),
             (found["optim"], "train_layers", None),
+            (found["optim"], "train_embeddings", True),
             (found["optim"], "table_lr", None),
             (found["optim"], "head_lr", None),
             (found, "dropouts", []),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from models.publishing.from_torch.pooling import torch_layers
 from models.sources.folder import Source, read_source
 from models.sources.template import has_template
 from training.errors import TrainingError
-from training.methods.recipe import Recipe
+from training.methods.recipe import Optim, Recipe
 from training.methods.views import Template
 from training.model.encoder import TrainedEncoder
 from training.model.packed import FAMILIES, attention_of
@@ -49,6 +50,8 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
         views = (view.text for view in recipe.views if isinstance(view, Template))
         template = next(views) if recipe.pool == "mask" else None  # the first is published
         source = replace(source, head=_head(recipe, source, template))
+        if recipe.pool in _STATIC:  # [CLS] and [SEP] are no words; without counts they would weigh most
+            source = replace(source, tokenizer=source.tokenizer | {"post_processor": None})
     elif recipe.pool in ("mask", *MIXED, *_STATIC):
         raise TrainingError(
             f'{folder} pools in its own way; the pool "{recipe.pool}" needs a raw backbone. '
@@ -66,9 +69,15 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
     encoder = TrainedEncoder(source, backbone, dense, template).to(device)
     if recipe.student is not None:
         encoder = student_of(encoder, recipe.student.layers)
-    if recipe.optim.train_layers is not None:
-        _freeze_but_last(encoder, recipe.optim.train_layers)
+    _freeze(encoder, recipe.optim)
     return encoder, head.to(device)
+
+
+def _freeze(encoder: TrainedEncoder, optim: Optim) -> None:
+    if optim.train_layers is not None:
+        _freeze_but_last(encoder, optim.train_layers)
+    if not optim.train_embeddings:
+        _freeze_embeddings(encoder)
 
 
 def _freeze_but_last(encoder: TrainedEncoder, count: int) -> None:
@@ -81,6 +90,15 @@ def _freeze_but_last(encoder: TrainedEncoder, count: int) -> None:
     encoder.backbone.requires_grad_(requires_grad=False)
     if count:  # 0: what stands beside the backbone alone
         stack[len(stack) - count :].requires_grad_(requires_grad=True)
+
+
+def _freeze_embeddings(encoder: TrainedEncoder) -> None:
+    """Leave what stands before the first layer. Raise TrainingError where nothing else is there."""
+    if encoder.source.head.tokens == "static":
+        raise TrainingError("optim.train_embeddings = false leaves a word table nothing to learn.")
+    backbone: Any = encoder.backbone  # not every family has a module of its own for them
+    whole = getattr(backbone, "embeddings", None) or backbone.get_input_embeddings()
+    whole.requires_grad_(requires_grad=False)
 
 
 def _head(recipe: Recipe, source: Source, template: str | None) -> Head:

@@ -6,6 +6,8 @@ torch draws a number for each element, which was a quarter of a training's time.
 2^-16. The numbers come from torch's own generator, so they come again with its state.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor, nn
@@ -43,12 +45,18 @@ def replace_dropouts(module: nn.Module) -> None:
                 setattr(parent, name, Dropout(part.p))
 
 
-def set_dropout(module: nn.Module, p: float) -> None:
-    """The probability of every dropout in `module`; attention reads its own from such a module too.
+def dropouts_of(module: nn.Module) -> list[nn.Dropout]:
+    """The places with dropout, in their order; attention reads its probability from one, too."""
+    return [part for part in module.modules() if isinstance(part, nn.Dropout)]
+
+
+def set_dropout(module: nn.Module, p: float | Sequence[float]) -> None:
+    """Set the probability of every dropout in `module`, or of each its own, in the order of `dropouts_of`.
 
     p: 0 evaluates.
     """
-    module.train(p > 0)
-    for part in module.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = p
+    places = dropouts_of(module)
+    rates = p if isinstance(p, Sequence) else [p] * len(places)
+    module.train(any(p) if isinstance(p, Sequence) else p > 0)
+    for part, rate in zip(places, rates, strict=True):
+        part.p = rate

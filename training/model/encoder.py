@@ -75,8 +75,8 @@ class TrainedEncoder(nn.Module):
         length = max_length if whole else min(max_length, self.source.max_length - self._longer)
         return Tokenizer(self.source.tokenizer, length, self.source.config.get("vocab_size"))
 
-    def forward(self, tokens: Tokens, dropout: float = 0.0) -> Encoded:
-        """dropout: the probability, everywhere in the backbone; 0 evaluates."""
+    def forward(self, tokens: Tokens, dropout: float | Sequence[float] = 0.0) -> Encoded:
+        """dropout: the probability, everywhere in the backbone or of each place in it; 0 evaluates."""
         set_dropout(self.backbone, dropout)
         packing = packing_of(tokens, self.device)
         layers = self.source.head.tokens != "last"

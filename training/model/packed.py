@@ -106,6 +106,9 @@ def run_backbone(
     A family that cannot be packed is padded, and its answer packed.
     """
     device = packing.at.device
+    if family in FAMILIES and not len(tokens.ids):  # texts without words, and a pool that takes no others
+        nothing = torch.empty(0, backbone.config.hidden_size, device=device)
+        return nothing, (nothing, nothing)
     if family in FAMILIES:
         found = backbone(
             input_ids=tokens.ids[None].to(device),

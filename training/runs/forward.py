@@ -3,7 +3,7 @@
     views ─▶ one row of all tokens ─▶ encoder ─▶ (texts, V, D) ─▶ less a template's bias, with a twin's layers
 
 One forward has the rows of all views. They pass one by one where they differ in more than their tokens: in
-the encoder (the twin `clone`) or the rate of dropout (`dropouts`), or where even their masks are one
+the encoder (the twin `clone`) or the rates of dropout (`dropouts`), or where even their masks are one
 (`fixed_mask`).
 """
 
@@ -16,9 +16,12 @@ from torch import Tensor
 from training.methods.recipe import Recipe
 from training.methods.twins import Clone, Frozen
 from training.methods.views import Template, stands_aside
+from training.model.dropout import dropouts_of
 from training.model.encoder import Encoded, TrainedEncoder
 from training.runs.gradcache import random_state, set_random_state
 from training.text.tokens import Tokens, join
+
+Rates = float | list[float]
 
 
 class Forward:
@@ -44,7 +47,7 @@ class Forward:
         return join(encoded), which
 
     def all(
-        self, rows: Tokens, own: tuple[Tokens, ...], rates: list[float]
+        self, rows: Tokens, own: tuple[Tokens, ...], rates: list[Rates]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The vector of each row, and the token vectors of each encoded view."""
         if self.one_by_one:
@@ -55,7 +58,7 @@ class Forward:
         sizes = [len(view.ids) for view in own]
         return pooled_R, torch.split(hidden[: sum(sizes)], sizes)
 
-    def _each(self, views: tuple[Tokens, ...], rates: list[float]) -> list[Tensor]:
+    def _each(self, views: tuple[Tokens, ...], rates: list[Rates]) -> list[Tensor]:
         """The vectors of each view, (texts, D), by a forward of its own."""
         state = random_state()
         pooled = []
@@ -72,13 +75,14 @@ class Forward:
             encoded: Encoded = self._encoder(rows, self._recipe.dropout)
             return encoded
 
-    def rates(self, generator: torch.Generator) -> list[float]:
-        """The rate of dropout of each contrasted view in one step."""
+    def rates(self, generator: torch.Generator) -> list[Rates]:
+        """The dropout of each contrasted view in one step: one rate, or one for each place that has it."""
         dropouts = self._recipe.dropouts
         if not dropouts:
             return [self._recipe.dropout] * self._contrasted
-        drawn = torch.randint(len(dropouts), (self._contrasted,), generator=generator)
-        return [dropouts[at] for at in drawn.tolist()]
+        places = len(dropouts_of(self._encoder.backbone))
+        drawn = torch.randint(len(dropouts), (self._contrasted, places), generator=generator)
+        return [[dropouts[at] for at in view] for view in drawn.tolist()]
 
     def vectors(self, pooled: Tensor, own: tuple[Tokens, ...], bias: list[Tensor]) -> Tensor:
         """(rows, D) -> (texts of this process, V, D)."""

@@ -29,7 +29,7 @@ from training.methods.token_objectives import word_table
 from training.methods.twins import Ema
 from training.methods.views import stands_aside
 from training.model.encoder import TrainedEncoder
-from training.runs.forward import Forward
+from training.runs.forward import Forward, Rates
 from training.runs.gradcache import backward_in_chunks
 from training.runs.optimizer import adamw, rate
 from training.runs.processes import World
@@ -96,7 +96,9 @@ class Trainer:
         self._world.sum_gradients(self.model.parameters())
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._recipe.optim.clip)
         total = self._world.total(loss).item()
-        if not math.isfinite(total) or not norm.isfinite():  # the weights of the step before are still good
+        if not math.isfinite(total) or not norm.isfinite():
+            # The weights of the step before are still good. A head's averages over batches have moved, and
+            # nothing reads them: it has the batch's own.
             return Step(math.nan, texts, math.nan)
         for group in self.optimizer.param_groups:
             group["lr"] = rate(self._recipe.optim, self._steps, number, group.get("highest"))
@@ -105,7 +107,7 @@ class Trainer:
         return Step(total, texts, _uniformity(pooled))
 
     def _backward(
-        self, own: tuple[Tokens, ...], batch: Batch, share: slice, extra: Extra | None, rates: list[float]
+        self, own: tuple[Tokens, ...], batch: Batch, share: slice, extra: Extra | None, rates: list[Rates]
     ) -> tuple[Tensor, Tensor]:
         """The loss, as far as it is this process's, and (N, D) of the first view; gradients are added."""
         rows, bias = self._forward.rows(own)

@@ -56,13 +56,21 @@ def _pool(hidden_RTD: Tensor, mask_RT: Tensor, skipped_R: Tensor, mode: str) -> 
     places_RT = mask_RT.cumsum(1)
     pooled_RT = mask_RT * (places_RT > skipped_R[:, None])
     if mode == "min":
-        return hidden_RTD.masked_fill(pooled_RT[..., None] == 0, torch.inf).amin(1)
+        return -_largest(-hidden_RTD, pooled_RT > 0)
     if mode == "max":
-        return hidden_RTD.masked_fill(pooled_RT[..., None] == 0, -torch.inf).amax(1)
+        return _largest(hidden_RTD, pooled_RT > 0)
     weights_RT = (pooled_RT * places_RT if mode == "weightedmean" else pooled_RT).to(hidden_RTD.dtype)
     total_R1 = weights_RT.sum(1, keepdim=True).clamp(min=1e-9)
     divisor_R1 = total_R1.sqrt() if mode == "mean_sqrt_len_tokens" else total_R1
     return (hidden_RTD * weights_RT[..., None]).sum(1) / divisor_R1
+
+
+def _largest(hidden_RTD: Tensor, pooled_RT: Tensor) -> Tensor:
+    """The largest of each dimension; 0 for a row without tokens, as its mean is."""
+    if not hidden_RTD.shape[1]:
+        return hidden_RTD.sum(1)
+    largest_RD = hidden_RTD.masked_fill(~pooled_RT[..., None], -torch.inf).amax(1)
+    return largest_RD.where(pooled_RT.any(1, keepdim=True), 0.0)
 
 
 class DenseLayer(nn.Module):

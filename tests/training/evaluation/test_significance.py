@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -52,12 +53,20 @@ def test_searches_are_compared_query_by_query() -> None:
     assert same.verdict == "may be luck"
 
 
+def test_a_set_of_another_language_stands_beside_the_mean() -> None:
+    pairs = {key: (GOLD, cosines(0.5, at)) for at, key in enumerate(("stsb", "sickr", "korsts", "jsts"))}
+    found = list(differences(Measured(pairs, {}), Measured(pairs, {})))
+    assert [each.name for each in found] == ["STS-B", "SICK-R", "KorSTS", "JSTS", "mean of 2"]
+    assert found[-1].before == pytest.approx((found[0].before + found[1].before) / 2)
+
+
 @pytest.mark.long
 def test_two_versions_are_compared_by_their_names(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
     data = small_data(tmp_path / "data")
+    shutil.copytree(data / "stsb", data / "korsts")
     write_collection(data / "tiny", {"a": ("", "the cat"), "b": ("", "a dog")}, {"q": "cat"}, [("q", "a", 1)])
     first = Store(tiny_models_dir).versions()[0].version
     second = str(make_tiny_source(tmp_path / "other", seed=5))
@@ -75,10 +84,12 @@ def test_two_versions_are_compared_by_their_names(
     ]
     assert main(given) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
-    assert names == ["STS12", "STS-B", "SICK-R", "mean", "tiny"]
+    assert names == ["STS12", "STS-B", "SICK-R", "KorSTS", "mean", "tiny", "tiny", "tiny"]
     with file.open(newline="") as stream:
         rows = {row["set"]: row for row in csv.DictReader(stream)}
     assert float(rows["STS12"]["low"]) <= float(rows["STS12"]["difference"]) <= float(rows["STS12"]["high"])
-    assert rows["tiny"]["items"] == "1"
+    assert [rows[name]["items"] for name in ("tiny", "tiny lexical", "tiny hybrid")] == ["1"] * 3
+    assert float(rows["tiny lexical"]["before"]) == 1, "by its word, whatever the model"
+    assert rows["mean of 3"]["items"] == str(sum(int(rows[name]["items"]) for name in names[:3]))
     assert main(["significance", first, second, "--data", str(data), "--suite", "transfer"]) == 1
     assert "There is no suite 'transfer'. There are: sts, retrieval." in capsys.readouterr().err

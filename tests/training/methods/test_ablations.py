@@ -76,6 +76,30 @@ def test_dropout_is_everywhere_as_strong_as_is_said(tmp_path: Path) -> None:
     assert zeros[0] == pytest.approx(0.05, abs=0.02)
 
 
+def test_each_view_draws_a_rate_for_each_place_with_dropout_and_computes_with_it(tmp_path: Path) -> None:
+    """S-SimCSE, by what is zero behind each place; attention's own are not called, and read."""
+    changed = {"dropouts": [0.05, 0.3, 0.6], "optim.lr": 1e-9, "optim.batch": 11}
+    trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("s-simcse", changed))
+    places = [module for module in trainer.encoder.modules() if isinstance(module, nn.Dropout)]
+    zeros: list[tuple[float, float]] = []
+    rates: list[list[float]] = []
+    for place in places:
+        place.register_forward_hook(
+            lambda module, _, out: zeros.append((module.p, (out == 0).float().mean().item()))
+        )
+    trainer.encoder.register_forward_hook(lambda *_: rates.append([place.p for place in places]))
+    for number in (0, 1, 0):
+        trainer.step(number)
+    first, second, *_ = rates
+    assert len(rates) == 6, "two views of three steps, each by a forward of its own"
+    assert all(len(set(view)) > 1 for view in rates), "one for each place, and not one for all"
+    assert first != second
+    assert rates[2:4] != rates[:2], "the next step draws others"
+    assert rates[4:] == rates[:2], "the step's number decides"
+    assert len(zeros) >= 6 * (len(places) - 2), "all but those of the two layers' attention are called"
+    assert all(found == pytest.approx(p, abs=0.07) for p, found in zeros)
+
+
 def test_a_second_view_may_be_cropped_or_lose_a_word(tmp_path: Path) -> None:
     whole = reps_of(tmp_path / "a")
     lengths = whole.views[0].lengths

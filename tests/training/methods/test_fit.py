@@ -118,6 +118,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("whitening", {"twin": "clone"}, "a twin is for training, and there is no objective"),
     ("ct", {"objectives": ["mi_jsd"]}, "encode each view alone; mlm and mi_jsd need more"),
     ("simcse-unsup-mlm", {"dropouts": [0.1]}, "encode each view alone"),
+    ("defsent", {"optim.table_lr": 1e-3}, "table_lr is the rate of embeddings, and train_embeddings = false"),
     ("promptbert", {"dropouts": [0.1]}, "templates less their bias are encoded together"),
     ("crops", QUEUED, "a queue knows texts again by their numbers, and documents are cut anew"),
     ("whitening", {"post": ["sif"]}, "sif and usif weigh the rows of a word table: the pool must be static"),

@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
 
 from models.sources.folder import read_source
 from models.store import Store
+from tests.training.recipe_cases import raw_source
 from training.__main__ import main
 from training.errors import TrainingError
 from training.methods.catalogue import load_recipe
+from training.methods.start import load_encoder
 from training.methods.word_weights import Sif, Usif
 from training.model.word_vectors import word_vectors
 from training.runs.command import train
@@ -98,6 +103,46 @@ def test_sif_weighs_words_and_takes_out_the_first_direction(base: Path, tmp_path
     found, _ = published(base, "sif", tmp_path, post=post)
     assert np.abs(found - expected).max() < 1e-5
     assert np.abs(expected).max() > 1e-2
+
+
+def test_special_tokens_of_a_bert_are_not_pooled_and_weigh_nothing(tmp_path: Path) -> None:
+    """By hand, of a text's own words alone: [CLS] and [SEP] have no counts, so each would weigh most."""
+    raw = raw_source(tmp_path / "raw")
+    table = load_file(raw / "model.safetensors")["embeddings.word_embeddings.weight"].astype(float)
+    opened = Tokenizer.from_file(str(raw / "tokenizer.json"))
+    opened.no_padding()
+    rows = [opened.encode(text, add_special_tokens=False).ids for text in TEXTS]
+    assert opened.encode(TEXTS[0]).ids == [2, *rows[0], 3], "the base puts [CLS] and [SEP] around a text"
+    p = np.bincount(np.concatenate(rows), minlength=len(table)) / sum(map(len, rows))
+    words = np.count_nonzero(p)
+    share = max((p > 1 - (1 - 1 / words) ** 11).sum(), 1) / words
+    a = (1 - share) / (share * words / 2)
+    expected = {
+        "power-means": [  # the poolings of static-average and static-max, and the least
+            np.concatenate([table[row].mean(0), table[row].max(0), table[row].min(0)]) for row in rows
+        ],
+        "sif": [((0.01 / (0.01 + p))[:, None] * table)[row].mean(0) for row in rows],
+        "usif": [((a / (a / 2 + p))[:, None] * table)[row].mean(0) for row in rows],
+    }
+    weights = {"sif": [{"name": "sif", "a": 0.01}], "usif": ["usif"]}
+    for name, vectors in expected.items():
+        changes = {"post": weights[name]} if name in weights else {}
+        found, store = published(raw, name, tmp_path / name, **changes)
+        assert np.abs(found - np.stack(vectors)).max() < 1e-5, name
+        trained, _ = load_encoder(tmp_path / name / "out" / "best", load_recipe("pairs"), torch.device("cpu"))
+        assert np.abs(trained.pooled(TEXTS).numpy() - np.stack(vectors)).max() < 1e-5, name
+        encoder = store.open(store.versions()[0].version)
+        for texts in ["", TEXTS[0]], [""]:  # a text without a word is nothing, and no NaN
+            ours, theirs = encoder.encode(texts).vectors, trained.encode(texts)
+            assert not ours[0].any(), name
+            assert np.abs(ours - theirs).max() < 1e-6, name
+
+
+def test_a_text_without_words_has_a_vector_of_word_vectors_too(base: Path, tmp_path: Path) -> None:
+    _, store = published(base, "power-means", tmp_path)
+    encoder = store.open(store.versions()[0].version)
+    assert not encoder.encode([""]).vectors.any()
+    assert not encoder.encode(["", "river"]).vectors[0].any()
 
 
 def test_weights_worked_out_by_hand() -> None:

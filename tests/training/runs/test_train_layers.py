@@ -44,6 +44,21 @@ def test_all_layers_are_more_than_the_last_and_embeddings_stay(run: Run, tiny_so
     assert not any("embeddings" in name for name in found)
 
 
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_embeddings_keep_their_values_and_all_layers_move(family: str, run: Run, tmp_path: Path) -> None:
+    base = family_source(tmp_path / "base", family)
+    recipe = load_recipe("simcse-unsup", {"optim.train_embeddings": False})
+    found = moved(base, run("out", base=base, recipe=recipe).last)
+    assert not any("embeddings" in name for name in found)
+    assert all(any(f"layer.{at}." in name for name in found) for at in (0, 1))
+
+
+def test_kept_embeddings_are_refused_where_they_are_all_that_learns(tmp_path: Path, run: Run) -> None:
+    recipe = load_recipe("simcse-unsup", {"pool": "static", "optim.train_embeddings": False})
+    with pytest.raises(TrainingError, match="leaves a word table nothing to learn"):
+        run("out", base=raw_source(tmp_path / "raw"), recipe=recipe)
+
+
 def test_a_run_of_some_layers_stopped_and_resumed_is_one_run_and_is_exported(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
