@@ -113,21 +113,18 @@ def test_a_document_is_embedded_and_found_by_its_title_too_as_in_the_service() -
     """Its own title stands in front of what is left, where the query is not the title."""
     documents = [Content(text) for text in DOCUMENTS[:7]]
     titled = Content("garden bridge. paper window", "Harbour cat")
-    queries = [
-        Query("harbour"),
-        *queries_of([("", ""), ("Harbour cat", "garden is by the bridge. paper window")]),
-    ]
+    text = "garden is by the bridge. paper window"
+    queries = [Query("harbour"), *queries_of([("", ""), ("Harbour cat", text)])]
     assert [query.source for query in queries] == [None, 1, 1]
-    of = {"Harbour cat paper window": 0.9, "garden is by the bridge. paper window": 0.7}
+    of = {"Harbour cat paper window": 0.9, text: 0.7}
     model = cosines(of, 0.2)._replace(split=lambda content, _: [content.whole])
     asked, title, sentence = lists([*documents[:1], titled, *documents[1:]], queries, model)
     assert asked.documents[0] == "Harbour cat garden bridge. paper window"  # found by a word of its title
     assert asked.scores[0] == pytest.approx(0.2 + 0.25 * 1.2, abs=1e-5)
-    assert (title.documents[0], title.scores[0]) == (
-        "garden is by the bridge. paper window",
-        pytest.approx(0.7),
-    )
-    assert (sentence.documents[0], sentence.scores[0]) == ("Harbour cat paper window", pytest.approx(0.9))
+    assert title.documents[0] == text
+    assert title.scores[0] == pytest.approx(0.7)
+    assert sentence.documents[0] == "Harbour cat paper window"
+    assert sentence.scores[0] == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("ranked", [7, 8, 9, 20, 49, 50, 51, 500])

@@ -22,7 +22,7 @@ from training.retraining.gathered import gather
 from training.retraining.judgements import judged, judgements_in
 from training.retraining.one import Job
 from training.retraining.sides import digest, learned
-from training.text.corpus import Corpus
+from training.text.corpus import TRIPLES, Corpus
 
 
 def figures(each: list[float], documents: int) -> dict[str, object]:
@@ -149,7 +149,7 @@ def test_what_the_active_version_learned_trains_both_halves(job: Job, place: Pat
     said = judgements_in(place / "judged.tsv")
     ids = {document.id: document.id for document in old.documents.kept}
     found = judged(said, ids, 0.5, learned=known)
-    (_, one), (_, other) = plan._halves(old.split.moved(found.parts), found)
+    (_, one), (_, other) = plan.halves_of(config, TRIPLES, old.split.moved(found.parts), found)
     both = one.train.keys() & other.train.keys()
     assert both == found.train.keys() - found.crossed.keys()
     assert len(both) > 10
