@@ -161,6 +161,13 @@ class Store:
         except FileNotFoundError:
             return 0.0
 
+    def state_at(self) -> float:
+        """The Unix time at which the service last wrote its state; 0 before that."""
+        try:
+            return (self.root / "state.json").stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
     def prune(self, version: str) -> None:
         """Delete a version. Raise UnknownVersion, or InUse when something still needs it."""
         with self._locked():  # or it could be wanted between the look and the rename

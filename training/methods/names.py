@@ -10,6 +10,7 @@ from training.errors import TrainingError
 
 AUTO = "auto"  # looks and chooses (retraining/auto.py)
 SEARCH = "search"  # a retraining of the search alone
+TRIED = ("adapt", "triples", "distil-hybrid")  # recipes that `auto` may come to, in this order
 CHOSEN = (AUTO, SEARCH)
 
 

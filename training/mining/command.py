@@ -178,13 +178,17 @@ def _lists(options: argparse.Namespace) -> int:
     corpus = expanded(options.corpus)
     out = _lines_of_json(target(options.out, corpus))
     documents = read_documents(corpus)
-    titled = _titled(documents)
-    queries = queries_of(titled)
+    titles = [title_of(record.fields) for record in documents.records]
+    queries = queries_of(_titled(documents))
     if not queries:
         raise NothingToLearn(f"{corpus} has no title, heading or first sentence to make a query of.")
     with open_scorable(options.model, os.environ, step_to_stderr) as model, writing(out) as write:
         step_to_stderr("encoding and comparing")
-        count = _write(write, lists([Content(text, title) for title, text in titled], queries, model))
+        contents = [
+            Content(text, title if searched else "")
+            for (title, searched), text in zip(titles, documents.texts, strict=True)
+        ]
+        count = _write(write, lists(contents, queries, model))
     _print(f"{count:,} lists of {LISTED} documents, from {len(documents.texts):,} texts")
     return 0
 

@@ -100,15 +100,18 @@ def measure(corpus: Corpus, tokenizer_file: Path, max_length: int) -> Figures:
 
 def unread(texts: Sequence[str], tokenizer_file: Path) -> str:
     """The reason for which these texts cannot be read by that tokenizer, or nothing."""
-    return sum(_counts(texts, tokenizer_file), start=Count()).unreadable()
+    return read(texts, tokenizer_file)[0]
 
 
-def readable(texts: Sequence[str], tokenizer_file: Path) -> list[str]:
-    """All of them where that tokenizer reads them as a whole, else those that it reads each by itself."""
+def read(texts: Sequence[str], tokenizer_file: Path) -> tuple[str, list[str]]:
+    """The reason for which that tokenizer cannot read them as a whole, or nothing; and what it reads.
+
+    It reads all of them, or else those that it reads each by itself.
+    """
     counts = _counts(texts, tokenizer_file)
-    if not sum(counts, start=Count()).unreadable():
-        return [*texts]
-    return [text for text, count in zip(texts, counts, strict=True) if not count.unreadable()]
+    reason = sum(counts, start=Count()).unreadable()
+    both = zip(texts, counts, strict=True)
+    return reason, [text for text, count in both if not reason or not count.unreadable()]
 
 
 def _opening(words: Sequence[str]) -> str:

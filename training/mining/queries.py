@@ -6,8 +6,8 @@
     passages         of a long document: the first sentence of each, and the rest of the passage
 
 A query is cut out of its document, or each would find its own by the very words (Izacard et al. 2022 leave
-them in for one query in ten; here the teacher scores what is left, behind the title where that is not the
-query). Not here: queries that people asked;
+them in for one query in ten; here the teacher scores what is left). The document's title stands in front of
+that, unless the title is the query. Not here: queries that people asked;
 they are a `Query` without a source.
 """
 

@@ -87,7 +87,8 @@ def lists(documents: Sequence[Content], queries: Sequence[Query], model: Scorabl
         raise NothingToLearn(f"{len(documents)} documents are fewer than the {LISTED} of a list: add text.")
     passages = _Passages(documents, model)
     cut = [query for query in queries if query.source is not None]
-    left = [Content(query.rest, query.title) for query in cut]
+    # A title that no search looks into is in no content, and may ask all the same.
+    left = [Content(query.rest, query.title if documents[query.source or 0].title else "") for query in cut]
     rests, of_rest = _Passages(left, model), iter(range(len(cut)))
     vectors = unit_vectors(model.encode_queries, [query.text for query in queries])
     # One index, so that a word is as rare in a rest as in a document.

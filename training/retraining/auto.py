@@ -205,9 +205,11 @@ def _job(choice: Choice, gathered: Gathered, config: Config, store: Store, work:
 def nothing(material: Material) -> str:
     """The sentence on what is missing, and how much of it would be enough."""
     if material.most_read or not material.unreadable:
+        learns = material.unreadable and material.takes_tokens
+        tokens = f", or {LEAST_TO_READ:,} documents, to learn tokens from" if learns else ""
         return (
             f"{material} That is too little: it takes {LEAST_JUDGED} judged queries (POST /feedback) or "
-            f"{LEAST_QUERIES} documents with a title or several sentences."
+            f"{LEAST_QUERIES} documents with a title or several sentences{tokens}."
         )
     if not material.takes_tokens:
         return (

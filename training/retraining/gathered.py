@@ -12,6 +12,7 @@ from models.files.bounded import read_json
 from models.manifest import REPORT
 from models.store import Store
 from models.words.progress import Say
+from training.errors import NothingToLearn
 from training.mining.dedupe import near_duplicates
 from training.retraining.anchor import active_version
 from training.retraining.clicks import Use, used_at
@@ -19,6 +20,7 @@ from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
+from training.retraining.publication import activated_by_hand
 from training.retraining.searches import plain
 from training.text.service import Searches, searches_of
 
@@ -36,6 +38,11 @@ class Gathered(NamedTuple):
 def gather(config: Config, store: Store, say: Say) -> Gathered:
     """Read everything and decide what judges. Raise NothingToLearn or TrainingError."""
     active = active_version(store)
+    if chosen := activated_by_hand(store):
+        raise NothingToLearn(
+            f"{chosen} was activated by hand and is about to go live: what is trained now would be compared "
+            f"with {active}. Run this again once it is live."
+        )
     say("reading the documents")
     documents = _documents(config.corpus)
     say(str(documents))

@@ -30,6 +30,7 @@ from models.words.progress import Say, silent
 from training.errors import Interrupted, TrainingError
 from training.evaluation.encoding import Choose
 from training.methods.catalogue import fitted
+from training.methods.names import TRIED
 from training.model.base import Base, open_base
 from training.model.encoder import digest_of
 from training.retraining import searches as own
@@ -240,13 +241,13 @@ def _name(job: Job, base: Base) -> str:
 def _sweep(work: Path, place: Path, recipe: str, say: Say) -> None:
     """Remove the runs of other jobs: each holds three copies of a model.
 
-    An unfinished one of another recipe stays: `auto` comes to that recipe, too, and goes on with it.
+    An unfinished one of another recipe stays where `auto` may come to that, too, and go on with it.
     """
     for other in work.iterdir() if work.is_dir() else ():
         runs = [*other.glob(f"**/{RUN}")] if other.is_dir() and other != place else []
         if runs or (other != place and (other / COUNTED).is_file()):
             stopped = any((run.parent / CHECKPOINT).is_file() for run in runs)
-            if stopped and other.name.rpartition("-")[0] not in {"", recipe}:  # as _name; "" before that
+            if stopped and other.name.rpartition("-")[0] in {*TRIED} - {recipe}:  # as _name
                 continue
             if stopped:
                 say("an unfinished run of other text, rows or settings was found; training begins anew")

@@ -142,7 +142,7 @@ def halves_of(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[
     if enough or not found.held or not found.crossed or both < own.LEAST_QUERIES:
         return ()
     groups = {found.groups[query] for query in found.crossed}
-    # What no half may ask, as the active version has learned it, trains both.
+    # What no half may ask trains both: it was learned, or rests on a key that may not judge, or not so much.
     both_train = {query: ids for query, ids in found.train.items() if found.groups[query] not in groups}
     judging = {query: ids for query, ids in found.train.items() if query not in both_train}
     turned = split.moved(dict.fromkeys(_answers(found.held), TRAIN) | dict.fromkeys(_answers(judging), JUDGE))
@@ -183,7 +183,7 @@ def rows_of(
     """
     active = gathered.active
     withheld = own.withheld(split, (*found.held, *found.dev))
-    with _active(config, store, active) as model:
+    with _active(config, store, active, passages=gathered.served.passages) as model:
         corpus = corpus_of(
             kind,
             split.train,
@@ -202,7 +202,7 @@ def rows_of(
 
 
 @contextlib.contextmanager
-def _active(config: Config, store: Store, active: str) -> Iterator[Callable[[], Scorable]]:
+def _active(config: Config, store: Store, active: str, *, passages: bool) -> Iterator[Callable[[], Scorable]]:
     """The active model, which mines: opened when it is first asked for, in bf16 where the training may be."""
     with contextlib.ExitStack() as opened:
 
@@ -211,7 +211,7 @@ def _active(config: Config, store: Store, active: str) -> Iterator[Callable[[], 
             form = form_for("fp32" if config.train.precision == "fp32" else "auto")
             encoder = store.open(active, config.schedule.threads or cpus.available(), form=form)
             opened.callback(encoder.close)
-            return scorable_of(encoder)
+            return scorable_of(encoder, passages=passages)
 
         yield model
 

@@ -118,17 +118,28 @@ def want(store: Store, active: str, candidate: str, verdict: Verdict | None) -> 
 
     active: may still be on its way to service, as where the same retraining has just published it.
     """
-    now, asked = active_version(store), store.desired()
+    now, by_hand = active_version(store), activated_by_hand(store)
     reason = ""
     if active not in {now, store.wanted()}:
         reason = f"{now} became active while it was trained; it was compared with {active}."
-    by_hand = asked.version if asked and asked.kind != "want" else now
-    if by_hand not in {active, now} and not left(store, by_hand):
+    if by_hand not in {None, active}:
         reason = f"{by_hand} was activated by hand and is about to go live; it was compared with {active}."
     if reason:
         return Outcome(candidate, False, reason, verdict)
     store.want(candidate)
     return Outcome(candidate, True, "", verdict)
+
+
+def activated_by_hand(store: Store) -> str | None:
+    """The version that a person has activated, or rolled back to, and that is not live yet.
+
+    None too where the service has tried it since, and left it.
+    """
+    asked = store.desired()
+    if asked is None or asked.kind == "want" or asked.version == active_version(store):
+        return None
+    known = store.state_at() >= store.asked_at()  # what it says of the version may be older
+    return None if known and left(store, asked.version) else asked.version
 
 
 def left(store: Store, version: str) -> str:

@@ -6,15 +6,15 @@ the documents asks of each whether the model reads it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from models.words.progress import Say, silent
-from training.mining.figures import readable, unread
+from training.mining.figures import read
 from training.retraining.documents import Document
 
-_LOOKED_AT = 500  # documents whose tokens are counted
+_LOOKED_AT = 500  # documents whose tokens are counted, at least, and fewer than twice as many
 
 
 class Reading(NamedTuple):
@@ -25,16 +25,20 @@ class Reading(NamedTuple):
 def reading_of(documents: Sequence[Document], tokenizer: Path) -> Reading:
     """What can be read of a sample of them by the tokenizer in that file."""
     sample = [document.whole for document in documents[:: max(1, len(documents) // _LOOKED_AT)]]
-    why_not = unread(sample, tokenizer)
-    return Reading(why_not, not why_not or 2 * len(readable(sample, tokenizer)) > len(sample))
+    why_not, found = read(sample, tokenizer)
+    return Reading(why_not, 2 * len(found) > len(sample))
 
 
-def unread_collections(documents: Sequence[Document], tokenizer: Path, say: Say = silent) -> set[str]:
-    """The names of those of which the tokenizer cannot read most documents."""
+def unread_collections(
+    documents: Sequence[Document], asked: Container[str], tokenizer: Path, say: Say = silent
+) -> set[str]:
+    """The names of those, among `asked`, of which the tokenizer cannot read most documents."""
     of_collection: dict[str, list[Document]] = {}
     for document in documents:
-        of_collection.setdefault(document.collection, []).append(document)
+        if document.collection in asked:
+            of_collection.setdefault(document.collection, []).append(document)
     found = {name for name, some in of_collection.items() if not reading_of(some, tokenizer).most}
     if found:
-        say(f"the model cannot read most documents of {', '.join(sorted(found))}: words may lead there")
+        names = ", ".join(sorted(found))
+        say(f"the model cannot read half of the documents of {names}: words may lead there")
     return found

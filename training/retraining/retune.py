@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 from models import cpus
 from models.errors import ModelError
 from models.manifest import ANCHOR, Manifest, Mode, SearchDefaults, version_name
-from models.search.fusion import weight_of
 from models.search.passages import learned_tokens
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
@@ -50,15 +49,17 @@ from training.retraining.scoring import about_of, short
 from training.retraining.sides import unlearned
 from training.retraining.tuning import (
     LEAST_QUERIES,
+    USUAL,
     Setting,
     Tuned,
     by_collection,
+    modes,
+    setting_of,
     tune,
     tune_by_text,
 )
 
 _MODES = ("dense", HYBRID, SERVED)
-USUAL = Setting(weight=1.0)  # of a collection for which nothing was learned
 
 
 def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcome:
@@ -79,7 +80,8 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
         halves = _halves(gathered, config, dev, searches)
         tuned = _chosen(halves, dev, model)
         if not tuned:  # too few of them in each collection
-            unread = unread_collections(split.train, store.folder(active) / TOKENIZER, say)
+            asked = {name for search in dev.values() for name, _ in search.parts()}
+            unread = unread_collections(split.train, asked, store.folder(active) / TOKENIZER, say)
             halves, tuned = [], tune_by_text(dev, model, unread)
         learned = _with(served.search, tuned, passages=passages)
         if learned == served.search:
@@ -100,7 +102,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     before_it = store.find(manifest)
     if before_it is not None:
         _require_unjudged(store, before_it)
-        if not _makes_room(store, before_it) and verdict.accepted:
+        if verdict.accepted and not _refused(before_it):
             return want(store, active, before_it.version, verdict)
     about = {
         "candidate": about_of(manifest),
@@ -122,6 +124,8 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     }
     content = report(verdict, {"own": after}, {"own": before}, about)
     scored = manifest.model_copy(update={"scores": short({"own": after})})
+    if before_it is not None and _refused(before_it):
+        _make_room(store, before_it)
     return publish(store, active, store.folder(active), scored, verdict, content)
 
 
@@ -255,28 +259,16 @@ def _mean(each: list[float]) -> dict[str, Any]:
     return {"ndcg10": fmean(each), EACH: each, "queries": len(each)}
 
 
-def modes(learned: SearchDefaults | None, mode: Mode | None) -> tuple[Setting, ...]:
-    """The settings of each of _MODES."""
-    tokens = learned_tokens(learned)
-    return Setting(1.0, tokens), Setting(weight_of(learned), tokens), setting_of(learned, mode)
+def _refused(version: Manifest) -> bool:
+    return version.gate is not None and version.gate.verdict == "refused"
 
 
-def setting_of(learned: SearchDefaults | None, mode: Mode | None = None) -> Setting:
-    """The setting of a search that names no mode; mode: the service's own for it."""
-    mode = mode or (learned.mode if learned else "dense")
-    weights = {"dense": 1.0, "hybrid": weight_of(learned), "lexical": 0.0}
-    return Setting(weights[mode], learned_tokens(learned))
-
-
-def _makes_room(store: Store, before_it: Manifest) -> bool:
-    """True where a version that was refused is gone: what is published says more, and counts the look."""
-    if before_it.gate is None or before_it.gate.verdict != "refused":
-        return False
+def _make_room(store: Store, refused: Manifest) -> None:
+    """Delete it: what is published in its place says more, and counts the look. Raise NothingToLearn."""
     try:
-        store.prune(before_it.version)
-    except ModelError:  # somebody serves it all the same
-        return False
-    return True
+        store.prune(refused.version)
+    except ModelError:  # somebody serves it all the same, or may roll back to it
+        raise known(refused, "is the same search, and is in use") from None
 
 
 def _require_unjudged(store: Store, version: Manifest) -> None:

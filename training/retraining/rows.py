@@ -114,7 +114,7 @@ def _lists(
         collection: [
             query
             for query in (
-                *_cut_out_of(some),
+                *queries_of([(document.title, document.text) for document in some]),
                 *map(Query, asked.get(collection, ())),
             )
             if not withheld & {plain(query.text), plain(query.rest)}
@@ -140,13 +140,6 @@ def _lists(
     return replace(
         corpus, digest=sha256(f"lists {teacher.fingerprint} {sorted(made_of)}".encode()).hexdigest()
     )
-
-
-def _cut_out_of(documents: Sequence[Document]) -> Iterator[Query]:
-    """The queries of the text. A title that no search looks into asks, and is not in front of the rest."""
-    for query in queries_of([(document.title, document.text) for document in documents]):
-        assert query.source is not None  # noqa: S101  it was cut out of that document
-        yield query if documents[query.source].title_is_searched else query._replace(title="")
 
 
 def _at_most(count: int, queries_in: Mapping[str, Sequence[Query]]) -> dict[str, list[Query]]:

@@ -8,8 +8,9 @@ a query that judges was no positive of any other query in training, and its quer
 The anchor is the document of a component with the least hash, and a second hash of its id is its side: the
 same every night. A new query on a known document changes nothing. A new document may become the anchor, and
 of two components that merge one follows the other: then queries change sides. Those that begin to train stop
-judging. Those that would judge train, if the active version or one before it learned from them (`learned`),
-as from all where few were cross-fitted: what it learned is not lost in the next one.
+judging. Those that would judge or choose (dev) train, if the active version or one before it learned from
+them (`learned`), as from all where few were cross-fitted: what it learned is not lost in the next one. So do
+those that are nearly equal to one of them.
 
 A component of more than a tenth of all queries would leave nothing to one side, so it is cut: there each
 query has the side of its own hash, and a document that answers queries on several sides is on the strictest.
@@ -52,10 +53,11 @@ def sides(
 
     learned: digests of queries and ids that the models so far have learned from; no query of these judges.
     """
-    groups, cut = _groups(relevant)
+    groups, cut, alike = _groups(relevant)
     of_query = _parts(relevant, groups, cut, share, may_judge)
-    judge = {query: [*relevant[query]] for query, part in of_query.items() if part == JUDGE}
-    of_query |= dict.fromkeys(judge.keys() - unlearned(judge, learned, judge).keys(), TRAIN)
+    aside = {query: [*relevant[query]] for query, part in of_query.items() if part != TRAIN}
+    known = {alike[query] for query in aside.keys() - unlearned(aside, learned, aside).keys()}
+    of_query |= {query: TRAIN for query in aside if alike[query] in known}
     parts: dict[str, Part] = {}
     for query, ids in relevant.items():
         for id in ids:
@@ -111,8 +113,11 @@ def _parts(
     return {query: of_group[groups[query]] for query in relevant}
 
 
-def _groups(relevant: Mapping[str, Sequence[str]]) -> tuple[dict[str, int], set[int]]:
-    """The group of each query, and the groups that are pieces of a component that was cut."""
+def _groups(relevant: Mapping[str, Sequence[str]]) -> tuple[dict[str, int], set[int], dict[str, int]]:
+    """The group of each query, the groups that are pieces of a component that was cut, and the piece of each.
+
+    A piece are queries that are nearly equal.
+    """
     queries = list(relevant)
     alike = _alike(queries)
     documents = {
@@ -128,7 +133,8 @@ def _groups(relevant: Mapping[str, Sequence[str]]) -> tuple[dict[str, int], set[
         query: piece if label in large else label
         for query, label, piece in zip(queries, whole.tolist(), pieces.tolist(), strict=True)
     }
-    return groups, {group for group in groups.values() if group >= size}
+    named = dict(zip(queries, pieces.tolist(), strict=True))
+    return groups, {group for group in groups.values() if group >= size}, named
 
 
 def _alike(queries: Sequence[str]) -> list[tuple[int, int]]:

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.manifest import Mode, SearchDefaults
-from models.search.fusion import DENSE_WEIGHT
-from models.search.passages import usual_tokens
+from models.search.fusion import DENSE_WEIGHT, weight_of
+from models.search.passages import learned_tokens, usual_tokens
 from training.evaluation.encoding import encode_once
 from training.evaluation.modes import candidates, fused, passages_of
 from training.evaluation.rankings import judge
@@ -48,6 +48,8 @@ class Setting(NamedTuple):
         length = f", passages of {self.passage_tokens} tokens" if self.passage_tokens else ""
         return f"weight {self.weight:g}{length}"
 
+
+USUAL = Setting(weight=1.0)  # of a collection for which nothing was learned
 
 # Titles and known items are made of the text's own words, so they lean to words: on MLQA they chose a weight
 # with which people's questions found 2.6 points less. So they choose the usual one, or none. Vectors of text
@@ -174,3 +176,16 @@ def by_collection(
                     ranked = fused(nearest, worded, weight, _DEPTH)
                     figures.append(judge([ids[at] for at in ranked], relevant).ndcg10)
                 yield query, collection, figures
+
+
+def modes(learned: SearchDefaults | None, mode: Mode | None) -> tuple[Setting, ...]:
+    """The settings of dense search, of hybrid search, and of one that names no mode."""
+    tokens = learned_tokens(learned)
+    return Setting(1.0, tokens), Setting(weight_of(learned), tokens), setting_of(learned, mode)
+
+
+def setting_of(learned: SearchDefaults | None, mode: Mode | None = None) -> Setting:
+    """The setting of a search that names no mode; mode: the service's own for it."""
+    mode = mode or (learned.mode if learned else "dense")
+    weights = {"dense": 1.0, "hybrid": weight_of(learned), "lexical": 0.0}
+    return Setting(weights[mode], learned_tokens(learned))

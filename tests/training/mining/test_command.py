@@ -210,6 +210,23 @@ def test_lists_of_text_alone_are_what_the_recipe_trains_on(tiny_source: Path, tm
     assert json.loads((tmp_path / "run" / "run.json").read_text())["texts"] == len(found)
 
 
+def test_a_title_that_no_search_looks_into_is_in_front_of_no_document(
+    tiny_source: Path, tmp_path: Path
+) -> None:
+    texts = [
+        {"text": f"the {word} is here. it sleeps {n}", "metadata": {"title": f"Title {n}"}}
+        for n, word in enumerate(WORDS)
+    ]
+    corpus, out = tmp_path / "c.jsonl", tmp_path / "lists.jsonl"
+    corpus.write_text("".join(json.dumps(text) + "\n" for text in texts))
+    assert (
+        main(["mine", "lists", "--corpus", str(corpus), "--model", str(tiny_source), "--out", str(out)]) == 0
+    )
+    found = rows(out)
+    assert {row["query"] for row in found} >= {f"Title {n}" for n in range(len(texts))}
+    assert not any("Title" in row[f"doc_{at}"] for row in found for at in range(1, 9))
+
+
 def test_text_without_a_query_in_it_makes_no_lists(
     tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

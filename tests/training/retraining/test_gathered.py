@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from models.manifest import FILE_NAME, REPORT
 from models.publishing.pair import pair
 from models.seal import seal
 from tests.service.swapping import publish_pair
+from training.errors import NothingToLearn
 from training.retraining.clicks import Use
 from training.retraining.config import Config, CorpusTable, EventsTable
-from training.retraining.gathered import _learned, _unjudged
+from training.retraining.gathered import _learned, _unjudged, gather
 from training.retraining.judgements import Judgement, judged
 from training.retraining.one import Job
 
@@ -30,6 +33,19 @@ def test_a_query_that_judges_is_in_no_training_however_it_is_written() -> None:
 
     assert asked(allowed=True) == {"default": [OTHER], "notes": [OTHER]}
     assert asked(allowed=False) == {}
+
+
+def test_nothing_is_trained_while_a_version_that_a_person_activated_is_on_its_way(
+    job: Job, tiny_source: Path, tmp_path: Path
+) -> None:
+    live = job.store.versions()[0]
+    student, _ = publish_pair(job.store, live, tiny_source)
+    job.store.write_state({"live": live.version})
+    chosen = student.version
+    job.store.want(chosen, "activate")
+    config = Config(corpus=CorpusTable(file=tmp_path / "nothing.jsonl"))
+    with pytest.raises(NothingToLearn, match=f"{chosen} was activated by hand and is about to go live"):
+        gather(config, job.store, print)
 
 
 def test_a_pair_made_by_hand_knows_what_its_documents_model_has_learned(job: Job, tiny_source: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,19 @@ def test_one_that_failed_and_one_that_a_retraining_published_are_no_obstacle(
     store.write_state({"live": live, "versions": {chosen: state}})
     assert want(store, live, candidate, None).published
     assert store.wanted() == candidate
+
+
+def test_what_the_state_says_is_older_than_the_decision_of_a_person(
+    three: tuple[Store, list[str]],
+) -> None:
+    """The service is stopped, or has not looked yet: it will honour the decision."""
+    store, (live, chosen, candidate) = three
+    left = {chosen: {"state": "retired", "reason": "rolled back from"}}
+    store.write_state({"live": live, "versions": left})
+    os.utime(store.root / "state.json", (1, 1))
+    store.want(chosen, "activate")
+    assert not want(store, live, candidate, None).published
+    assert store.wanted() == chosen
 
 
 def test_a_search_of_what_a_person_activated_goes_with_it(three: tuple[Store, list[str]]) -> None:

@@ -37,4 +37,5 @@ def test_what_is_read_of_a_mixture(
 def test_each_collection_is_looked_at_by_itself(tokenizer: Path) -> None:
     mixed = [*made(WORDS, 90, "mixed"), *made(KOREAN, 10, "mixed")]
     found = [*made(WORDS, 100), *made(KOREAN, 100, "notes"), *mixed]
-    assert unread_collections(found, tokenizer) == {"notes"}
+    assert unread_collections(found, {"default", "notes", "mixed"}, tokenizer) == {"notes"}
+    assert unread_collections(found, {"default"}, tokenizer) == set()

@@ -26,19 +26,18 @@ from training.retraining.gathered import gather
 from training.retraining.judgements import Judgement, judged
 from training.retraining.one import Job
 from training.retraining.publication import Outcome
-from training.retraining.retune import (
-    USUAL,
-    Half,
-    _halves,
-    crossed,
-    judged_by_halves,
-    retune,
-    setting_of,
-    sides,
-)
+from training.retraining.retune import Half, _halves, crossed, judged_by_halves, retune, sides
 from training.retraining.searches import LEAST_DEV_QUERIES
 from training.retraining.sides import learned
-from training.retraining.tuning import LEAST_QUERIES, OF_TEXT_ALONE, WEIGHTS, Setting, lengths_of
+from training.retraining.tuning import (
+    LEAST_QUERIES,
+    OF_TEXT_ALONE,
+    USUAL,
+    WEIGHTS,
+    Setting,
+    lengths_of,
+    setting_of,
+)
 from training.text.service import Searches
 from training.text.service_collections import DEFAULT
 
@@ -189,6 +188,20 @@ def judged_so(job: Job, version: str, verdict: Literal["accepted", "refused"]) -
 
 
 @pytest.mark.long
+def test_a_refused_search_that_is_in_use_stays_and_its_verdict_stands(job: Job, tuned: Retune) -> None:
+    """A person had activated it, and then another one: a rollback goes to it."""
+    active = str(job.store.wanted())
+    refused = str(tuned().version)
+    judged_so(job, refused, "refused")
+    job.store.write_state({"live": active, "previous": refused})
+    job.store.want(active)
+    with pytest.raises(NothingToLearn, match=f"{refused} is the same search, and is in use"):
+        tuned()
+    assert job.store.wanted() == active
+    assert refused in job.store.names()
+
+
+@pytest.mark.long
 def test_a_search_that_is_refused_again_has_the_newer_report_and_counts_the_look(
     job: Job, tuned: Retune
 ) -> None:
@@ -288,7 +301,7 @@ def test_words_may_lead_in_a_collection_that_the_model_cannot_read(job: Job, tmp
     said: list[str] = []
     outcome = retune(gather(config, job.store, lambda _: None), config, job.store, said.append)
     assert outcome.published, outcome.reason
-    assert "the model cannot read most documents of notes: words may lead there" in said
+    assert "the model cannot read half of the documents of notes: words may lead there" in said
     report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
     tried = {name: {*means} for name, means in report["meta"]["tuned"].items()}
     assert tried == {

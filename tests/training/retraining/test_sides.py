@@ -100,6 +100,23 @@ def test_what_was_learned_trains_with_its_answers_and_what_is_new_judges() -> No
     assert found.parts == {"a": TRAIN, "b": TRAIN, "c": JUDGE}
 
 
+def test_what_nearly_equals_a_learned_query_does_not_judge_the_model_that_trains_on_it() -> None:
+    asked = "what are the opening hours of the bridge at your shop"
+    known = learned({asked: ["a"]})
+    found = sides({asked: ["a"], f"{asked}?": ["b"]}, 0.9999, [asked, f"{asked}?"], known)
+    assert found.train == {asked: ["a"], f"{asked}?": ["b"]}
+    assert not found.judge
+
+
+def test_what_was_learned_trains_also_where_it_would_choose() -> None:
+    relevant = {f"query {at}": [f"{at}"] for at in range(40)}
+    before = sides(relevant, 0.5, relevant)
+    assert before.dev
+    found = sides(relevant, 0.5, relevant, learned(before.dev))
+    assert not found.dev
+    assert found.train == {query: relevant[query] for query in relevant if query not in before.judge}
+
+
 def test_what_may_not_judge_trains_unless_its_answer_judges() -> None:
     found = sides({"q": ["a"], "r": ["a"], "s": ["b"]}, 0.9999, ["q"])
     assert found.judge == {"q": ["a"]}

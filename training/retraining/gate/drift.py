@@ -16,7 +16,7 @@ from models.store import Store
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.evaluation.encoding import Vectors
 from training.evaluation.scorable import scorable_of
-from training.mining.figures import readable
+from training.mining.figures import read
 from training.mining.neighbours import unit_vectors
 
 NEAREST = 10
@@ -44,7 +44,7 @@ def drift_of(
     those are compared that it reads, and without enough of them the answer is empty.
     """
     began = anchor[0].folder(anchor[1])
-    sample = readable(sample_of(texts), began / TOKENIZER)
+    _, sample = read(sample_of(texts), began / TOKENIZER)
     if len(sample) <= NEAREST + 1:
         return {}
     vectors = []

@@ -36,11 +36,11 @@ def moved(rng: np.random.Generator, count: int, gain: float = 0.0) -> Floats:
     return np.where(changed, rng.normal(gain / 0.3, 0.3, count), 0.0)
 
 
-@pytest.mark.parametrize(("queries", "candidates"), [(30, 1), (200, 1), (200, 3)])
+@pytest.mark.parametrize(("queries", "candidates"), [(30, 1), (200, 1), (200, 3), (200, 4)])
 def test_at_most_one_candidate_in_a_hundred_nights_is_promoted_by_luck(queries: int, candidates: int) -> None:
     """The same queries every night; each candidate starts from the active model, so luck would add up.
 
-    `auto` has up to three candidates a night, and each is one more look.
+    `auto` has up to three candidates a night, four where a part of the text cannot be read; each is a look.
     """
     rng = np.random.default_rng(queries)
     promoted = []
@@ -52,7 +52,9 @@ def test_at_most_one_candidate_in_a_hundred_nights_is_promoted_by_luck(queries: 
             if gain.shown:
                 active, count = candidate, count + 1
         promoted.append(count)
-    assert np.mean(promoted) < 0.6  # 0.19 by the sum of the levels, and 0.33 with three candidates
+    assert (
+        np.mean(promoted) < 0.6
+    )  # 0.19 by the sum of the levels, 0.33 with three candidates, 0.39 with four
     assert np.mean(np.array(promoted) > 1) < 0.1
 
 
