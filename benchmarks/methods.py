@@ -6,16 +6,18 @@
 The backbone is a model folder: a stage of `benchmarks.reproduction ladder`, or `last` of a `train mlm`.
 
 Each recipe reads equally many texts, --texts of them: a row of a triple counts as three, and a small corpus
-is read more than once. What is in --out for the same backbone and texts is not made again, and a run that was
-stopped goes on. --data has the sets as training/RESULTS.md names them. Recipes that learn from STS-B's scores
-are scored on STS-B's test split and SICK-R alone, since STS12 to STS16 have pairs of STS-B.
+is read more than once. What is in --out for the same backbone, recipe and texts is not made again, and a run
+that was stopped goes on. --data has the sets as training/RESULTS.md names them. Recipes that learn from
+STS-B's scores are scored on STS-B's test split and SICK-R alone, since STS12 to STS16 have pairs of STS-B.
 """
 
+import hashlib
 import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +26,8 @@ from benchmarks.method_tables import GEOMETRY, SETS, tables
 from benchmarks.places import BenchError, add_row, arguments, row_of, rows, say
 from benchmarks.workloads import WIKIPEDIA, texts_of
 from models.seal import checksum
+from training.arguments import changes
+from training.methods.catalogue import load_recipe
 from training.runfile import FILE_NAME as RUN
 from training.runfile import read_run
 from training.text.lines import read_lines, read_records
@@ -91,10 +95,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, metavar="FOLDER")
     parser.add_argument("--work", type=Path, default=Path("methods"))
     parser.add_argument("--out", type=Path, default=Path("methods.jsonl"))
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--table", action="store_true", help="of the recipes as they are now")
     options = parser.parse_args()
     if options.table:
-        print(tables(rows(options.out), {name for name in METHODS if METHODS[name].corpus == "scores"}))
+        found = [line for line in rows(options.out) if line.get("recipe") == _recipe(line["method"])]
+        print(tables(found, {name for name in METHODS if METHODS[name].corpus == "scores"}))
         return
     if options.backbone is None or options.data is None:
         parser.error("--backbone and --data are needed, but for --table")
@@ -115,8 +120,16 @@ def _trains(name: str) -> bool:
 
 def _asked(name: str, seed: int, rate: float | None, options: Any) -> dict[str, Any]:
     """The keys of a line that say what was asked."""
-    about = {"texts": options.texts, "backbone": _backbone(options)}
+    about = {"texts": options.texts, "backbone": _backbone(options), "recipe": _recipe(name)}
     return {"method": name, "seed": seed, "rate": rate, **about}
+
+
+@cache
+def _recipe(name: str) -> str:
+    """The digest of what is trained but for its rate, so that no line and no run of before counts as one."""
+    method = METHODS[name]
+    digest = load_recipe(method.recipe, changes(method.set)).digest()
+    return hashlib.sha256(f"{digest} {method.row} {method.batch}".encode()).hexdigest()[:12]
 
 
 def _backbone(options: Any) -> str:
@@ -164,7 +177,7 @@ def _dev(name: str, seed: int, rate: float, options: Any) -> float | None:
 
 
 def _run_of(name: str, seed: int, rate: float | None, options: Any) -> Path:
-    return _work(options) / f"{name}-{seed}-{rate}"
+    return _work(options) / f"{name}-{seed}-{rate}-{_recipe(name)}"
 
 
 def _trained(name: str, seed: int, rate: float | None, options: Any) -> Path:

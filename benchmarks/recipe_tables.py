@@ -11,7 +11,7 @@ from benchmarks.tables import table
 from models.engines.form import FP32
 from training.evaluation.bootstrap import of_mean
 
-SEEN = "seen, "  # before a mode: queries whose answers were learned from
+SEEN = "seen, "  # before a mode: queries of the half that the retraining had
 TRUTHS = ("better", "no different", "worse")
 _SIDES = ("before", "after")
 _MODES = ("dense", "hybrid", "served")  # that decide what a candidate is worth

@@ -56,7 +56,7 @@ def test_another_backbone_or_budget_is_no_seed() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].corpus != "documents"])
-def test_a_row_counts_as_many_texts_as_the_recipe_encodes_of_it(name: str) -> None:
+def test_a_row_counts_as_many_texts_as_its_source_has(name: str) -> None:
     """Spans and neighbours of documents are no rows with a number of their own."""
     assert METHODS[name].row == columns_of(load_recipe(METHODS[name].recipe))
 
@@ -126,3 +126,6 @@ def test_dev_chooses_the_rate_and_what_is_there_is_not_made_again(
     assert methods._run_of("ct", 1, 1e-5, options) != left, "a run that was stopped is not gone on with"
     all_of("ct")
     assert len(runs.made) == 9 + 8, "and another backbone"
+    monkeypatch.setattr(methods, "_recipe", lambda _: "changed")
+    all_of("ct")
+    assert len(runs.made) == 9 + 12, "and a recipe that was changed"

@@ -3,10 +3,10 @@
     both models ─▶ the same pairs and queries ─▶ paired bootstrap ─▶ each difference with its interval
 
 Models are named as for `evaluate`. Similarity is Spearman over a set's pairs, KorSTS and JSTS among them.
-Search is nDCG@10 over a set's queries, by vectors, words and both. An interval that holds 0 says that another
-draw of the same kind could have shown nothing. Seeds of training are not drawn again: two runs of one recipe
-may differ by more than their intervals say. Transfer, clustering and geometry are not here: `evaluate` has
-one figure of a whole set for them, and none of each item that could be drawn again.
+Search is nDCG@10 over a set's queries, by vectors, and by vectors and words. An interval that holds 0 says
+that another draw of the same kind could have shown nothing. Seeds of training are not drawn again: two runs
+of one recipe may differ by more than their intervals say. Transfer, clustering and geometry are not here:
+`evaluate` has one figure of a whole set for them, and none of each item that could be drawn again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from training.evaluation.bootstrap import Graded, Interval, of_mean, of_spearman
 from training.evaluation.data import BY_KEY, SETS, data_folder, is_absent
 from training.evaluation.data import load as load_pairs
 from training.evaluation.encoding import encode_once
-from training.evaluation.modes import DENSE
 from training.evaluation.report.table import title
 from training.evaluation.retrieval import collections, judge_all, load, search
 from training.evaluation.scorable import open_scorable
@@ -46,9 +45,8 @@ class Measured(NamedTuple):
     """What one model gets on each set, item by item."""
 
     pairs: dict[str, tuple[Floats, Floats]]  # gold scores and cosines
-    queries: dict[
-        str, list[float]
-    ]  # nDCG@10 of each; of a set by its name, with the mode but for dense search
+    # nDCG@10 of each, by the name of the set, with "hybrid" behind it for that; words alone know no model
+    queries: dict[str, list[float]]
 
 
 class Difference(NamedTuple):
@@ -70,8 +68,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "significance",
         help="whether a difference between two models may be luck",
         description="Two models on the same pairs and queries: each difference with its 95 %% interval. "
-        "Similarity, and search by vectors, words and both; transfer, clustering and geometry have a figure "
-        "of a whole set, and no scores of each item that could be compared so.",
+        "Similarity, and search by vectors, and by vectors and words; transfer, clustering and geometry have "
+        "a figure of a whole set, and no scores of each item that could be compared so.",
     )
     for name in ("before", "after"):
         command.add_argument(name, metavar=name.upper(), help="a model, as `evaluate` takes it")
@@ -115,10 +113,8 @@ def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured
             say(f"searching {name}")
             collection = load(folder)
             lists, _ = search(collection, model.encode_queries, model.encode_documents, model.split)
-            for mode, ranked in lists.items():
-                found.queries[name if mode == DENSE else f"{name} {mode}"] = [
-                    each.ndcg10 for each in judge_all(collection, ranked)
-                ]
+            for known_as, ranked in ((name, lists["dense"]), (f"{name} hybrid", lists["hybrid"])):
+                found.queries[known_as] = [each.ndcg10 for each in judge_all(collection, ranked)]
     if not found.pairs and not found.queries:
         raise TrainingError(f"{data} holds no set of {' and '.join(suites)}.")
     return found

@@ -146,6 +146,11 @@ class Recipe:
         ):
             if table.get(key) == default:
                 table.pop(key, None)
+        # What these mean has changed, so that a run of before is one of another recipe.
+        if self.dropouts:
+            found["dropouts_of"] = "each place"
+        if self.pool.startswith("static"):
+            found["pool_of"] = "words"
         return found
 
     def reads(self, what: str) -> bool:

@@ -99,6 +99,9 @@ def _freeze_embeddings(encoder: TrainedEncoder) -> None:
     backbone: Any = encoder.backbone  # not every family has a module of its own for them
     whole = getattr(backbone, "embeddings", None) or backbone.get_input_embeddings()
     whole.requires_grad_(requires_grad=False)
+    wider = getattr(backbone, "embeddings_project", None)  # of an ELECTRA whose layers are wider
+    if wider is not None:
+        wider.requires_grad_(requires_grad=False)
 
 
 def _head(recipe: Recipe, source: Source, template: str | None) -> Head:

@@ -106,9 +106,9 @@ def run_backbone(
     A family that cannot be packed is padded, and its answer packed.
     """
     device = packing.at.device
-    if family in FAMILIES and not len(tokens.ids):  # texts without words, and a pool that takes no others
+    if family in FAMILIES and not len(tokens.ids):  # empty texts, and a tokenizer without special tokens
         nothing = torch.empty(0, backbone.config.hidden_size, device=device)
-        return nothing, (nothing, nothing)
+        return nothing, (nothing, nothing)  # a pool reads the first and the last of the states
     if family in FAMILIES:
         found = backbone(
             input_ids=tokens.ids[None].to(device),

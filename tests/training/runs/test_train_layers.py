@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from transformers import ElectraConfig, ElectraModel
 
 from models.store import Store
 from tests.training.conftest import Run
@@ -13,6 +16,7 @@ from tests.training.recipe_cases import corpus_for, raw_source
 from tests.training.run_cases import losses, stop_after, weights
 from training.errors import TrainingError
 from training.methods.catalogue import load_recipe
+from training.methods.start import _freeze_embeddings
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
@@ -72,6 +76,17 @@ def test_a_run_of_some_layers_stopped_and_resumed_is_one_run_and_is_exported(
     assert export_run(resumed.out, Store(tmp_path / "models")).origin == "simcse-unsup"
     with pytest.raises(TrainingError, match="holds a run with another recipe"):
         run("stopped", recipe=load_recipe("simcse-unsup"), resume=True)
+
+
+def test_the_map_behind_narrow_embeddings_keeps_its_values_too() -> None:
+    sizes = {"vocab_size": 20, "embedding_size": 8, "hidden_size": 16, "intermediate_size": 16}
+    config = ElectraConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
+    of_layers = SimpleNamespace(head=SimpleNamespace(tokens="last"))
+    encoder: Any = SimpleNamespace(backbone=ElectraModel(config), source=of_layers)
+    _freeze_embeddings(encoder)
+    found = [name for name, each in encoder.backbone.named_parameters() if each.requires_grad]
+    assert found
+    assert all(name.startswith("encoder.layer.0.") for name in found)
 
 
 @pytest.mark.parametrize("chunk", [None, 4])
