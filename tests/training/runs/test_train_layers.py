@@ -79,8 +79,10 @@ def test_a_run_of_some_layers_stopped_and_resumed_is_one_run_and_is_exported(
 
 
 def test_the_map_behind_narrow_embeddings_keeps_its_values_too() -> None:
-    sizes: dict[str, Any] = {"vocab_size": 20, "embedding_size": 8, "hidden_size": 16, "intermediate_size": 16}
-    config = ElectraConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
+    config = ElectraConfig(
+        vocab_size=20, embedding_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2,
+    )  # fmt: skip
     of_layers = SimpleNamespace(head=SimpleNamespace(tokens="last"))
     encoder: Any = SimpleNamespace(backbone=ElectraModel(config), source=of_layers)
     _freeze_embeddings(encoder)
