@@ -39,8 +39,8 @@ def alone(encoder: Encoder, row: Sequence[int]) -> NDArray[np.float32]:
     return vector
 
 
-# The same examples in every run: in bf16 on a Xeon with AMX, (2, 122, 9, 159, 3) beside a text of twelve tokens
-# differs by 0.0009. Why is not known yet. Such a batch is rare, and must not decide if another change lands.
+# The same examples in every run: in bf16 on a Xeon with AMX, (2, 122, 9, 159, 3) beside a text of twelve
+# tokens differs by 0.0009. Why is not known yet. So rare a batch must not decide if another change lands.
 @pytest.mark.parametrize("form", FORMS)
 @settings(
     max_examples=60,
