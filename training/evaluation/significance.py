@@ -121,7 +121,7 @@ def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured
 
 
 def differences(before: Measured, after: Measured) -> Iterator[Difference]:
-    """Of each set, and of the mean over the English similarity sets. Both are of the same data."""
+    """Yield one for each set, and one for the mean of the English ones. Both are of the same data."""
     graded = {
         key: Graded(gold, cosines, after.pairs[key][1]) for key, (gold, cosines) in before.pairs.items()
     }

@@ -1,4 +1,4 @@
-"""What the active model can read of the documents: of all together, of most of them, of each collection.
+"""Documents that the active model can read: all together, most of them, those of each collection.
 
 A part in another language makes the whole unreadable from about a tenth on. So what is learned for most of
 the documents asks of each whether the model reads it.
@@ -23,7 +23,7 @@ class Reading(NamedTuple):
 
 
 def reading_of(documents: Sequence[Document], tokenizer: Path) -> Reading:
-    """What can be read of a sample of them by the tokenizer in that file."""
+    """Look at a sample of them with the tokenizer in that file."""
     sample = [document.whole for document in documents[:: max(1, len(documents) // _LOOKED_AT)]]
     why_not, found = read(sample, tokenizer)
     return Reading(why_not, 2 * len(found) > len(sample))

@@ -48,7 +48,7 @@ def events_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
 
 
 class Searches(NamedTuple):
-    """How a service was told to search."""
+    """The settings by which a service searches."""
 
     mode: Mode | None = None  # of searches that name none; None: as the version has learned
     passages: bool = True  # long documents are split; False: their heads alone are searched

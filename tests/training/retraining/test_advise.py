@@ -72,7 +72,7 @@ def test_the_minutes_are_those_of_the_trainings_that_a_run_makes(
 def test_beside_a_pair_only_the_search_is_advised(
     job: Job, tmp_path: Path, tiny_source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `auto` does: what it trains would be slower, and is refused before."""
+    """`auto` does the same: what it trains would be slower, and is refused before."""
     _, both = publish_pair(job.store, job.store.versions()[0], tiny_source)
     job.store.want(both.version)
     assert _advise(job, tmp_path, WORDS, 420, judged=80) == 0

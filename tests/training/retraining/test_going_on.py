@@ -78,7 +78,7 @@ def test_where_other_rows_were_mined_training_begins_anew_and_says_so(
 def test_a_stopped_run_is_kept_while_another_recipe_trains(
     job: Job, tiny_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where `auto` was stopped in its second choice and tries the first again, which left no version."""
+    """`auto` was stopped in its second choice, and tries the first again, which left no version."""
     asked = replace(of_triples(job, triples()), base=str(tiny_source), sweep=True)
     stopped(asked, monkeypatch)
     other = replace(job, mode="off", data=None, base=str(tiny_source), sweep=True)

@@ -1,4 +1,4 @@
-"""What the model can read: a tenth in another language spoils the whole, and most documents all the same."""
+"""Text that is read in part: a tenth in another language spoils the whole, and most is read all the same."""
 
 from __future__ import annotations
 

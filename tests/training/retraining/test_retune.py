@@ -170,16 +170,21 @@ def test_a_search_that_was_rolled_back_from_is_not_wanted_again(
     job: Job, tuned: Retune, verdict: Literal["accepted", "refused"]
 ) -> None:
     """Also one that the gate had refused, and that a person had activated all the same."""
-    active = str(job.store.wanted())
-    left = str(tuned().version)
-    judged_so(job, left, verdict)
+    active, left = gone_back(job, tuned, verdict)
     said = {left: {"state": "retired", "reason": f"rolled back from, to {active}"}}
     job.store.write_state({"live": active, "versions": said})
-    job.store.want(active)
     with pytest.raises(NothingToLearn, match=f"was left: rolled back from, to {active}"):
         tuned()
     assert job.store.wanted() == active
     assert left in job.store.names()
+
+
+def gone_back(job: Job, tuned: Retune, verdict: Literal["accepted", "refused"]) -> tuple[str, str]:
+    """The active version, which is wanted again, and the tuned one, with that verdict."""
+    active, version = str(job.store.wanted()), str(tuned().version)
+    judged_so(job, version, verdict)
+    job.store.want(active)
+    return active, version
 
 
 def judged_so(job: Job, version: str, verdict: Literal["accepted", "refused"]) -> None:
@@ -190,11 +195,8 @@ def judged_so(job: Job, version: str, verdict: Literal["accepted", "refused"]) -
 @pytest.mark.long
 def test_a_refused_search_that_is_in_use_stays_and_its_verdict_stands(job: Job, tuned: Retune) -> None:
     """A person had activated it, and then another one: a rollback goes to it."""
-    active = str(job.store.wanted())
-    refused = str(tuned().version)
-    judged_so(job, refused, "refused")
+    active, refused = gone_back(job, tuned, "refused")
     job.store.write_state({"live": active, "previous": refused})
-    job.store.want(active)
     with pytest.raises(NothingToLearn, match=f"{refused} is the same search, and is in use"):
         tuned()
     assert job.store.wanted() == active
