@@ -78,6 +78,7 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = optional_data_folder(config.gate.data)  # absent sets are none where the own text judges
     require_judge(config, bool(searches or folds), data)
+    searches |= own.guarding(split, found.held, config.corpus.candidates)
     looks = count_looks(store, {**searches, **asked(folds)})
     dev = own.dev_collections(split, found.dev, CANDIDATES)
     corpus = material(split, found)
@@ -106,7 +107,7 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
         pair=config.train.pair,
         searches=searches if config.gate.mode == "on" else {},
         choose=choose_by(dev),
-        evidence=own.evidence(searches["judged"], found.groups, found.keys) if "judged" in searches else {},
+        evidence=own.evidence(searches, found.groups, found.keys),
         folds=folds,
         passages=gathered.served.passages,
         looks=looks.number,
@@ -170,8 +171,8 @@ def _answers(part: Mapping[str, Sequence[str]]) -> list[str]:
 def _fold(half: tuple[Split, Judged], config: Config, material: Callable[[Split, Judged], Corpus]) -> Fold:
     split, found = half
     searches = own.collections(split, found.held, config.corpus.candidates, least=1)
-    judged = searches[JUDGED]
-    return Fold(material(split, found), {JUDGED: judged}, own.evidence(judged, found.groups, found.keys))
+    judging = {JUDGED: searches[JUDGED]}
+    return Fold(material(split, found), judging, own.evidence(judging, found.groups, found.keys))
 
 
 def rows_of(

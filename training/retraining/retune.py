@@ -38,7 +38,7 @@ from training.retraining.anchor import anchor_of
 from training.retraining.config import Config
 from training.retraining.crossfit import merged, pooled
 from training.retraining.gate import rules as gate
-from training.retraining.gate.verdict import CLICKED, EACH, HYBRID, JUDGED, SERVED
+from training.retraining.gate.verdict import CLICKED, EACH, HYBRID, JUDGED, LABELLED, SERVED
 from training.retraining.gate.words import report
 from training.retraining.gathered import Gathered, counts, of_keys
 from training.retraining.judgements import Judged
@@ -68,6 +68,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     dev, searches = sides(gathered, config)
     if not dev or not searches:
         raise NothingToLearn("there are too few held-out queries to choose a search by, and to judge it")
+    searches |= own.guarding(split, found.held, config.corpus.candidates)
     warnings = [*of_keys(found)]
     for warning in warnings:
         say(f"! {warning}")
@@ -92,8 +93,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
         if halves:
             before[JUDGED], after[JUDGED] = crossed(halves, model, served.search, mode)
             searches[JUDGED] = merged([half.judging for half in halves])
-    if JUDGED in searches:
-        _tell_whose(found, before, after, searches)
+    _tell_whose(found, before, after, searches)
     looks = count_looks(store, searches)
     # A search with other settings is no faster.
     require = "better" if config.gate.require == "faster" else config.gate.require
@@ -133,10 +133,11 @@ def _tell_whose(
     found: Judged, before: dict[str, Any], after: dict[str, Any], searches: dict[str, Collection]
 ) -> None:
     """Add to the judged queries what they rest on, and call them clicked where nobody named an answer."""
-    evidence = own.evidence(searches[JUDGED], found.groups, found.keys)
-    before[JUDGED] |= evidence
-    after[JUDGED] |= evidence
-    if found.of_use.issuperset(searches[JUDGED].queries.values()):
+    evidence = own.evidence(searches, found.groups, found.keys)
+    for name in searches.keys() & {*LABELLED}:
+        before[name] |= evidence
+        after[name] |= evidence
+    if JUDGED in searches and found.of_use.issuperset(searches[JUDGED].queries.values()):
         for side in (before, after, searches):
             side[CLICKED] = side.pop(JUDGED)
 

@@ -14,7 +14,7 @@ from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import scorable_of
 from training.evaluation.suites import score
 from training.retraining import searches as own
-from training.retraining.gate.verdict import JUDGED, measures
+from training.retraining.gate.verdict import LABELLED, measures
 
 
 def scores_of(
@@ -42,8 +42,8 @@ def scores_of(
             say(f"searching the held-out text: {', '.join(searches)}")
             encoders = model.encode_queries, model.encode_documents
             scores["own"] = own.score(searches, *encoders, model.split, learned)
-            if JUDGED in searches:
-                scores["own"][JUDGED] |= evidence
+            for name in searches.keys() & {*LABELLED}:
+                scores["own"][name] |= evidence
         return scores
 
 

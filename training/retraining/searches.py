@@ -4,6 +4,7 @@
     neighbours   a sentence finds the one behind it in its document
     known        some rare words of a document find it
     judged       a query finds the documents that people called relevant
+    few          the same where such queries are too few to decide
 
 Candidates for an answer are the documents held out, and others to make it hard, chosen by a hash of their
 ids: the same in every run. A query looks among documents of its own collection only, as in the service, and
@@ -32,13 +33,14 @@ from training.evaluation.retrieval import Collection, counts, judge_all, search
 from training.mining.labelled import folded
 from training.mining.pairs import body_of
 from training.retraining.documents import Document
-from training.retraining.gate.verdict import EACH, GROUPS, HITS, JUDGED, KEYS, measures
+from training.retraining.gate.verdict import EACH, FEW_JUDGED, GROUPS, HITS, JUDGED, KEYS, LABELLED, measures
 from training.retraining.heldout import Split, place
 from training.text.service_collections import DEFAULT
 
 MOST_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
 LEAST_DEV_QUERIES = 8  # dev chooses among a few settings, of which the first is safe; chosen by us
 LEAST_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is above 0.05 (a spread of 0.3)
+LEAST_GUARDING = 5  # judged queries; of fewer no fall is certain. Chosen by us
 TOP = 10  # hits of a query that are compared, as many as nDCG@10 looks at
 _KNOWN_WORDS = 4  # that ask for a known item; chosen by us
 _WORD, _LONG, _PIECE = re.compile(r"\w+"), 12, re.compile(r".{2,4}")
@@ -55,8 +57,7 @@ def collections(
     judged: relevant ids by query, of the queries held out. candidates: texts to find an answer among, at
     most.
     """
-    rest = (*split.train, *split.dev)
-    others = sorted(rest, key=lambda document: place(f"candidate\0{document.id}"))
+    others = _others(split)
     made = {
         "titles": _titles(split.held, others),
         "neighbours": _neighbours(split.held, others),
@@ -75,9 +76,21 @@ def dev_collections(
     return collections(choosing, judged, candidates, LEAST_DEV_QUERIES)
 
 
-def evidence(asked: Collection, groups: Mapping[str, int], keys: Mapping[str, str]) -> dict[str, list[Any]]:
+def guarding(split: Split, judged: Mapping[str, Sequence[str]], candidates: int) -> dict[str, Collection]:
+    """The judged queries where they are too few to decide but enough to guard, by a name of their own.
+
+    Else nothing. The arguments are those of `collections`.
+    """
+    found = _judged(split, _others(split), judged)
+    few = LEAST_GUARDING <= len(found.queries) < LEAST_QUERIES
+    return {FEW_JUDGED: _bounded(found, candidates)} if few else {}
+
+
+def evidence(
+    searches: Mapping[str, Collection], groups: Mapping[str, int], keys: Mapping[str, str]
+) -> dict[str, list[Any]]:
     """The group of each judged query, in their order, and the key that it rests on, None for several."""
-    queries = asked.queries.values()
+    queries = [query for name in LABELLED if name in searches for query in searches[name].queries.values()]
     return {GROUPS: [groups[query] for query in queries], KEYS: [keys.get(query) for query in queries]}
 
 
@@ -139,6 +152,11 @@ def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, fl
         for name in was
         if name in now and len(was[name][HITS]) == len(now[name][HITS])
     }
+
+
+def _others(split: Split) -> list[Document]:
+    """Documents that are not held out, in the order in which they become candidates."""
+    return sorted((*split.train, *split.dev), key=lambda document: place(f"candidate\0{document.id}"))
 
 
 def _figures(collection: Collection, lists: Sequence[Sequence[str]]) -> dict[str, Any]:

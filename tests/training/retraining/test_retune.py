@@ -259,6 +259,8 @@ def test_too_few_judged_queries_leave_the_choice_to_the_text(job: Job, tuned: Re
     counts = report["meta"]["documents"]
     choosing = counts["queries_trained_on"] + counts["queries_held_out_for_dev"]
     assert LEAST_DEV_QUERIES <= choosing < LEAST_QUERIES
+    assert {row["name"] for row in report["rows"]} >= {"own few", "own few hybrid", "own few served"}
+    assert not any(gain["name"].startswith("own few") for gain in report["gains"])
     tried = {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in lengths_of(64)}
     assert {*report["meta"]["tuned"]["default"]} == tried
 

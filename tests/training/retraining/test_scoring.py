@@ -21,11 +21,12 @@ from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import scorable_of
 from training.methods.catalogue import load_recipe
 from training.retraining import one
-from training.retraining.config import Config, CorpusTable
+from training.retraining.config import Config, CorpusTable, JudgementsTable
 from training.retraining.gathered import gather
 from training.retraining.one import Job
 from training.retraining.plan import job_of
 from training.retraining.scoring import KnownScores, scores_of
+from training.retraining.sides import digest
 from training.text.service import Searches
 
 DOCUMENTS = {f"d{at}": Content(f"{WORDS[at]} {WORDS[at + 1]}") for at in range(6)}
@@ -109,3 +110,30 @@ def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path
         return one._data(job_of(of_service, config, recipe, job.store, job.work, silent), {})
 
     assert [data_of(Searches(passages=passages))[-1] for passages in (True, False)] == [True, False]
+
+
+@pytest.mark.parametrize("method", ["simcse-unsup", "pairs"])
+def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: Path, method: str) -> None:
+    rows = documents(WORDS, 200)
+    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    lines = [
+        "query\tid",
+        *(f"{each['text'].split()[0]} {at}\t{each['id']}" for at, each in enumerate(rows[:15])),
+    ]
+    (tmp_path / "judged.tsv").write_text("\n".join(lines), encoding="utf-8")
+    config = Config(
+        corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=2),
+        judgements=JudgementsTable(file=tmp_path / "judged.tsv"),
+    )
+    gathered = gather(config, job.store, silent)
+    found = job_of(gathered, config, load_recipe(method), job.store, job.work, silent)
+    assert {*found.searches["few"].queries.values()} == {*gathered.found.held}
+    assert "judged" not in found.searches
+    assert not found.folds
+    assert not {digest(query) for query in gathered.found.held} & {*found.about["asked"]}, "no look to pay"
+    active = str(job.store.wanted())
+    scores = scores_of(job.store, active, 1, None, found.searches, found.evidence, {}, say=silent)
+    assert (
+        len(scores["own"]["few"]["groups"]) == len(scores["own"]["few"]["each"]) == len(gathered.found.held)
+    )
+    assert "groups" not in scores["own"]["titles"]

@@ -14,10 +14,13 @@ from training.evaluation.modes import whole
 from training.retraining.documents import Document
 from training.retraining.heldout import Split
 from training.retraining.searches import (
+    LEAST_GUARDING,
     LEAST_QUERIES,
     MOST_QUERIES,
     collections,
     dev_collections,
+    evidence,
+    guarding,
     overlap,
     score,
     withheld,
@@ -79,6 +82,29 @@ def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> 
     assert {f"t{at}" for at in range(LEAST_QUERIES)} <= set(found.documents)
     fewer = collections(SPLIT, judged, 1)["judged"]
     assert set(fewer.documents) == {"h1", *(f"t{at}" for at in range(LEAST_QUERIES))}
+
+
+@pytest.mark.parametrize(
+    ("queries", "names"),
+    [
+        (LEAST_GUARDING - 1, []),
+        (LEAST_GUARDING, ["few"]),
+        (LEAST_QUERIES - 1, ["few"]),
+        (LEAST_QUERIES, []),
+    ],
+)
+def test_judged_queries_that_are_too_few_to_decide_guard(queries: int, names: list[str]) -> None:
+    judged = {f"query {at}": [f"h{at}"] for at in range(queries)}
+    found = guarding(SPLIT, judged, 1000)
+    assert list(found) == names
+    assert "few" not in collections(SPLIT, judged, 1000)
+    for few in found.values():
+        assert few == collections(SPLIT, judged, 1000, least=1)["judged"]
+        groups = {query: at // 2 for at, query in enumerate(judged)}
+        assert evidence(found, groups, {"query 1": "shop"}) == {
+            "groups": [groups[query] for query in few.queries.values()],
+            "keys": ["shop" if query == "query 1" else None for query in few.queries.values()],
+        }
 
 
 def test_the_candidates_are_the_same_whatever_order_the_documents_come_in() -> None:

@@ -1,9 +1,10 @@
 """Gains of a candidate beyond luck, and the searches that decide.
 
-Labelled queries decide where there are any: what people asked and called relevant. Else titles, neighbours
-and known items stand in for them, each with its part of the level (Bonferroni); where there is no search at
-all, the mean of the similarity sets. A query's figure is the mean of dense and hybrid search, so one gain is
-looked for in what people use, and not one in each mode.
+Labelled queries decide where there are enough: what people asked and called relevant. Else titles,
+neighbours and known items stand in for them, each with its part of the level (Bonferroni); where there is no
+search at all, the mean of the similarity sets. A few labelled queries can hardly show a gain, so they only
+guard. A query's figure is the mean of dense and hybrid search, so one gain is looked for in what people use,
+and not one in each mode.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from training.retraining.gate.paired import level_of, spread
 from training.retraining.gate.verdict import (
     CLICKED,
     EACH,
+    FEW_JUDGED,
     GROUPS,
     HYBRID,
     JUDGED,
@@ -40,7 +42,7 @@ def gains(candidate: Scores, active: Scores, looks: float = 1.0) -> tuple[Gain, 
 
 def deciding(own: Scores) -> list[str]:
     """The names of the searches that a gain is looked for in."""
-    return [JUDGED] if JUDGED in own else list(own)
+    return [JUDGED] if JUDGED in own else [name for name in own if name != FEW_JUDGED]
 
 
 def rests_on_one_key(candidate: Scores, active: Scores) -> Iterator[str]:

@@ -11,6 +11,7 @@ from training.retraining.gate.verdict import Gain, Row, Scores, Verdict, without
 
 _TITLES = {
     "own judged": "Search on your judged queries",
+    "own few": "Search on your few judged queries",
     "own clicked": "Search on queries by what people clicked",
     "own titles": "Search for a text by its title",
     "own neighbours": "Search for a sentence by the one before it",

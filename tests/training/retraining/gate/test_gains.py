@@ -95,6 +95,24 @@ def test_where_queries_are_judged_nothing_else_shows_a_gain() -> None:
     assert compare(*sides, require="better").reasons == ("Nothing became better by more than luck explains.",)
 
 
+def test_a_few_judged_queries_guard_and_decide_nothing() -> None:
+    before, rose = (own(BEFORE + gain)["own"]["titles"] for gain in (0, 0.1))
+    few = {"ndcg10": 0.5, "queries": 8, "each": [0.5] * 8}
+    more = {"ndcg10": 0.7, "queries": 8, "each": [0.7] * 8}
+    less = {"ndcg10": 0.2, "queries": 8, "each": [0.2, 0.3, 0.1, 0.2, 0.3, 0.2, 0.2, 0.1]}
+    active = {"own": {"titles": before, "few": few}}
+    assert compare({"own": {"titles": before, "few": more}}, active, require="better").reasons == (
+        "Nothing became better by more than luck explains.",
+    )
+    verdict = compare({"own": {"titles": rose, "few": few}}, active, require="better")
+    assert verdict.accepted
+    assert [gain.name for gain in verdict.gains] == ["own titles"]
+    refused = compare({"own": {"titles": rose, "few": less}}, active, require="better")
+    assert [reason.split(":")[0] for reason in refused.reasons] == [
+        "Search on your few judged queries, dense"
+    ]
+
+
 def test_a_gain_says_what_could_have_been_seen_and_what_would_settle_it() -> None:
     """Differences spread by 0.2 over 200 queries: an error of 0.014, and 2.35 of them to either side."""
     error = NOISE.std(ddof=1) / 200**0.5
