@@ -32,7 +32,7 @@ def adapt_job(stages: Stages, gathered: Gathered, config: Config, store: Store, 
     table = config.train
     first = replace(stages.recipes()[0], name=stages.name)
     seeded = first if table.seed is None else replace(first, seed=table.seed)
-    job = job_of(gathered, config, seeded, store, work, say)
+    job = job_of(gathered, config, seeded, store, work, say, labels=True)
     require_judge(config, bool(job.searches), config.gate.data)
     corpora, learned = {TEXTS: job.corpus}, {*gathered.learned}
     with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone

@@ -47,6 +47,9 @@ from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, Kind
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
+_OF_LABELS = (PAIRS, TRIPLES)  # kinds of rows that judged queries are in
+_MOST_ANSWERS = 0.1  # share of the documents to train on that may be held back as answers. Chosen by us
+
 
 @contextlib.contextmanager
 def alone(store: Store) -> Iterator[None]:
@@ -66,13 +69,27 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     return job_of(gather(config, store, say), config, recipe, store, work, say)
 
 
-def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, work: Path, say: Say) -> Job:
-    """The job of one recipe. Raise NothingToLearn when it finds nothing to read."""
+def job_of(
+    gathered: Gathered,
+    config: Config,
+    recipe: Recipe,
+    store: Store,
+    work: Path,
+    say: Say,
+    *,
+    labels: bool = False,
+) -> Job:
+    """The job of one recipe. Raise NothingToLearn when it finds nothing to read.
+
+    labels: judged queries will be trained on, whatever kind of rows the recipe reads.
+    """
     active, split, found, learned = gathered.active, gathered.split, gathered.found, {*gathered.learned}
     halves = halves_of(config, recipe.source.kind, split, found)
     if halves:
         say(f"{len(found.held) + len(found.crossed)} judged queries are few: each judges a model without it")
         split, found = _whole(split, found)
+    elif not labels and recipe.source.kind not in _OF_LABELS and config.gate.mode == "on":
+        split, found = _all_judging(split, found)
     material = partial(rows_of, recipe.source.kind, config, store, gathered)
     folds = tuple(_fold(half, config, material) for half in halves)
     searches = own.collections(split, found.held, config.corpus.candidates)
@@ -87,7 +104,7 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
     report["warnings"] = [*report["warnings"], *of_keys(found)]
     for warning in report["warnings"]:
         say(f"! {warning}")
-    if recipe.source.kind in (PAIRS, TRIPLES):
+    if recipe.source.kind in _OF_LABELS:
         learned |= sides.learned(found.train)
     if recipe.source.kind is LISTS:
         of_people = {sides.digest(query) for queries in gathered.asked.values() for query in queries}
@@ -136,7 +153,7 @@ def halves_of(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[
     Empty where the half that is held out is enough, or both together are too few to show anything; where
     rows of that kind hold no judged queries, or the gate is off.
     """
-    if config.gate.mode == "off" or kind not in (PAIRS, TRIPLES):
+    if config.gate.mode == "off" or kind not in _OF_LABELS:
         return ()
     enough = len({found.groups[query] for query in found.held}) >= FEW
     both = len(found.held) + len(found.crossed)
@@ -162,6 +179,20 @@ def _whole(split: Split, found: Judged) -> tuple[Split, Judged]:
     """Both halves to train on; none of them judges the model that is published."""
     moved = split.moved(dict.fromkeys(_answers(found.held), TRAIN))
     return moved, found._replace(train=found.train | found.held, held={})
+
+
+def _all_judging(split: Split, found: Judged) -> tuple[Split, Judged]:
+    """Both halves to judge a recipe that learns from text alone, with their answers held back.
+
+    As they were where that would take too much of the text.
+    """
+    answers = {*_answers(found.crossed)}
+    known = {document.id for document in split.train}
+    if len(answers & known) > _MOST_ANSWERS * len(known):
+        return split, found
+    train = {query: ids for query, ids in found.train.items() if query not in found.crossed}
+    moved = split.moved(dict.fromkeys(answers, JUDGE))
+    return moved, found._replace(train=train, held=found.held | found.crossed, crossed={})
 
 
 def _answers(part: Mapping[str, Sequence[str]]) -> list[str]:
