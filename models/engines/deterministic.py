@@ -1,11 +1,11 @@
 """The same bits for a text whatever it is computed with, by fixing the shapes in which it is.
 
-    up to 64 tokens    padded to 32 or 64, with others of that length; a single one beside itself
+    up to 64 tokens    padded to 32 or 64, with others of that length; few tokens beside themselves
     longer             alone
 
 A runtime chooses kernels, and with them the order of sums, by a batch's shape. Rows padded to one length gave
-equal bits in every batch of two rows and of 17 tokens and more wherever it was tried. A row alone did not.
-And OpenVINO computes up to 16 tokens by another kernel (a tile of AMX has 16 rows), which changed bits of one
+equal bits in every batch of at least two rows and 17 tokens wherever it was tried. A row alone did not. And
+OpenVINO computes up to 16 tokens by another kernel (a tile of AMX has 16 rows), which changed bits of one
 text in two hundred. So smaller batches are computed beside themselves. Nobody promises so much: it is tried
 again when a version is opened, and where it does not hold every text is computed alone. The trial is of
 twelve rows, so it finds what is common, and may miss what is rare.

@@ -18,6 +18,7 @@ from training.errors import NothingToLearn
 from training.methods.stages import Stages
 from training.retraining import sides
 from training.retraining.config import Config
+from training.retraining.gate.gains import deciding
 from training.retraining.gathered import Gathered
 from training.retraining.one import Job
 from training.retraining.plan import job_of, require_judge, rows_of
@@ -33,7 +34,7 @@ def adapt_job(stages: Stages, gathered: Gathered, config: Config, store: Store, 
     first = replace(stages.recipes()[0], name=stages.name)
     seeded = first if table.seed is None else replace(first, seed=table.seed)
     job = job_of(gathered, config, seeded, store, work, say, labels=True)
-    require_judge(config, bool(job.searches), config.gate.data)
+    require_judge(config, bool(deciding(job.searches)), config.gate.data)
     corpora, learned = {TEXTS: job.corpus}, {*gathered.learned}
     with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone
         pairs = rows_of(PAIRS, config, store, gathered, gathered.split, gathered.found)

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     check(config)
     to_stderr(LOADING)
     from training.retraining.auto import TUNE, choices, look, minutes_of, nothing  # noqa: PLC0415  torch
-    from training.retraining.plan import halves_of  # noqa: PLC0415  torch
+    from training.retraining.halves import halves_of  # noqa: PLC0415  torch
     from training.retraining.retune import sides  # noqa: PLC0415  torch
 
     store = Store(folders(config).models)

@@ -26,8 +26,9 @@ from training.model.vocabulary import takes_tokens
 from training.retraining.adapt import adapt_job
 from training.retraining.config import Config, TrainTable
 from training.retraining.gathered import Gathered, gather
+from training.retraining.halves import judged_to_train_on
 from training.retraining.one import Job, retrain
-from training.retraining.plan import job_of, judged_to_train_on
+from training.retraining.plan import job_of
 from training.retraining.publication import Outcome
 from training.retraining.readability import reading_of
 from training.retraining.retune import retune

@@ -53,6 +53,7 @@ class Judged(NamedTuple):
     train: dict[str, list[str]]
     dev: dict[str, list[str]]
     held: dict[str, list[str]]  # to judge
+    answers: Mapping[str, list[str]]  # of each query, on whatever side
     crossed: dict[str, list[str]]  # of `train`: those that may judge a model that is trained without them
     unknown: int  # judgements left out: of documents that are not there
     contradicted: int  # pairs left out: as many keys say relevant as say not
@@ -134,12 +135,13 @@ def judged(
         query for query in relevants if query not in keys or not (trusted or _alone(keys, relevants))
     ]
     split = sides(relevants, share, may_judge, learned)
-    held = _bounded(split.judge, keys)
+    held = bounded(split.judge, keys)
     return Judged(
         split.train,
         split.dev,
         held,
-        _bounded(unlearned(split.train, learned, may_judge), keys),
+        relevants,
+        bounded(unlearned(split.train, (*learned, *split.known), may_judge), keys),
         unknown,
         contradicted,
         split.parts,
@@ -167,7 +169,7 @@ def _alone(keys: Mapping[str, str], queries: Collection[str]) -> bool:
     return len(keys) == len(queries) and len({*keys.values()}) == 1
 
 
-def _bounded(judge: Mapping[str, list[str]], keys: Mapping[str, str]) -> dict[str, list[str]]:
+def bounded(judge: Mapping[str, list[str]], keys: Mapping[str, str]) -> dict[str, list[str]]:
     """At most PER_DOCUMENT queries on a document; of each key at most as many as of all others together.
 
     Those of the least hash stay, so they are the same ones every night.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import cache, partial
 from hashlib import sha256
@@ -33,22 +33,20 @@ from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.choosing import CANDIDATES, choose_by, score_of
 from training.retraining.config import Config, GateTable
-from training.retraining.crossfit import FEW, Fold, asked
+from training.retraining.crossfit import Fold, asked
 from training.retraining.gate.verdict import JUDGED
 from training.retraining.gathered import Gathered, counts, gather, of_keys
-from training.retraining.heldout import JUDGE, TRAIN, Split
+from training.retraining.halves import OF_LABELS, all_judging, all_training, halves_of
+from training.retraining.heldout import Split
 from training.retraining.judgements import Judged
 from training.retraining.looks import count_looks
 from training.retraining.one import Job
 from training.retraining.rows import corpus_of
 from training.runs.options import Options
-from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, Kind
+from training.text.corpus import LISTS, Corpus, Kind
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
-
-_OF_LABELS = (PAIRS, TRIPLES)  # kinds of rows that judged queries are in
-_MOST_ANSWERS = 0.1  # share of the documents to train on that may be held back as answers. Chosen by us
 
 
 @contextlib.contextmanager
@@ -87,15 +85,18 @@ def job_of(
     halves = halves_of(config, recipe.source.kind, split, found)
     if halves:
         say(f"{len(found.held) + len(found.crossed)} judged queries are few: each judges a model without it")
-        split, found = _whole(split, found)
-    elif not labels and recipe.source.kind not in _OF_LABELS and config.gate.mode == "on":
-        split, found = _all_judging(split, found)
+        split, found = all_training(split, found)
+    elif not labels and recipe.source.kind not in OF_LABELS and config.gate.mode == "on":
+        few = len(found.held)
+        split, found = all_judging(split, found)
+        if more := len(found.held) - few:
+            say(f"{more:,} judged queries that other recipes train on judge this one, and their answers wait")
     material = partial(rows_of, recipe.source.kind, config, store, gathered)
     folds = tuple(_fold(half, config, material) for half in halves)
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = optional_data_folder(config.gate.data)  # absent sets are none where the own text judges
     require_judge(config, bool(searches or folds), data)
-    searches |= own.guarding(split, found.held, config.corpus.candidates)
+    searches |= own.guarding(split, found.held, found.groups, config.corpus.candidates)
     looks = count_looks(store, {**searches, **asked(folds)})
     dev = own.dev_collections(split, found.dev, CANDIDATES)
     corpus = material(split, found)
@@ -104,7 +105,7 @@ def job_of(
     report["warnings"] = [*report["warnings"], *of_keys(found)]
     for warning in report["warnings"]:
         say(f"! {warning}")
-    if recipe.source.kind in _OF_LABELS:
+    if recipe.source.kind in OF_LABELS:
         learned |= sides.learned(found.train)
     if recipe.source.kind is LISTS:
         of_people = {sides.digest(query) for queries in gathered.asked.values() for query in queries}
@@ -145,58 +146,6 @@ def limits_of(config: Config) -> GateTable:
     """The gate's; a pair holds two models, so it may have twice the size where the file does not say."""
     given = "larger" in config.gate.model_fields_set
     return config.gate if given or not config.train.pair else config.gate.model_copy(update={"larger": 1.0})
-
-
-def halves_of(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
-    """The two ways to train on one half of the judged queries and ask the other, where they are few.
-
-    Empty where the half that is held out is enough, or both together are too few to show anything; where
-    rows of that kind hold no judged queries, or the gate is off.
-    """
-    if config.gate.mode == "off" or kind not in _OF_LABELS:
-        return ()
-    enough = len({found.groups[query] for query in found.held}) >= FEW
-    both = len(found.held) + len(found.crossed)
-    if enough or not found.held or not found.crossed or both < own.LEAST_QUERIES:
-        return ()
-    groups = {found.groups[query] for query in found.crossed}
-    # What no half may ask trains both: it was learned, or rests on a key that may not judge, or not so much.
-    both_train = {query: ids for query, ids in found.train.items() if found.groups[query] not in groups}
-    judging = {query: ids for query, ids in found.train.items() if query not in both_train}
-    turned = split.moved(dict.fromkeys(_answers(found.held), TRAIN) | dict.fromkeys(_answers(judging), JUDGE))
-    other = found._replace(train=found.held | both_train, held=found.crossed)
-    return (split, found), (turned, other)
-
-
-def judged_to_train_on(gathered: Gathered, config: Config) -> int:
-    """The number of judged queries that `pairs` or `triples` train on: all where few are cross-fitted."""
-    found = gathered.found
-    crossing = halves_of(config, TRIPLES, gathered.split, found)
-    return len(found.train) + (len(found.held) if crossing else 0)
-
-
-def _whole(split: Split, found: Judged) -> tuple[Split, Judged]:
-    """Both halves to train on; none of them judges the model that is published."""
-    moved = split.moved(dict.fromkeys(_answers(found.held), TRAIN))
-    return moved, found._replace(train=found.train | found.held, held={})
-
-
-def _all_judging(split: Split, found: Judged) -> tuple[Split, Judged]:
-    """Both halves to judge a recipe that learns from text alone, with their answers held back.
-
-    As they were where that would take too much of the text.
-    """
-    answers = {*_answers(found.crossed)}
-    known = {document.id for document in split.train}
-    if len(answers & known) > _MOST_ANSWERS * len(known):
-        return split, found
-    train = {query: ids for query, ids in found.train.items() if query not in found.crossed}
-    moved = split.moved(dict.fromkeys(answers, JUDGE))
-    return moved, found._replace(train=train, held=found.held | found.crossed, crossed={})
-
-
-def _answers(part: Mapping[str, Sequence[str]]) -> list[str]:
-    return [id for ids in part.values() for id in ids]
 
 
 def _fold(half: tuple[Split, Judged], config: Config, material: Callable[[Split, Judged], Corpus]) -> Fold:

@@ -18,7 +18,7 @@ from training.errors import NothingToLearn
 from training.evaluation.report.markdown import escape, listed, table
 from training.retraining.anchor import active_version
 from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import Verdict
+from training.retraining.gate.verdict import FEW_JUDGED, Verdict
 from training.retraining.gate.words import figure
 
 
@@ -75,7 +75,7 @@ def _copy(
     if answers:
         lines = "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in answers)
         (folder / REPORT_PAGE / ANSWERS).write_text(lines, encoding="utf-8")
-    write_card(folder, manifest, _measured(report), _held_out(report["meta"]))
+    write_card(folder, manifest, _measured(report), _held_out(report))
     return manifest
 
 
@@ -96,8 +96,9 @@ def _measured(report: Mapping[str, Any]) -> Iterator[str]:
     yield table(("", "measure", "that version", "this version"), rows, words=(0, 1))
 
 
-def _held_out(meta: Mapping[str, Any]) -> Iterator[str]:
+def _held_out(report: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on the text that it has not learned from, which is the only text its figures speak for."""
+    meta = report["meta"]
     if not (counts := meta.get("documents")):
         return
     yield (
@@ -109,6 +110,8 @@ def _held_out(meta: Mapping[str, Any]) -> Iterator[str]:
             "Labelled queries were few: two other models, each trained without half of them, were judged by "
             "them, and this one learned from all."
         )
+    elif any(row["name"].startswith(f"own {FEW_JUDGED}") for row in report.get("rows", ())):
+        yield f"{counts['queries_held_out']:,} labelled queries, too few to show a gain, guarded it."
     else:
         yield f"{counts['queries_held_out']:,} labelled queries were held out and judged it."
 

@@ -68,7 +68,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     dev, searches = sides(gathered, config)
     if not dev or not searches:
         raise NothingToLearn("there are too few held-out queries to choose a search by, and to judge it")
-    searches |= own.guarding(split, found.held, config.corpus.candidates)
+    searches |= own.guarding(split, found.held, found.groups, config.corpus.candidates)
     warnings = [*of_keys(found)]
     for warning in warnings:
         say(f"! {warning}")

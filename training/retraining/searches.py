@@ -40,7 +40,7 @@ from training.text.service_collections import DEFAULT
 MOST_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
 LEAST_DEV_QUERIES = 8  # dev chooses among a few settings, of which the first is safe; chosen by us
 LEAST_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is above 0.05 (a spread of 0.3)
-LEAST_GUARDING = 5  # judged queries; of fewer no fall is certain. Chosen by us
+LEAST_GUARDING = 5  # groups of judged queries; of fewer no fall is certain. Chosen by us
 TOP = 10  # hits of a query that are compared, as many as nDCG@10 looks at
 _KNOWN_WORDS = 4  # that ask for a known item; chosen by us
 _WORD, _LONG, _PIECE = re.compile(r"\w+"), 12, re.compile(r".{2,4}")
@@ -76,13 +76,17 @@ def dev_collections(
     return collections(choosing, judged, candidates, LEAST_DEV_QUERIES)
 
 
-def guarding(split: Split, judged: Mapping[str, Sequence[str]], candidates: int) -> dict[str, Collection]:
+def guarding(
+    split: Split, judged: Mapping[str, Sequence[str]], groups: Mapping[str, int], candidates: int
+) -> dict[str, Collection]:
     """The judged queries where they are too few to decide but enough to guard, by a name of their own.
 
-    Else nothing. The arguments are those of `collections`.
+    Else nothing. groups: of each query; those of one group are one piece of evidence. The other arguments
+    are those of `collections`.
     """
     found = _judged(split, _others(split), judged)
-    few = LEAST_GUARDING <= len(found.queries) < LEAST_QUERIES
+    pieces = len({groups[query] for query in judged})
+    few = len(found.queries) < LEAST_QUERIES and pieces >= LEAST_GUARDING
     return {FEW_JUDGED: _bounded(found, candidates)} if few else {}
 
 

@@ -8,9 +8,9 @@ a query that judges was no positive of any other query in training, and its quer
 The anchor is the document of a component with the least hash, and a second hash of its id is its side: the
 same every night. A new query on a known document changes nothing. A new document may become the anchor, and
 of two components that merge one follows the other: then queries change sides. Those that begin to train stop
-judging. Those that would judge or choose (dev) train, if the active version or one before it learned from
-them (`learned`), as from all where few were cross-fitted: what it learned is not lost in the next one. So do
-those that are nearly equal to one of them.
+judging what is trained on them. Those that would judge or choose (dev) train, if the active version or one
+before it learned from them (`learned`), as from all where few were cross-fitted: what it learned is not lost
+in the next one. So do those that are nearly equal to one of them.
 
 A component of more than a tenth of all queries would leave nothing to one side, so it is cut: there each
 query has the side of its own hash, and a document that answers queries on several sides is on the strictest.
@@ -41,6 +41,7 @@ class Sides(NamedTuple):
     judge: Relevant
     parts: dict[str, Part]  # of each document that answers a query
     groups: dict[str, int]  # of each query: those of one group are one piece of evidence
+    known: frozenset[str]  # digests of the queries that are nearly equal to what was learned, or were
 
 
 def sides(
@@ -55,9 +56,10 @@ def sides(
     """
     groups, cut, alike = _groups(relevant)
     of_query = _parts(relevant, groups, cut, share, may_judge)
-    aside = {query: [*relevant[query]] for query, part in of_query.items() if part != TRAIN}
-    known = {alike[query] for query in aside.keys() - unlearned(aside, learned, aside).keys()}
-    of_query |= {query: TRAIN for query in aside if alike[query] in known}
+    every = {query: [*ids] for query, ids in relevant.items()}
+    pieces = {alike[query] for query in every.keys() - unlearned(every, learned, every).keys()}
+    known = {query for query in every if alike[query] in pieces}
+    of_query |= dict.fromkeys(known, TRAIN)
     parts: dict[str, Part] = {}
     for query, ids in relevant.items():
         for id in ids:
@@ -68,7 +70,7 @@ def sides(
         same = [id for id in ids if part == JUDGE or parts[id] == part]
         if same and (part != JUDGE or query in may_judge):
             kept[part][query] = same
-    return Sides(kept[TRAIN], kept[DEV], kept[JUDGE], parts, groups)
+    return Sides(kept[TRAIN], kept[DEV], kept[JUDGE], parts, groups, frozenset(map(digest, known)))
 
 
 def unlearned(part: Relevant, learned: Collection[str], may_judge: Collection[str]) -> Relevant:

@@ -10,24 +10,14 @@ import pytest
 
 from models.manifest import REPORT
 from models.search.content import Content
-from models.words.progress import silent
 from tests.training.conftest import WORDS
 from tests.training.jobs import tiny_config
 from training.__main__ import main
 from training.evaluation.retrieval import Collection
-from training.methods.catalogue import load_recipe
-from training.retraining import plan
-from training.retraining.auto import material_of
-from training.retraining.config import read_config
 from training.retraining.crossfit import Fold, asked, pooled
-from training.retraining.gate.verdict import LABELLED
-from training.retraining.gathered import gather
-from training.retraining.judgements import judged, judgements_in
 from training.retraining.one import Job
-from training.retraining.sides import digest, learned
-from training.text.corpus import TRIPLES, Corpus
-
-NONE = Collection({}, {}, {}, 0)
+from training.retraining.sides import digest
+from training.text.corpus import Corpus
 
 
 def figures(each: list[float], documents: int) -> dict[str, object]:
@@ -134,58 +124,3 @@ def test_what_the_candidate_learned_from_judges_no_more(
         for each in job.store.versions()[-2:]
     )
     assert second["queries_trained_on"] == first["queries_trained_on"], "all of them train again"
-
-
-def test_where_few_are_judged_all_of_them_count_as_what_there_is_to_learn_from(job: Job, place: Path) -> None:
-    config = read_config(place / "retrain.toml")
-    gathered = gather(config, job.store, lambda _: None)
-    both = len(gathered.found.train) + len(gathered.found.held)
-    tokenizer = job.store.folder(gathered.active) / "tokenizer.json"
-    assert len(gathered.found.train) < 30 <= both
-    assert material_of(gathered, config, tokenizer).judged == both
-    alone = config.model_copy(update={"gate": config.gate.model_copy(update={"mode": "off"})})
-    assert material_of(gathered, alone, tokenizer).judged == len(gathered.found.train)
-
-
-def test_what_the_active_version_learned_trains_both_halves(job: Job, place: Path) -> None:
-    config = read_config(place / "retrain.toml")
-    old = gather(config, job.store, lambda _: None)
-    known = learned(dict([*old.found.train.items(), *old.found.held.items()][::3]))
-    said = judgements_in(place / "judged.tsv")
-    ids = {document.id: document.id for document in old.documents.kept}
-    found = judged(said, ids, 0.5, learned=known)
-    (_, one), (_, other) = plan.halves_of(config, TRIPLES, old.split.moved(found.parts), found)
-    both = one.train.keys() & other.train.keys()
-    assert both == found.train.keys() - found.crossed.keys()
-    assert len(both) > 10
-    assert (one.held, other.held) == (found.held, found.crossed)
-
-
-def asks(found: Job) -> set[str]:
-    """The judged queries that judge."""
-    return {query for name in LABELLED for query in found.searches.get(name, NONE).queries.values()}
-
-
-@pytest.mark.parametrize("method", ["simcse-unsup", "crops"])
-def test_all_judged_queries_judge_what_learns_from_text_alone(job: Job, place: Path, method: str) -> None:
-    config = read_config(place / "retrain.toml")
-    gathered = gather(config, job.store, silent)
-    half, both = gathered.found.held, gathered.found.held | gathered.found.crossed
-    recipe = load_recipe(method)
-    found = plan.job_of(gathered, config, recipe, job.store, job.work, silent)
-    assert asks(found) == both.keys() > half.keys()
-    assert found.about["documents"]["queries_trained_on"] == 0
-    text = {document.id: document.text for document in gathered.documents.kept}
-    assert not {text[id] for ids in both.values() for id in ids} & {*found.corpus.texts}
-    labels = plan.job_of(gathered, config, recipe, job.store, job.work, silent, labels=True)
-    assert asks(labels) == half.keys(), "as where `adapt` trains on the others"
-    assert len(labels.corpus) > len(found.corpus)
-
-
-def test_half_of_them_judge_where_the_answers_are_much_of_the_text(job: Job, place: Path) -> None:
-    config = read_config(place / "retrain.toml")
-    table = config.judgements.model_copy(update={"held_out": 0.15})
-    gathered = gather(config.model_copy(update={"judgements": table}), job.store, silent)
-    assert len(gathered.found.crossed) > 0.1 * len(gathered.split.train)
-    found = plan.job_of(gathered, config, load_recipe("simcse-unsup"), job.store, job.work, silent)
-    assert asks(found) == gathered.found.held.keys()

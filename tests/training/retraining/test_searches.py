@@ -95,12 +95,13 @@ def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> 
 )
 def test_judged_queries_that_are_too_few_to_decide_guard(queries: int, names: list[str]) -> None:
     judged = {f"query {at}": [f"h{at}"] for at in range(queries)}
-    found = guarding(SPLIT, judged, 1000)
+    groups = {query: at for at, query in enumerate(judged)}
+    found = guarding(SPLIT, judged, groups, 1000)
     assert list(found) == names
+    assert not guarding(SPLIT, judged, dict.fromkeys(groups, 1), 1000), "all on one answer are one piece"
     assert "few" not in collections(SPLIT, judged, 1000)
     for few in found.values():
         assert few == collections(SPLIT, judged, 1000, least=1)["judged"]
-        groups = {query: at // 2 for at, query in enumerate(judged)}
         assert evidence(found, groups, {"query 1": "shop"}) == {
             "groups": [groups[query] for query in few.queries.values()],
             "keys": ["shop" if query == "query 1" else None for query in few.queries.values()],

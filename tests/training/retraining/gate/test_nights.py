@@ -125,6 +125,27 @@ def test_candidates_that_change_nothing_but_luck_are_seldom_refused_for_a_fall(
     assert 0.005 < refused / 300 < most
 
 
+@pytest.mark.parametrize(("queries", "luck", "caught"), [(5, 0.0, 0.22), (12, 0.03, 0.81)])
+def test_a_few_judged_queries_refuse_a_large_loss_and_seldom_luck(
+    queries: int, luck: float, caught: float
+) -> None:
+    """The loss of a query has a mean of 0.2 and a deviation of 0.3; the other searches do not change."""
+    rng = np.random.default_rng(9)
+    others = {
+        name: judged(rng.uniform(0, 1, 300))["own"]["judged"] for name in ("titles", "neighbours", "known")
+    }
+    refused = {0.0: 0, -0.2: 0}
+    for loss in refused:
+        for _ in range(NIGHTS):
+            each = rng.uniform(0.3, 1, queries)
+            change = rng.normal(loss, 0.3, queries) if loss else moved(rng, queries)
+            before, after = (judged(np.clip(side, 0, 1))["own"]["judged"] for side in (each, each + change))
+            verdict = compare({"own": {**others, "few": after}}, {"own": {**others, "few": before}})
+            refused[loss] += not verdict.accepted
+    assert refused[0.0] / NIGHTS == pytest.approx(luck, abs=0.05)
+    assert refused[-0.2] / NIGHTS == pytest.approx(caught, abs=0.13)
+
+
 def test_a_real_loss_is_refused() -> None:
     rng = np.random.default_rng(6)
     active = rng.uniform(0, 1, 500)

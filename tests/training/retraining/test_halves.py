@@ -1,0 +1,188 @@
+"""The judged queries that judge a recipe: those held out, both halves in turn, or all of them at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from models.words.progress import silent
+from tests.training.conftest import WORDS
+from tests.training.retraining.test_auto import documents
+from training.errors import NothingToLearn
+from training.evaluation.retrieval import Collection
+from training.methods.catalogue import load_recipe
+from training.methods.stages import find_stages
+from training.retraining.adapt import adapt_job
+from training.retraining.auto import material_of
+from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
+from training.retraining.documents import Document
+from training.retraining.gate.verdict import LABELLED
+from training.retraining.gathered import Gathered, gather
+from training.retraining.halves import all_judging, halves_of
+from training.retraining.heldout import Split
+from training.retraining.judgements import Judged, Judgement, judged, judgements_in
+from training.retraining.one import Job
+from training.retraining.plan import job_of
+from training.retraining.sides import digest, learned
+from training.text.corpus import TRIPLES
+
+NONE = Collection({}, {}, {}, 0)
+ANSWERED = 40
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """500 documents with a title and two sentences each; 40 queries, each on a document of its own."""
+    rows = documents(WORDS, 500)
+    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    lines = [f"query {at * 7919}\t{each['id']}" for at, each in enumerate(rows[:ANSWERED])]
+    (tmp_path / "judged.tsv").write_text("\n".join(["query\tid", *lines]) + "\n", encoding="utf-8")
+    return Config(
+        corpus=CorpusTable(file=tmp_path / "documents.jsonl", least=2),
+        judgements=JudgementsTable(file=tmp_path / "judged.tsv"),
+    )
+
+
+def job_for(method: str, gathered: Gathered, config: Config, job: Job, *, labels: bool = False) -> Job:
+    return job_of(gathered, config, load_recipe(method), job.store, job.work, silent, labels=labels)
+
+
+def asks(found: Job) -> set[str]:
+    """The judged queries that judge."""
+    return {query for name in LABELLED for query in found.searches.get(name, NONE).queries.values()}
+
+
+LISTS = pytest.param("distil-hybrid", marks=pytest.mark.long)  # half a minute of mining
+
+
+@pytest.mark.parametrize("method", ["simcse-unsup", "crops", LISTS])
+def test_all_judged_queries_judge_what_learns_from_text_alone(job: Job, config: Config, method: str) -> None:
+    gathered = gather(config, job.store, silent)
+    half, both = gathered.found.held, gathered.found.held | gathered.found.crossed
+    found = job_for(method, gathered, config, job)
+    assert asks(found) == both.keys() > half.keys()
+    assert {*found.searches} >= {"judged", "titles"}
+    answered = {id for ids in both.values() for id in ids}
+    texts = {text for text in found.corpus.texts if text}
+    for document in gathered.documents.kept:
+        if document.id in answered:
+            assert not any(document.text in text or text in document.text for text in texts)
+    labels = job_for(method, gathered, config, job, labels=True)
+    assert asks(labels) == half.keys(), "as where `adapt` trains on the others"
+    assert len(labels.corpus.texts) > len(found.corpus.texts)
+
+
+def test_without_a_gate_nothing_is_held_back(job: Job, config: Config) -> None:
+    gathered = gather(config, job.store, silent)
+    off = config.model_copy(update={"gate": GateTable(mode="off")})
+    assert len(job_for("crops", gathered, off, job).corpus) > len(
+        job_for("crops", gathered, config, job).corpus
+    )
+
+
+def test_where_few_are_judged_all_of_them_count_as_what_there_is_to_learn_from(
+    job: Job, config: Config
+) -> None:
+    gathered = gather(config, job.store, silent)
+    both = len(gathered.found.train) + len(gathered.found.held)
+    tokenizer = job.store.folder(gathered.active) / "tokenizer.json"
+    assert len(gathered.found.train) < 30 <= both
+    assert material_of(gathered, config, tokenizer).judged == both
+    alone = config.model_copy(update={"gate": GateTable(mode="off")})
+    assert material_of(gathered, alone, tokenizer).judged == len(gathered.found.train)
+
+
+def test_what_the_active_version_learned_trains_both_halves(job: Job, config: Config, tmp_path: Path) -> None:
+    old = gather(config, job.store, silent)
+    known = learned(dict([*old.found.train.items(), *old.found.held.items()][::3]))
+    said = judgements_in(tmp_path / "judged.tsv")
+    ids = {document.id: document.id for document in old.documents.kept}
+    found = judged(said, ids, 0.5, learned=known)
+    (_, one), (_, other) = halves_of(config, TRIPLES, old.split.moved(found.parts), found)
+    both = one.train.keys() & other.train.keys()
+    assert both == found.train.keys() - found.crossed.keys()
+    assert len(both) > 10
+    assert (one.held, other.held) == (found.held, found.crossed)
+
+
+def test_a_few_queries_alone_do_not_let_stages_train(job: Job, config: Config, tmp_path: Path) -> None:
+    """Documents so short that no search can be made of them: nothing could show a gain."""
+    rows = [{"id": f"d{at}", "text": f"{WORDS[at % 9]} {at}"} for at in range(300)]
+    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (tmp_path / "judged.tsv").write_text(
+        "\n".join(["query\tid", *(f"query {at * 7919}\td{at}" for at in range(16))]), encoding="utf-8"
+    )
+    gathered = gather(config, job.store, silent)
+    stages = find_stages("adapt")
+    assert stages is not None
+    with pytest.raises(NothingToLearn, match="There is nothing to judge with"):
+        adapt_job(stages, gathered, config, job.store, job.work, silent)
+
+
+def text_of(*collections: tuple[str, int]) -> Split:
+    """Documents to train on, so many of each collection."""
+    return Split(
+        tuple(
+            Document(f"{name}{at}", "", "text", collection=name)
+            for name, count in collections
+            for at in range(count)
+        ),
+        (),
+        {},
+    )
+
+
+def asked(split: Split, answers: dict[str, list[str]], **how: object) -> tuple[Split, Judged]:
+    ids = {document.id: document.id for document in split.train}
+    found = judged(
+        [Judgement(query, id, True) for query, some in answers.items() for id in some],
+        ids,
+        0.5,
+        **how,  # type: ignore[arg-type]
+    )
+    return split.moved(found.parts), found
+
+
+def test_of_each_collection_a_tenth_of_the_text_is_held_back_at_most() -> None:
+    answers = {f"ask {at * 7919}": [f"few{at}"] for at in range(20)}
+    answers |= {f"say {at * 7919}": [f"many{at}"] for at in range(60)}
+    split, found = asked(text_of(("few", 40), ("many", 1000)), answers)
+    moved, all_of_them = all_judging(split, found)
+    left = {name: sum(each.collection == name for each in split.train) for name in ("few", "many")}
+    now = {name: sum(each.collection == name for each in moved.train) for name in ("few", "many")}
+    more = all_of_them.held.keys() - found.held.keys()
+    assert {query for query in found.crossed if "say" in query} <= more
+    assert left["few"] - now["few"] == sum("ask" in query for query in more) == left["few"] // 10
+    assert all_judging(split, found)[1].held.keys() == all_of_them.held.keys(), "the same ones every night"
+
+
+def test_a_query_judges_with_all_its_answers() -> None:
+    """A component of most queries is cut, so a query that trains may have an answer on another side."""
+    answers = {f"ask {at * 7919}": [f"d{at}", f"d{at + 1}"] for at in range(60)}
+    split, found = asked(text_of(("d", 3000)), answers)
+    assert any(len(ids) < len(answers[query]) for query, ids in found.crossed.items())
+    moved, both = all_judging(split, found)
+    assert both.held.keys() == found.held.keys() | found.crossed.keys()
+    assert all({*ids} == {*answers[query]} for query, ids in both.held.items())
+    assert not {id for ids in both.held.values() for id in ids} & {each.id for each in moved.train}
+
+
+def test_what_nearly_equals_a_learned_query_judges_no_recipe() -> None:
+    long = "how do I reset the password of the second account that I have at your shop number {}"
+    answers = {long.format(at * 7919) + mark: [f"d{at}{mark}"] for at in range(30) for mark in ("", "?")}
+    ids = {id for some in answers.values() for id in some}
+    split = Split(tuple(Document(id, "", "text") for id in sorted(ids)), (), {})
+    first = long.format(0)
+    _, found = asked(split, answers, learned=learned({first: answers[first]}))
+    assert {first, f"{first}?"} <= found.train.keys()
+    assert not {first, f"{first}?"} & found.crossed.keys()
+    assert digest(f"{first}?") not in learned({first: answers[first]})
+
+
+@pytest.mark.parametrize(("queries", "documents"), [(3, 3), (30, 1)])
+def test_nothing_is_held_back_for_queries_that_could_not_even_guard(queries: int, documents: int) -> None:
+    answers = {f"ask {at * 7919}": [f"d{at % documents}"] for at in range(queries)}
+    split, found = asked(text_of(("d", 1000)), answers)
+    assert all_judging(split, found) == (split, found)

@@ -1,0 +1,85 @@
+"""The judged queries that judge a recipe, by what its rows are made of.
+
+text alone        those held out and those that others train on, whose answers are then held back
+pairs, triples    those held out; where they are few, both halves: crossfit.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from training.retraining import searches as own
+from training.retraining.config import Config
+from training.retraining.crossfit import FEW
+from training.retraining.gathered import Gathered
+from training.retraining.heldout import JUDGE, TRAIN, Split, place
+from training.retraining.judgements import Judged, bounded
+from training.text.corpus import PAIRS, TRIPLES, Kind
+
+OF_LABELS = (PAIRS, TRIPLES)  # kinds of rows that judged queries are in
+MOST_ANSWERS = 0.1  # share of a collection's documents to train on that may be held back. Chosen by us
+
+
+def halves_of(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
+    """The two ways to train on one half of the judged queries and ask the other, where they are few.
+
+    Empty where the half that is held out is enough, or both together are too few to show anything; where
+    rows of that kind hold no judged queries, or the gate is off.
+    """
+    if config.gate.mode == "off" or kind not in OF_LABELS:
+        return ()
+    enough = len({found.groups[query] for query in found.held}) >= FEW
+    both = len(found.held) + len(found.crossed)
+    if enough or not found.held or not found.crossed or both < own.LEAST_QUERIES:
+        return ()
+    groups = {found.groups[query] for query in found.crossed}
+    # What no half may ask trains both: it was learned, or rests on a key that may not judge, or not so much.
+    both_train = {query: ids for query, ids in found.train.items() if found.groups[query] not in groups}
+    judging = {query: ids for query, ids in found.train.items() if query not in both_train}
+    turned = split.moved(dict.fromkeys(answers(found.held), TRAIN) | dict.fromkeys(answers(judging), JUDGE))
+    other = found._replace(train=found.held | both_train, held=found.crossed)
+    return (split, found), (turned, other)
+
+
+def judged_to_train_on(gathered: Gathered, config: Config) -> int:
+    """The number of judged queries that `pairs` or `triples` train on: all where few are cross-fitted."""
+    found = gathered.found
+    crossing = halves_of(config, TRIPLES, gathered.split, found)
+    return len(found.train) + (len(found.held) if crossing else 0)
+
+
+def all_training(split: Split, found: Judged) -> tuple[Split, Judged]:
+    """Both halves to train on; none of them judges the model that is published."""
+    moved = split.moved(dict.fromkeys(answers(found.held), TRAIN))
+    return moved, found._replace(train=found.train | found.held, held={})
+
+
+def all_judging(split: Split, found: Judged) -> tuple[Split, Judged]:
+    """Both halves to judge a recipe that learns from text alone, with their answers held back.
+
+    Of each collection's documents to train on, at most MOST_ANSWERS are held back: queries come in the order
+    of a hash, each with all its answers or not at all. The sides stay as they are where so few would judge
+    that they could not even guard, or where as many judge already as are asked.
+    """
+    within = {document.id: document.collection for document in split.train}
+    room = {name: int(MOST_ANSWERS * count) for name, count in Counter(within.values()).items()}
+    back: set[str] = set()  # the answers that are held back
+    held = dict(found.held)
+    for query in sorted(found.crossed, key=lambda query: place(f"text\0{query.casefold()}")):
+        more = {id for id in found.answers[query] if id in within} - back
+        needed = Counter(within[id] for id in more)
+        if len(held) < own.MOST_QUERIES and all(count <= room[name] for name, count in needed.items()):
+            room = {name: left - needed[name] for name, left in room.items()}
+            held[query] = found.answers[query]
+            back |= more
+    held = bounded(held, found.keys)
+    if len(held) == len(found.held) or len({found.groups[query] for query in held}) < own.LEAST_GUARDING:
+        return split, found
+    train = {query: ids for query, ids in found.train.items() if query not in held}
+    moved = split.moved(dict.fromkeys(back & {*answers(held)}, JUDGE))
+    return moved, found._replace(train=train, held=held, crossed={})
+
+
+def answers(part: Mapping[str, Sequence[str]]) -> list[str]:
+    return [id for ids in part.values() for id in ids]
