@@ -13,7 +13,7 @@ from tests.service.swapping import publish_pair
 from tests.training.conftest import WORDS
 from tests.training.retraining.test_auto import KOREAN, documents
 from training.__main__ import main
-from training.retraining import advise, auto, plan
+from training.retraining import advise, auto, halves
 from training.retraining.advise import advice
 from training.retraining.auto import ADAPT, DISTIL, TRIPLES, TUNE, Choice, Material
 from training.retraining.one import Job
@@ -62,7 +62,7 @@ def test_the_minutes_are_those_of_the_trainings_that_a_run_makes(
     few: int,
     times: int,
 ) -> None:
-    monkeypatch.setattr(plan, "FEW", few)  # groups held out, from which on one half is enough
+    monkeypatch.setattr(halves, "FEW", few)  # groups held out, from which on one half is enough
     monkeypatch.setattr(advise, "_pace", lambda *_: 1.0)
     monkeypatch.setattr(advise, "_minutes", lambda *_: 7.0)
     assert _advise(job, tmp_path, WORDS, 420, judged=80) == 0
