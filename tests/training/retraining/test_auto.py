@@ -22,7 +22,7 @@ from tests.waiting import until
 from training.__main__ import main
 from training.methods.names import TRIED
 from training.mining.figures import unread
-from training.retraining import auto, plan
+from training.retraining import auto, halves
 from training.retraining.anchor import anchor_of
 from training.retraining.auto import Material, choices, nothing
 from training.retraining.config import read_config
@@ -148,7 +148,7 @@ def test_beside_a_pair_only_the_search_is_tuned(
 def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "FEW", 1)  # the half that is held out is enough
+    monkeypatch.setattr(halves, "FEW", 1)  # the half that is held out is enough
     active = str(job.store.wanted())
     found = documents(WORDS, 420)
     assert retrain(found, BETTER, judged=80) == 0
@@ -162,7 +162,7 @@ def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     ]
     places = [said.err.index(words) for words in order]
     assert places == sorted(places)
-    assert said.err[: places[-1]].count(f"scoring {active}") == 1, "the same text judges both"
+    assert said.err[: places[-1]].count(f"scoring {active}") == 2, "more queries judge text alone"
     wanted = str(job.store.wanted())
     served, manifest = job.store.verify(active), job.store.verify(wanted)
     assert manifest.fingerprint == served.fingerprint
