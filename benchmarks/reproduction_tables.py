@@ -40,7 +40,8 @@ def scores(found: list[Line]) -> str:
     for (stage, name), runs in _grouped(found).items():
         found_at = [[100 * at[step] for at in map(_sentences, runs) if step in at] for step in steps]
         seen = [mean_of(values, 1) for values in found_at]
-        gain = mean_of([_gain(run) for run in runs], 1)
+        ended = all("ended" in run for run in runs)
+        gain = "ended by an alarm" if ended else mean_of([_gain(run) for run in runs], 1)
         cells.append([stage, f"{runs[0]['loss']:.2f}", name, len(runs), *seen, gain])
     return table(["backbone", "its loss", "SimCSE", "seeds", *map(str, steps), "gain"], cells)
 

@@ -35,6 +35,11 @@ def test_a_gain_is_the_last_score_less_the_first_and_seeds_have_a_spread() -> No
     assert strong == "| strong | 5.00 | none | 1 | 50.0 | 60.0 | 70.0 | 20.0 |"
 
 
+def test_a_run_that_an_alarm_ended_has_no_gain() -> None:
+    row = scores([run("one", 6.0, 1, 0.5) | {"ended": "The loss was 0.0002 at most."}]).splitlines()[-1]
+    assert row == "| one | 6.00 | none | 1 | 50.0 | ended by an alarm |"
+
+
 def test_scores_stand_by_the_sentences_seen_whatever_the_batch() -> None:
     small, large = (
         run("one", 6.0, 1, 0.5, 0.6, batch=32),
