@@ -4,6 +4,9 @@ A loss that falls so low later has taught something on its way, so only the firs
 the default model, the highest loss of the first ten steps: `simcse-unsup` 0.003 on Cranfield, 0.0006 on
 SciFact and 0.00001 on Wikipedia's sentences, `gs-infonce` 0.0001 and `esimcse` 0.00002 there. Of all others
 that contrast it was above 0.05: `triplet` 0.054, `triples` 0.44, `pairs` 0.77, `crops` 1.5, `ict` 1.0.
+
+Where another objective stands beside, nothing is watched. DiffCSE's has a weight of 0.005, so the sum can be
+0.004 while its own loss is 0.7, and Adam makes much of it.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ class Saturation:
     """Says when no step at the beginning of a run had anything to learn."""
 
     def __init__(self, recipe: Recipe, steps: int) -> None:
-        """steps: of the run. Only losses that contrast are watched; the size of others means other things."""
-        contrasts = any(isinstance(each, InfoNCE | NTXent | Triplet) for each in recipe.objectives)
+        """steps: of the run. Only recipes that contrast, and nothing else, are watched."""
+        contrasts = all(isinstance(each, InfoNCE | NTXent | Triplet) for each in recipe.objectives)
         self._last = min(LOOK, steps) if contrasts else 0
         self._highest = 0.0
 

@@ -49,8 +49,8 @@ def test_a_shorter_run_is_looked_at_whole() -> None:
         watched.seen(2, 0.0)
 
 
-@pytest.mark.parametrize("name", ["distil-hybrid", "tsdae", "mlm"])
-def test_a_small_loss_of_another_kind_says_nothing(name: str) -> None:
+@pytest.mark.parametrize("name", ["distil-hybrid", "tsdae", "mlm", "diffcse", "simcse-unsup-mlm"])
+def test_a_small_loss_of_another_kind_or_beside_one_says_nothing(name: str) -> None:
     watched = Saturation(load_recipe(name), 1000)
     for number in range(1, 500):
         watched.seen(number, 0.0)
