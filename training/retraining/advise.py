@@ -35,7 +35,7 @@ _STEP = 3
 _TEXTS = {"triples": 5, "distil-hybrid": 9}
 _LENGTHS = 3  # of passages, with which `search` reads each document by the default model (tuning.py)
 _CROSSED = 3  # trainings, each with its own mining: without either half of the judged queries, and with all
-_READ = 4  # times that `adapt` reads each text: two views, twice
+_READ = 5  # times that `adapt` reads each text: masked, and two views twice
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -26,7 +26,7 @@ from training.retraining.rows import MOST_LISTS
     [
         (TRIPLES, (4000 + (300 + 700) * 5 * 3) / 600),
         (DISTIL, (4000 + 2000 + 2000 * 9 * 3) / 600),
-        (ADAPT, 4000 * 4 * 3 / 600),
+        (ADAPT, 4000 * 5 * 3 / 600),
         (TUNE, 4000 * 3 / 600),
     ],
 )

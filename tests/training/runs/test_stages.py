@@ -178,5 +178,5 @@ def test_what_does_not_go_with_stages_is_refused(
 def test_the_shipped_one_is_read() -> None:
     stages = find_stages("adapt")
     assert stages
-    assert [recipe.name for recipe in stages.recipes()] == ["simcse-unsup", "pairs", "triples"]
+    assert [recipe.name for recipe in stages.recipes()] == ["mlm", "simcse-unsup", "pairs", "triples"]
     assert find_stages("simcse-unsup") is None
