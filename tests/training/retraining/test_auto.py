@@ -261,7 +261,7 @@ def test_a_text_that_the_model_cannot_read_becomes_readable(
     assert read[1] == ""
     manifest = job.store.verify(version)
     assert manifest.parent == active
-    assert [stage["method"] for stage in manifest.lineage["stages"]] == ["simcse-unsup", "pairs"]
+    assert [stage["method"] for stage in manifest.lineage["stages"]] == ["mlm", "simcse-unsup", "pairs"]
     assert anchor_of(job.store, version) == version, "what is trained next must read the text as well"
     report = json.loads((job.store.folder(version) / REPORT).read_bytes())
     rows = {row["name"] for row in report["rows"]}
@@ -285,7 +285,7 @@ def test_a_stopped_one_goes_on_and_is_refused_where_it_forgets_too_much(
         patched.setattr("training.runs.pace._TRIAL", 1)  # which is not stopped in
         stop_after(patched, 2)
         assert retrain(unread_text, tight, train="minutes = 0.05") == 130
-    [run] = job.work.glob("*/run/1-simcse-unsup")
+    [run] = job.work.glob("*/run/1-mlm")
     assert retrain(unread_text, tight, train="minutes = 0.05") in {0, 3}
     assert [line["step"] for line in events(run, "resume")] == [2]
     assert "adapt was refused: mean of 1: " in (said := capsys.readouterr().err)
