@@ -18,7 +18,7 @@ from training.retraining.judgements import Judged, bounded
 from training.text.corpus import PAIRS, TRIPLES, Kind
 
 OF_LABELS = (PAIRS, TRIPLES)  # kinds of rows that judged queries are in
-MOST_ANSWERS = 0.1  # share of a collection's documents to train on that may be held back. Chosen by us
+_MOST_ANSWERS = 0.1  # share of a collection's documents to train on that may be held back. Chosen by us
 
 
 def halves_of(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
@@ -37,7 +37,7 @@ def halves_of(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[
     # What no half may ask trains both: it was learned, or rests on a key that may not judge, or not so much.
     both_train = {query: ids for query, ids in found.train.items() if found.groups[query] not in groups}
     judging = {query: ids for query, ids in found.train.items() if query not in both_train}
-    turned = split.moved(dict.fromkeys(answers(found.held), TRAIN) | dict.fromkeys(answers(judging), JUDGE))
+    turned = split.moved(dict.fromkeys(_answers(found.held), TRAIN) | dict.fromkeys(_answers(judging), JUDGE))
     other = found._replace(train=found.held | both_train, held=found.crossed)
     return (split, found), (turned, other)
 
@@ -51,19 +51,19 @@ def judged_to_train_on(gathered: Gathered, config: Config) -> int:
 
 def all_training(split: Split, found: Judged) -> tuple[Split, Judged]:
     """Both halves to train on; none of them judges the model that is published."""
-    moved = split.moved(dict.fromkeys(answers(found.held), TRAIN))
+    moved = split.moved(dict.fromkeys(_answers(found.held), TRAIN))
     return moved, found._replace(train=found.train | found.held, held={})
 
 
 def all_judging(split: Split, found: Judged) -> tuple[Split, Judged]:
     """Both halves to judge a recipe that learns from text alone, with their answers held back.
 
-    Of each collection's documents to train on, at most MOST_ANSWERS are held back: queries come in the order
-    of a hash, each with all its answers or not at all. The sides stay as they are where so few would judge
+    Of each collection's documents to train on, at most a tenth is held back: queries come in the order of a
+    hash, each with all its answers or not at all. The sides stay as they are where so few would judge
     that they could not even guard, or where as many judge already as are asked.
     """
     within = {document.id: document.collection for document in split.train}
-    room = {name: int(MOST_ANSWERS * count) for name, count in Counter(within.values()).items()}
+    room = {name: int(_MOST_ANSWERS * count) for name, count in Counter(within.values()).items()}
     back: set[str] = set()  # the answers that are held back
     held = dict(found.held)
     for query in sorted(found.crossed, key=lambda query: place(f"text\0{query.casefold()}")):
@@ -77,9 +77,9 @@ def all_judging(split: Split, found: Judged) -> tuple[Split, Judged]:
     if len(held) == len(found.held) or len({found.groups[query] for query in held}) < own.LEAST_GUARDING:
         return split, found
     train = {query: ids for query, ids in found.train.items() if query not in held}
-    moved = split.moved(dict.fromkeys(back & {*answers(held)}, JUDGE))
+    moved = split.moved(dict.fromkeys(back & {*_answers(held)}, JUDGE))
     return moved, found._replace(train=train, held=held, crossed={})
 
 
-def answers(part: Mapping[str, Sequence[str]]) -> list[str]:
+def _answers(part: Mapping[str, Sequence[str]]) -> list[str]:
     return [id for ids in part.values() for id in ids]

@@ -26,7 +26,7 @@ from training.errors import TrainingError
 from training.mining.labelled import folded
 from training.retraining.documents import collection_of
 from training.retraining.heldout import Part, place
-from training.retraining.sides import sides, unlearned
+from training.retraining.sides import sides
 from training.text.lines import Record, layout, read_records, text_of, valid
 from training.text.service import collections_of, feedback_of, shown
 from training.text.service_collections import ONLY_DEFAULT, qualified
@@ -136,12 +136,13 @@ def judged(
     ]
     split = sides(relevants, share, may_judge, learned)
     held = bounded(split.judge, keys)
+    may_cross = {*may_judge} - split.known
     return Judged(
         split.train,
         split.dev,
         held,
         relevants,
-        bounded(unlearned(split.train, (*learned, *split.known), may_judge), keys),
+        bounded({query: ids for query, ids in split.train.items() if query in may_cross}, keys),
         unknown,
         contradicted,
         split.parts,

@@ -84,10 +84,10 @@ def guarding(
     Else nothing. groups: of each query; those of one group are one piece of evidence. The other arguments
     are those of `collections`.
     """
-    found = _judged(split, _others(split), judged)
-    pieces = len({groups[query] for query in judged})
-    few = len(found.queries) < LEAST_QUERIES and pieces >= LEAST_GUARDING
-    return {FEW_JUDGED: _bounded(found, candidates)} if few else {}
+    if len(judged) >= LEAST_QUERIES or len({groups[query] for query in judged}) < LEAST_GUARDING:
+        return {}
+    found = _judged(split, _others(split), judged)  # a query in several collections is one in each
+    return {FEW_JUDGED: _bounded(found, candidates)} if len(found.queries) < LEAST_QUERIES else {}
 
 
 def evidence(

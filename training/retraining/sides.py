@@ -41,7 +41,7 @@ class Sides(NamedTuple):
     judge: Relevant
     parts: dict[str, Part]  # of each document that answers a query
     groups: dict[str, int]  # of each query: those of one group are one piece of evidence
-    known: frozenset[str]  # digests of the queries that are nearly equal to what was learned, or were
+    known: frozenset[str]  # queries that were learned, by themselves or by an answer, or nearly equal one
 
 
 def sides(
@@ -70,7 +70,7 @@ def sides(
         same = [id for id in ids if part == JUDGE or parts[id] == part]
         if same and (part != JUDGE or query in may_judge):
             kept[part][query] = same
-    return Sides(kept[TRAIN], kept[DEV], kept[JUDGE], parts, groups, frozenset(map(digest, known)))
+    return Sides(kept[TRAIN], kept[DEV], kept[JUDGE], parts, groups, frozenset(known))
 
 
 def unlearned(part: Relevant, learned: Collection[str], may_judge: Collection[str]) -> Relevant:
