@@ -16,11 +16,12 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.method_tables import GEOMETRY, SETS, tables
 from benchmarks.places import BenchError, add_row, arguments, row_of, rows, say
@@ -41,6 +42,7 @@ class Method(NamedTuple):
     batch: int = 64  # rows
 
 
+_T = TypeVar("_T")
 _WEIGHTS = "model.safetensors"
 _MEAN = ('pool="mean"',)  # this backbone had no sentence task, so its first token means nothing yet
 METHODS = {
@@ -91,12 +93,16 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--texts", type=int, default=19_200, help="that each recipe reads")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--at-once", type=int, default=1, help="runs, of which a GPU has room for several")
+    parser.add_argument("--batch", type=int, help="rows of a step, for a GPU (default: the recipe's)")
     parser.add_argument("--backbone", type=Path, metavar="FOLDER")
     parser.add_argument("--data", type=Path, metavar="FOLDER")
     parser.add_argument("--work", type=Path, default=Path("methods"))
     parser.add_argument("--out", type=Path, default=Path("methods.jsonl"))
     parser.add_argument("--table", action="store_true", help="of the recipes as they are now")
     options = parser.parse_args()
+    if options.batch:
+        METHODS.update({name: each._replace(batch=options.batch) for name, each in METHODS.items()})
     if options.table:
         found = [line for line in rows(options.out) if line.get("recipe") == _recipe(line["method"])]
         print(tables(found, {name for name in METHODS if METHODS[name].corpus == "scores"}))
@@ -106,12 +112,17 @@ def main() -> None:
     if not (options.backbone / _WEIGHTS).is_file():
         parser.error(f"{options.backbone} has no {_WEIGHTS}: name a model folder, such as RUN/last")
     for name in options.methods:
-        if not _trains(name):
-            _one(name, options.seeds[0], None, options)
-            continue
-        rate = _best_rate(name, options)
-        for seed in options.seeds:
-            _one(name, seed, rate, options)
+        _all(name, options)
+
+
+def _all(name: str, options: Any) -> None:
+    """The lines of a recipe."""
+    CORPORA[METHODS[name].corpus](options)  # type: ignore[no-untyped-call]  # before several runs want it
+    if not _trains(name):
+        _one(name, options.seeds[0], None, options)
+        return
+    rate = _best_rate(name, options)
+    _at_once([partial(_one, name, seed, rate, options) for seed in options.seeds], options)
 
 
 def _trains(name: str) -> bool:
@@ -151,18 +162,29 @@ def _line(asked: dict[str, Any], key: str, options: Any) -> dict[str, Any] | Non
 
 def _best_rate(name: str, options: Any) -> float:
     """The one of --rates with the best STS-B dev score, by the first seed."""
-    seed, found = options.seeds[0], dict[float, float]()
-    for rate in options.rates:
-        asked = _asked(name, seed, rate, options)
-        line = _line(asked, "dev", options)
-        if line is None:
-            line = asked | {"dev": _dev(name, seed, rate, options)}
-            add_row(options.out, line)
-        if line["dev"] is not None:
-            found[rate] = line["dev"]
+    tried = _at_once([partial(_tried, name, rate, options) for rate in options.rates], options)
+    found: dict[float, float]
+    found = {rate: dev for rate, dev in zip(options.rates, tried, strict=True) if dev is not None}
     if not found:
         raise BenchError(f"An alarm ended {name} at every rate: name other --rates.")
     return max(found, key=lambda rate: found[rate])
+
+
+def _at_once(jobs: list[Callable[[], _T]], options: Any) -> list[_T]:
+    """What the jobs return, --at-once of them at a time."""
+    with ThreadPoolExecutor(options.at_once) as pool:
+        return [job.result() for job in [pool.submit(job) for job in jobs]]
+
+
+def _tried(name: str, rate: float, options: Any) -> float | None:
+    """The first seed's STS-B dev score at a rate, from --out or from a run."""
+    asked = _asked(name, options.seeds[0], rate, options)
+    line = _line(asked, "dev", options)
+    if line is None:
+        line = asked | {"dev": _dev(name, options.seeds[0], rate, options)}
+        add_row(options.out, line)
+    score: float | None = line["dev"]
+    return score
 
 
 def _dev(name: str, seed: int, rate: float, options: Any) -> float | None:

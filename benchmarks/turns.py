@@ -44,6 +44,8 @@ class Turns:
     def run(self, repeats: int, minutes: float) -> None:
         """Until every cell has `repeats` clean measurements, was tried often enough, or the time is over.
 
+        Ctrl-C ends it too, once there is a whole round: what was measured is kept.
+
         Raises:
             BenchError: of an essential contestant.
 
@@ -54,7 +56,13 @@ class Turns:
             if self.rounds >= repeats and time.perf_counter() + a_round > started + 60 * minutes:
                 say("no time for more rounds")
                 return
-            self._round(jobs)
+            try:
+                self._round(jobs)
+            except KeyboardInterrupt:
+                if not self.rounds:
+                    raise
+                say(f"stopped: {self.rounds} whole rounds count")
+                return
 
     def _wanting(self, repeats: int) -> list[Job]:
         """All of each workload of which one lacks clean measurements, since ratios are of neighbours."""

@@ -98,34 +98,30 @@ def test_dev_chooses_the_rate_and_what_is_there_is_not_made_again(
 ) -> None:
     options = Namespace(
         rates=[1e-5, 3e-5, 1e-3], seeds=[1, 2], texts=64, backbone=tmp_path, threads=1,
-        data=tmp_path, work=tmp_path, out=tmp_path / "out.jsonl",
+        data=tmp_path, work=tmp_path, out=tmp_path / "out.jsonl", at_once=1,
     )  # fmt: skip
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     runs = Runs(options)
     monkeypatch.setattr(methods, "_run", runs)
     monkeypatch.setitem(methods.CORPORA, "sentences", lambda _: tmp_path / "sentences.txt")
 
-    def all_of(name: str) -> None:
-        rate = methods._best_rate(name, options)
-        for seed in options.seeds:
-            methods._one(name, seed, rate, options)
-
-    all_of("ct")
+    methods._all("ct", options)
     assert runs.made == ["1 1e-05", "1 3e-05", "1 0.001", "1 3e-05", "2 3e-05"]
     assert not [*tmp_path.glob("*/ct-*-*")], "the folders of the runs"
-    all_of("ct")
+    methods._all("ct", options)
     assert len(runs.made) == 5
     options.seeds = [2, 3]
-    all_of("ct")
+    methods._all("ct", options)
     assert runs.made[5:] == ["2 1e-05", "2 3e-05", "2 0.001", "3 3e-05"], "a score is no dev score"
+    options.at_once = 2
     options.texts, options.seeds = 128, [1]
-    all_of("ct")
+    methods._all("ct", options)
     assert len(runs.made) == 9 + 4, "another budget is another run"
     left = methods._run_of("ct", 1, 1e-5, options)
     (tmp_path / "model.safetensors").write_bytes(b"others")
     assert methods._run_of("ct", 1, 1e-5, options) != left, "a run that was stopped is not gone on with"
-    all_of("ct")
+    methods._all("ct", options)
     assert len(runs.made) == 9 + 8, "and another backbone"
     monkeypatch.setattr(methods, "_recipe", lambda _: "changed")
-    all_of("ct")
+    methods._all("ct", options)
     assert len(runs.made) == 9 + 12, "and a recipe that was changed"

@@ -36,6 +36,19 @@ class Broken(Told):
         return Measured(1, CLEAN)
 
 
+class Stopped(Told):
+    """Somebody types Ctrl-C in a round."""
+
+    def __init__(self, name: str, order: list[str], at: int) -> None:
+        super().__init__(name, order)
+        self._at = at
+
+    def measure(self, scenario: Scenario, turn: int) -> Measured:
+        if turn == self._at:
+            raise KeyboardInterrupt
+        return super().measure(scenario, turn)
+
+
 def turns(*jobs: Job) -> Turns:
     return Turns(jobs)
 
@@ -58,6 +71,16 @@ def test_a_spoilt_measurement_is_made_up_for_by_all_who_are_compared_with_it() -
     everybody.run(repeats=2, minutes=1)
     assert order == ["a0", "b0", "m0", "m1", "b1", "a1", "a2", "b2"]
     assert everybody.cells["m", LONG.name][2] is None
+
+
+def test_a_stop_keeps_the_whole_rounds_and_one_without_a_round_is_a_stop() -> None:
+    order: list[str] = []
+    everybody = turns(Job(Told("a", order), SHORT, True), Job(Stopped("b", order, 2), SHORT, True))
+    everybody.run(repeats=5, minutes=1)
+    assert order == ["a0", "b0", "b1", "a1", "a2"]
+    assert (everybody.rounds, [*map(len, everybody.cells.values())]) == (2, [2, 2])
+    with pytest.raises(KeyboardInterrupt):
+        turns(Job(Stopped("b", order, 0), SHORT, True)).run(repeats=5, minutes=1)
 
 
 def test_a_machine_that_is_never_quiet_ends_the_rounds_at_twice_as_many() -> None:
