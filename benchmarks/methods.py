@@ -21,69 +21,25 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+import torch
+
+from benchmarks.method_recipes import METHODS, TRAINED
 from benchmarks.method_tables import GEOMETRY, SETS, tables
 from benchmarks.places import BenchError, add_row, arguments, row_of, rows, say
 from benchmarks.workloads import WIKIPEDIA, texts_of
 from models.seal import checksum
 from training.arguments import changes
 from training.methods.catalogue import load_recipe
+from training.methods.start import load_encoder
 from training.runfile import FILE_NAME as RUN
 from training.runfile import read_run
+from training.runs.dev import read_dev, spearman
 from training.text.lines import read_lines, read_records
-
-
-class Method(NamedTuple):
-    recipe: str
-    corpus: str  # of CORPORA
-    set: tuple[str, ...] = ()  # changes, beside those of every run
-    row: int = 1  # texts that a row of its corpus has
-    batch: int = 64  # rows
-
 
 _T = TypeVar("_T")
 _WEIGHTS = "model.safetensors"
-_MEAN = ('pool="mean"',)  # this backbone had no sentence task, so its first token means nothing yet
-METHODS = {
-    "mean": Method("first-last", "sentences", _MEAN),
-    "first-last": Method("first-last", "sentences"),
-    "whitening": Method("whitening", "sentences", ("post=[{name='whiten', dimension=128}]",)),
-    "all-but-the-top": Method("all-but-the-top", "sentences"),
-    "bert-flow": Method("bert-flow", "sentences"),
-    "static-average": Method("static-average", "sentences"),
-    "static-max": Method("static-max", "sentences"),
-    "power-means": Method("power-means", "sentences"),
-    "sif": Method("sif", "sentences"),
-    "usif": Method("usif", "sentences"),
-    "simcse-unsup": Method("simcse-unsup", "sentences", _MEAN),
-    "simcse-unsup-mlm": Method("simcse-unsup-mlm", "sentences", _MEAN),
-    "gs-infonce": Method("gs-infonce", "sentences", _MEAN),
-    "esimcse": Method("esimcse", "sentences", _MEAN),
-    "s-simcse": Method("s-simcse", "sentences", _MEAN),
-    "diffcse": Method("diffcse", "sentences", _MEAN),
-    "diffcse-transfer": Method("diffcse-transfer", "sentences", _MEAN),
-    "promptbert": Method("promptbert", "sentences"),
-    "consert": Method("consert", "sentences"),
-    "ct": Method("ct", "sentences"),
-    "ct-in-batch": Method("ct-in-batch", "sentences"),
-    "sg-opt": Method("sg-opt", "sentences", _MEAN),
-    "is-bert": Method("is-bert", "sentences"),
-    "tsdae": Method("tsdae", "sentences", _MEAN),
-    "quickthoughts": Method("quickthoughts", "documents"),
-    # Of a document two anchors and four positives: some 450 tokens, where a sentence has 26.
-    "declutr": Method("declutr", "documents", ("source.longest=128", "max_length=128"), 17, 8),
-    "defsent": Method("defsent", "definitions", row=2),  # the word is encoded, too, and only its id is read
-    "simcse-sup": Method("simcse-sup", "triples", _MEAN, 3),
-    "simcse-sup-mlm": Method("simcse-sup-mlm", "triples", _MEAN, 3),
-    "triplet": Method("triplet", "triples", row=3),
-    "promptbert-sup": Method("promptbert-sup", "triples", row=3),
-    "sbert-nli": Method("sbert-nli", "relations", row=2),
-    "pairsupcon": Method("pairsupcon", "relations", row=2),
-    "sbert-regression": Method("sbert-regression", "scores", row=2),
-    "cosent": Method("cosent", "scores", row=2),
-    "augmented-sbert": Method("augmented-sbert", "lists", row=9, batch=8),
-}
 
 
 def main() -> None:
@@ -126,7 +82,7 @@ def _all(name: str, options: Any) -> None:
 
 
 def _trains(name: str) -> bool:
-    return METHODS[name].recipe in _TRAINED
+    return METHODS[name].recipe in TRAINED
 
 
 def _asked(name: str, seed: int, rate: float | None, options: Any) -> dict[str, Any]:
@@ -195,7 +151,19 @@ def _dev(name: str, seed: int, rate: float, options: Any) -> float | None:
         if error.returncode != 1 or not (_run_of(name, seed, rate, options) / RUN).exists():
             raise  # stopped, or refused before it began
         return None
-    return max((score for score in read_run(run)["finished"]["dev"].values() if score), default=None)
+    found = read_run(run)["finished"]["dev"].values()
+    # STS-B dev is not looked at while a recipe learns lists of a search.
+    return max((score for score in found if score), default=None) if found else _score(name, run, options)
+
+
+def _score(name: str, run: Path, options: Any) -> float:
+    """STS-B dev of a run as it ended."""
+    dev = read_dev(options.data)
+    if dev is None:
+        raise BenchError(f"{options.data} has no stsb/dev.tsv.gz.")
+    recipe = load_recipe(METHODS[name].recipe, changes(METHODS[name].set))
+    encoder, _ = load_encoder(run / "last", recipe, torch.device("cpu"))
+    return spearman(encoder.encode, dev)
 
 
 def _run_of(name: str, seed: int, rate: float | None, options: Any) -> Path:
@@ -289,10 +257,6 @@ CORPORA = {
     "triples": lambda options: options.data / "nli" / "triples.tsv.gz",
     "relations": lambda options: options.data / "nli" / "pairs.tsv.gz",
     "scores": lambda options: options.data / "stsb" / "train.tsv.gz",
-}
-_TRAINED = {method.recipe for method in METHODS.values()} - {
-    *("first-last", "whitening", "all-but-the-top", "bert-flow"),
-    *("static-average", "static-max", "power-means", "sif", "usif"),
 }
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 import subprocess
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import spearmanr
 
 from benchmarks import methods
+from benchmarks.method_recipes import METHODS
 from benchmarks.method_tables import tables
-from benchmarks.methods import METHODS
+from benchmarks.places import BenchError
+from models.encoder import Encoder
 from training.arguments import changes
 from training.methods.catalogue import load_recipe
 from training.methods.fit import columns_of
@@ -125,3 +130,29 @@ def test_dev_chooses_the_rate_and_what_is_there_is_not_made_again(
     monkeypatch.setattr(methods, "_recipe", lambda _: "changed")
     methods._all("ct", options)
     assert len(runs.made) == 9 + 12, "and a recipe that was changed"
+
+
+def test_a_run_that_looked_at_no_dev_set_is_scored_as_it_ended(
+    tmp_path: Path, tiny_source: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, scores = (
+        ["a river", "my password", "a cat"],
+        ["a bridge", "a red letter", "the market"],
+        [1, 3, 2],
+    )
+    pairs = zip(scores, first, second, strict=True)
+    rows = ["score\tsentence1\tsentence2", *("\t".join(map(str, pair)) for pair in pairs)]
+    (tmp_path / "stsb").mkdir()
+    (tmp_path / "stsb" / "dev.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    shutil.copytree(tiny_source, tmp_path / "run" / "last")
+    keys = ("method", "recipe", "corpus", "base", "seed", "steps", "precision", "texts", "base_name")
+    run = dict.fromkeys((*keys, "parent", "code"), "") | {"finished": {"done": 1, "loss": 0.0, "dev": {}}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(run))
+    monkeypatch.setattr(methods, "_trained", lambda *_: tmp_path / "run")
+    encoder = Encoder.open(next(tiny_models_dir.glob("2*")))
+    cosines = (encoder.encode(first).vectors * encoder.encode(second).vectors).sum(1)
+    expected = spearmanr(cosines, scores).statistic
+    found = methods._dev("augmented-sbert", 1, 1e-5, Namespace(data=tmp_path))
+    assert found == pytest.approx(expected)
+    with pytest.raises(BenchError, match=r"stsb/dev\.tsv\.gz"):
+        methods._dev("augmented-sbert", 1, 1e-5, Namespace(data=tiny_source))
