@@ -13,6 +13,7 @@ STS-B's scores are scored on STS-B's test split and SICK-R alone, since STS12 to
 
 import hashlib
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 import torch
@@ -39,6 +41,7 @@ from training.runs.dev import read_dev, spearman
 from training.text.lines import read_lines, read_records
 
 _T = TypeVar("_T")
+_LOADING = Lock()  # transformers loads one model at a time
 _WEIGHTS = "model.safetensors"
 
 
@@ -49,8 +52,8 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--texts", type=int, default=19_200, help="that each recipe reads")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--at-once", type=int, default=1, help="runs, of which a GPU has room for several")
-    parser.add_argument("--batch", type=int, help="rows of a step, for a GPU (default: the recipe's)")
+    parser.add_argument("--at-once", type=int, default=1, help="runs; a GPU has room for several")
+    parser.add_argument("--batch", type=int, help="rows of a step, instead of the recipes'; also for --table")
     parser.add_argument("--backbone", type=Path, metavar="FOLDER")
     parser.add_argument("--data", type=Path, metavar="FOLDER")
     parser.add_argument("--work", type=Path, default=Path("methods"))
@@ -58,7 +61,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="of the recipes as they are now")
     options = parser.parse_args()
     if options.batch:
-        METHODS.update({name: each._replace(batch=options.batch) for name, each in METHODS.items()})
+        trained = {name: each for name, each in METHODS.items() if _trains(name)}
+        METHODS.update({name: each._replace(batch=options.batch) for name, each in trained.items()})
     if options.table:
         found = [line for line in rows(options.out) if line.get("recipe") == _recipe(line["method"])]
         print(tables(found, {name for name in METHODS if METHODS[name].corpus == "scores"}))
@@ -128,8 +132,15 @@ def _best_rate(name: str, options: Any) -> float:
 
 def _at_once(jobs: list[Callable[[], _T]], options: Any) -> list[_T]:
     """What the jobs return, --at-once of them at a time."""
+    if options.at_once == 1:
+        return [job() for job in jobs]
     with ThreadPoolExecutor(options.at_once) as pool:
-        return [job.result() for job in [pool.submit(job) for job in jobs]]
+        runs = [pool.submit(job) for job in jobs]
+        try:
+            return [run.result() for run in runs]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # those under way end by themselves
+            raise
 
 
 def _tried(name: str, rate: float, options: Any) -> float | None:
@@ -156,14 +167,16 @@ def _dev(name: str, seed: int, rate: float, options: Any) -> float | None:
     return max((score for score in found if score), default=None) if found else _score(name, run, options)
 
 
-def _score(name: str, run: Path, options: Any) -> float:
-    """STS-B dev of a run as it ended."""
+def _score(name: str, run: Path, options: Any) -> float | None:
+    """STS-B dev of a run as it ended; None where every cosine is the same."""
     dev = read_dev(options.data)
     if dev is None:
         raise BenchError(f"{options.data} has no stsb/dev.tsv.gz.")
     recipe = load_recipe(METHODS[name].recipe, changes(METHODS[name].set))
-    encoder, _ = load_encoder(run / "last", recipe, torch.device("cpu"))
-    return spearman(encoder.encode, dev)
+    with _LOADING:
+        encoder, _ = load_encoder(run / "last", recipe, torch.device("cpu"))
+    score = spearman(encoder.encode, dev)
+    return score if math.isfinite(score) else None
 
 
 def _run_of(name: str, seed: int, rate: float | None, options: Any) -> Path:

@@ -43,6 +43,7 @@ class Process:
                 stdout=pipe or self._log,
                 stderr=self._log if piped else subprocess.STDOUT,
                 text=True,
+                start_new_session=True,  # Ctrl-C is for the bench, which ends it
             )
         except OSError as error:
             self._log.close()

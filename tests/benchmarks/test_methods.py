@@ -6,7 +6,9 @@ import gzip
 import json
 import shutil
 import subprocess
+import threading
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +158,16 @@ def test_a_run_that_looked_at_no_dev_set_is_scored_as_it_ended(
     assert found == pytest.approx(expected)
     with pytest.raises(BenchError, match=r"stsb/dev\.tsv\.gz"):
         methods._dev("augmented-sbert", 1, 1e-5, Namespace(data=tiny_source))
+
+
+def test_runs_at_once_return_in_their_order_and_one_that_fails_ends_them() -> None:
+    meet = threading.Barrier(2)
+
+    def job(number: int) -> int:
+        meet.wait(timeout=60)  # alone it would wait for ever
+        return number
+
+    assert methods._at_once([partial(job, 1), partial(job, 2)], Namespace(at_once=2)) == [1, 2]
+    for at_once in (1, 2):
+        with pytest.raises(ZeroDivisionError):
+            methods._at_once([partial(divmod, 1, 0), partial(divmod, 1, 1)], Namespace(at_once=at_once))
