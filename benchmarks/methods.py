@@ -25,8 +25,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-import torch
-
+from benchmarks.dev import dev_score, needed_dev
 from benchmarks.method_recipes import METHODS, TRAINED
 from benchmarks.method_tables import GEOMETRY, SETS, tables
 from benchmarks.places import BenchError, add_row, arguments, row_of, rows, say
@@ -34,14 +33,12 @@ from benchmarks.workloads import WIKIPEDIA, texts_of
 from models.seal import checksum
 from training.arguments import changes
 from training.methods.catalogue import load_recipe
-from training.methods.start import load_encoder
 from training.runfile import FILE_NAME as RUN
 from training.runfile import read_run
-from training.runs.dev import read_dev, spearman
 from training.text.lines import read_lines, read_records
 
 _T = TypeVar("_T")
-_LOADING = Lock()  # transformers loads one model at a time
+_SCORING = Lock()  # transformers loads one model at a time
 _WEIGHTS = "model.safetensors"
 
 
@@ -132,7 +129,7 @@ def _best_rate(name: str, options: Any) -> float:
 
 def _at_once(jobs: list[Callable[[], _T]], options: Any) -> list[_T]:
     """What the jobs return, --at-once of them at a time."""
-    if options.at_once == 1:
+    if options.at_once == 1:  # a pool would begin the next one before it is told of a failure
         return [job() for job in jobs]
     with ThreadPoolExecutor(options.at_once) as pool:
         runs = [pool.submit(job) for job in jobs]
@@ -169,13 +166,9 @@ def _dev(name: str, seed: int, rate: float, options: Any) -> float | None:
 
 def _score(name: str, run: Path, options: Any) -> float | None:
     """STS-B dev of a run as it ended; None where every cosine is the same."""
-    dev = read_dev(options.data)
-    if dev is None:
-        raise BenchError(f"{options.data} has no stsb/dev.tsv.gz.")
     recipe = load_recipe(METHODS[name].recipe, changes(METHODS[name].set))
-    with _LOADING:
-        encoder, _ = load_encoder(run / "last", recipe, torch.device("cpu"))
-    score = spearman(encoder.encode, dev)
+    with _SCORING:
+        score = dev_score(run / "last", recipe, needed_dev(options.data))
     return score if math.isfinite(score) else None
 
 

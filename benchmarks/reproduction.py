@@ -18,19 +18,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from benchmarks.dev import dev_score, needed_dev
 from benchmarks.places import BenchError, add_row, arguments, ending, row_of, rows, say
 from benchmarks.workloads import WIKIPEDIA, texts_of
 from training.arguments import changes
 from training.errors import Interrupted, NothingToLearn
 from training.methods.catalogue import load_recipe
-from training.methods.start import load_encoder
 from training.model.base import open_base
 from training.model.blank import blank
 from training.runfile import Result
 from training.runs.command import train
-from training.runs.dev import read_dev, spearman
 from training.runs.log import FILE_NAME as RECORD
 from training.runs.options import Options
 from training.text.corpus import Corpus
@@ -60,10 +57,7 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
 class Bench:
     def __init__(self, options: Any) -> None:
         self._options = options
-        dev = read_dev(options.data)
-        if dev is None:
-            raise BenchError(f"{options.data} has no stsb/dev.tsv.gz.")
-        self._dev = dev
+        self._dev = needed_dev(options.data)
         self._starts: dict[Path, float] = {}
         self._first = list(itertools.islice(texts_of(options.data / WIKIPEDIA), SENTENCES))
         options.work.mkdir(parents=True, exist_ok=True)
@@ -135,9 +129,7 @@ class Bench:
 
     def _score(self, folder: Path) -> float:
         """STS-B dev of a folder as it is, with the mean of its last layer."""
-        recipe = load_recipe("simcse-unsup", changes([MEAN]))
-        encoder, _ = load_encoder(folder, recipe, torch.device("cpu"))
-        return spearman(encoder.encode, self._dev)
+        return dev_score(folder, load_recipe("simcse-unsup", changes([MEAN])), self._dev)
 
     def _climb(self, part: str, name: str, seed: int, sets: Iterable[str], stage: Path) -> None:
         """SimCSE from a stage, its dev score from step 0."""

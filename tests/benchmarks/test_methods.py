@@ -75,6 +75,15 @@ def test_each_recipe_takes_what_is_changed(name: str) -> None:
     load_recipe(method.recipe, changes((*method.set, *tuned)))
 
 
+def write_run(folder: Path, dev: dict[str, float | None] | None) -> None:
+    """run.json; without `dev` of a run that did not come to its end."""
+    keys = ("method", "recipe", "corpus", "base", "seed", "steps", "precision", "texts", "base_name")
+    run: dict[str, Any] = dict.fromkeys((*keys, "parent", "code"), "")
+    if dev is not None:
+        run |= {"finished": {"done": 1, "loss": 0.0, "dev": dev}}
+    (folder / "run.json").write_text(json.dumps(run))
+
+
 class Runs:
     """In the place of the commands: a training scores by its rate, and the largest one diverges."""
 
@@ -91,11 +100,7 @@ class Runs:
         out = Path(words[words.index("--out") + 1])
         self.made.append(f"{words[words.index('--seed') + 1]} {rate:g}")
         out.mkdir(exist_ok=True)
-        keys = ("method", "recipe", "corpus", "base", "seed", "steps", "precision", "texts", "base_name")
-        run: dict[str, Any] = dict.fromkeys((*keys, "parent", "code"), "")
-        if rate < 1e-3:
-            run |= {"finished": {"done": 1, "loss": 0.0, "dev": {"1": 0.1, "2": 0.3 + rate, "3": None}}}
-        (out / "run.json").write_text(json.dumps(run))
+        write_run(out, {"1": 0.1, "2": 0.3 + rate, "3": None} if rate < 1e-3 else None)
         if rate >= 1e-3:
             raise subprocess.CalledProcessError(1, words)
 
@@ -147,9 +152,7 @@ def test_a_run_that_looked_at_no_dev_set_is_scored_as_it_ended(
     (tmp_path / "stsb").mkdir()
     (tmp_path / "stsb" / "dev.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
     shutil.copytree(tiny_source, tmp_path / "run" / "last")
-    keys = ("method", "recipe", "corpus", "base", "seed", "steps", "precision", "texts", "base_name")
-    run = dict.fromkeys((*keys, "parent", "code"), "") | {"finished": {"done": 1, "loss": 0.0, "dev": {}}}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(run))
+    write_run(tmp_path / "run", {})
     monkeypatch.setattr(methods, "_trained", lambda *_: tmp_path / "run")
     encoder = Encoder.open(next(tiny_models_dir.glob("2*")))
     cosines = (encoder.encode(first).vectors * encoder.encode(second).vectors).sum(1)
