@@ -35,6 +35,8 @@ from training.arguments import changes
 from training.methods.catalogue import load_recipe
 from training.runfile import FILE_NAME as RUN
 from training.runfile import read_run
+from training.runs.log import ALARMS
+from training.runs.log import FILE_NAME as RECORD
 from training.text.lines import read_lines, read_records
 
 _T = TypeVar("_T")
@@ -155,9 +157,10 @@ def _dev(name: str, seed: int, rate: float, options: Any) -> float | None:
     """The best STS-B dev score of a run; None where an alarm ended it, as of a loss that is no number."""
     try:
         run = _trained(name, seed, rate, options)
-    except subprocess.CalledProcessError as error:
-        if error.returncode != 1 or not (_run_of(name, seed, rate, options) / RUN).exists():
-            raise  # stopped, or refused before it began
+    except subprocess.CalledProcessError:
+        record = rows(_run_of(name, seed, rate, options) / RECORD)
+        if not record or record[-1]["event"] not in ALARMS:
+            raise  # stopped, refused, or out of memory
         return None
     found = read_run(run)["finished"]["dev"].values()
     # STS-B dev is not looked at while a recipe learns lists of a search.

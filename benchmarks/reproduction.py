@@ -1,12 +1,14 @@
 """Is unsupervised SimCSE here that of the paper? `python -m benchmarks.reproduction PART --data DIR`.
 
     check      the default model ─▶ mlm until STS-B dev is 45 to 55 ─▶ SimCSE
-    ladder     blank ─▶ mlm ─▶ stage 1 ─▶ mlm ─▶ stage 2 …; SimCSE from each, with the paper's head or none
+    ladder     blank (or --base) ─▶ mlm ─▶ stage 1 ─▶ mlm ─▶ stage 2 …; SimCSE from each, with a head or none
     ablations  the last stage (or --stage FOLDER) ─▶ SimCSE with one change each
+    climb      the last stage (or --stage FOLDER) ─▶ SimCSE with the changes of --set; the run is kept
 
 Each run is a line of JSON in --out: its STS-B dev scores from step 0, and the loss of the backbone that it
-began from. What is there is not made again. The backbones read other sentences than SimCSE, each of them
-once, so a backbone's loss in its last steps is one on sentences that it has not seen.
+began from. What is there is not made again. The backbones read each sentence once, so a backbone's loss in
+its last steps is one on sentences that it has not seen. SimCSE reads other ones, unless --texts is raised.
+climb has its runs in --work/climbs, and goes on with one that was stopped.
 """
 
 import gc
@@ -15,6 +17,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +29,14 @@ from training.errors import Interrupted, NothingToLearn
 from training.methods.catalogue import load_recipe
 from training.model.base import open_base
 from training.model.blank import blank
+from training.runfile import FILE_NAME as RUN
 from training.runfile import Result
 from training.runs.command import train
 from training.runs.log import FILE_NAME as RECORD
 from training.runs.options import Options
 from training.text.corpus import Corpus
 
-SENTENCES = 19_200  # the first ones are SimCSE's, as in benchmarks.methods; the backbones read the others
+SENTENCES = 19_200  # the first ones are SimCSE's, as in benchmarks.methods; backbones read the next ones
 BATCH = 64  # of SimCSE, as published
 LOSS_STEPS = 50  # the last ones of a backbone's training, whose mean is its loss
 MEAN = 'pool="mean"'  # these backbones had no sentence task, so their first token means nothing yet
@@ -59,7 +63,7 @@ class Bench:
         self._options = options
         self._dev = needed_dev(options.data)
         self._starts: dict[Path, float] = {}
-        self._first = list(itertools.islice(texts_of(options.data / WIKIPEDIA), SENTENCES))
+        self._first = list(itertools.islice(texts_of(options.data / WIKIPEDIA), options.texts))
         options.work.mkdir(parents=True, exist_ok=True)
 
     def check(self) -> None:
@@ -70,12 +74,12 @@ class Bench:
             self._climb("check", "fallen", seed, (), out)
 
     def ladder(self) -> None:
-        folder, ends = self._options.work / "blank", self._options.stages
+        folder, ends = self._options.base or self._options.work / "blank", self._options.stages
         if not folder.exists():
             with open_base("default", self._options.work) as base:
                 blank(base.folder, folder, layers=self._options.layers, width=self._options.width)
         for begin, end in itertools.pairwise((0, *ends)):
-            out = self._options.work / f"mlm-{end}"
+            out = self._ladder(end)
             if not out.exists():
                 self._masked(folder, out, begin, end)
             folder = out
@@ -84,10 +88,23 @@ class Bench:
                     self._climb("ladder", head, seed, sets, out)
 
     def ablations(self) -> None:
-        stage = self._options.stage or self._options.work / f"mlm-{self._options.stages[-1]}"
         for seed in self._options.seeds:
             for name, sets in ABLATIONS.items():
-                self._climb("ablations", name, seed, sets, stage)
+                self._climb("ablations", name, seed, sets, self._stage())
+
+    def climb(self) -> None:
+        sets, within = self._options.set, self._options.work / "climbs"
+        for seed in self._options.seeds:
+            self._climb("climb", ", ".join(sets) or "as published", seed, sets, self._stage(), within)
+
+    def _stage(self) -> Path:
+        stage: Path = self._options.stage or self._ladder(self._options.stages[-1])
+        return stage
+
+    def _ladder(self, steps: int) -> Path:
+        """A stage after so many steps."""
+        work: Path = self._options.work
+        return work / f"{self._options.base.name if self._options.base else 'mlm'}-{steps}"
 
     def _slice(self, begin: int, end: int) -> Corpus:
         """Of the sentences that SimCSE does not read."""
@@ -131,9 +148,12 @@ class Bench:
         """STS-B dev of a folder as it is, with the mean of its last layer."""
         return dev_score(folder, load_recipe("simcse-unsup", changes([MEAN])), self._dev)
 
-    def _climb(self, part: str, name: str, seed: int, sets: Iterable[str], stage: Path) -> None:
-        """SimCSE from a stage, its dev score from step 0."""
-        known = {"part": part, "stage": stage.name, "name": name, "seed": seed, "steps": self._options.steps}
+    def _climb(
+        self, part: str, name: str, seed: int, sets: Iterable[str], stage: Path, within: Path | None = None
+    ) -> None:
+        """SimCSE from a stage, its dev score from step 0; the run stays where there is a folder for it."""
+        asked = {"steps": self._options.steps, "texts": self._options.texts}
+        known = {"part": part, "stage": stage.name, "name": name, "seed": seed, **asked}
         if row_of(rows(self._options.out), known):
             return
         say(f"SimCSE from {stage.name}: {name}, seed {seed}")
@@ -144,8 +164,11 @@ class Bench:
         dev: dict[int, float | None] = {0: self._starts[stage]}
         corpus = Corpus.of(self._first, "Wikipedia")
         with tempfile.TemporaryDirectory(dir=self._options.work) as scratch:
+            label = f"{stage.name}-{recipe.digest()[:12]}-{how.steps}-{self._options.texts}-{seed}"
+            run = within / label if within else Path(scratch) / "run"
+            how = replace(how, resume=(run / RUN).exists())
             try:
-                dev |= _whole(train(recipe, corpus, stage, Path(scratch) / "run", how)).dev
+                dev |= _whole(train(recipe, corpus, stage, run, how)).dev
             except NothingToLearn as error:
                 known |= {"ended": str(error)}
         gc.collect()
@@ -174,17 +197,20 @@ def _loss(stage: Path) -> float:
 
 def main() -> None:
     parser = arguments("reproduction", __doc__)
-    parser.add_argument("part", choices=("check", "ladder", "ablations"))
+    parser.add_argument("part", choices=("check", "ladder", "ablations", "climb"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("reproduction"))
     parser.add_argument("--out", type=Path, default=Path("reproduction.jsonl"))
     parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
     parser.add_argument("--stages", nargs="*", type=int, default=[225, 450, 900, 1800, 3600], help="steps")
-    parser.add_argument("--stage", type=Path, help="of the ablations (default: the last one)")
+    parser.add_argument("--base", type=Path, help="of the ladder's first stage (default: a blank one)")
+    parser.add_argument("--stage", type=Path, help="of ablations and climb (default: the last one)")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="of climb, in the recipe")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--batch", type=int, default=128, help="of the ladder's backbones")
     parser.add_argument("--lr", type=float, default=5e-4, help="of masked-language training")
+    parser.add_argument("--texts", type=int, default=SENTENCES, help="of SimCSE's corpus")
     parser.add_argument("--steps", type=int, default=300, help="of SimCSE, with 64 sentences")
     parser.add_argument("--eval-steps", type=int, default=50)
     parser.add_argument("--threads", type=int, default=2)

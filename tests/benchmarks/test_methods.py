@@ -23,6 +23,7 @@ from models.encoder import Encoder
 from training.arguments import changes
 from training.methods.catalogue import load_recipe
 from training.methods.fit import columns_of
+from training.runs.log import FILE_NAME as RECORD
 
 SCORES = {"sts12": 0.3, "sts14": 0.3, "sts16": 0.3, "stsb": 0.3, "sickr": 0.3}
 SHAPE = {"alignment": 0.2, "uniformity": -1.5}
@@ -85,10 +86,10 @@ def write_run(folder: Path, dev: dict[str, float | None] | None) -> None:
 
 
 class Runs:
-    """In the place of the commands: a training scores by its rate, and the largest one diverges."""
+    """In the place of the commands: a training scores by its rate, and the largest one fails after `last`."""
 
-    def __init__(self, options: Namespace) -> None:
-        self.options, self.made = options, list[str]()
+    def __init__(self, options: Namespace, last: str = "diverged") -> None:
+        self.options, self.last, self.made = options, last, list[str]()
 
     def __call__(self, *arguments: object) -> None:
         words = [str(word) for word in arguments]
@@ -102,7 +103,23 @@ class Runs:
         out.mkdir(exist_ok=True)
         write_run(out, {"1": 0.1, "2": 0.3 + rate, "3": None} if rate < 1e-3 else None)
         if rate >= 1e-3:
+            (out / RECORD).write_text(f'{{"event": "start"}}\n{{"event": "{self.last}"}}\n')
             raise subprocess.CalledProcessError(1, words)
+
+
+@pytest.mark.parametrize("last", ["saturated", "step"])
+def test_a_run_that_failed_is_an_answer_when_an_alarm_ended_it(
+    last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Namespace(texts=64, backbone=tmp_path, threads=1, data=tmp_path, work=tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    monkeypatch.setattr(methods, "_run", Runs(options, last))
+    monkeypatch.setitem(methods.CORPORA, "sentences", lambda _: tmp_path / "sentences.txt")
+    if last == "saturated":
+        assert methods._dev("ct", 1, 1e-3, options) is None
+    else:  # as one does for want of memory
+        with pytest.raises(subprocess.CalledProcessError):
+            methods._dev("ct", 1, 1e-3, options)
 
 
 def test_dev_chooses_the_rate_and_what_is_there_is_not_made_again(

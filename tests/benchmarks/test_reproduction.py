@@ -14,6 +14,7 @@ from benchmarks.reproduction import Bench
 from benchmarks.workloads import WIKIPEDIA
 from tests.training.run_cases import stop_after
 from training.errors import Interrupted
+from training.runs.log import FILE_NAME as RECORD
 
 
 def written(file: Path, *lines: str) -> None:
@@ -30,7 +31,8 @@ def begun(folder: Path, **changed: Any) -> Bench:
     written(data / WIKIPEDIA, "sentence", *(f"w{at % 7} w{at % 5} w{at % 3} {at}" for at in range(200)))
     options = {
         "data": data, "work": folder / "work", "out": folder / "out.jsonl", "seeds": [1], "stages": [1, 2],
-        "stage": None, "batch": 4, "lr": 5e-4, "steps": 3, "eval_steps": 1, "threads": 1,
+        "base": None, "stage": None, "set": [], "texts": 150, "batch": 4, "lr": 5e-4, "steps": 3,
+        "eval_steps": 1, "threads": 1,
     }  # fmt: skip
     return Bench(Namespace(**options | changed))
 
@@ -61,3 +63,28 @@ def test_a_stopped_run_is_no_line_and_a_stopped_stage_is_none(
     found = rows(start / "out.jsonl")
     assert [line["stage"] for line in found] == ["mlm-1", "mlm-1", "mlm-2", "mlm-2"]
     assert all([*line["dev"]] == ["0", "1", "2", "3"] for line in found)
+
+
+def test_a_ladder_from_a_base_has_stages_of_its_own_and_a_climb_reads_what_it_is_told_and_goes_on(
+    start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = (start / "work" / "blank").rename(start / "work" / "given")
+    begun(start, base=base, stages=[1], texts=100).ladder()
+    climb = begun(start, base=base, stages=[1], texts=200, set=["optim.lr=1e-5", "optim.batch=32"]).climb
+    with monkeypatch.context() as patched:
+        stop_after(patched, 2)
+        with pytest.raises(Interrupted, match="same command"):
+            climb()
+    climb()
+    found = rows(start / "out.jsonl")
+    assert [path.name for path in (start / "work").glob("*-*")] == ["given-1"]
+    assert [(line["part"], line["stage"], line["name"], line["texts"], line["batch"]) for line in found] == [
+        ("ladder", "given-1", "mlp in training", 100, 64),
+        ("ladder", "given-1", "none", 100, 64),
+        ("climb", "given-1", "optim.lr=1e-5, optim.batch=32", 200, 32),
+    ]
+    (run,) = (start / "work" / "climbs").iterdir()
+    steps = [event["step"] for event in rows(run / RECORD) if event["event"] == "step"]
+    assert steps == [1, 2, 3, 4, 5, 6]  # each once: the second call went on from the third
+    assert [*found[-1]["dev"]] == ["0", "2", "4", "6"]
+    assert (run / "last").is_dir()

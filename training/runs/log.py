@@ -6,8 +6,9 @@
     {"event": "resume", "step": 300, "steps": 500}
     {"event": "end", "step": 500, …}
 
-A step is counted from 1 here: after step 10, ten are done. Steps after a resumption supersede those of the
-same number before it.
+A run that ended by an alarm has `saturated` (nothing left to learn) or `diverged` (a loss that is no number)
+in the place of `end`. A step is counted from 1 here: after step 10, ten are done. Steps after a resumption
+supersede those of the same number before it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 from training.runs.options import Told
 
 FILE_NAME = "record.jsonl"
+ALARMS = ("saturated", "diverged")  # the last event of a run that one of them ended
 
 
 class Record:

@@ -158,6 +158,7 @@ class _Run:
         step = self._trainer.step(number)
         self._seconds += time.perf_counter() - began
         if not math.isfinite(step.loss):
+            self._record.write("diverged", step=number + 1)
             raise TrainingError(
                 f"The loss is {step.loss} at step {number + 1}. Lower the recipe's lr, or use fp32."
             )

@@ -106,6 +106,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_no_model(run: Run, tmp
         run("out", base=base)
     assert not (tmp_path / "out" / "last").exists()
     assert not events(tmp_path / "out", "step")
+    assert [event["step"] for event in events(tmp_path / "out", "diverged")] == [1]
 
 
 @pytest.mark.parametrize("broken", ["loss", "gradient"])
