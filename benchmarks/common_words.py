@@ -1,0 +1,73 @@
+"""Does a model's STS-B say more than its words do? `python -m benchmarks.common_words MODEL … --data DIR`
+
+Two sentences have a share of words in common: the words in both, over the words in either (Jaccard). For each
+model the table has the rank correlation of its cosines with people's scores, with that share, and with
+people's scores while the share is held constant (a partial correlation), which is near 0 for a model that
+only counts words.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.places import arguments, ending
+from benchmarks.tables import table
+from models.errors import ModelError
+from training.errors import TrainingError
+from training.evaluation.data import STSB, Pairs, load
+from training.evaluation.scorable import open_scorable
+from training.evaluation.sts import Floats, sample, spearman
+
+SPLITS = ("dev", "test")
+
+
+def main() -> None:
+    parser = arguments("common_words", __doc__)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="as `evaluate` takes it")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    options = parser.parse_args()
+    columns = ["model", *(f"{split}, {what}" for split in SPLITS for what in ("scores", "words", "beyond"))]
+    with ending(TrainingError, ModelError):
+        print(table(columns, [*compared(options.models, options.data)]))
+
+
+def compared(models: Iterable[str], data: Path) -> Iterator[list[str]]:
+    """A row for the share of common words itself, and one for each model."""
+    sets = [(pairs, shares(pairs)) for pairs in (load(STSB, data, split) for split in SPLITS)]
+    yield _row("common words", (correlations(share, pairs.gold, share) for pairs, share in sets))
+    for name in models:
+        with open_scorable(name) as model:
+            found = [(sample(pairs, model.encode)[1], pairs.gold, share) for pairs, share in sets]
+        yield _row(name, (correlations(*each) for each in found))
+
+
+def shares(pairs: Pairs) -> Floats:
+    """(n,): the share of words that the two sentences of each pair have in common, from 0 to 1."""
+    words = (map(_words, pair) for pair in zip(pairs.left, pairs.right, strict=True))
+    return np.array([len(left & right) / max(1, len(left | right)) for left, right in words])
+
+
+def correlations(cosine: Floats, gold: Floats, share: Floats) -> tuple[float, float, float]:
+    """Of the cosines (n,): with people's scores, with the share of words, and with the scores beyond it.
+
+    The third is a textbook's partial correlation, (c - s w) / sqrt((1 - s²)(1 - w²)), where c, s and w are
+    Spearman's of cosine and score, cosine and share, share and score. NaN when nothing is left.
+    """
+    scores, words, plain = spearman(cosine, gold), spearman(cosine, share), spearman(gold, share)
+    rest = (1 - words**2) * (1 - plain**2)
+    return scores, words, (scores - words * plain) / math.sqrt(rest) if rest > 1e-9 else math.nan
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def _row(name: str, found: Iterable[tuple[float, float, float]]) -> list[str]:
+    return [name, *("" if math.isnan(each) else f"{100 * each:.1f}" for split in found for each in split)]
+
+
+if __name__ == "__main__":
+    main()
