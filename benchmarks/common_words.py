@@ -1,20 +1,23 @@
-"""Does a model's STS-B say more than its words do? `python -m benchmarks.common_words MODEL … --data DIR`
+"""A model's STS-B beside a count of words: `python -m benchmarks.common_words MODEL … --data DIR`
 
-Two sentences have a share of words in common: the words in both, over the words in either (Jaccard). For each
-model the table has the rank correlation of its cosines with people's scores, with that share, and with
-people's scores while the share is held constant (a partial correlation), which is near 0 for a model that
-only counts words.
+Two sentences have a share of words in common: the words in both, over the words in either (Jaccard), with a
+weight for each word that is higher the rarer it is. For each model the table has the rank correlation of its
+cosines with people's scores, with that share, and with people's scores while the share is held constant: a
+partial correlation. It speaks of the cosines, and not of what a model may know besides.
 """
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.places import arguments, ending
 from benchmarks.tables import table
+from benchmarks.workloads import WIKIPEDIA, texts_of
 from models.errors import ModelError
 from training.errors import TrainingError
 from training.evaluation.data import STSB, Pairs, load
@@ -22,6 +25,9 @@ from training.evaluation.scorable import open_scorable
 from training.evaluation.sts import Floats, sample, spearman
 
 SPLITS = ("dev", "test")
+SENTENCES = 20_000  # of Wikipedia, that say how rare a word is
+
+Weight = Callable[[str], float]
 
 
 def main() -> None:
@@ -35,19 +41,31 @@ def main() -> None:
 
 
 def compared(models: Iterable[str], data: Path) -> Iterator[list[str]]:
-    """A row for the share of common words itself, and one for each model."""
-    sets = [(pairs, shares(pairs)) for pairs in (load(STSB, data, split) for split in SPLITS)]
-    yield _row("common words", (correlations(share, pairs.gold, share) for pairs, share in sets))
+    """A row for the share of common words, one for that share without weights, and one for each model."""
+    weight = rarity(islice(texts_of(data / WIKIPEDIA), SENTENCES))
+    sets = [(pairs, shares(pairs, weight)) for pairs in (load(STSB, data, split) for split in SPLITS)]
+    yield _row("common words, weighted", (correlations(share, pairs.gold, share) for pairs, share in sets))
+    plain = [shares(pairs, lambda _: 1.0) for pairs, _ in sets]
+    found = [(words, pairs.gold, share) for words, (pairs, share) in zip(plain, sets, strict=True)]
+    yield _row("common words", (correlations(*each) for each in found))
     for name in models:
         with open_scorable(name) as model:
             found = [(sample(pairs, model.encode)[1], pairs.gold, share) for pairs, share in sets]
         yield _row(name, (correlations(*each) for each in found))
 
 
-def shares(pairs: Pairs) -> Floats:
-    """(n,): the share of words that the two sentences of each pair have in common, from 0 to 1."""
-    words = (map(_words, pair) for pair in zip(pairs.left, pairs.right, strict=True))
-    return np.array([len(left & right) / max(1, len(left | right)) for left, right in words])
+def rarity(texts: Iterable[str]) -> Weight:
+    """A word's inverse document frequency, log((texts + 1) / (texts with it + 1/2))."""
+    sets = [_words(text) for text in texts]
+    having = Counter(word for words in sets for word in words)
+    return lambda word: math.log((len(sets) + 1) / (having[word] + 0.5))
+
+
+def shares(pairs: Pairs, weight: Weight) -> Floats:
+    """(n,): the weight of the words that the two sentences of each pair share, over all of theirs; 0 to 1."""
+    words = ((_words(left), _words(right)) for left, right in zip(pairs.left, pairs.right, strict=True))
+    found = ((sum(map(weight, left & right)), sum(map(weight, left | right))) for left, right in words)
+    return np.array([common / either if either else 0.0 for common, either in found])
 
 
 def correlations(cosine: Floats, gold: Floats, share: Floats) -> tuple[float, float, float]:

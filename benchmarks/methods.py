@@ -157,9 +157,9 @@ def _dev(name: str, seed: int, rate: float, options: Any) -> float | None:
     """The best STS-B dev score of a run; None where an alarm ended it, as of a loss that is no number."""
     try:
         run = _trained(name, seed, rate, options)
-    except subprocess.CalledProcessError:
+    except subprocess.CalledProcessError as error:
         record = rows(_run_of(name, seed, rate, options) / RECORD)
-        if not record or record[-1]["event"] not in ALARMS:
+        if error.returncode != 1 or not record or record[-1]["event"] not in ALARMS:
             raise  # stopped, refused, or out of memory
         return None
     found = read_run(run)["finished"]["dev"].values()

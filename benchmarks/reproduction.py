@@ -8,7 +8,8 @@
 Each run is a line of JSON in --out: its STS-B dev scores from step 0, and the loss of the backbone that it
 began from. What is there is not made again. The backbones read each sentence once, so a backbone's loss in
 its last steps is one on sentences that it has not seen. SimCSE reads other ones, unless --texts is raised.
-climb has its runs in --work/climbs, and goes on with one that was stopped.
+climb has its runs in --work/climbs, and goes on with one that Ctrl-C stopped. A stage
+is known by its folder's name.
 """
 
 import gc
@@ -24,8 +25,9 @@ from typing import Any
 from benchmarks.dev import dev_score, needed_dev
 from benchmarks.places import BenchError, add_row, arguments, ending, row_of, rows, say
 from benchmarks.workloads import WIKIPEDIA, texts_of
+from models.errors import ModelError
 from training.arguments import changes
-from training.errors import Interrupted, NothingToLearn
+from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.methods.catalogue import load_recipe
 from training.model.base import open_base
 from training.model.blank import blank
@@ -154,7 +156,7 @@ class Bench:
         """SimCSE from a stage, its dev score from step 0; the run stays where there is a folder for it."""
         asked = {"steps": self._options.steps, "texts": self._options.texts}
         known = {"part": part, "stage": stage.name, "name": name, "seed": seed, **asked}
-        if row_of(rows(self._options.out), known):
+        if row_of(({"texts": SENTENCES} | line for line in rows(self._options.out)), known):
             return
         say(f"SimCSE from {stage.name}: {name}, seed {seed}")
         recipe = load_recipe("simcse-unsup", changes([MEAN, *sets]))
@@ -178,7 +180,8 @@ class Bench:
         """A score after equally many sentences, whatever the batch."""
         options = self._options
         return Options(
-            steps=steps, seed=seed, threads=options.threads, eval_steps=options.eval_steps * BATCH // batch,
+            steps=max(1, steps), seed=seed, threads=options.threads,
+            eval_steps=max(1, options.eval_steps * BATCH // batch),
             record_steps=1, checkpoint_steps=1 << 20, data=options.data, progress=True,
         )  # fmt: skip
 
@@ -215,7 +218,7 @@ def main() -> None:
     parser.add_argument("--eval-steps", type=int, default=50)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    with ending(Interrupted):
+    with ending(TrainingError, ModelError):
         getattr(Bench(options), options.part)()
 
 
