@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -44,14 +44,19 @@ def compared(models: Iterable[str], data: Path) -> Iterator[list[str]]:
     """A row for the share of common words, one for that share without weights, and one for each model."""
     weight = rarity(islice(texts_of(data / WIKIPEDIA), SENTENCES))
     sets = [(pairs, shares(pairs, weight)) for pairs in (load(STSB, data, split) for split in SPLITS)]
-    yield _row("common words, weighted", (correlations(share, pairs.gold, share) for pairs, share in sets))
-    plain = [shares(pairs, lambda _: 1.0) for pairs, _ in sets]
-    found = [(words, pairs.gold, share) for words, (pairs, share) in zip(plain, sets, strict=True)]
-    yield _row("common words", (correlations(*each) for each in found))
+
+    def row(name: str, cosines: Iterable[Floats]) -> list[str]:
+        each = zip(cosines, sets, strict=True)
+        found = chain.from_iterable(
+            correlations(cosine, pairs.gold, share) for cosine, (pairs, share) in each
+        )
+        return [name, *("" if math.isnan(figure) else f"{100 * figure:.1f}" for figure in found)]
+
+    yield row("common words, weighted", [share for _, share in sets])
+    yield row("common words", [shares(pairs, lambda _: 1.0) for pairs, _ in sets])
     for name in models:
         with open_scorable(name) as model:
-            found = [(sample(pairs, model.encode)[1], pairs.gold, share) for pairs, share in sets]
-        yield _row(name, (correlations(*each) for each in found))
+            yield row(name, [sample(pairs, model.encode)[1] for pairs, _ in sets])
 
 
 def rarity(texts: Iterable[str]) -> Weight:
@@ -81,10 +86,6 @@ def correlations(cosine: Floats, gold: Floats, share: Floats) -> tuple[float, fl
 
 def _words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower()))
-
-
-def _row(name: str, found: Iterable[tuple[float, float, float]]) -> list[str]:
-    return [name, *("" if math.isnan(each) else f"{100 * each:.1f}" for split in found for each in split)]
 
 
 if __name__ == "__main__":

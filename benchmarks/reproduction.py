@@ -8,8 +8,8 @@
 Each run is a line of JSON in --out: its STS-B dev scores from step 0, and the loss of the backbone that it
 began from. What is there is not made again. The backbones read each sentence once, so a backbone's loss in
 its last steps is one on sentences that it has not seen. SimCSE reads other ones, unless --texts is raised.
-climb has its runs in --work/climbs, and goes on with one that Ctrl-C stopped. A stage
-is known by its folder's name.
+climb has its runs in --work/climbs, and goes on with one that Ctrl-C stopped. A stage is known by its
+folder's name.
 """
 
 import gc
