@@ -15,7 +15,7 @@ With `--ungated` no gate is asked: the truth alone, in a fraction of the time. `
 first half's queries: with `--steps` it draws the curve over data and steps. A row that is in --out is not
 made again.
 
-The sets are in BEIR's layout (SIMILE_EVAL_DATA, else ../shared/data); benchmarks/sets.py makes two more. A
+The sets are in BEIR's layout (SIMILE_EVAL_DATA names their folder); benchmarks/sets.py makes two more. A
 run takes minutes, most of them for encoding.
 """
 

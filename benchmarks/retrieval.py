@@ -2,7 +2,7 @@
 
     each set of the evaluation folder ─▶ import --title title ─▶ GET /search in each mode ─▶ nDCG@10
 
-The sets are in BEIR's layout (SIMILE_EVAL_DATA, else ../shared/data). Each is stored in a service of its own,
+The sets are in BEIR's layout (SIMILE_EVAL_DATA names their folder). Each is stored in a service of its own,
 once as it comes and once with long texts split into passages. A document that has the id of a query is a
 document like any other. Embedding a set takes minutes; the figures of one machine are those of another.
 """

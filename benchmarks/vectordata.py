@@ -52,7 +52,9 @@ def wiki(rows: int, queries: int) -> tuple[Vectors, Vectors]:
 def _sentences(count: int) -> Iterator[str]:
     file = evaluation_folder() / WIKIPEDIA
     if not file.is_file():
-        sys.exit(f"{file} is not there; set SIMILE_EVAL_DATA, or measure without --corpus wiki.")
+        sys.exit(
+            f"{file} is missing. Name its folder with SIMILE_EVAL_DATA, or measure without --corpus wiki."
+        )
     yield from islice(filter(None, dict.fromkeys(islice(texts_of(file), 2 * count))), count)
 
 

@@ -2,20 +2,22 @@
 
 Each text is a run of words from real text, ended where it has as many tokens as its drawn length, so both
 sources give the same lengths:
-- the evaluation folder (SIMILE_EVAL_DATA, else ../shared/data), where it is there: Wikipedia sentences and
+- the evaluation folder, if SIMILE_EVAL_DATA names it: Wikipedia sentences and
   the abstracts of SciFact and Cranfield;
 - else the project's own example corpus, whose 320 texts are then used many times, from many beginnings.
 """
 
 import math
-import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
 from models.tokens.tokenizer import Tokenizer
+from training.errors import TrainingError
+from training.evaluation.data import data_folder, optional_data_folder
 from training.text.lines import read_records, text_of
 
 PROJECT = Path(__file__).parent.parent
@@ -52,7 +54,11 @@ class Corpus:
 
 
 def evaluation_folder() -> Path:
-    return Path(os.environ.get("SIMILE_EVAL_DATA") or PROJECT.parent / "shared" / "data")
+    """Returns the folder that SIMILE_EVAL_DATA names. Exits with a sentence if it names none."""
+    try:
+        return data_folder(None)
+    except TrainingError as error:
+        sys.exit(str(error))
 
 
 def texts_of(file: Path) -> Iterator[str]:
@@ -62,8 +68,9 @@ def texts_of(file: Path) -> Iterator[str]:
 
 def corpus() -> Corpus:
     """The evaluation folder's texts, or the project's own."""
-    files = [evaluation_folder() / name for name in (WIKIPEDIA, *ABSTRACTS)]
-    if not all(file.is_file() for file in files):
+    folder = optional_data_folder(None)
+    files = [folder / name for name in (WIKIPEDIA, *ABSTRACTS)] if folder else []
+    if not files or not all(file.is_file() for file in files):
         return Corpus("the project's own example corpus, used many times", [*texts_of(EXAMPLES)])
     sentences = islice(texts_of(files[0]), WIKIPEDIA_SENTENCES)
     abstracts = chain.from_iterable(map(texts_of, files[1:]))

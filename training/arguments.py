@@ -62,7 +62,7 @@ def add_data(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--data",
         metavar="DIR",
-        help="evaluation sets: DIR/stsb/dev.tsv.gz … (SIMILE_EVAL_DATA, else ../shared/data)",
+        help="evaluation sets: DIR/stsb/dev.tsv.gz … (default: SIMILE_EVAL_DATA)",
     )
 
 

@@ -17,7 +17,7 @@ import httpx2
 from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("SIMILE_EVAL_DATA") or ROOT.parent / "shared" / "data")
+DATA = os.environ.get("SIMILE_EVAL_DATA")
 PYTHON = ROOT / os.environ.get("SERVICE_PYTHON", ".venv/bin/python")
 DOCUMENTS = 5000
 QUERY = "how does vitamin D affect bone density"
@@ -128,8 +128,8 @@ def prepared(folder: Path, model: str) -> str:
 def corpus(number: int = DOCUMENTS) -> list[dict[str, Any]]:
     """Abstracts of SciFact where its files are (SIMILE_EVAL_DATA), else made-up texts; with metadata."""
     chance = random.Random(0)
-    file = DATA / "scifact" / "corpus.jsonl.gz"
-    rows = list(_abstracts(file)) if file.is_file() else list(_made_up(chance, number))
+    file = Path(DATA, "scifact", "corpus.jsonl.gz") if DATA else None
+    rows = list(_abstracts(file)) if file and file.is_file() else list(_made_up(chance, number))
     return [
         {
             "metadata": {

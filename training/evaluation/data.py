@@ -70,7 +70,6 @@ OTHERS = (
 )
 BY_KEY = {known.key: known for known in (*SETS, *OTHERS)}
 _HIGHEST = 5.0  # gold score of every set
-BESIDE_THE_PROJECT = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 class Pairs(NamedTuple):
@@ -82,23 +81,26 @@ class Pairs(NamedTuple):
 
 
 def data_folder(given: str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """`given`, else SIMILE_EVAL_DATA, else `../shared/data` beside the project. Raise TrainingError."""
+    """Returns the folder `given`, else the one that SIMILE_EVAL_DATA names.
+
+    Raises:
+        TrainingError: Neither is given, or it is not a folder.
+
+    """
     named = given or environ.get("SIMILE_EVAL_DATA")
-    folder = expanded(named) if named else BESIDE_THE_PROJECT
+    if not named:
+        raise TrainingError("No evaluation data is named. Name its folder with --data or SIMILE_EVAL_DATA.")
+    folder = expanded(named)
     if not folder.is_dir():
-        said = f"{folder} is not a folder" if named else "No evaluation data is named"
-        raise TrainingError(f"{said}. Name its folder with --data or SIMILE_EVAL_DATA.")
+        raise TrainingError(f"{folder} is not a folder. Name its folder with --data or SIMILE_EVAL_DATA.")
     return folder
 
 
 def optional_data_folder(given: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Like data_folder, but None where none is given and none is found."""
-    try:
-        return data_folder(str(given) if given else None, environ)
-    except TrainingError:
-        if given:
-            raise
+    """Like data_folder, but returns None if no folder is named. A name that is not a folder is an error."""
+    if not given and not environ.get("SIMILE_EVAL_DATA"):
         return None
+    return data_folder(str(given) if given else None, environ)
 
 
 def is_absent(key: str, data: Path) -> bool:

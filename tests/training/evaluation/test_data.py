@@ -8,8 +8,7 @@ import pytest
 
 from tests.training.evaluation.pairs import write
 from training.errors import TrainingError
-from training.evaluation import data
-from training.evaluation.data import data_folder, is_absent, load
+from training.evaluation.data import data_folder, is_absent, load, optional_data_folder
 
 GOOD = ("A", 1, "one", "two")
 HEADER = b"score\tsentence1\tsentence2\n"
@@ -101,19 +100,20 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, reason: str) ->
     assert reason in str(caught.value)
 
 
-def test_the_data_folder_is_the_named_one_then_the_settings_then_the_one_beside_the_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_data_folder_is_the_named_one_then_the_one_of_the_settings_and_there_is_no_default(
+    tmp_path: Path,
 ) -> None:
-    named, configured, beside = (tmp_path / name for name in ("named", "configured", "beside"))
-    for folder in (named, configured, beside):
+    named, configured = tmp_path / "named", tmp_path / "configured"
+    for folder in (named, configured):
         folder.mkdir()
-    monkeypatch.setattr(data, "BESIDE_THE_PROJECT", beside)
     environ = {"SIMILE_EVAL_DATA": str(configured)}
     assert data_folder(str(named), environ) == named
     assert data_folder(None, environ) == configured
-    assert data_folder(None, {}) == beside
-    beside.rmdir()
+    assert optional_data_folder(None, environ) == configured
+    assert optional_data_folder(None, {}) is None
     with pytest.raises(TrainingError, match=r"No evaluation data is named\. .* --data or SIMILE_EVAL_DATA"):
         data_folder(None, {})
     with pytest.raises(TrainingError, match=r"nowhere is not a folder"):
         data_folder(None, {"SIMILE_EVAL_DATA": str(tmp_path / "nowhere")})
+    with pytest.raises(TrainingError, match=r"nowhere is not a folder"):
+        optional_data_folder(None, {"SIMILE_EVAL_DATA": str(tmp_path / "nowhere")})

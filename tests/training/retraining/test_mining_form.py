@@ -45,6 +45,7 @@ def test_lists_are_mined_in_the_quickest_nearly_exact_form_unless_all_is_fp32(
         {
             "corpus": {"file": tmp_path / "documents.jsonl"},
             "train": {"recipe": "distil-hybrid", "precision": precision},
+            "gate": {"data": job.data},
             "folders": {"models": job.store.root, "work": job.work},
         }
     )

@@ -21,7 +21,7 @@ from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import scorable_of
 from training.methods.catalogue import load_recipe
 from training.retraining import one
-from training.retraining.config import Config, CorpusTable, JudgementsTable
+from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
 from training.retraining.gathered import gather
 from training.retraining.one import Job
 from training.retraining.plan import job_of
@@ -102,7 +102,9 @@ def test_where_no_document_is_split_its_head_alone_is_searched(asked: Asked) -> 
 def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path) -> None:
     rows = documents(WORDS, 200)
     (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    config = Config(corpus=CorpusTable(file=tmp_path / "documents.jsonl", least=2))
+    config = Config(
+        corpus=CorpusTable(file=tmp_path / "documents.jsonl", least=2), gate=GateTable(data=job.data)
+    )
     gathered = gather(config, job.store, silent)
 
     def data_of(served: Searches) -> tuple[Any, ...]:
