@@ -20,7 +20,10 @@ ModelError
 
 from __future__ import annotations
 
+import errno
 import sys
+
+FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}  # of a disk without room
 
 
 class ModelError(Exception):

@@ -17,6 +17,8 @@ import sqlite3
 from collections.abc import Mapping
 from typing import ClassVar
 
+from models.errors import FULL_ERRORS
+
 
 class StartupError(Exception):
     """The service cannot start. The message says why and what to do."""
@@ -167,7 +169,6 @@ def error_types() -> list[str]:
 
 # SQLite's primary result codes that speak of the machine and not of our SQL.
 DAMAGED_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 _DESCRIPTOR_ERRORS = {errno.EMFILE, errno.ENFILE}
 
 
@@ -183,7 +184,7 @@ def machine_error(error: BaseException) -> ServiceError | None:
         return None
     if error.errno in _DESCRIPTOR_ERRORS:
         return _no_descriptors()
-    if error.errno in _FULL_ERRORS:
+    if error.errno in FULL_ERRORS:
         return _full()
     if error.errno == errno.EROFS:
         return _read_only(error)
@@ -233,6 +234,12 @@ def _no_descriptors() -> Unhealthy:
         "LimitNOFILE=), then send again.",
         retry_after_seconds=1,
     )
+
+
+def unwritable(target: object, error: OSError, left: str) -> str:
+    """The sentence for a file or a folder that a command cannot write. left: what is there now."""
+    advice = " Free some room, or name another place." if error.errno in FULL_ERRORS else ""
+    return f"{target} cannot be written ({error.strerror or error}). {left}{advice}"
 
 
 def release_frames(error: BaseException) -> None:

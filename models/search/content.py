@@ -11,8 +11,8 @@ class Content(NamedTuple):
 
     @property
     def lead(self) -> str:
-        """Characters in front of the text: the title and a line break, or nothing."""
-        return f"{self.title}\n" if self.title else ""
+        """Characters in front of the text: the title without white space around it, and a line break."""
+        return f"{self.title.strip()}\n" if self.title else ""
 
     @property
     def whole(self) -> str:

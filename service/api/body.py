@@ -12,6 +12,7 @@ import contextlib
 import gc
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -24,7 +25,9 @@ from models.words.nearest import MAX_CHARACTERS, no_field
 from models.words.refusals import sentence
 from service import memory
 from service.errors import MediaType, Validation
+from service.http import exact_json
 from service.http.body_budget import NDJSON
+from service.http.exact_json import structure
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -35,27 +38,27 @@ MAX_IGNORED = 10  # names of ignored fields that an answer repeats
 # Weights of what counts for more than a number, by the time that the parser takes.
 CONTAINER_VALUES = 4  # a list or an object
 KEY_VALUES = 2
-_SLICE_BYTES = 1 << 20
-_QUOTE = ord('"')
 _WEIGHTS = np.zeros(256, np.uint8)
 for _mark, _weight in (b",", 1), (b":", KEY_VALUES), (b"[", CONTAINER_VALUES), (b"{", CONTAINER_VALUES):
     _WEIGHTS[ord(_mark)] = _weight
 
 
-async def read_body(request: Request, model: type[M]) -> M:
+async def read_body(request: Request, model: type[M], *, stored: bool = False) -> M:
     """The request's JSON body as `model`.
+
+    stored: refuse values that a parser would change, because what the body says is stored.
 
     Raises:
         MediaType: the content is not declared as JSON.
         Validation: it does not parse, holds too many values, or a field is wrong; the field is named.
 
     """
-    async with parsed_body(request, model) as body:
+    async with parsed_body(request, model, stored=stored) as body:
         return body
 
 
 @contextlib.asynccontextmanager
-async def parsed_body(request: Request, model: type[M]) -> AsyncIterator[M]:
+async def parsed_body(request: Request, model: type[M], *, stored: bool = False) -> AsyncIterator[M]:
     """The body as `read_body` has it, for a block that turns it into something smaller.
 
     One large body is parsed and held at a time: parsed, it takes up to 25 times as much memory.
@@ -63,11 +66,12 @@ async def parsed_body(request: Request, model: type[M]) -> AsyncIterator[M]:
     require_json(request)
     content = await request.body()
     if len(content) < LARGE_BYTES:
-        yield _read(request, model, _parse(content))
+        yield _read(request, model, _parse(content, stored=stored))
         return
     runtime = request.app.state.runtime
     await runtime.large_bodies.acquire()
-    parsing = asyncio.ensure_future(asyncio.to_thread(_parse_large, content, runtime.settings.max_values))
+    parse = partial(_parse_large, content, runtime.settings.max_values, stored=stored)
+    parsing = asyncio.ensure_future(asyncio.to_thread(parse))
     try:
         yield _read(request, model, await asyncio.shield(parsing))
     finally:
@@ -133,16 +137,18 @@ def require_json(request: Request) -> None:
     raise MediaType(f"Content-Type {found}. Send the header Content-Type: application/json.")
 
 
-def _parse(content: bytes) -> Any:
+def _parse(content: bytes, *, stored: bool = False) -> Any:
     if not content:
         raise Validation("The body is empty. Send a JSON object.")
     try:
-        return orjson.loads(content)
+        return exact_json.loads(content) if stored else orjson.loads(content)
+    except exact_json.Inexact as error:
+        raise Validation(str(error)) from None
     except orjson.JSONDecodeError as error:
         raise Validation(f"The body is not valid JSON: {error}.") from None
 
 
-def _parse_large(content: bytes, max_values: int) -> Any:
+def _parse_large(content: bytes, max_values: int, *, stored: bool = False) -> Any:
     """Parse with the garbage collector off: many new values would start it again and again."""
     count = values_in(content, max_values)
     if count > max_values:
@@ -152,7 +158,7 @@ def _parse_large(content: bytes, max_values: int) -> Any:
         )
     gc.disable()
     try:
-        return _parse(content)
+        return _parse(content, stored=stored)
     finally:
         gc.enable()
 
@@ -168,19 +174,9 @@ def values_in(content: bytes, enough: int) -> int:
 
 
 def _outside_texts(content: bytes, enough: int) -> int:
-    """Count slice by slice, in numpy: other threads wait for the interpreter a few milliseconds at most."""
     count = 0
-    inside = False
-    rest = b""
-    for at in range(0, len(content), _SLICE_BYTES):
-        piece = rest + content[at : at + _SLICE_BYTES]
-        # A backslash at the end may belong to what follows.
-        backslashes = len(piece) - len(piece.rstrip(b"\\"))
-        rest = b"\\" if backslashes % 2 else b""
-        plain = np.frombuffer(piece.removesuffix(rest).replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
-        texts = np.logical_xor.accumulate(np.concatenate(([inside], plain == _QUOTE)))
-        inside = bool(texts[-1])
-        count += int(_WEIGHTS[plain[~texts[1:]]].sum(dtype=np.int64))
+    for plain in structure(content):
+        count += int(_WEIGHTS[plain].sum(dtype=np.int64))
         if count > enough:
             break
     return count

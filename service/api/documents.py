@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictStr, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
@@ -20,10 +20,12 @@ from service.api.json_schemas import (
     HOLDS,
     MAX_ID_CHARACTERS,
     METADATA,
-    TEXT,
     Count,
+    DocumentId,
     FilterText,
     Limit,
+    StoredText,
+    StoredTitle,
 )
 from service.api.metadata import checked
 from service.api.ndjson_import import Imported, import_lines
@@ -58,9 +60,9 @@ SMALL_CHARACTERS = 512
 
 class DocumentIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    id: StrictStr | None = Field(None, min_length=1, max_length=MAX_ID_CHARACTERS)
-    title: StrictStr | None = Field(None, description="Embedded and indexed together with the text")
-    text: Annotated[StrictStr, WithJsonSchema(TEXT)]
+    id: DocumentId | None = None
+    title: StoredTitle | None = Field(None, description="Embedded and indexed together with the text")
+    text: StoredText
     metadata: Annotated[dict[str, Any], WithJsonSchema(METADATA)] = {}
 
 
@@ -152,7 +154,7 @@ async def _documents(request: Request, settings: Settings) -> tuple[list[Documen
     take up to 25 times as much.
     """
     documents, every_id, slices = [], True, Slices()
-    async with parsed_body(request, DocumentsRequest) as body:
+    async with parsed_body(request, DocumentsRequest, stored=True) as body:
         values = body.documents
         check_count(values, settings.max_inputs, "documents")
         for at, value in enumerate(values):
@@ -179,7 +181,9 @@ def _document(given: DocumentIn, metadata: str, name: str = "") -> Document:
     """`name`: of `given`, as a refusal begins."""
     if not given.text or given.text.isspace():
         raise Empty(f"{name}text is empty, or white space only. Leave the document out.")
-    title = (given.title or "").strip()
+    title = given.title or ""
+    if title.isspace():
+        raise Validation(f"{name}title is white space only. Leave it out.")
     # No id: the hash of its content, so that sending it twice stores it once.
     named = f"{title}\0{given.text}" if title else given.text
     id = given.id or hashlib.sha256(named.encode()).hexdigest()[:32]

@@ -12,24 +12,21 @@ from pydantic import (
     ConfigDict,
     Field,
     StrictInt,
-    StrictStr,
     WithJsonSchema,
 )
 from pydantic_core import PydanticCustomError
 
 from service.api.body import validated
-from service.api.json_schemas import MAX_ID_CHARACTERS, MAX_K, MAX_OFFSET, TEXT
+from service.api.json_schemas import MAX_K, MAX_OFFSET, DocumentId, EventName, StoredQuery
 from service.corpus.recent_searches import RecentSearches, SearchShown
 from service.errors import Conflict, Empty, NotFound, Validation
 from service.settings import Settings
-from service.store.values import MAX_QUERY_CHARACTERS, MAX_SHOWN, Event
+from service.store.values import MAX_SHOWN, Event
 
-MAX_NAME_CHARACTERS = 64  # of a search_id or an event_id
+MAX_AHEAD_SECONDS = 300  # that a client's clock may be ahead
 MAX_SHOWN_SENT = 100  # ids; of more than MAX_SHOWN those around the hit are kept
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
-_Id = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID_CHARACTERS)]
-_Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 
 
 def _text(value: object) -> object:
@@ -45,21 +42,19 @@ _Time = Annotated[
 
 class EventIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    search_id: _Name
-    id: _Id = Field(description="Of the document")
+    search_id: EventName
+    id: DocumentId = Field(description="Of the document")
     type: Literal["click", "open", "convert", "skip"]
     position: Annotated[StrictInt, Field(ge=1, le=MAX_OFFSET + MAX_K)] | None = Field(
         None, description="Rank of the hit among all, from 1"
     )
-    query: Annotated[StrictStr, Field(max_length=MAX_QUERY_CHARACTERS), WithJsonSchema(TEXT)] | None = Field(
-        None, description="Absent: as this process remembers the search"
-    )
-    shown: Annotated[list[_Id], Field(max_length=MAX_SHOWN_SENT)] | None = Field(
+    query: StoredQuery | None = Field(None, description="Absent: as this process remembers the search")
+    shown: Annotated[list[DocumentId], Field(max_length=MAX_SHOWN_SENT)] | None = Field(
         None,
         description="Ids of the hits on the page, best first. Absent: as remembered",
     )
     at: _Time | None = Field(None, description="Absent: now")
-    event_id: _Name | None = Field(None, description="Absent: one event per search, document and type")
+    event_id: EventName | None = Field(None, description="Absent: one event per search, document and type")
 
 
 def event_of(value: object, name: str) -> EventIn:
@@ -86,6 +81,7 @@ def complete(
     Raises:
         NotFound: its search is not remembered.
         Conflict: it is older than events are kept.
+        Validation: its time is in the future or before 1970, or its search's query cannot be stored.
 
     """
     search = searches.get(event.search_id)
@@ -98,8 +94,16 @@ def complete(
             "another one answered it, it was restarted, or it was long ago. Send query and shown with the "
             "event."
         )
+    if "\0" in query:
+        raise Validation("The query of the search has the character U+0000, which cannot be stored.")
     shown, position = _placed(event, query, search)
-    at = now if event.at is None else max(0.0, min(now, event.at.timestamp()))
+    at = now if event.at is None else event.at.timestamp()
+    if at > now + MAX_AHEAD_SECONDS:
+        raise Validation(
+            f"at is more than {MAX_AHEAD_SECONDS // 60} minutes in the future. Set the clock, or send no at."
+        )
+    if at < 0:
+        raise Validation("at is before 1970. Send the time of the event, or no at.")
     if at < now - settings.events_seconds:
         raise Conflict(
             f"The event is older than the {settings.events_days:g} days that events are kept "

@@ -91,7 +91,7 @@ async def record_events(request: Request) -> Response:
     """
     runtime = runtime_of(request)
     settings, searches = runtime.settings, runtime.searches
-    body = await read_body(request, EventsRequest)
+    body = await read_body(request, EventsRequest, stored=True)
     given = _events(body.root, settings.max_inputs)
     if searches is None:
         raise Conflict("This service keeps no events (SIMILE_EVENTS=0). Send none, or set SIMILE_EVENTS=1.")
@@ -141,12 +141,13 @@ async def list_events(request: Request) -> Response:
     most = runtime.settings.max_answer_bytes
     shown, more = await runtime.corpus.store.list_events(asked.after, asked.limit, selection, most)
     following = shown[-1][0] if more else None
-    moment = "%Y-%m-%dT%H:%M:%SZ"
-    rows = [
-        shown_as(EventOut, event, sequence=number, at=f"{datetime.fromtimestamp(event.at, UTC):{moment}}")
-        for number, event in shown
-    ]
+    rows = [shown_as(EventOut, event, sequence=number, at=_moment(event.at)) for number, event in shown]
     return json_response({"events": rows, "next": following})
+
+
+def _moment(at: float) -> str:
+    """Unix time as RFC 3339, with its fraction where there is one."""
+    return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
 
 
 @router.get("/count", **describe(Role.READ, None, Count, query=Selected, raises=SELECTS))

@@ -3,14 +3,14 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, StrictStr, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, WithJsonSchema
 from starlette.responses import Response
 
 from service.api.body import parameters, read_body, validated
 from service.api.collections import existing
 from service.api.contract import Role, describe
 from service.api.inference import check_count
-from service.api.json_schemas import MAX_ID_CHARACTERS, TEXT, Count
+from service.api.json_schemas import Count, DocumentId, StoredQuery
 from service.api.responses import json_response
 from service.api.selected import (
     SELECTS,
@@ -28,7 +28,7 @@ from service.auth.audit import audit
 from service.errors import Conflict, Empty, NotFound, ServiceError, Storage, Validation, release_frames
 from service.http.routing import Direct
 from service.runtime.runtime import runtime_of
-from service.store.values import MAX_QUERY_CHARACTERS, Judgement, Limits
+from service.store.values import Judgement, Limits
 
 router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])
 
@@ -37,8 +37,8 @@ NOT_THERE = "There is no document {id!r}: never stored, or deleted since the sea
 
 class JudgementIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    query: StrictStr = Field(max_length=MAX_QUERY_CHARACTERS, json_schema_extra=TEXT)
-    id: StrictStr = Field(min_length=1, max_length=MAX_ID_CHARACTERS)
+    query: StoredQuery
+    id: DocumentId
     relevant: StrictBool
 
 
@@ -94,7 +94,7 @@ async def judge(request: Request) -> Response:
     document that is not there, and the others are stored; when none is left, the first refusal is the answer.
     """
     runtime = runtime_of(request)
-    body = await read_body(request, FeedbackRequest)
+    body = await read_body(request, FeedbackRequest, stored=True)
     given = _judgements(body.root, runtime.settings.max_inputs)
     collection = await existing(request, runtime)
     key, settings = key_name(request), runtime.settings

@@ -6,9 +6,13 @@ dimension) or on a setting is refused all the same.
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, StrictStr, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from service.store.values import MAX_QUERY_CHARACTERS
 
 MAX_ID_CHARACTERS = 512
+MAX_NAME_CHARACTERS = 64  # of a search_id or an event_id
 MAX_K = 1000  # hits of a search
 MAX_OFFSET = 10_000
 MAX_PAGE = 1000
@@ -34,8 +38,36 @@ INPUTS: dict[str, Any] = {"anyOf": [*TEXTS["anyOf"], *IDS["anyOf"]]}
 DIMENSIONS: dict[str, Any] = {"type": "integer", "minimum": 1}
 VECTOR: dict[str, Any] = {"type": "array", "items": {"type": "number"}, "minItems": 1}
 
-# SQLite's JSON functions end a string at NUL.
-_PLAIN: dict[str, Any] = {"type": "string", "pattern": r"^[^\x00]*$"}
+# SQLite's functions end a text at U+0000, and PostgreSQL does not store it.
+_PATTERN = r"^[^\x00]*$"
+_PLAIN: dict[str, Any] = {"type": "string", "pattern": _PATTERN}
+_STORED_TEXT: dict[str, Any] = {"type": "string", "pattern": rf"^[^\x00]*{_INK}[^\x00]*$"}
+_STORED_TITLE: dict[str, Any] = {"type": "string", "pattern": rf"^([^\x00]*{_INK}[^\x00]*)?$"}
+
+
+def _without_null(text: str) -> str:
+    if "\0" in text:
+        message = "It has the character U+0000, which cannot be stored. Leave it out"
+        raise PydanticCustomError("null_character", message)
+    return text
+
+
+# Texts that a store keeps as they are.
+_WITHOUT_NULL = AfterValidator(_without_null)
+StoredText = Annotated[StrictStr, _WITHOUT_NULL, WithJsonSchema(_STORED_TEXT)]
+StoredTitle = Annotated[StrictStr, _WITHOUT_NULL, WithJsonSchema(_STORED_TITLE)]
+
+
+def _name(max_characters: int) -> Any:
+    return Field(min_length=1, max_length=max_characters, json_schema_extra={"pattern": _PATTERN})
+
+
+DocumentId = Annotated[StrictStr, _name(MAX_ID_CHARACTERS), _WITHOUT_NULL]
+EventName = Annotated[StrictStr, _name(MAX_NAME_CHARACTERS), _WITHOUT_NULL]
+StoredQuery = Annotated[
+    StrictStr, Field(max_length=MAX_QUERY_CHARACTERS, json_schema_extra=_STORED_TEXT), _WITHOUT_NULL
+]
+
 _VALUE = {NAMED: "MetadataValue"}
 METADATA: dict[str, Any] = {"type": "object", "propertyNames": _PLAIN, "additionalProperties": _VALUE}
 
@@ -48,11 +80,11 @@ _FIELD = r"[^$.\x00][^.\x00]*(\.[^.\x00]+){0,15}"
 # Of several types, each keyword binds one.
 _SCALAR: dict[str, Any] = {
     "type": ["string", "number", "boolean", "null"],
-    "pattern": _PLAIN["pattern"],
+    "pattern": _PATTERN,
     "minimum": -(2**63),
     "exclusiveMaximum": 2**63,
 }
-_BOUND: dict[str, Any] = {"type": ["string", "number"], "pattern": _PLAIN["pattern"]}
+_BOUND: dict[str, Any] = {"type": ["string", "number"], "pattern": _PATTERN}
 
 _CONDITION: dict[str, Any] = {
     **_SCALAR,

@@ -15,6 +15,7 @@ from service.api.bulk_import import MAX_ERRORS, Import
 from service.api.inference import VERSION_HEADER
 from service.api.responses import json_response
 from service.errors import Empty, ServiceError, TooLarge, Validation
+from service.http import exact_json
 from service.http.body_budget import StreamedBody
 from service.http.ndjson import MAX_LINE_BYTES, Line, Lines
 from service.runtime.runtime import Runtime
@@ -114,7 +115,9 @@ def _object(line: Line) -> dict[str, Any]:
     if line.content is None:
         raise TooLarge(f"The line is longer than {MAX_LINE_BYTES >> 20} MiB. Split the document.")
     try:
-        value = orjson.loads(line.content)
+        value = exact_json.loads(line.content)
+    except exact_json.Inexact as error:
+        raise Validation(str(error)) from error
     except orjson.JSONDecodeError as error:
         raise Validation(
             f"The line is not valid JSON in UTF-8: {error.msg}, column {error.colno}."

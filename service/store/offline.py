@@ -1,6 +1,8 @@
 """The store of a data directory for commands: read, copied and checked, also while a service writes it."""
 
 import contextlib
+import errno
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import orjson
 
 from models.search.content import Content
 from models.words.progress import Progress
-from service.errors import CommandError, Unusable
+from service.errors import DAMAGED_CODES, CommandError, Unusable
 from service.store import documents, secondary_indexes
 from service.store.generations import ACTIVE, DROPPED
 from service.store.last_known import FILE as LAST_KNOWN
@@ -29,6 +31,14 @@ FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LAST_KNOWN)
 _STEPS = 100_000  # of SQLite's machine between two looks at a file that it writes: some milliseconds
 # A document's id; of another collection than the default one behind its name.
 _NAMED = f"iif(d.collection = '{DEFAULT_COLLECTION}', d.id, d.collection || '/' || d.id)"
+
+
+def with_null_characters(connection: sqlite3.Connection) -> list[str]:
+    """Ids of documents that have U+0000 in their id, title or text: older versions stored them."""
+    has = " OR ".join(f"instr(CAST(d.{column} AS BLOB), x'00')" for column in ("id", "title", "text"))
+    rows = connection.execute(f"SELECT d.collection, d.id FROM documents d WHERE {has} ORDER BY 1, 2")
+    # SQLite's `||` would end the id at the character.
+    return [id if collection == DEFAULT_COLLECTION else f"{collection}/{id}" for collection, id in rows]
 
 
 class Facts(NamedTuple):
@@ -75,6 +85,7 @@ class OfflineStore(Snapshot):
 
     counts = documents.counts
     unequal = secondary_indexes.unequal
+    with_null_characters = with_null_characters
 
     def number(self, sql: str, *parameters: object) -> int:
         return int(self.execute(sql, parameters).fetchone()[0])
@@ -193,14 +204,18 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
 
     Raises:
         CommandError: as `reading`, or the store is damaged.
+        OSError: the copy cannot be written.
 
     """
     with reading(data_dir) as store:
         store.execute("COMMIT")  # VACUUM takes a moment of its own
         store.execute("PRAGMA query_only = 0")
-        with _told(store, "copying the store", folder / DATABASE, (data_dir / DATABASE).stat().st_size):
+        with (
+            _writing(),
+            _told(store, "copying the store", folder / DATABASE, (data_dir / DATABASE).stat().st_size),
+        ):
             store.execute("VACUUM INTO ?", (str(folder / DATABASE),))
-    with _opened(folder / DATABASE) as copied:
+    with _writing(), _opened(folder / DATABASE) as copied:
         with _told(copied, "taking deleted words out of the copy", folder / DATABASE):
             secondary_indexes.optimize(copied)
             copied.execute("VACUUM")
@@ -211,6 +226,20 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
                 f"{data_dir / DATABASE} is damaged ({damage[0]}). `check --data` says more; nothing was kept."
             )
         return copied.facts(), sum(copied.said("feedback").values()), sum(copied.said("events").values())
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Raise OSError where SQLite cannot write the copy; a fault of the store that is read passes."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None) or 0
+        if code & 0xFF in DAMAGED_CODES or code == sqlite3.SQLITE_IOERR_READ:
+            raise
+        full = code & 0xFF == sqlite3.SQLITE_FULL
+        reason = os.strerror(errno.ENOSPC) if full else str(error)
+        raise OSError(errno.ENOSPC if full else errno.EIO, reason) from error
 
 
 def examine(folder: Path, schema: int) -> Facts:

@@ -15,6 +15,7 @@ from service.settings import Settings
 from service.store.offline import DATABASE, GenerationRow, OfflineStore, reading
 
 _SHOWN = 5  # examples of one kind of problem
+MAX_LISTED = 1000  # documents that a user has to send again
 _RESTORE = "Restore a backup, or export what can be read and import it into a new directory."
 _EXPORT = "Export the documents and import them into a new directory; please report it."
 _ANEW = "They are embedded anew by the next start; check the disk."
@@ -63,6 +64,13 @@ def _look(store: OfflineStore, models: Store) -> Iterator[Found]:
         return
     if ids := store.without_object():
         yield Found(f"the metadata of {_some(ids)} is no JSON object. Send these documents again.")
+    if ids := store.with_null_characters():
+        yield Found(
+            f"{len(ids)} documents have the character U+0000, which is refused today and which PostgreSQL "
+            f"cannot store: {_some(ids, MAX_LISTED)}. They can be read, exported and deleted. Send them "
+            "again without it.",
+            problem=False,
+        )
     yield from _generations(store.generations(), models)
     yield from _vectors(store)
     for one in store.unequal():
@@ -101,7 +109,7 @@ def _vectors(store: OfflineStore) -> Iterator[Found]:
         yield Found(f"{lacking} documents have no vector yet. The service embeds them.", problem=False)
 
 
-def _some(ids: list[str]) -> str:
+def _some(ids: list[str], most: int = _SHOWN) -> str:
     distinct = list(dict.fromkeys(ids))
-    more = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
-    return ", ".join(f"{id[:80]!r}" for id in distinct[:_SHOWN]) + more
+    more = f" and {len(distinct) - most} more" if len(distinct) > most else ""
+    return ", ".join(f"{id[:80]!r}" for id in distinct[:most]) + more

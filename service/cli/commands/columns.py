@@ -73,12 +73,12 @@ class Columns:
             return None
         title = _as_text(fields.get(self.title or _TITLE))
         if self.title is None:
-            return title.strip() if isinstance(title, str) and _TITLE not in self.text else None
+            return title if isinstance(title, str) and _TITLE not in self.text else None
         if self.title not in fields:
             raise BadRow(f"there is no field {self.title!r} for the title (--title)")
         if not isinstance(title, str | None):
             raise BadRow(f"{self.title!r} is no text (--title)")
-        return title.strip() if title else None
+        return title
 
     def _collection(self, fields: dict[str, Any]) -> str:
         name = fields.get("collection")
@@ -104,7 +104,8 @@ class Columns:
                 taken.add("collection")
             return {name: value for name, value in fields.items() if name not in taken}
         if self.metadata is None:
-            return fields.get("metadata") or {}
+            given = fields.get("metadata")
+            return {} if given is None else given
         if missing := [name for name in self.metadata if name not in fields]:
             raise BadRow(f"there is no field {missing[0]!r} for the metadata (--metadata)")
         return {name: fields[name] for name in self.metadata}

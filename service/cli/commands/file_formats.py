@@ -19,6 +19,7 @@ import orjson
 
 from service.cli.commands.columns import BadRow, Columns
 from service.errors import CommandError
+from service.http import exact_json
 from service.http.ndjson import MAX_LINE_BYTES, Lines
 
 Format: TypeAlias = Literal["jsonl", "csv", "tsv", "text"]
@@ -125,7 +126,9 @@ def _lines(file: Bytes, name: str, kind: Format, columns: Columns) -> Iterator[R
 
 def _json(content: bytes, columns: Columns) -> dict[str, Any]:
     try:
-        value = orjson.loads(content)
+        value = exact_json.loads(content)
+    except exact_json.Inexact as error:
+        raise BadRow(str(error)) from error
     except orjson.JSONDecodeError as error:
         raise BadRow(f"it is not valid JSON in UTF-8 ({error.msg}, column {error.colno})") from error
     if not isinstance(value, dict):
@@ -136,7 +139,7 @@ def _json(content: bytes, columns: Columns) -> dict[str, Any]:
 
 def _text(content: bytes) -> dict[str, Any]:
     try:
-        return {"text": content.decode().strip(), "metadata": {}}
+        return {"text": content.decode().removesuffix("\r"), "metadata": {}}
     except UnicodeDecodeError as error:
         raise BadRow(f"it is not UTF-8 (byte {error.start})") from error
 

@@ -12,6 +12,7 @@ import orjson
 
 from service.errors import CommandError
 from service.store.connection import Connection as AnyConnection
+from service.store.offline import with_null_characters
 from service.store.postgres.store import PostgresStore
 from service.store.sqlite import SqliteStore
 
@@ -25,6 +26,7 @@ TABLES = {
     "facts": "name, value",
 }
 ROWS = 4096  # in one transaction
+MAX_NAMED = 100  # documents that an error names
 _ORDER: dict[str, tuple[str, int | str]] = {  # a column, and what is before its first value
     "feedback": ("sequence", 0),
     "events": ("sequence", 0),
@@ -57,21 +59,31 @@ async def sums(store: Either) -> dict[str, str]:
 
 
 async def refuse_null_characters(source: SqliteStore) -> None:
-    """Raise CommandError where a judgement or an event has a character that PostgreSQL cannot store."""
+    """Raise CommandError for documents, judgements or events that PostgreSQL cannot store; it names them."""
+    ids = await source.search(with_null_characters)
+    if ids:
+        more = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
+        raise CommandError(
+            f"PostgreSQL cannot store the character U+0000. {len(ids)} documents have it in their id, title "
+            f"or text: {', '.join(map(repr, ids[:MAX_NAMED]))}{more}. Delete them, or send them again "
+            "without it, then copy again. `check --data` lists them, too."
+        )
     for table, columns in _SENT.items():
         row = await source.search(partial(_with_null_character, table=table, columns=columns))
         if row is not None:
-            collection, id, query = row
+            collection, id, query, count = row
+            others = f" So do {count - 1} other rows." if count > 1 else ""
             raise CommandError(
                 f"A row of {table} has the character U+0000, which PostgreSQL cannot store: "
-                f"document {id!r} of collection {collection!r}, query {query!r}. Delete it, then copy again."
+                f"document {id!r} of collection {collection!r}, query {query!r}.{others} Delete "
+                "it, then copy again."
             )
 
 
 def _with_null_character(snapshot: object, table: str, columns: Sequence[str]) -> Any:
     # SQLite's functions of texts end at the character.
     has = " OR ".join(f"instr(CAST({column} AS BLOB), x'00')" for column in columns)
-    sql = f"SELECT collection, id, query FROM {table} WHERE {has} LIMIT 1"
+    sql = f"SELECT collection, id, query, count(*) OVER () FROM {table} WHERE {has} LIMIT 1"
     return cast("AnyConnection", snapshot).execute(sql).fetchone()
 
 

@@ -5,8 +5,8 @@ the last id that is there. At the end both are read again, and must be the same.
 """
 
 import contextlib
-import json
-from collections.abc import Mapping, Sequence
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -18,17 +18,16 @@ import orjson
 
 from models.manifest import Manifest
 from models.words.progress import Progress
-from service.errors import CommandError, ServiceError, Validation
+from service.errors import CommandError, ServiceError, Validation, machine_error
 from service.store import vectors as sqlite_vectors
 from service.store.connection import Connection as AnyConnection
 from service.store.facts import fact, note
 from service.store.postgres import copied_rows, vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.copied_rows import COPYING, TABLES, Either, copy_rows, refuse_null_characters
-from service.store.postgres.numbers import as_sent
 from service.store.postgres.store import LEAST_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
-from service.store.records import has_collection
+from service.store.records import Reading, has_collection
 from service.store.secondary_indexes import add_collection
 from service.store.sqlite import SqliteStore
 from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
@@ -47,7 +46,7 @@ class Row(NamedTuple):
 
 async def between(data_dir: Path, url: str, *, into_database: bool) -> str:
     """Copy between a data directory's store and a database; as `copy`."""
-    with contextlib.ExitStack() as opened:
+    with _in_a_sentence(), contextlib.ExitStack() as opened:
         embedded = SqliteStore(data_dir)
         opened.callback(embedded.close)
         shared = PostgresStore(url, [], connections=LEAST_CONNECTIONS, answer_seconds=0)
@@ -56,6 +55,18 @@ async def between(data_dir: Path, url: str, *, into_database: bool) -> str:
             store.start(lambda _: None, lambda _: None)
         source, target = (embedded, shared) if into_database else (shared, embedded)
         return await copy(source, target)
+
+
+@contextlib.contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    """Refuse with what the machine or the database denies."""
+    try:
+        yield
+    except (ServiceError, OSError, sqlite3.Error) as error:
+        found = error if isinstance(error, ServiceError) else machine_error(error)
+        if found is None:
+            raise
+        raise CommandError(f"The copy stopped: {found.message} The same command goes on with it.") from error
 
 
 async def copy(source: Either, target: Either) -> str:
@@ -136,8 +147,9 @@ def _make(target: Connection | Transaction, collection: str) -> None:
 async def _page(source: Either, generation: int, collection: str, after: str) -> list[Row]:
     def read(snapshot: Snapshot) -> list[Row]:
         found, size = [], 0
-        rows = cast("AnyConnection", snapshot).execute(
-            "SELECT revision, id, title, text, CAST(metadata AS TEXT) FROM documents "
+        reading = cast("Reading", snapshot)
+        rows = reading.execute(
+            f"SELECT revision, id, title, text, {reading.METADATA} FROM documents "
             "WHERE collection = ? AND id > ? ORDER BY id LIMIT ?",
             (collection, after, PAGE),
         )
@@ -148,7 +160,7 @@ async def _page(source: Either, generation: int, collection: str, after: str) ->
                 break
         embedded = _stored(snapshot, generation, [row[0] for row in found])
         return [
-            Row(Document(id, text, as_sent(metadata).decode(), title=title), embedded.get(revision))
+            Row(Document(id, text, reading.as_json(metadata).decode(), title=title), embedded.get(revision))
             for revision, id, title, text, metadata in found
         ]
 
@@ -180,8 +192,6 @@ async def _put(target: Either, generation: int, collection: str, rows: Sequence[
         for row in rows:  # to say which one it is
             await _put(target, generation, collection, [row])
         return
-    except ServiceError as error:
-        raise CommandError(f"The copy stopped: {error.message} The same command goes on with it.") from error
     for row in rows:
         if row.embedding is None:
             sql = "SELECT revision FROM documents WHERE collection = ? AND id = ?"
@@ -219,22 +229,12 @@ async def _sums(store: Either, generation: int) -> Mapping[str, str]:
 
 def _bytes(row: Row) -> bytes:
     document = row.document
-    said = [document.id, document.title, document.text, _plain(orjson.loads(document.metadata_json))]
-    parts = [json.dumps(said, sort_keys=True).encode()]  # orjson writes no integer beyond 64 bits
+    parts = [orjson.dumps([document.id, document.title, document.text, document.metadata_json])]
     if row.embedding is not None:
         parts += [passage.vector.astype("<f4").tobytes() for passage in row.embedding.passages]
         parts.append(orjson.dumps([[each.start, each.end] for each in row.embedding.passages]))
         parts.append(b"cut" if row.embedding.truncated else b"whole")
     return b"\0".join(parts)
-
-
-def _plain(value: Any) -> Any:
-    """JSON in which each whole number is an integer: 1.0 is 1, as it is in jsonb, and 1e17 all its digits."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 async def _ask(store: Either, sql: str, *parameters: object) -> Any:

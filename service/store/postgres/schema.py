@@ -144,6 +144,10 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     CREATE INDEX events_of_document ON events (collection, id, key);
     CREATE INDEX events_by_time ON events (at);
     """,
+    # The text of metadata: jsonb changes the order of names and -0.0. NULL: stored before this column.
+    """
+    ALTER TABLE documents ADD COLUMN sent text COLLATE "C";
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 _LOCK = 7_405_811  # a number of our own among the database's advisory locks

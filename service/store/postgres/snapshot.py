@@ -15,7 +15,7 @@ class Snapshot(Connection):
 
     AMONG = "= ANY(?)"
     BYTES = "octet_length(CAST({} AS text))"
-    METADATA = "metadata::text"
+    METADATA = "coalesce(sent, metadata::text)"
 
     sequence = documents.sequence
     ids_of = records.ids_of

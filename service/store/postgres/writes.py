@@ -5,7 +5,6 @@ writes of several never wait in a circle.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from models.search.content import Content
@@ -16,7 +15,6 @@ from service.store.postgres.connection import Connection
 from service.store.postgres.documents import sequence
 from service.store.postgres.errors import Again
 from service.store.postgres.generations import share_states
-from service.store.postgres.numbers import as_decimals
 from service.store.postgres.terms import Terms, terms_of
 from service.store.postgres.writer import in_turn
 from service.store.records import has_collection, refuse_another
@@ -56,7 +54,6 @@ def put(
     max_collections: int = MAX_COLLECTIONS,
 ) -> Put:
     """Do what store/writes.py's `upsert` does, with statements for all of `documents` together."""
-    documents = [replace(each, metadata_json=as_decimals(each.metadata_json)) for each in documents]
     share_states(connection)
     live = live_number(connection)
     numbers = {live, *kept_numbers(connection)}
@@ -118,7 +115,7 @@ def _stored(connection: Connection, documents: Sequence[Document], collection: s
     """The documents under these ids, by the positions of the new ones, locked until the transaction ends."""
     rows = connection.execute(
         "SELECT at, revision, d.title = given.title AND d.text = given.text, "
-        "d.metadata = given.metadata::jsonb "
+        "coalesce(d.sent = given.metadata, FALSE) "
         "FROM unnest(?::text[], ?::text[], ?::text[], ?::text[]) WITH ORDINALITY "
         "AS given (id, title, text, metadata, at) JOIN documents d ON d.collection = ? AND d.id = given.id "
         "ORDER BY d.id FOR UPDATE OF d",
@@ -141,7 +138,7 @@ def _update(connection: Connection, documents: Mapping[int, Document]) -> dict[s
         return {}
     rows = connection.execute(
         "UPDATE documents d SET revision = DEFAULT, title = given.title, text = given.text, "
-        "metadata = given.metadata::jsonb "
+        "metadata = given.metadata::jsonb, sent = given.metadata "
         "FROM unnest(?::bigint[], ?::text[], ?::text[], ?::text[], ?::text[]) "
         "AS given (revision, id, title, text, metadata) WHERE d.revision = given.revision "
         "RETURNING d.id, d.revision",
@@ -155,8 +152,9 @@ def _insert(connection: Connection, documents: Sequence[Document], collection: s
     if not documents:
         return {}
     rows = connection.execute(
-        "INSERT INTO documents (collection, id, title, text, metadata) "
-        "SELECT ?, id, title, text, metadata::jsonb FROM unnest(?::text[], ?::text[], ?::text[], ?::text[]) "
+        "INSERT INTO documents (collection, id, title, text, metadata, sent) "
+        "SELECT ?, id, title, text, metadata::jsonb, metadata "
+        "FROM unnest(?::text[], ?::text[], ?::text[], ?::text[]) "
         'AS given (id, title, text, metadata) ORDER BY id COLLATE "C" '
         "ON CONFLICT DO NOTHING RETURNING id, revision",
         (collection, *_columns(documents)),

@@ -17,6 +17,7 @@ from service.api.cohere import EmbedByTypeRequest
 from service.api.feedback import FeedbackRequest, JudgementIn
 from service.api.search import SearchRequest
 from service.errors import Validation
+from service.http import exact_json
 from service.settings import Settings
 
 JSON = {"content-type": "application/json"}
@@ -46,7 +47,7 @@ def any_value(rng: random.Random, depth: int = 0) -> Any:
 
 @pytest.mark.parametrize("slice_bytes", [1, 2, 3, 7, 1 << 20])
 def test_values_are_counted_outside_of_texts(slice_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "_SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(exact_json, "_SLICE_BYTES", slice_bytes)
     rng = random.Random(slice_bytes)
     for _ in range(200):
         value = [any_value(rng)]
@@ -110,7 +111,8 @@ def test_a_large_body_is_parsed_off_the_event_loop(
 ) -> None:
     seen = []
 
-    def loads(content: bytes) -> Any:
+    def loads(content: bytes, *, stored: bool) -> Any:
+        assert not stored, "vectors are not kept"
         seen.append(threading.current_thread().name)
         return orjson.loads(content)
 

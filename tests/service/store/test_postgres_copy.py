@@ -13,6 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.__main__ import parser, run
+from service.cli.commands import check_data
 from service.errors import CommandError
 from service.settings import Settings
 from service.store.sqlite import SqliteStore
@@ -45,8 +46,8 @@ def documents(count: int) -> list[dict[str, Any]]:
 def fill(client: TestClient) -> None:
     for path, given in (("/documents", documents(300)), ("/collections/other/documents", documents(3))):
         assert client.post(path, json={"documents": given}).status_code == 200
-    numbers = [12345678901234567, 2**63, 1e17, -0.0, 1.0, 1e308, 123456789012345678901234567890]
-    long = {"id": "long é/ü", "text": LONG, "metadata": {"numbers": numbers}}
+    numbers = [12345678901234567, 2**63, 1e17, -0.0, 1.0, 1, 1e308, 18446744073709551615]
+    long = {"id": "long é/ü", "text": LONG, "metadata": {"numbers": numbers, "z": 1, "a": 2}}
     assert client.post("/documents", json={"documents": [long]}).status_code == 200
     emptied = {"documents": [{"id": "a", "text": "text"}]}
     assert client.post("/collections/empty/documents", json=emptied).status_code == 200
@@ -60,11 +61,12 @@ def seen(client: TestClient) -> Any:
     found: list[Any] = []
     for mode in ("dense", "lexical", "hybrid"):
         hits = client.get("/search", params={"q": "text 7 東京", "k": 20, "mode": mode}).json()["hits"]
-        found += [(hit["id"], hit["text"], hit["metadata"]) for hit in hits]
+        found += [(hit["id"], hit["text"], repr(hit["metadata"])) for hit in hits]
         found += [pytest.approx(hit["score"], abs=1e-5) for hit in hits]
     page = client.get("/documents", params={"limit": 1000}).json()["documents"]
     other = client.get("/collections/other/documents", params={"limit": 1000}).json()["documents"]
     collections = client.get("/collections").json()["collections"]
+    page = [document | {"metadata": repr(document["metadata"])} for document in page]
     return found, page, other, collections, client.get("/feedback").json()["feedback"]
 
 
@@ -95,6 +97,13 @@ def test_a_store_goes_into_postgresql_and_back(
         assert seen(client) == before
 
 
+def checked(data_dir: Path) -> str:
+    """What `check --data` says of a store, whose model is published nowhere."""
+    with pytest.raises(CommandError) as raised:
+        check_data.run(Settings(data_dir=data_dir))
+    return str(raised.value)
+
+
 @pytest.mark.sqlite("it begins in a data directory")
 def test_what_postgresql_cannot_store_is_named(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
@@ -102,14 +111,20 @@ def test_what_postgresql_cannot_store_is_named(tmp_path: Path) -> None:
     manifest: Any = SimpleNamespace(version="a", fingerprint="a", dimension=4)
     live = store.activate(manifest, "fp32")
     embedding = Embedding(np.full(4, 0.5, np.float32), truncated=False)
-    given = [Document(f"{at}", "nul\0inside" if at == 2 else "text") for at in range(5)]
+    ids = ["0", "1", "2", "3", "b\0"]
+    given = [Document(id, "nul\0inside" if id == "2" else "text") for id in ids]
     asyncio.run(store.put(given, {live: dict.fromkeys(range(5), embedding)}))
     store.close()
     words = ("--data-dir", str(tmp_path))
-    with pytest.raises(CommandError, match=r"Document '2' of collection 'default' .* U\+0000"):
+    named = r"2 documents have it in their id, title or text: '2', 'b\\x00'\. Delete them"
+    with pytest.raises(CommandError, match=named):
         command("--to", postgres.new_database(), *words)
+    assert "note: 2 documents have the character U+0000" in (said := checked(tmp_path))
+    assert ": '2', 'b\\x00'." in said
     store = SqliteStore(tmp_path)
     store.start(lambda _: None, lambda _: None)
+    for id in ("2", "b\0"):
+        asyncio.run(store.delete_one(id, DEFAULT_COLLECTION))
     asyncio.run(store.judge([Judgement("nul\0inside", "1", relevant=True)], DEFAULT_COLLECTION))
     store.close()
     url = postgres.new_database()

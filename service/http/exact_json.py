@@ -1,0 +1,170 @@
+"""Parse JSON that is stored, and refuse values that a parser would change.
+
+Start reading at `loads`. A fast parser turns a whole number beyond 64 bits into a float, keeps the last of
+two members with one name, and rounds a tiny number to 0. Such a body is parsed again, slowly, to name the
+field.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from models.words.nearest import MAX_CHARACTERS
+
+LEAST, MOST = -(2**63), 2**64 - 1  # whole numbers that orjson reads as such
+_LONGEST = len(str(LEAST))
+_SLICE_BYTES = 1 << 20
+_QUOTE = ord('"')
+# Numbers that may be changed. The first pattern finds them quickly, also inside texts.
+_SUSPECT = re.compile(rb"\d{19}|[eE]-\d{3}|0\.0{300}")
+_LONG = re.compile(rb"(?<![\d.eE+-])-?\d{19,}(?![\d.eE])")
+_TINY = re.compile(rb"[\d.]+[eE]-\d{3,}|0\.0{300}\d*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NOT_ZERO = re.compile("[1-9]")
+
+
+class Inexact(ValueError):
+    """A value that cannot be stored as it was sent. The message names its field."""
+
+
+class _Refused:
+    """Stands for a value that would be changed."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+def loads(content: bytes) -> Any:
+    """Parse `content`.
+
+    Raises:
+        Inexact: A value would be changed. The message names the field and says what to do.
+        orjson.JSONDecodeError: It is not JSON in UTF-8.
+
+    """
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        if (found := _find(content)) is not None:
+            raise Inexact(found) from None
+        raise
+    if _has_changed_number(content) or _has_equal_names(content, value):
+        raise Inexact(_find(content) or "The body has two members with one name, or a number out of range.")
+    return value
+
+
+def structure(content: bytes) -> Iterator[NDArray[np.uint8]]:
+    """The bytes outside of texts, in slices: other threads wait for the interpreter a few milliseconds."""
+    inside = False
+    rest = b""
+    for at in range(0, len(content), _SLICE_BYTES):
+        piece = rest + content[at : at + _SLICE_BYTES]
+        # A backslash at the end may belong to the next slice.
+        backslashes = len(piece) - len(piece.rstrip(b"\\"))
+        rest = b"\\" if backslashes % 2 else b""
+        plain = np.frombuffer(piece.removesuffix(rest).replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
+        texts = np.logical_xor.accumulate(np.concatenate(([inside], plain == _QUOTE)))
+        inside = bool(texts[-1])
+        yield plain[~texts[1:]]
+
+
+def _outside_texts(content: bytes) -> bytes:
+    return b"".join(part.tobytes() for part in structure(content))
+
+
+def _has_changed_number(content: bytes) -> bool:
+    if _SUSPECT.search(content) is None:
+        return False
+    outside = _outside_texts(content)
+    return any(not _fits(found[0]) for found in _LONG.finditer(outside)) or any(
+        _becomes_zero(found[0].decode()) for found in _TINY.finditer(outside)
+    )
+
+
+def _has_equal_names(content: bytes, value: Any) -> bool:
+    """Compare the number of colons: a member that was dropped takes its colon along."""
+    try:
+        parsed = orjson.dumps(value)
+    except orjson.JSONEncodeError:  # nested deeper than anything that is stored
+        return False
+    if b"\\u003" not in content:  # a colon that is escaped
+        return content.count(b":") != parsed.count(b":")
+    return _outside_texts(content).count(b":") != _outside_texts(parsed).count(b":")
+
+
+def _fits(digits: bytes | str) -> bool:
+    return len(digits) <= _LONGEST and LEAST <= int(digits) <= MOST
+
+
+def _becomes_zero(number: str) -> bool:
+    try:
+        return float(number) == 0 and _NOT_ZERO.search(re.split("[eE]", number)[0]) is not None
+    except ValueError:
+        return False
+
+
+def _find(content: bytes) -> str | None:
+    """The first value that would be changed, in a sentence; None where there is none."""
+    try:
+        value = json.loads(
+            content.decode(),
+            object_pairs_hook=_object,
+            parse_int=_integer,
+            parse_float=_float,
+            parse_constant=lambda name: _Refused(
+                f"is {name}, which JSON does not have. Send null or a text."
+            ),
+        )
+    except (ValueError, RecursionError):
+        return None
+    left: list[tuple[str, Any]] = [("", value)]
+    while left:
+        path, value = left.pop()
+        if isinstance(value, _Refused):
+            return f"{path or 'The body'} {value.reason}"
+        if isinstance(value, str) and (half := _SURROGATE.search(value)):
+            return f"{path or 'The body'} has half of a surrogate pair (U+{ord(half[0]):04X}). Leave it out."
+        if isinstance(value, dict):
+            if any(map(_SURROGATE.search, value)):
+                return f"{path or 'The body'} has a name with half of a surrogate pair. Leave it out."
+            named = [
+                (f"{path}.{name[:MAX_CHARACTERS]}".removeprefix("."), each) for name, each in value.items()
+            ]
+            left += named[::-1]
+        elif isinstance(value, list):
+            left += [(f"{path}[{at}]", each) for at, each in enumerate(value)][::-1]
+    return None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        twice = name in found
+        found[name] = _Refused("comes twice in one object. Send each name once.") if twice else value
+    return found
+
+
+def _integer(digits: str) -> object:
+    if _fits(digits):
+        return int(digits)
+    return _Refused(
+        f"is {digits[:MAX_CHARACTERS]}. Whole numbers are stored from {LEAST} to {MOST}. Send it as a text."
+    )
+
+
+def _constant(name: str) -> object:
+    return _Refused(f"is {name}, which JSON does not have. Send null or a text.")
+
+
+def _float(number: str) -> object:
+    value, said = float(number), number[:MAX_CHARACTERS]
+    if value in (float("inf"), float("-inf")):
+        return _Refused(f"is {said}, which is too large for a 64-bit float. Send it as a text.")
+    if _becomes_zero(number):
+        return _Refused(f"is {said}, which a 64-bit float rounds to 0. Send 0, or a text.")
+    return value
