@@ -12,18 +12,16 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
-from models.errors import InUse, ModelError, UnknownVersion, not_installed
+from models.errors import InUse, ModelError, UnknownVersion, denied, not_installed
 from models.words.commands import Parser, add_version, positive
 from models.words.nearest import did_you_mean
 
 try:
     from models import cpus
     from models.graph.head import POOLINGS
-    from models.publishing.default import publish_named
-    from models.publishing.importing import open_asked
+    from models.publishing.limited import LEAST_MB, MAX_SECONDS, MEMORY_FACTOR, Limits, publish_limited
     from models.publishing.listing import listed, table
     from models.publishing.pair import pair
     from models.publishing.proof import check_golden
@@ -44,8 +42,11 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         hint = did_you_mean(error.version, store.names())
         print(f"python -m models: {error}{hint} `python -m models list` shows them.", file=sys.stderr)
         return 1
-    except (ModelError, OSError) as error:
+    except ModelError as error:
         print(f"python -m models: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"python -m models: {denied(error, options.models_dir)}", file=sys.stderr)
         return 1
     return 0
 
@@ -91,6 +92,21 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         default=[],
         metavar="NAME=TEXT",
         help="a prompt that the folder does not name; `query` and `document` are used by search",
+    )
+    command.add_argument(
+        "--max-seconds",
+        type=positive,
+        default=0,
+        metavar="N",
+        help=f"end an import that takes longer (default: {MAX_SECONDS}); a download does not count",
+    )
+    command.add_argument(
+        "--max-memory",
+        type=positive,
+        default=0,
+        metavar="MIB",
+        help=f"end an import that takes more memory (default: {LEAST_MB}, and {MEMORY_FACTOR} times the "
+        "folder's size)",
     )
     command.set_defaults(run=_import)
     command = commands.add_parser(
@@ -165,7 +181,10 @@ def _import(store: Store, options: argparse.Namespace) -> None:
             "`default` brings its own pooling, length and prompts. Leave --pooling, --max-length and "
             "--prompt out, or name a folder."
         )
-    manifest = publish_named(store, options.source, options.name, step_to_stderr, partial(open_asked, asked))
+    limits = Limits(options.max_seconds, options.max_memory)
+    manifest = publish_limited(
+        store, options.source, options.name, step_to_stderr, asked=asked, limits=limits
+    )
     print(f"{manifest.version} {'was published before' if manifest.version in known else 'published'}")
 
 

@@ -30,6 +30,13 @@ class ModelError(Exception):
     """An error whose message says in one line what went wrong and what to do about it."""
 
 
+def denied(error: OSError, place: object) -> str:
+    """A file or a folder that the system denies, in a sentence. place: named where the error names none."""
+    where = error.filename2 or error.filename or place
+    advice = " Free some room, then run the same command again." if error.errno in FULL_ERRORS else ""
+    return f"{where}: {error.strerror or error}.{advice}"
+
+
 class ModelUnavailable(ModelError):
     pass
 

@@ -24,6 +24,8 @@ Tensors = dict[str, NDArray[np.float32]]
 
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+MAX_TENSORS = 100_000  # some hundred layers have a few thousand
+MAX_HEADER_BYTES = 100_000_000  # that the format allows
 SIZES = {
     "layers": "num_hidden_layers",
     "width": "hidden_size",
@@ -161,8 +163,18 @@ def require_finite(name: str, tensor: NDArray[np.float32]) -> None:
         raise Unsupported(f"The tensor {name} is not finite: its training diverged, or it is damaged.")
 
 
+def require_few_tensors(file: Path) -> None:
+    """Raise Unsupported for a file of more tensors than a model has; each costs memory, also an empty one."""
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        header = stream.read(min(size, MAX_HEADER_BYTES))
+    if (count := header.count(b'"dtype"')) > MAX_TENSORS:
+        raise Unsupported(f"{file.name} has {count} tensors; at most {MAX_TENSORS} are read.")
+
+
 def read_safetensors(file: Path) -> Tensors:
     """The floating-point tensors of a file, as float32."""
+    require_few_tensors(file)
     try:
         entries = safetensors.deserialize(file.read_bytes())  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
@@ -186,6 +198,7 @@ def map_safetensors(file: Path) -> Tensors:
 
 def tensor_shapes(file: Path) -> dict[str, list[int]]:
     """The shape of every tensor of a file, by its header alone. Raise Unsupported."""
+    require_few_tensors(file)
     try:
         with safetensors.safe_open(file, "np") as opened:
             return {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118  no dict

@@ -11,28 +11,54 @@ other inputs.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import TensorProto, version_converter
+from onnx.external_data_helper import load_external_data_for_model
 
 from models.errors import Unsupported
 from models.graph.bert import HIDDEN, INPUTS
 from models.graph.head import POOLED, SCOPE, SENTENCE, Head, append_head, append_normalise
 from models.graph.nodes import OPSET, Nodes
 
+_LOOPS = {"Loop", "Scan", "SequenceMap"}
+_DEEPEST = 16  # graphs within each other, by If
 _OLDEST = 13  # from here on Unsqueeze and ReduceSum take their axes as an input, as head.py writes them
 
 
 def load_onnx(file: Path) -> onnx.ModelProto:
     """The model with its weights inside, at an operator set that head.py can append to."""
     try:
-        model = onnx.load(file)
+        model = onnx.load(file, load_external_data=False)
+        require_bounded(model)
+        load_external_data_for_model(model, str(file.parent))
         opset = _opset(model)
         if opset < _OLDEST:
             model = version_converter.convert_version(model, OPSET)
+    except Unsupported:
+        raise
     except Exception as error:  # noqa: BLE001  protobuf, the checker and the converter raise their own kinds
         raise Unsupported(f"{file} cannot be read as ONNX: {error}") from None
     return model
+
+
+def require_bounded(model: onnx.ModelProto) -> None:
+    """Raise Unsupported for a graph whose work its size does not bound: it has a loop."""
+    left: list[tuple[Any, int]] = [(model.graph, 0), *((function, 0) for function in model.functions)]
+    while left:
+        graph, depth = left.pop()
+        if depth > _DEEPEST:
+            raise Unsupported(f"The ONNX graph is nested more than {_DEEPEST} levels deep.")
+        for node in graph.node:
+            if node.op_type in _LOOPS:
+                raise Unsupported(
+                    f"The ONNX graph has a {node.op_type} ({node.name or 'unnamed'}), whose rounds have no "
+                    "bound. Export the model without loops, or put model.safetensors beside it."
+                )
+            for attribute in node.attribute:
+                inner = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
+                left += [(each, depth + 1) for each in inner]
 
 
 def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import tokenizers
 
 from models.errors import Unsupported
 from models.tokens.japanese import WORDS, use_mecab
+
+MAX_GROWTH = 1000  # of a text by its normalizers; published tokenizers have 1 or 2
 
 
 def read_tokenizer(file: Path) -> dict[str, Any]:
@@ -24,6 +26,7 @@ def read_tokenizer(file: Path) -> dict[str, Any]:
 
 def open_tokenizer(content: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """Without padding and truncation. Raise Unsupported."""
+    _require_bounded(content)
     plain = {name: part for name, part in content.items() if name != WORDS}
     try:
         opened = tokenizers.Tokenizer.from_str(json.dumps(plain))
@@ -34,6 +37,31 @@ def open_tokenizer(content: Mapping[str, Any]) -> tokenizers.Tokenizer:
     if (words := content.get(WORDS)) is not None:
         use_mecab(opened, words)
     return opened
+
+
+def _require_bounded(content: Mapping[str, Any]) -> None:
+    """Raise Unsupported for normalizers that make a text many times as long."""
+    growth = 1.0
+    for part in _normalizers(content.get("normalizer")):
+        if part.get("type") == "Replace" and isinstance(added := part.get("content"), str):
+            pattern = part.get("pattern") or {}
+            found = pattern.get("String") if isinstance(pattern, Mapping) else None
+            # A regular expression may match one character, or none.
+            growth *= max(1.0, len(added) / len(found) if found else len(added) + 1)
+        elif part.get("type") == "Prepend":
+            growth += len(str(part.get("prepend")))
+    if growth > MAX_GROWTH:
+        raise Unsupported(
+            f"tokenizer.json may make a text more than {MAX_GROWTH} times as long (its Replace normalizers)."
+        )
+
+
+def _normalizers(normalizer: object) -> Iterator[Mapping[str, Any]]:
+    if isinstance(normalizer, Mapping):
+        yield normalizer
+        inner = normalizer.get("normalizers")
+        for part in inner if isinstance(inner, list) else ():
+            yield from _normalizers(part)
 
 
 def affixes(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from models.encoder import Encoder
 from models.engines.form import FP32, Form, read_form
-from models.errors import FormUnavailable, ModelError, UnknownVersion
+from models.errors import FULL_ERRORS, FormUnavailable, ModelError, UnknownVersion
 from service.errors import StartupError
 from service.lifecycle import capacity
 from service.lifecycle.fastest_form import fastest_form
@@ -47,7 +47,10 @@ def active_generation(
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:
-        raise StartupError(f"{loader.store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
+        root = loader.store.root
+        room = "Free some room there, or set" if error.errno in FULL_ERRORS else "Set"
+        reason = error.strerror or error
+        raise StartupError(f"{root} cannot be used: {reason}. {room} SIMILE_MODELS_DIR.") from error
     return Generation(number, encoder, indexes)
 
 
@@ -80,13 +83,13 @@ def _first(store: Store, loader: ModelLoader, settings: Settings) -> tuple[int, 
     version = models.wanted() if settings.model == "default" else None
     if version is None:
         # Publishing loads the onnx package, a third of a second that no later start should pay.
-        from models.publishing.default import publish_named  # noqa: PLC0415
+        from models.publishing.limited import publish_limited  # noqa: PLC0415
 
         source = Path(settings.model).expanduser()
         if settings.memory_check and source.is_dir() and (reason := capacity.no_publishing(source)):
             raise StartupError(reason)
         say = partial(log.info, "Publishing %s: %s", settings.model)
-        version = publish_named(models, settings.model, say=say).version
+        version = publish_limited(models, settings.model, say=say, torch=False).version
         models.want(version)
     _require_room(loader, version, settings)
     _choose_form(loader, version, settings)

@@ -94,10 +94,8 @@ def test_a_hub_id_without_network_says_so(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("huggingface_hub")
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     assert _run(root, "import", "nobody/nothing") == 1
     assert "nobody/nothing is no folder on this machine and could not be fetched" in capsys.readouterr().err
 

@@ -1,0 +1,81 @@
+"""The process that publishes a folder from elsewhere, with limits on itself. `limited.py` starts it.
+
+It reads the request from the first line of stdin, and prints each step and the answer as a line of JSON. It
+ends when stdin ends, which is when its parent dies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import threading
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from models import cpus
+from models.errors import ModelError
+from models.publishing.default import publish_named
+from models.publishing.importing import open_asked
+from models.sources.folder import Asked
+from models.store import Store
+
+_STARTED_SECONDS = 60  # of a processor, for the imports of this process
+
+
+def main() -> None:
+    answers, sys.stdout = sys.stdout, sys.stderr  # a library may print
+
+    def tell(told: Mapping[str, object]) -> None:
+        answers.write(json.dumps(told) + "\n")
+        answers.flush()
+
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    seconds, memory_mb = request["limits"]
+    _limit(resource.RLIMIT_CPU, seconds * cpus.available() + _STARTED_SECONDS)
+    _limit(resource.RLIMIT_DATA, memory_mb << 20)
+    _limit(resource.RLIMIT_CORE, 0)
+    pooling, max_length, prompts = request["asked"]
+    opened = partial(open_asked, Asked(tuple(pooling), max_length, prompts)) if request["torch"] else None
+    store = Store(Path(request["store"]))
+    try:
+        manifest = publish_named(
+            store, request["source"], request["origin"], lambda step: tell({"say": step}), opened
+        )
+    except MemoryError:
+        tell({"kind": "MemoryError"})
+    except ModelError as error:
+        tell({"kind": type(error).__name__, "error": str(error)})
+    except OSError as error:
+        said = error.strerror or str(error)
+        tell(
+            {
+                "kind": "OSError",
+                "errno": error.errno,
+                "error": said,
+                "file": error.filename2 or error.filename,
+            }
+        )
+    else:
+        tell({"version": manifest.version})
+
+
+def _end_with_the_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+def _limit(which: int, most: int) -> None:
+    """Set a limit of this process, unless a lower one holds."""
+    _, hard = resource.getrlimit(which)
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(which, (most, hard))
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # the other thread reads stdin, which the interpreter would wait for

@@ -1,0 +1,226 @@
+"""Publish a folder from elsewhere in a process of its own, with a limit on its time and its memory.
+
+Start reading at `publish_limited`. A folder may hold a graph or a tokenizer that never ends, or that takes
+all memory. Both are opened and computed in C code, which no exception interrupts. So a child process does
+that work (import_process.py), and this one ends it. Publishing is the child's last step, and this process
+removes what an ended child left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import models
+from models.errors import ModelError, ModelUnavailable, ProofFailed, Unsupported
+from models.manifest import Manifest
+from models.publishing.default import publish_named
+from models.seal import read_manifest
+from models.sources.folder import NOTHING_ASKED, Asked
+from models.store import Store
+from models.words.progress import Say, silent
+
+MAX_SECONDS = 1800  # six times what the largest model that was measured took on four busy cores
+LEAST_MB = 6144  # torch alone takes one gigabyte, and the proof of a long context several
+MEMORY_FACTOR = 6  # of the folder's bytes: torch's export holds the weights several times
+LOOK_SECONDS = 0.1
+CHILD = "models.publishing.import_process"
+_MB = 1 << 20
+_KINDS = (ModelUnavailable, Unsupported, ProofFailed)
+
+
+class Limits(NamedTuple):
+    """Bounds on one import. 0: the default.
+
+    seconds: From the moment when the folder is on this machine. A download does not count.
+    memory_mb: Memory of the process's own, MiB.
+    """
+
+    seconds: int = 0
+    memory_mb: int = 0
+
+
+def publish_limited(
+    store: Store,
+    source: str,
+    origin: str = "",
+    say: Say = silent,
+    *,
+    asked: Asked = NOTHING_ASKED,
+    torch: bool = True,
+    limits: Limits = Limits(),  # noqa: B008  it cannot be changed
+) -> Manifest:
+    """Publish `default`, a folder or a hub id, as `publish_named` does. `default` has known checksums.
+
+    Args:
+        store: Where to publish.
+        source: As `publish_named`.
+        origin: As `publish_named`.
+        say: Told each step as it begins.
+        asked: Settings that the folder does not say.
+        torch: Export by torch what needs it. False: only what needs no torch.
+        limits: Bounds on the time and the memory.
+
+    Raises:
+        ModelError: It cannot be published, or it reached a limit. Nothing was published.
+        OSError: The store cannot be written.
+
+    """
+    if source == "default":
+        return publish_named(store, source, origin, say)
+    limits = Limits(limits.seconds or MAX_SECONDS, limits.memory_mb or _memory_for(Path(source).expanduser()))
+    request = {
+        "store": str(store.root),
+        "source": source,
+        "origin": origin,
+        "asked": [asked.pooling, asked.max_length, dict(asked.prompts)],
+        "torch": torch,
+        "limits": limits,
+    }
+    try:
+        with tempfile.TemporaryDirectory(prefix="simile-import-") as scratch:
+            answer = _answer(request, scratch, say, limits, source)
+    finally:
+        if store.root.is_dir():
+            with contextlib.suppress(OSError):
+                store.sweep()  # the folder that an ended child left
+    if answer is not None and "version" in answer:
+        return read_manifest(store.folder(answer["version"]))
+    if answer is None:
+        raise ModelError(
+            f"Importing {source} ended without an answer: its process crashed or was killed. Nothing was "
+            "published. Copy the folder again from where it came; free memory if this happens again."
+        )
+    if answer["kind"] == "OSError":
+        raise OSError(answer["errno"], answer["error"], answer["file"])
+    kind = next((each for each in _KINDS if each.__name__ == answer["kind"]), ModelError)
+    raise kind(answer["error"])
+
+
+def _memory_for(folder: Path) -> int:
+    """MiB that an import of `folder` may take. A file counts by its room on the disk: it may be sparse."""
+    size = 0
+    if folder.is_dir():
+        size = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+    return LEAST_MB + MEMORY_FACTOR * (size // _MB)
+
+
+def _answer(
+    request: Mapping[str, Any], scratch: str, say: Say, limits: Limits, source: str
+) -> dict[str, Any] | None:
+    """Run the child. Returns None where it crashed.
+
+    Raises:
+        Unsupported: It reached a limit.
+
+    """
+    package = str(Path(models.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
+    child = subprocess.Popen(  # noqa: S603  this program
+        [sys.executable, "-m", CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": scratch},
+        text=True,
+        encoding="utf-8",
+    )
+    assert child.stdin is not None  # noqa: S101  it is a pipe
+    assert child.stdout is not None  # noqa: S101
+    watch = _Watch(child, limits)
+    answer: dict[str, Any] | None = None
+    is_fetched = not Path(source).expanduser().is_dir()  # its first step is a download
+    try:
+        # stdin stays open: the child ends when its parent does.
+        child.stdin.write(json.dumps(request) + "\n")
+        child.stdin.flush()
+        steps = 0
+        for line in child.stdout:
+            told = json.loads(line)
+            if "say" in told:
+                steps += 1
+                if steps > 1 or not is_fetched:
+                    watch.begin()
+                say(told["say"])
+            else:
+                answer = told
+        child.wait()
+    except (BrokenPipeError, ValueError):
+        answer = None
+    finally:
+        watch.stop()
+        child.kill()
+        child.wait()
+        child.stdin.close()
+        child.stdout.close()
+    if answer is not None and "version" in answer:
+        return answer
+    if watch.reason is not None:
+        reached = watch.reason
+    elif answer is not None and answer.get("kind") == "MemoryError":
+        reached = _too_much_memory(limits)
+    elif answer is None and child.returncode == -signal.SIGXCPU:
+        reached = _too_slow(limits)
+    else:
+        return answer
+    raise Unsupported(
+        f"Importing {source} {reached} Nothing was published. A graph or a tokenizer that never ends does "
+        "this. If you trust the folder, import it by `python -m models import` with a higher limit."
+    )
+
+
+def _too_slow(limits: Limits) -> str:
+    return f"took longer than {limits.seconds} s (--max-seconds)."
+
+
+def _too_much_memory(limits: Limits) -> str:
+    return f"took more than {limits.memory_mb} MiB of memory (--max-memory)."
+
+
+class _Watch:
+    """Ends the child at a limit. `reason` says then which one."""
+
+    def __init__(self, child: subprocess.Popen[str], limits: Limits) -> None:
+        self.reason: str | None = None
+        self._child, self._limits = child, limits
+        self._began: float | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="import limits", daemon=True)
+        self._thread.start()
+
+    def begin(self) -> None:
+        """Count the time from now on, if it does not count yet."""
+        self._began = self._began or time.monotonic()
+
+    def stop(self) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(LOOK_SECONDS):
+            if self._began is not None and time.monotonic() - self._began > self._limits.seconds:
+                self.reason = _too_slow(self._limits)
+            elif _own_bytes(self._child.pid) > self._limits.memory_mb * _MB:
+                self.reason = _too_much_memory(self._limits)
+            if self.reason is not None:
+                self._child.kill()
+                return
+
+
+def _own_bytes(pid: int) -> int:
+    """Anonymous memory of a process; mapped files can be dropped. 0 where the system does not say."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    return sum(int(fields.get(name, "0 kB").split()[0]) for name in ("RssAnon", "RssShmem")) << 10

@@ -1,0 +1,244 @@
+"""A folder that takes all time or all memory is refused within a limit, and nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from models.__main__ import main
+from models.errors import ModelError, ProofFailed, Unsupported
+from models.graph import backbone
+from models.publishing.limited import Limits, publish_limited
+from models.publishing.publish import publish
+from models.store import Store
+from tests.tiny import WIDTH, tiny_source
+
+SECONDS = Limits(seconds=2)
+WORDS = 400
+
+
+def left_in(root: Path) -> list[str]:
+    """Versions, and folders that were being built."""
+    return [path.name for path in root.iterdir() if path.name != ".lock"] if root.is_dir() else []
+
+
+def changed_tokenizer(folder: Path, **parts: Any) -> None:
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_bytes()) | parts))
+
+
+def replacing(*pairs: tuple[object, str]) -> dict[str, Any]:
+    parts = [{"type": "Replace", "pattern": pattern, "content": content} for pattern, content in pairs]
+    return {"type": "Sequence", "normalizers": parts}
+
+
+def graph_of(
+    folder: Path, nodes: Sequence[onnx.NodeProto], constants: dict[str, Any], functions: Sequence[Any] = ()
+) -> None:
+    """Write an ONNX file instead of the weights. The nodes make `extra`, a number that all vectors get."""
+    (folder / "model.safetensors").unlink()
+    table = np.random.default_rng(0).normal(size=(WORDS, WIDTH)).astype(np.float32)
+    known = {"table": table, **constants}
+    rows = ["batch", "length"]
+    graph = helper.make_graph(
+        [
+            *nodes,
+            helper.make_node("Gather", ["table", "input_ids"], ["words"]),
+            helper.make_node("Add", ["words", "extra"], ["last_hidden_state"]),
+        ],
+        "graph",
+        [
+            helper.make_tensor_value_info(name, TensorProto.INT64, rows)
+            for name in ("input_ids", "attention_mask")
+        ],
+        [helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, [*rows, WIDTH])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in known.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    (folder / "onnx").mkdir()
+    onnx.save(
+        helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=functions),
+        folder / "onnx" / "model.onnx",
+    )
+
+
+def rounds(count: str = "rounds") -> onnx.NodeProto:
+    """A loop that adds 1 to `zero`, 2^62 times."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["going"], ["goes"]),
+            helper.make_node("Add", ["sum", "one"], ["more"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("round", TensorProto.INT64, []),
+            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum", TensorProto.FLOAT, []),
+        ],
+        [
+            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("more", TensorProto.FLOAT, []),
+        ],
+    )
+    return helper.make_node("Loop", [count, "true", "zero"], ["extra"], body=body)
+
+
+NUMBERS: dict[str, Any] = {
+    "rounds": np.int64(2**62),
+    "true": np.bool_(True),
+    "zero": np.float32(0),
+    "one": np.float32(1),
+    "shape": np.array([2**20, 2**20], np.int64),
+    "wide": np.zeros((1, 1), np.float32),
+}
+
+
+def inside_an_if(folder: Path) -> None:
+    branch = helper.make_graph(
+        [rounds()], "branch", [], [helper.make_tensor_value_info("extra", TensorProto.FLOAT, [])]
+    )
+    choice = helper.make_node("If", ["true"], ["extra"], then_branch=branch, else_branch=branch)
+    graph_of(folder, [choice], NUMBERS)
+
+
+def inside_a_function(folder: Path) -> None:
+    loop = rounds()
+    function = helper.make_function(
+        "own", "forever", ["rounds", "true", "zero"], ["extra"], [loop], [helper.make_opsetid("", 17)]
+    )
+    call = helper.make_node("forever", ["rounds", "true", "zero"], ["extra"], domain="own")
+    graph_of(folder, [call], NUMBERS, [function])
+
+
+def scanning(folder: Path) -> None:
+    node = helper.make_node(
+        "Scan", ["wide"], ["extra"], body=helper.make_graph([], "b", [], []), num_scan_inputs=1
+    )
+    graph_of(folder, [node], NUMBERS)
+
+
+def a_million_tensors(folder: Path) -> None:
+    one = '"{:x}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'.format
+    header = ("{" + ",".join(map(one, range(1_000_000))) + "}").encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+
+
+def large(op: str) -> Callable[[Path], None]:
+    """A tensor of 2^40 numbers, made by an operator."""
+    inputs = {"Expand": ["wide", "shape"], "Tile": ["wide", "shape"], "ConstantOfShape": ["shape"]}[op]
+    nodes = [
+        helper.make_node(op, inputs, ["large"]),
+        helper.make_node("ReduceMean", ["large"], ["extra"], keepdims=0),
+    ]
+    return lambda folder: graph_of(folder, nodes, NUMBERS)
+
+
+STRUCTURES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a loop": (
+        lambda at: graph_of(at, [rounds()], NUMBERS),
+        "has a Loop .unnamed., whose rounds have no bound",
+    ),
+    "a loop in a branch": (inside_an_if, "has a Loop"),
+    "a loop in a function": (inside_a_function, "has a Loop"),
+    "a scan": (scanning, "has a Scan"),
+    "a million empty tensors": (a_million_tensors, "has 1000000 tensors; at most 100000 are read"),
+    "replacements that double a text": (
+        lambda at: changed_tokenizer(at, normalizer=replacing(*[({"String": "e"}, "ee")] * 40)),
+        "may make a text more than 1000 times as long",
+    ),
+    "one long replacement": (
+        lambda at: changed_tokenizer(at, normalizer=replacing(({"Regex": "."}, "x" * 5000))),
+        "may make a text more than 1000 times as long",
+    ),
+    "deep JSON": (
+        lambda at: (at / "config.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000),
+        "is nested too deeply",
+    ),
+    "2^40 positions": (
+        lambda at: (at / "config.json").write_text(
+            json.dumps(json.loads((at / "config.json").read_bytes()) | {"max_position_embeddings": 2**40})
+        ),
+        "config.json says .1099511627776",
+    ),
+    "2^40 layers": (
+        lambda at: (at / "config.json").write_text(
+            json.dumps(json.loads((at / "config.json").read_bytes()) | {"num_hidden_layers": 2**40})
+        ),
+        "The weights lack the tensor encoder.layer.2",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", STRUCTURES)
+def test_what_has_no_bound_by_its_structure_is_refused_at_once(tmp_path: Path, wrong: str) -> None:
+    """In this process: no child is needed to see it."""
+    folder = tiny_source(tmp_path / "model")
+    break_it, reason = STRUCTURES[wrong]
+    break_it(folder)
+    with pytest.raises(Unsupported, match=reason) as raised:
+        publish(Store(tmp_path / "models"), folder)
+    assert "\n" not in str(raised.value)
+    assert left_in(tmp_path / "models") == []
+
+
+def backtracking(folder: Path) -> None:
+    """2^n steps for a word of n letters that no mark follows."""
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": r"(\w+\s?)+\u2603"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    changed_tokenizer(folder, pre_tokenizer=split)
+
+
+def test_a_tokenizer_that_never_ends_is_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, root = tiny_source(tmp_path / "model"), tmp_path / "models"
+    backtracking(folder)
+    assert main(["--models-dir", str(root), "import", str(folder), "--max-seconds", "2"]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(
+        f"python -m models: Importing {folder} took longer than 2 s (--max-seconds). Nothing was"
+    )
+    assert left_in(root) == []
+
+
+@pytest.mark.parametrize("op", ["Expand", "Tile", "ConstantOfShape"])
+def test_a_tensor_that_takes_all_memory_is_refused(tmp_path: Path, op: str) -> None:
+    folder, store = tiny_source(tmp_path / "model"), Store(tmp_path / "models")
+    large(op)(folder)
+    with pytest.raises((ProofFailed, Unsupported), match=r"cannot compute the graph|--max-memory"):
+        publish_limited(store, str(folder), torch=False)
+    assert left_in(store.root) == []
+
+
+def test_an_import_that_takes_more_memory_than_it_may_is_ended(tmp_path: Path) -> None:
+    folder, store = tiny_source(tmp_path / "model"), Store(tmp_path / "models")
+    with pytest.raises(Unsupported, match=r"took more than 40 MiB of memory \(--max-memory\)"):
+        publish_limited(store, str(folder), torch=False, limits=Limits(memory_mb=40))
+    assert left_in(store.root) == []
+
+
+def test_a_child_that_is_killed_publishes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, store = tiny_source(tmp_path / "model"), Store(tmp_path / "models")
+    monkeypatch.setattr("models.publishing.limited.CHILD", "tests.models.publishing.crashing")
+    with pytest.raises(ModelError, match="ended without an answer"):
+        publish_limited(store, str(folder), torch=False)
+    assert left_in(store.root) == [], "what it had begun is swept"
+
+
+def test_as_many_tensors_as_models_have_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_source(tmp_path / "model")
+    monkeypatch.setattr(backbone, "MAX_TENSORS", 38)
+    assert len(backbone.tensor_shapes(folder / "model.safetensors")) == 38
+    monkeypatch.setattr(backbone, "MAX_TENSORS", 37)
+    with pytest.raises(Unsupported, match="has 38 tensors; at most 37 are read"):
+        backbone.tensor_shapes(folder / "model.safetensors")
