@@ -8,10 +8,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from models.errors import ModelError, not_installed
+from models.errors import ModelError, denied, not_installed
 from models.words.commands import Parser, add_version
 
 try:
+    from safetensors import SafetensorError
+
     from training import errors
     from training.evaluation import command as evaluate
     from training.evaluation import significance
@@ -51,8 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = options.run(options)
     except ModuleNotFoundError as error:
         sys.exit(not_installed("training", error))
-    except (errors.TrainingError, ModelError, OSError) as error:
+    except (errors.TrainingError, ModelError, SafetensorError) as error:
         print(f"python -m training: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"python -m training: {denied(error, 'the output')}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)

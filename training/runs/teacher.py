@@ -8,6 +8,7 @@ cut is the teacher's too, so both see the same words.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,8 @@ def teach(
     count = len(shelf.starts) - 1
     temporary = out / f".{FILE_NAME}"
     table = np.lib.format.open_memmap(temporary, "w+", np.float16, (count, teacher.width))
+    with temporary.open("rb+") as stream:  # else a full disk ends the process by a signal
+        os.posix_fallocate(stream.fileno(), 0, temporary.stat().st_size)
     say = to_stderr if progress else silent
     with Progress("texts", count, "encoding by the teacher", say=say) as told, torch.inference_mode():
         for group in groups_of(shelf.starts.diff(), teacher.device):

@@ -23,11 +23,12 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 
 from models.errors import ModelError
+from models.files.copying import copy_tree
 from models.files.fsync import sync, sync_tree
 from models.files.lock import lock
 from models.store import Store
 from service.cli.commands.backup_manifest import MANIFEST, MODELS, Contents, listed
-from service.errors import CommandError
+from service.errors import CommandError, unwritable
 from service.settings import Settings, models_dir_of
 from service.store.offline import DATABASE, copy
 
@@ -52,9 +53,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     """
     data_dir = arguments.data_dir or settings.data_dir
     folder: Path = arguments.folder
-    if folder.exists() or folder.is_symlink():
-        raise CommandError(f"{folder} is there already. Name a folder that is not.")
     try:
+        if folder.exists() or folder.is_symlink():
+            raise CommandError(f"{folder} is there already. Name a folder that is not.")
         folder.parent.mkdir(parents=True, exist_ok=True)
         swept = _sweep(folder.parent)
         with _aside(folder.parent) as aside:
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
             aside.rename(folder)
         sync(folder.parent)
     except OSError as error:
-        raise CommandError(f"{folder} cannot be written ({error.strerror or error}).") from error
+        raise CommandError(unwritable(folder, error, "No backup was left behind.")) from error
     needs = "" if arguments.models else f" It needs {contents.active} in the models folder."
     said = f"{contents.counts()} are in {folder}.{needs}"
     return f"{said}\n{swept} unfinished backups were removed from {folder.parent}." if swept else said
@@ -128,7 +129,7 @@ def _copy_models(store: Store, versions: list[str], to: Path) -> None:
     for at, version in enumerate(versions):
         try:
             store.verify(version)
-            shutil.copytree(store.folder(version), to / version)
+            copy_tree(store.folder(version), to / version)
             Store(to).verify(version)
         except ModelError as error:
             if at == 0:

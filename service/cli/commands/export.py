@@ -21,7 +21,7 @@ from models.words.progress import Progress
 from service.cli.commands.client import Remote, path_of
 from service.cli.commands.file_formats import Bytes
 from service.cli.commands.import_files import connect_to, named_collection
-from service.errors import CommandError
+from service.errors import CommandError, unwritable
 from service.store.filters.grammar import FilterError, compile_filter, parse_filter
 from service.store.filters.predicate import Predicate
 from service.store.offline import reading
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> str:
         with written(arguments.file) as out:
             number = _write(found, out)
     except OSError as error:
-        raise CommandError(f"{arguments.file} cannot be written ({error.strerror or error}).") from error
+        raise CommandError(unwritable(arguments.file, error, "No file was left behind.")) from error
     return "" if arguments.file == "-" else f"{number} documents are in {arguments.file}."
 
 

@@ -17,7 +17,7 @@ from models.files.fsync import replaced
 from models.words.commands import positive
 from models.words.progress import Progress
 from service.cli.commands import map_groups, map_layout
-from service.errors import CommandError
+from service.errors import CommandError, unwritable
 from service.index.neighbours import nearest_rows
 from service.index.segments import Vectors
 from service.settings import MAP_LEAST, Settings
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         with replaced(file) as out:
             out.write(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY))
     except OSError as error:
-        raise CommandError(f"{file} cannot be written ({error.strerror or error}).") from error
+        raise CommandError(unwritable(file, error, "No map was left behind.")) from error
     seconds = time.monotonic() - began
     return f"{len(points.ids)} documents are on the map of {version} ({seconds:.0f} s): {file}"
 

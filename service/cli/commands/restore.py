@@ -17,11 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from models.errors import ModelError
+from models.files.copying import copy_tree
 from models.files.fsync import sync, sync_tree
 from models.files.lock import lock
 from models.store import Store
 from service.cli.commands.backup_manifest import MODELS, Contents, copy_listed, read_contents, require_exact
-from service.errors import CommandError, StartupError, Unusable
+from service.errors import CommandError, StartupError, Unusable, unwritable
 from service.runtime.data_lock import ASIDE, DataDirLock
 from service.settings import INDEXES, Settings, models_dir_of
 from service.store.offline import DATABASE, FILES, Facts, examine, fold_log
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     try:
         moved = _restore(folder, contents, data_dir, models_dir, force=arguments.force)
     except OSError as error:
-        raise CommandError(f"{data_dir} cannot be written ({error.strerror or error}).") from error
+        raise CommandError(unwritable(data_dir, error, "It holds what it held.")) from error
     finally:
         shutil.rmtree(data_dir / ASIDE, ignore_errors=True)
         data_lock.release()
@@ -162,17 +163,22 @@ def _move_aside(there: list[Path], data_dir: Path) -> Path:
 
 def _restore_model(found: Path, to: Path) -> None:
     """A version of the backup, unless it was copied without, or the version is there."""
-    if found.is_dir() and not to.exists():
+    if not found.is_dir() or to.exists():
+        return
+    copy = to.with_name(f".tmp-{to.name}")  # the models folder sweeps it, should this be killed
+    try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        copy = to.with_name(f".tmp-{to.name}")  # the models folder sweeps it, should this be killed
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
         holder = lock(copy)  # so that no sweep takes it meanwhile
         try:
-            shutil.copytree(found, copy, symlinks=True, dirs_exist_ok=True)
+            copy_tree(found, copy)
             sync_tree(copy)
             copy.rename(to)
         finally:
+            shutil.rmtree(copy, ignore_errors=True)  # renamed away when it is whole
             if holder is not None:
                 os.close(holder)
         sync(to.parent)
+    except OSError as error:
+        raise CommandError(unwritable(to.parent, error, "The data directory holds what it held.")) from error
