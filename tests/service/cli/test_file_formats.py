@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 
 from models.words.progress import Progress
@@ -137,3 +138,28 @@ def test_metadata_nested_deeper_than_it_can_be_sent_fails_its_own_line(
     assert [row.content["text"] for row, _ in chunk if not isinstance(row.content, BadRow)] == ["b"]
     assert tally.failed == 1
     assert "x.jsonl:1: it cannot be sent as JSON" in capsys.readouterr().err
+
+
+def test_lines_of_json_are_sent_unchanged_or_say_which_field_cannot_be(tmp_path: Path) -> None:
+    documents = [
+        {"id": " x", "title": " t ", "text": " a\r\n", "metadata": {"z": 1, "a": -0.0, "n": 2**64 - 1}},
+        {"id": "e\u0301", "text": "\ufeffb", "metadata": {}},
+    ]
+    refused = [
+        b'{"text":"t","metadata":{"a":18446744073709551616}}',
+        b'{"text":"t","text":"u"}',
+        b'{"text":"t","metadata":{"a":"\\ud800"}}',
+    ]
+    file = tmp_path / "all.jsonl"
+    file.write_bytes(b"\n".join([*map(orjson.dumps, documents), *refused]))
+    with opened(str(file)) as (stream, _):
+        found = [row.content for row in rows(stream, "all", "jsonl", Columns(), per_file=False)]
+    assert [orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in found[:2]] == [
+        orjson.dumps(document, option=orjson.OPT_SORT_KEYS) for document in documents
+    ]
+    said = [str(row) for row in found[2:]]
+    assert said[0].startswith("metadata.a is 18446744073709551616. Whole numbers are stored from")
+    assert said[1:] == [
+        "text comes twice in one object. Send each name once.",
+        "metadata.a has half of a surrogate pair (U+D800). Leave it out.",
+    ]
