@@ -11,6 +11,7 @@
     ├── wanted                                       the version to serve next: anyone may write it
     ├── asked.json                                   how it was asked for: a mere wish, or insisted on
     ├── state.json                                   what is live and previous: written by the service only
+    ├── id                                       of this folder; every start of a service renews it
     └── .lock                                        held for the moment of a rename
 
 Not here: which version is live (the service's database knows), what one computes (encoder.py, proof.py).
@@ -22,6 +23,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +41,7 @@ from models.seal import check, read_manifest, seal
 Build = Callable[[Path], Manifest]
 Kind = Literal["want", "activate", "rollback"]
 _TEMPORARY = ".tmp-"
+_ID = re.compile(r"[0-9a-f]{32}")
 _KEPT_STATES = {"building", "ready"}
 
 
@@ -205,6 +208,25 @@ class Store:
         if make:
             self.root.mkdir(parents=True, exist_ok=True)
         replace_text(self.root / "state.json", json.dumps(state, indent=2, sort_keys=True) + "\n")
+
+    def id(self) -> str | None:
+        """The id of the folder. Returns None before a service used it, or if the file cannot be read."""
+        try:
+            found = read_bytes(self.root / "id", 100).decode("ascii", "replace").strip()
+        except (OSError, ValueError):
+            return None
+        return found if _ID.fullmatch(found) else None
+
+    def renew_id(self) -> None:
+        """Give the folder a new random id, for the service alone.
+
+        A copy of the folder, or a restored backup, has the id of its source until a service starts on it.
+
+        Raises:
+            OSError: The folder cannot be written.
+
+        """
+        replace_text(self.root / "id", secrets.token_hex(16) + "\n")
 
     def _anchors(self, state: Mapping[str, Any]) -> set[Any]:
         """The anchors of the versions that are wanted, live or gone back to, and the teachers of students."""

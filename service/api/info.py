@@ -1,5 +1,6 @@
 """`GET /info`: the model in service, and how it runs."""
 
+import asyncio
 from importlib.metadata import version as package_version
 from typing import Any
 
@@ -99,6 +100,10 @@ class Info(BaseModel):
     passages: bool = Field(
         description="Long documents are split, as SIMILE_PASSAGES says; false: their heads alone are searched"
     )
+    models_dir: str = Field(description="The models folder, as an absolute path on the service's machine")
+    models_id: str | None = Field(
+        description="The id of this folder, which no other folder has; null if the folder cannot be written"
+    )
     threads: int = Field(description="Of all workers together")
     lone_threads: int = Field(description="That compute a text together which comes alone, once it is ready")
     workers: WorkersInfo
@@ -115,6 +120,7 @@ async def info(request: Request) -> Response:
     `index.device` is where the largest one is searched: `cpu`, or a GPU such as `cuda:0`.
     """
     runtime = runtime_of(request)
+    models_id = await asyncio.to_thread(runtime.store.id)  # read again: another replica may have renewed it
     with runtime.live.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
         largest, cache, layout = generation.indexes.largest, runtime.batcher.cache, runtime.layout
@@ -140,6 +146,8 @@ async def info(request: Request) -> Response:
             "providers": encoder.providers,
             "search_mode": settings.search_mode,
             "passages": settings.passages,
+            "models_dir": str(runtime.store.root.absolute()),
+            "models_id": models_id,
             "threads": layout.workers * layout.threads,
             "lone_threads": runtime.batcher.single_text.threads if encoder.opens_alone else 1,
             "workers": layout._asdict(),

@@ -124,9 +124,23 @@ class Runtime:
             indexes = self._open_store()
             undo.callback(self._documents.close)
             generation = active_generation(self._documents, loader, self.settings, indexes)
+            self._renew_id()
             self.live = Live(generation, on_close=self.batcher.forget)
             undo.pop_all()
         self._data_lock, self._is_open = data_lock, True
+
+    def _renew_id(self) -> None:
+        """Renew the id of the models folder. A folder that is mounted read-only keeps the id that it has."""
+        try:
+            self.store.renew_id()
+        except OSError as error:
+            if self.store.id() is None:
+                log.warning(
+                    "The models folder %s gets no id, because it cannot be written (%s). A retraining that "
+                    "reads this service cannot tell whether it publishes into this folder.",
+                    self.store.root,
+                    error.strerror,
+                )
 
     def _open_store(self) -> IndexesOf:
         """Open the store. Returns the maker of its generations' indexes.

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from tests.service.process import Service
+
 
 def gold(folder: Path, encode: Callable[[list[str]], np.ndarray], texts: tuple[str, ...]) -> Path:
     """An evaluation folder whose STS-B gold scores are one model's own cosines: that model scores 1."""
@@ -76,3 +78,9 @@ def tiny_config(
         models = "{models}"
         work = "{work}"
     """
+
+
+def as_if_served(models: Path, service: Service) -> Path:
+    """Let `models` pass for the models folder of a service, which has a copy of it."""
+    shutil.copy(service.folder / "models" / "id", models / "id")
+    return models

@@ -11,7 +11,7 @@ import numpy as np
 
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode, Vectors
-from training.text.service import key_header
+from training.text.service import key_header, shown
 
 _BATCH = 256  # texts in one request
 _TRIES = 5
@@ -26,6 +26,7 @@ class Server:
     def __init__(self, url: str, timeout_seconds: float = 120) -> None:
         """Raise TrainingError when nothing answers there, or something that is no Simile."""
         self._url = url.rstrip("/")
+        self._shown = shown(self._url)
         self._client = httpx2.Client(  # no proxy between
             timeout=timeout_seconds, trust_env=False, headers=key_header()
         )
@@ -51,7 +52,7 @@ class Server:
         """
         batches = [self._embed(texts[at : at + _BATCH], prompt) for at in range(0, len(texts), _BATCH)]
         if len({batch.shape[1] for batch in batches}) > 1:
-            raise TrainingError(f"{self._url} gave vectors of different dimensions.")
+            raise TrainingError(f"{self._shown} gave vectors of different dimensions.")
         return np.concatenate(batches) if batches else np.empty((0, 0), np.float32)
 
     def behind(self, *prompts: str) -> Encode:
@@ -72,7 +73,8 @@ class Server:
         version = answer.headers.get("x-model-version")
         if version != self.version:
             raise TrainingError(
-                f"{self._url} changed from {self.version} to {version} during the evaluation. Start it again."
+                f"{self._shown} changed from {self.version} to {version} during the evaluation. "
+                "Start it again."
             )
         shape = answer.headers.get("x-embedding-shape", "")
         try:
@@ -80,11 +82,11 @@ class Server:
             vectors = np.frombuffer(answer.content, "<f4").reshape(rows, dimension)
         except ValueError:
             raise TrainingError(
-                f"{self._url}/embed gave no float32 vectors ({len(answer.content)} bytes, "
+                f"{self._shown}/embed gave no float32 vectors ({len(answer.content)} bytes, "
                 f"x-embedding-shape {shape!r})."
             ) from None
         if rows != len(texts):
-            raise TrainingError(f"{self._url}/embed gave {rows} vectors for {len(texts)} texts.")
+            raise TrainingError(f"{self._shown}/embed gave {rows} vectors for {len(texts)} texts.")
         return vectors.astype(np.float32, copy=False)
 
     def _send(
@@ -96,13 +98,13 @@ class Server:
             try:
                 answer = self._client.request(method, self._url + path, json=body, headers=headers)
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                raise TrainingError(f"{self._url}{path} does not answer: {error}") from None
+                raise TrainingError(f"{self._shown} cannot be reached: {error}") from None
             if answer.status_code not in _BUSY or attempt == _TRIES:
                 break
             asked = answer.headers.get("retry-after", "")  # seconds; a date in its place is not understood
             time.sleep(min(float(asked), _LONGEST_WAIT_SECONDS) if asked.isdecimal() else 1.0)
         if answer.status_code not in allowed:
-            raise TrainingError(f"{self._url}{path} refused ({answer.status_code}): {answer.text[:300]}")
+            raise TrainingError(f"{self._shown}{path} refused ({answer.status_code}): {answer.text[:300]}")
         return answer
 
     def _json(self, answer: httpx2.Response) -> dict[str, Any]:
@@ -111,5 +113,7 @@ class Server:
         except ValueError:
             content = None
         if not isinstance(content, dict):
-            raise TrainingError(f"{answer.url} is not an embedding server's: it gave no JSON object.")
+            raise TrainingError(
+                f"{shown(str(answer.url))} is not an embedding server's: it gave no JSON object."
+            )
         return content

@@ -30,6 +30,7 @@ from training.methods.declared import declared
 from training.methods.names import AUTO
 from training.model.base import check_base
 from training.retraining.gate import rules as gate
+from training.retraining.same_folder import require_same_folder
 from training.text.service import count_of
 from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 from training.validation import refusal
@@ -194,6 +195,7 @@ def check(config: Config) -> None:
             raise TrainingError(f"There is no file {file}.")
     optional_data_folder(config.gate.data)
     if config.corpus.service is not None:
+        require_same_folder(config.corpus.service, folders(config).models)
         count_of(config.corpus.service, config.corpus.collections)
 
 

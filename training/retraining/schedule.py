@@ -6,6 +6,9 @@
 
 Never two at once: what comes due during a run is left out. A run that is killed goes on where it was at the
 next one. SIGTERM stops the run in hand and then the schedule.
+
+The wall clock may jump: a machine sleeps, a container is paused, NTP sets the time. A run that came due
+meanwhile begins once, as soon as the jump is noticed.
 """
 
 from __future__ import annotations
@@ -14,31 +17,35 @@ import argparse
 import contextlib
 import logging
 import os
+import random
 import resource
 import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
-from apscheduler.triggers.interval import IntervalTrigger
 
 from models.files.retrainings import now, outcome_of, read_runs, remove_progress, write_runs
+from models.store import Store
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable, check_names, folders, read_config
+from training.retraining.same_folder import OtherFolder, require_same_folder
 from training.text.service import count_of
 
 log = logging.getLogger(__name__)
 
 _STOPPING_SECONDS = 30.0  # a run that was told to stop ends after its step; later it is killed
-_LATE_SECONDS = 3600  # a run that could not begin in time, as on a machine that slept, begins up to so late
+_LOOK_SECONDS = 30.0  # the longest wait between two looks at the clock, so that a jump is noticed
+_SET_BACK = timedelta(minutes=1)  # smaller steps of the clock back do not move the next run
 _SAID = 2000  # characters of a run's last words that are kept
 _ENDS = 10  # runs that are kept without them
 _CAME_TO_AN_END = (0, 3, 4)  # exit status; any other run is tried again
@@ -59,10 +66,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it warns of each time that it leaves out
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells of each look at the count
     config = read_config(options.config)
     check_names(config.train.recipe, config.train.set, config.train.base, folders(config).models)
+    _check_folder(config)
     schedule = Schedule(options.config.resolve(), config)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -73,49 +80,122 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_folder(config: Config) -> None:
+    """Raise OtherFolder if the service uses another models folder. Each run checks this again."""
+    if config.corpus.service is None:
+        return
+    try:
+        require_same_folder(config.corpus.service, folders(config).models)
+    except OtherFolder:
+        raise
+    except TrainingError as error:  # the service may start later
+        log.warning("The models folder of the service is not known yet: %s Each run checks it.", error)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 @dataclass
 class Schedule:
     """`start`, then `stop`; between them runs come and go on a thread of their own."""
 
     file: Path  # retrain.toml
     config: Config
+    wall: Callable[[], datetime] = _utc_now  # the wall clock, which may jump
+    look_seconds: float = _LOOK_SECONDS
     _child: subprocess.Popen[str] | None = None
-    _stopping: bool = False
-    _running: threading.Lock = field(default_factory=threading.Lock)  # held while a run is in hand
+    _stopping: threading.Event = field(default_factory=threading.Event)
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        table = self.config.schedule
         self._models = folders(self.config).models
-        self._clock = clock(table)
-        self._scheduler = BackgroundScheduler(timezone=UTC)
-        kept = {"max_instances": 1, "coalesce": True, "misfire_grace_time": _LATE_SECONDS}
-        self._scheduler.add_job(self._run, self._clock, ["clock"], id="clock", **kept)
-        if table.new_documents is not None and self.config.corpus.service is not None:
-            every = IntervalTrigger(seconds=table.poll_seconds, timezone=UTC)
-            now = datetime.now(UTC) + timedelta(seconds=0.1)
-            self._scheduler.add_job(self._by_documents, every, id="documents", next_run_time=now, **kept)
+        self._clock = clock(self.config.schedule)
+        self._seen = self.wall()
+        self._ran: datetime | None = None  # the newest of `_fires` whose run has begun
+        self._fires: datetime | None = None  # by the cron expression; the run begins at `_due`, with jitter
+        self._due: datetime | None = None
+        self._counts_at = 0.0  # monotonic time of the next look at the number of documents
+        self._thread = threading.Thread(target=self._keep, name="schedule", daemon=True)
+        self._set_due(self._seen)
 
     def start(self) -> None:
-        self._scheduler.start(paused=True)  # from here on the next run's time is known, jitter and all
-        self._write({"running": None})  # of a schedule that was killed
-        self._scheduler.resume()
+        """Begin to wait for the first run.
+
+        Raises:
+            TrainingError: The models folder cannot be written.
+
+        """
+        try:
+            Store(self._models).require_writable()
+            self._write_or_raise({"running": None})  # of a schedule that was killed
+        except OSError as error:
+            raise TrainingError(
+                f"The models folder {self._models} cannot be written: {error.strerror or error}. Nothing can "
+                "be published there. Make it writable, or start the service once if it is missing. Or name "
+                "the folder of the service (folders.models in retrain.toml, SIMILE_MODELS_DIR)."
+            ) from None
+        self._thread.start()
         log.info("The next retraining is due at %s", self._next())
 
     def stop(self) -> None:
         """The run in hand stops after its step and is kept; the next one on the same text goes on with it."""
-        self._stopping = True
-        # Waiting here would hold what a run that ends just now asks for.
-        self._scheduler.shutdown(wait=False)
-        child = self._child
-        if child is not None:
-            child.terminate()
+        self._stopping.set()
+        if self._child is not None:
+            self._child.terminate()
+        self._thread.join(_STOPPING_SECONDS)
+        if self._thread.is_alive() and self._child is not None:
+            self._child.kill()
+        self._thread.join(_STOPPING_SECONDS)  # until its end is written down
+        self._write({"next_run": None})
+
+    def _keep(self) -> None:
+        """Look at the clock and at the documents until `stop`."""
+        while not self._stopping.is_set():
             try:
-                child.wait(_STOPPING_SECONDS)
-            except subprocess.TimeoutExpired:
-                child.kill()
-        with self._running:  # until its end is written down
-            self._write({"next_run": None})
+                self._look()
+            except Exception:
+                log.exception("The schedule could not begin a retraining, and tries again when one is due")
+            waits = [self.look_seconds]
+            if self._due is not None:
+                waits.append((self._due - self.wall()).total_seconds())
+            if self._counts:
+                waits.append(self._counts_at - time.monotonic())
+            self._stopping.wait(max(0.0, min(waits)))
+
+    def _look(self) -> None:
+        """Run a retraining if one is due. Several that came due since the last look are one."""
+        now = self.wall()
+        if now < self._seen - _SET_BACK:
+            log.info("The clock was set back from %s to %s", self._seen, now)
+            self._set_due(now)
+            self._write({})
+        self._seen = now
+        if self._due is not None and now >= self._due:
+            self._ran = self._fires
+            self._set_due(now)
+            self._run("clock")
+        elif self._counts and time.monotonic() >= self._counts_at:
+            self._counts_at = time.monotonic() + self.config.schedule.poll_seconds
+            self._by_documents()
+        else:
+            return
+        if self._due is not None and self._due <= self.wall():  # it came due during the run
+            self._set_due(self.wall())
+            self._write({})
+
+    def _set_due(self, now: datetime) -> None:
+        """Find the next run after `now`, without the one that has run, if the clock was set back."""
+        fires = _after(self._clock, now)
+        if fires is not None and fires == self._ran:
+            fires = _after(self._clock, fires)
+        self._fires = fires
+        jitter = timedelta(seconds=random.uniform(0, self.config.schedule.jitter_seconds))  # noqa: S311
+        self._due = None if fires is None else fires + jitter
+
+    @property
+    def _counts(self) -> bool:
+        return self.config.schedule.new_documents is not None and self.config.corpus.service is not None
 
     def _by_documents(self) -> None:
         """So many more than at the last run that came to an end, or than at the first look before it."""
@@ -140,26 +220,21 @@ class Schedule:
             return None
 
     def _run(self, why: str) -> None:
-        """Run a retraining to its end; do nothing when one is in hand."""
-        if self._stopping or not self._running.acquire(blocking=False):
-            return
-        try:
-            count = self._count()  # what comes while it trains is new to the next one
-            began = now()
-            log.info("A retraining begins (%s)", why)
-            status, said = self._child_to_its_end({"started": began, "why": why})
-            outcome = outcome_of(status)
-            last = {"started": began, "ended": now(), "why": why, "status": status, "outcome": outcome}
-            before = read_runs(self._models)
-            runs = dict(before.get("runs") or {})
-            runs[outcome] = runs.get(outcome, 0) + 1
-            ends = [last, *(before.get("ends") or [])][:_ENDS]
-            more = {} if count is None or status not in _CAME_TO_AN_END else {"documents": count}
-            told = {"last_run": last | {"said": said}, "runs": runs, "ends": ends}
-            self._write({"running": None} | told | more)
-            log.info("It ended: %s", outcome)
-        finally:
-            self._running.release()
+        """Run a retraining to its end."""
+        count = self._count()  # what comes while it trains is new to the next one
+        began = now()
+        log.info("A retraining begins (%s)", why)
+        status, said = self._child_to_its_end({"started": began, "why": why})
+        outcome = outcome_of(status)
+        last = {"started": began, "ended": now(), "why": why, "status": status, "outcome": outcome}
+        before = read_runs(self._models)
+        runs = dict(before.get("runs") or {})
+        runs[outcome] = runs.get(outcome, 0) + 1
+        ends = [last, *(before.get("ends") or [])][:_ENDS]
+        more = {} if count is None or status not in _CAME_TO_AN_END else {"documents": count}
+        told = {"last_run": last | {"said": said}, "runs": runs, "ends": ends}
+        self._write({"running": None} | told | more)
+        log.info("It ended: %s", outcome)
 
     def command(self) -> list[str]:
         """The command of a run."""
@@ -180,7 +255,7 @@ class Schedule:
         )
         self._child = child
         self._write({"running": about | {"pid": child.pid}})
-        if self._stopping:  # asked to while it began
+        if self._stopping.is_set():  # asked to while it began
             child.terminate()
         said = ""
         with child:
@@ -193,18 +268,19 @@ class Schedule:
         return child.returncode, said.strip()
 
     def _next(self) -> str | None:
-        job = self._scheduler.get_job("clock")  # each question to the clock itself draws another jitter
-        due: datetime | None = job and job.next_run_time
-        return None if due is None else due.astimezone(UTC).isoformat(timespec="seconds")
+        return None if self._due is None else self._due.astimezone(UTC).isoformat(timespec="seconds")
 
     def _write(self, changed: dict[str, Any]) -> None:
+        try:
+            self._write_or_raise(changed)
+        except OSError as error:  # a full disk must not end the schedule
+            log.warning("%s cannot be written: %s", self._models, error)
+
+    def _write_or_raise(self, changed: dict[str, Any]) -> None:
         table = self.config.schedule
         now = {"cron": table.cron, "timezone": table.timezone, "next_run": self._next()}
         with self._writing:
-            try:
-                write_runs(self._models, read_runs(self._models) | now | changed)
-            except OSError as error:  # a full disk must not end the schedule
-                log.warning("%s cannot be written: %s", self._models, error)
+            write_runs(self._models, read_runs(self._models) | now | changed)
 
 
 def _bounded(memory_mb: int | None) -> None:
@@ -236,10 +312,8 @@ def clock(table: ScheduleTable) -> BaseTrigger:
         each = [given]
         if not given["day"].startswith("*") and not given["day_of_week"].startswith("*"):
             each = [given | {"day": "*"}, given | {"day_of_week": "*"}]  # cron: either of the two
-        triggers = [
-            CronTrigger(**one, timezone=table.timezone, jitter=table.jitter_seconds or None) for one in each
-        ]
-        if all(trigger.get_next_fire_time(None, datetime.now(UTC)) is None for trigger in triggers):
+        triggers = [CronTrigger(**one, timezone=table.timezone) for one in each]
+        if all(_after(trigger, datetime.now(UTC)) is None for trigger in triggers):
             raise ValueError("it is never due")  # noqa: TRY301
     except (ValueError, LookupError) as error:
         raise TrainingError(
@@ -247,6 +321,12 @@ def clock(table: ScheduleTable) -> BaseTrigger:
             'Five fields are meant, as "30 3 * * *" for half past three every night.'
         ) from None
     return triggers[0] if len(triggers) == 1 else OrTrigger(triggers)
+
+
+def _after(trigger: BaseTrigger, now: datetime) -> datetime | None:
+    """The first time after `now` at which the trigger fires."""
+    found: datetime | None = trigger.get_next_fire_time(None, now + timedelta(microseconds=1))
+    return found
 
 
 def _weekdays(field: str) -> str:

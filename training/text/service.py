@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import environ
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
-from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
 
@@ -24,7 +23,7 @@ def collections_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Sequence[s
     if tuple(wanted) != ALL:
         return wanted
     with _client() as client:
-        answer = _get(client, f"{url.rstrip('/')}/collections", {})
+        answer = _get(client, url, "/collections")
     rows = answer.get("collections") if isinstance(answer, dict) else None
     if not isinstance(rows, list) or not all(_has(row, {"name": str}) for row in rows):
         raise _stranger(url)
@@ -33,18 +32,18 @@ def collections_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Sequence[s
 
 def documents_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
     """In the order of their ids; each has a text under `text`. Raise TrainingError."""
-    return _rows(_scoped(url, collection), "documents", {"text": str})
+    return _rows(url, collection, "documents", {"text": str})
 
 
 def feedback_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
     """In the order in which it was given: query, id, relevant, and the key's name. Raise TrainingError."""
-    return _rows(_scoped(url, collection), "feedback", {"query": str, "id": str, "relevant": bool})
+    return _rows(url, collection, "feedback", {"query": str, "id": str, "relevant": bool})
 
 
 def events_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
     """In the order in which they came; `position` may be None. Raise TrainingError."""
     fields: dict[str, type] = dict.fromkeys(("search_id", "query", "id", "type"), str)
-    return _rows(_scoped(url, collection), "events", {**fields, "shown": list})
+    return _rows(url, collection, "events", {**fields, "shown": list})
 
 
 class Searches(NamedTuple):
@@ -56,10 +55,7 @@ class Searches(NamedTuple):
 
 def searches_of(url: str) -> Searches:
     """The search settings of the service at `url`. Raise TrainingError."""
-    with _client() as client:
-        answer = _get(client, f"{url.rstrip('/')}/info", {})
-    if not isinstance(answer, dict):
-        raise _stranger(url)
+    answer = info_of(url)
     # An older service says nothing of passages, and nearly all split.
     found = Searches(answer.get("search_mode"), answer.get("passages", True))
     if found.mode not in (None, *get_args(Mode)) or not isinstance(found.passages, bool):
@@ -67,31 +63,40 @@ def searches_of(url: str) -> Searches:
     return found
 
 
+def info_of(url: str) -> dict[str, Any]:
+    """The answer of `GET /info` of the service at `url`. Raise TrainingError."""
+    with _client() as client:
+        answer = _get(client, url, "/info")
+    if not isinstance(answer, dict):
+        raise _stranger(url)
+    return answer
+
+
 def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:
     """The number of documents in these collections. Raise TrainingError."""
     count = 0
     for collection in collections_of(url, wanted):
         with _client() as client:
-            answer = _get(client, f"{_scoped(url, collection)}/documents/count", {})
+            answer = _get(client, url, f"{_scope(collection)}/documents/count")
         if not isinstance(answer, dict) or not isinstance(answer.get("count"), int):
             raise _stranger(url)
         count += answer["count"]
     return count
 
 
-def _scoped(url: str, collection: str) -> str:
-    """The address at which the routes of a collection begin."""
-    base = url.rstrip("/")
-    return base if collection == DEFAULT else f"{base}/collections/{collection}"
+def _scope(collection: str) -> str:
+    """The path at which the routes of a collection begin."""
+    return "" if collection == DEFAULT else f"/collections/{collection}"
 
 
-def _rows(url: str, name: str, fields: Mapping[str, type]) -> Iterator[dict[str, Any]]:
-    address = f"{url.rstrip('/')}/{name}"
+def _rows(url: str, collection: str, name: str, fields: Mapping[str, type]) -> Iterator[dict[str, Any]]:
+    path = f"{_scope(collection)}/{name}"
+    address = url.rstrip("/") + path
     after: str | None = None
     with _client() as client, Progress(name, step="reading") as progress:
         while True:
             parameters = {"limit": str(_PAGE)} | ({} if after is None else {"after": after})
-            page = _get(client, address, parameters)
+            page = _get(client, url, path, parameters)
             rows = page.get(name) if isinstance(page, dict) else None
             if not isinstance(rows, list) or not all(_has(row, fields) for row in rows):
                 raise _stranger(address)
@@ -123,12 +128,10 @@ def key_header() -> dict[str, str]:
 
 
 def shown(url: str) -> str:
-    """The address as a message may have it: without a user's name and password."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # no address, as with half of an IPv6 one
-        return url.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    """The address as it was typed, without a user's name and password, for a message."""
+    before, at, after = url.rpartition("@")
+    scheme, slashes, _ = before.partition("//")
+    return f"{scheme}{slashes}{after}" if at and slashes else after
 
 
 def _has(row: object, fields: Mapping[str, type]) -> bool:
@@ -139,16 +142,15 @@ def _client() -> httpx2.Client:
     return httpx2.Client(timeout=_TIMEOUT, trust_env=False, headers=key_header())
 
 
-def _get(client: httpx2.Client, address: str, parameters: dict[str, str]) -> Any:
+def _get(client: httpx2.Client, url: str, path: str, parameters: dict[str, str] | None = None) -> Any:
+    address = url.rstrip("/") + path
     try:
         response = client.get(address, params=parameters)
     except (httpx2.UnsupportedProtocol, httpx2.InvalidURL):
-        raise TrainingError(
-            f"{shown(address)} is no address. Name a service as http://127.0.0.1:8000."
-        ) from None
+        raise TrainingError(f"{shown(url)} is no address. Name a service as http://127.0.0.1:8000.") from None
     except httpx2.HTTPError as error:
         raise TrainingError(
-            f"{shown(address)} cannot be reached: {error}. Is the service running there?"
+            f"{shown(url)} cannot be reached: {error}. Is the service running there?"
         ) from None
     if response.status_code != 200:
         raise TrainingError(f"{shown(address)} answered {response.status_code}: {_refusal(response)}")

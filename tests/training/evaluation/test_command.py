@@ -146,7 +146,7 @@ def test_a_damaged_version_is_not_scored(
         (["default", "--data", "/nowhere"], "/nowhere is not a folder. Name its folder with --data"),
         (["default", "--data", "~nosuchuser/x"], "There is no home folder for '~nosuchuser'"),
         (["~nosuchuser/x"], "There is no home folder for '~nosuchuser'"),
-        (["HTTP://127.0.0.1:1"], "HTTP://127.0.0.1:1/info does not answer"),
+        (["HTTP://127.0.0.1:1"], "HTTP://127.0.0.1:1 cannot be reached"),
     ],
 )
 def test_what_cannot_be_scored_is_one_line_and_exit_1(

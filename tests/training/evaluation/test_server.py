@@ -168,5 +168,5 @@ def test_a_page_of_something_else_is_no_server_of_embeddings() -> None:
 
 def test_a_server_that_is_not_there_is_named() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(TrainingError, match=f"{url}/info does not answer"):
+    with pytest.raises(TrainingError, match=f"{url} cannot be reached"):
         Server(url)

@@ -11,6 +11,7 @@ import pytest
 from tests.service.process import Service
 from tests.service.swapping import publish_pair
 from tests.training.conftest import WORDS
+from tests.training.jobs import as_if_served
 from tests.training.retraining.test_auto import KOREAN, documents
 from training.__main__ import main
 from training.retraining import advise, auto, halves
@@ -93,7 +94,7 @@ def test_a_service_is_advised_and_nothing_is_trained(
     with Service(tmp_path / "service", tiny_models_dir) as service:
         service.client.post("/documents", json={"documents": documents(WORDS, 420)}).raise_for_status()
         where = ["--from-service", f"http://127.0.0.1:{service.port}"]
-        assert main(["advise", *where, "--models-dir", str(job.store.root)]) == 0
+        assert main(["advise", *where, "--models-dir", str(as_if_served(job.store.root, service))]) == 0
     said = capsys.readouterr().out
     assert re.search(r"There are \d+ documents, 0 judged queries, and \d+ titles", said)
     assert "\n1. distil-hybrid, because words find what vectors miss" in said

@@ -13,6 +13,7 @@ from models.manifest import REPORT
 from models.publishing.card import CARD
 from tests.service.process import Service
 from tests.training.conftest import WORDS
+from tests.training.jobs import as_if_served
 from training.__main__ import main
 from training.retraining.one import Job
 
@@ -33,7 +34,8 @@ def service(tmp_path: Path, tiny_models_dir: Path) -> Iterator[Service]:
 
 def run(job: Job, service: Service, *more: str) -> int:
     address = f"http://127.0.0.1:{service.port}"
-    given = ["retrain", "--from-service", address, "--models-dir", str(job.store.root), "--steps", "2"]
+    models = as_if_served(job.store.root, service)
+    given = ["retrain", "--from-service", address, "--models-dir", str(models), "--steps", "2"]
     recipe = ["--recipe", "simcse-unsup", "--set", "optim.batch=8"]
     return main([*given, *recipe, "--precision", "fp32", *more])
 

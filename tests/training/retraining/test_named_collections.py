@@ -12,6 +12,7 @@ import pytest
 from models.manifest import REPORT
 from tests.service.process import Service
 from tests.training.conftest import WORDS
+from tests.training.jobs import as_if_served
 from training.__main__ import main
 from training.methods.catalogue import load_recipe
 from training.retraining.config import Config, CorpusTable, JudgementsTable, TrainTable
@@ -110,7 +111,14 @@ def test_a_named_collection_is_retrained_on_from_end_to_end(
     job: Job, service: Service, method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["retrain", "--from-service", f"http://127.0.0.1:{service.port}", "--collection", "tickets"]
-    given += ["--models-dir", str(job.store.root), "--data", str(job.data), "--recipe", method]
+    given += [
+        "--models-dir",
+        str(as_if_served(job.store.root, service)),
+        "--data",
+        str(job.data),
+        "--recipe",
+        method,
+    ]
     assert main([*given, "--steps", "2", "--precision", "fp32", "--set", "optim.batch=8"]) in (0, 3)
     said = capsys.readouterr().err
     assert "of the training is kept" in said

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pytest
 
 from models.files.retrainings import read_runs
 from tests.waiting import until
+from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable
 from training.retraining.schedule import Schedule, clock
 
@@ -34,12 +35,14 @@ class Small(Schedule):
         return [sys.executable, "-c", self.code]
 
 
-def small(folder: Path, code: str, corpus: dict[str, Any] | None = None, **table: Any) -> Small:
+def small(
+    folder: Path, code: str, corpus: dict[str, Any] | None = None, wall: Wall | None = None, **table: Any
+) -> Small:
     given = {"cron": "* * * * * *", "jitter_seconds": 0} | table
     config = Config.model_validate(
         {"corpus": corpus or {"file": "x.txt"}, "schedule": given, "folders": {"models": folder}}
     )
-    made = Small(folder / "retrain.toml", config)
+    made = Small(folder / "retrain.toml", config, **({"wall": wall, "look_seconds": 0.01} if wall else {}))
     made.code = code
     return made
 
@@ -74,7 +77,8 @@ def test_how_a_run_ended_is_written_down_with_what_it_said(tmp_path: Path, statu
 def test_what_is_written_down_is_when_the_next_run_begins(tmp_path: Path) -> None:
     idle = small(tmp_path, "", cron="0 3 1 1 *", jitter_seconds=100_000)
     with started(idle):
-        due = idle._scheduler.get_job("clock").next_run_time
+        due = idle._due
+        assert due is not None
         for _ in range(3):
             written = datetime.fromisoformat(read_runs(tmp_path)["next_run"])
             assert written == due.replace(microsecond=0), "another jitter was drawn"
@@ -159,6 +163,82 @@ def test_new_documents_begin_a_run_before_the_clock_does(tmp_path: Path) -> None
             counts[0] = 20  # deleted: counted from there
             until(lambda: read_runs(tmp_path)["documents"] == 20)
         server.shutdown()
+
+
+class Wall:
+    """A wall clock that stands still until a test sets it."""
+
+    def __init__(self, at: str) -> None:
+        self.now = datetime.fromisoformat(at).replace(tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def runs_of(folder: Path) -> int:
+    return int(read_runs(folder).get("runs", {}).get("nothing to learn", 0))
+
+
+@pytest.mark.parametrize(
+    ("cron", "moments", "runs"),
+    [
+        # Suspended before half past three, until long after it.
+        ("30 3 * * *", ["2026-11-22T08:00"], 1),
+        # A container that was paused for three nights.
+        ("30 3 * * *", ["2026-11-25T02:00"], 1),
+        # Due every minute, and away for a month.
+        ("* * * * *", ["2026-12-22T03:00:30"], 1),
+        # A board without a clock of its own: NTP sets it years ahead.
+        ("* * * * * *", ["2056-11-22T03:00"], 1),
+        # An hour late, set back after the run: half past three comes twice.
+        ("30 3 * * *", ["2026-11-22T03:31", "2026-11-22T02:31", "2026-11-22T03:31"], 1),
+        # Set back before it was due: it is due all the same.
+        ("30 3 * * *", ["2026-11-21T02:00", "2026-11-21T03:31"], 1),
+        # A month ahead by mistake: the nights that come after the correction count.
+        ("30 3 * * *", ["2026-12-22T04:00", "2026-11-22T02:00", "2026-11-23T03:31"], 2),
+        # Small corrections change nothing.
+        ("30 3 * * *", ["2026-11-22T03:30:01", "2026-11-22T03:29:59", "2026-11-22T03:30:02"], 1),
+    ],
+)
+def test_what_came_due_while_the_clock_jumped_runs_once(
+    tmp_path: Path, cron: str, moments: list[str], runs: int
+) -> None:
+    wall = Wall("2026-11-22T03:00")
+    asleep = small(tmp_path, "raise SystemExit(4)", cron=cron, wall=wall)
+    looks = threading.Semaphore(0)
+    look = asleep._look
+    asleep._look = lambda: (look(), looks.release())[0]  # type: ignore[method-assign]
+    with started(asleep):
+        for moment in moments:
+            looks.acquire(timeout=60)
+            wall.now = datetime.fromisoformat(moment).replace(tzinfo=UTC)
+            while looks.acquire(blocking=False):
+                pass
+            looks.acquire(timeout=60)  # one that may have begun before the jump
+            looks.acquire(timeout=60)
+        assert runs_of(tmp_path) == runs
+        due = datetime.fromisoformat(read_runs(tmp_path)["next_run"])
+        assert wall.now < due < wall.now + timedelta(days=2), "the next one is not lost"
+
+
+@pytest.mark.parametrize(
+    "damage", ["missing", "a file", "lock is a folder", "schedule.json is a folder", "dangling"]
+)
+def test_a_schedule_whose_models_folder_cannot_be_written_ends_at_its_start(
+    tmp_path: Path, damage: str
+) -> None:
+    models = tmp_path / "models"
+    if damage == "a file":
+        models.write_text("")
+    elif damage == "dangling":
+        models.symlink_to(tmp_path / "nowhere")
+    elif damage != "missing":
+        name = ".lock" if damage.startswith("lock") else "schedule.json"
+        (models / name / "full").mkdir(parents=True)
+    with pytest.raises(TrainingError) as refused:
+        small(models, "raise SystemExit(4)").start()
+    assert f"The models folder {models} cannot be written: " in str(refused.value)
+    assert "folders.models in retrain.toml" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from training.evaluation.server import Server
 from training.retraining.documents import Document, documents_at
 from training.retraining.judgements import Judgement, judgements_at
 from training.text.corpus import from_service
-from training.text.service import count_of, documents_of
+from training.text.service import count_of, documents_of, searches_of
 from training.text.service_collections import ALL, qualified
 
 KEY = "sk-simile-remote"
@@ -120,3 +120,35 @@ def test_no_id_can_be_taken_for_one_of_another_collection() -> None:
     ]
     assert len(set(names)) == len(names)
     assert names[:2] == ["x", "tickets/x"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("HTTP://127.0.0.1:1", "HTTP://127.0.0.1:1"),
+        ("http://127.0.0.1:1/", "http://127.0.0.1:1/"),
+        ("http://127.0.0.1:1/behind/a/proxy", "http://127.0.0.1:1/behind/a/proxy"),
+        ("http://me:secret@127.0.0.1:1", "http://127.0.0.1:1"),
+        ("http://me:se/cret@127.0.0.1:1", "http://127.0.0.1:1"),
+        ("me:secret@127.0.0.1:1", "127.0.0.1:1"),
+        ("127.0.0.1:1", "127.0.0.1:1"),
+        ("http://me:secret@[::1", "http://[::1"),
+    ],
+)
+def test_a_service_that_is_not_reached_is_named_as_it_was_typed_without_a_password(
+    typed: str, told: str
+) -> None:
+    readers = [
+        lambda: count_of(typed),
+        lambda: count_of(typed, ALL),
+        lambda: next(documents_of(typed, "tickets")),
+        lambda: searches_of(typed),
+        lambda: Server(typed),
+    ]
+    for read in readers:
+        with pytest.raises(TrainingError) as refused:
+            read()
+        said = str(refused.value)
+        assert said.startswith((f"{told} cannot be reached: ", f"{told} is no address. "))
+        assert "secret" not in said
+        assert "cret" not in said

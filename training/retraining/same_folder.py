@@ -1,0 +1,60 @@
+"""Check that a retraining publishes into the models folder of the service whose documents it reads.
+
+A command reads the service at a URL, but publishes into the folder that its options or its environment name.
+Each start of a service renews the id in its models folder, and `GET /info` reports it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from models.store import Store
+from models.words.progress import to_stderr
+from training.errors import TrainingError
+from training.retraining.anchor import active_version
+from training.text.service import info_of, shown
+
+
+class OtherFolder(TrainingError):
+    """The service uses another models folder, so the result would become active somewhere else."""
+
+
+def require_same_folder(url: str, models: Path) -> None:
+    """Check that the service at `url` uses the folder `models`.
+
+    Raises:
+        OtherFolder: It uses another folder, or does not say which, and its active version is another one.
+        TrainingError: The service cannot be asked.
+
+    """
+    info, store = info_of(url), Store(models)
+    theirs, ours = info.get("models_id"), store.id()
+    if theirs is None and ours is None:
+        _require_same_version(url, info.get("model_version"), store)
+    elif theirs != ours:
+        folder = info.get("models_dir") or "of its SIMILE_MODELS_DIR"
+        raise OtherFolder(
+            f"The service at {shown(url)} uses the models folder {folder} ({_shown_id(theirs)}). "
+            f"This command would use {models.absolute()} ({_shown_id(ours)}), the folder of another service. "
+            f"Name the folder of the service: --models-dir {folder}, or folders.models in retrain.toml. "
+            f"Or name the address of the service that uses {models.absolute()}."
+        )
+
+
+def _require_same_version(url: str, version: object, store: Store) -> None:
+    """Compare active versions, for a service of an earlier release or one that may not write its folder."""
+    ours, service = active_version(store), f"The service at {shown(url)}"
+    if version != ours:
+        raise OtherFolder(
+            f"{service} does not report the id of its models folder, and its active version is {version}. "
+            f"The active version in {store.root.absolute()} is {ours}: it is the folder of another service. "
+            "Name the folder of the service: --models-dir, or folders.models in retrain.toml."
+        )
+    to_stderr(
+        f"! {service} does not report the id of its models folder. It has the active version {ours}, as "
+        f"{store.root.absolute()} has, so this folder is taken for the service's."
+    )
+
+
+def _shown_id(id: object) -> str:
+    return f"id {id}" if id else "without an id"
