@@ -26,7 +26,7 @@ class Server:
     def __init__(self, url: str, timeout_seconds: float = 120) -> None:
         """Raise TrainingError when nothing answers there, or something that is no Simile."""
         self._url = url.rstrip("/")
-        self._shown = shown(self._url)
+        self._typed, self._shown = shown(url), shown(self._url)
         self._client = httpx2.Client(  # no proxy between
             timeout=timeout_seconds, trust_env=False, headers=key_header()
         )
@@ -98,7 +98,7 @@ class Server:
             try:
                 answer = self._client.request(method, self._url + path, json=body, headers=headers)
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                raise TrainingError(f"{self._shown} cannot be reached: {error}") from None
+                raise TrainingError(f"{self._typed} cannot be reached: {error}") from None
             if answer.status_code not in _BUSY or attempt == _TRIES:
                 break
             asked = answer.headers.get("retry-after", "")  # seconds; a date in its place is not understood
