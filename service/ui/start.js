@@ -1,20 +1,21 @@
 // The first day: four steps that tick themselves off, and a way to put texts in while there are none.
 
 import { addForm, send } from "./add.js";
-import { get, within } from "./api.js";
+import { addressOf, get, key, within } from "./api.js";
 import { h, icon } from "./dom.js";
 import { ENOUGH } from "./judgements.js";
 import { recent } from "./recent.js";
 import { session } from "./session.js";
+import { retrainCommand } from "./text.js";
 
 /** What is left of the four steps, "" when nothing is. `then` runs after something was stored. */
 export async function start(stored, then, signal) {
-  const [{ answered }, { models }] = await Promise.all([get(within(session.collection, "feedback/summary")).catch(() => ({ answered: 0 })), get("models")]);
+  const [{ answered }, { models }, info] = await Promise.all([get(within(session.collection, "feedback/summary")).catch(() => ({ answered: 0 })), get("models"), get("info")]);
   const steps = [
     [stored > 0, "Put texts in", "Paste one below, upload a file, or load the examples."],
     [recent.all().length > 0, "Search", "Ask a question in the box above."],
     [answered >= ENOUGH, `Judge ${ENOUGH} queries`, h("span", {}, `${answered} so far have a relevant document. Press a thumb beside a hit, or go through a list: `, h("a", { href: "#/judge" }, "Judge"), ".")],
-    [models.some(({ parent }) => parent), "Retrain", h("span", {}, "The model learns from texts and judgements: ", h("code", {}, "python -m training retrain --from-service ADDRESS"), ".")],
+    [models.some(({ parent }) => parent), "Retrain", h("span", {}, "The model learns from texts and judgements: ", h("code", {}, retrainCommand(addressOf("").href, info, key.get())), ".")],
   ];
   if (steps.every(([done]) => done)) return "";
   return h("div", {},

@@ -43,6 +43,12 @@ function stem(word) {
   return word.replace(/(ings?|ed|es|s)$/, "");
 }
 
+/** The command that retrains for the service at `address`, as a shell reads it. `keyed`: the service has keys. */
+export function retrainCommand(address, { models_dir: models }, keyed) {
+  const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+  return `${keyed ? "SIMILE_SERVICE_KEY=KEY " : ""}python -m training retrain --from-service ${quoted(address.replace(/\/$/, ""))} --models-dir ${quoted(models)}`;
+}
+
 export const count = (number, noun) => `${number.toLocaleString("en")} ${number === 1 ? noun : `${noun.replace(/y$/, "ie")}s`}`;
 
 export const percent = (share) => `${Math.round(100 * share)} %`;

@@ -1,11 +1,11 @@
 // The versions of the model in the order of time: what became of each, why, and what may be done about it.
 
-import { addressOf, get, post } from "../api.js";
+import { addressOf, get, key, post } from "../api.js";
 import { curves } from "../curve.js";
 import { confirmed, facts, foreign, h, later, say } from "../dom.js";
 import { gainInWords, report } from "../report.js";
 import { session } from "../session.js";
-import { count, duration, moment, percent } from "../text.js";
+import { count, duration, moment, percent, retrainCommand } from "../text.js";
 
 const EVERY = 2_000;
 const SILENT = 600_000; // milliseconds without a word of a retraining, until that is said
@@ -32,11 +32,13 @@ export async function show(main, { signal }) {
   const buttons = h("div", { class: "row end" });
   main.append(schedule, buttons, list);
 
+  const command = retrainCommand(addressOf("").href, await get("info", {}, { signal }), key.get());
+
   async function draw() {
     const { active, models, schedule: state } = await get("models", {}, { signal });
     const { progress = null, ...rest } = state ?? {};
     hand.replaceChildren(progress ? running(progress) : "");
-    if (told !== (told = JSON.stringify(rest))) schedule.replaceChildren(...scheduleOf(state, hand));
+    if (told !== (told = JSON.stringify(rest))) schedule.replaceChildren(...scheduleOf(state, hand, command));
     drawRollback(models, active);
     models.sort((a, b) => (b.created ?? b.version).localeCompare(a.created ?? a.version));
     for (const model of models) {
@@ -105,8 +107,8 @@ function reportOf({ version, gate }, atOnce) {
   return { row, details: later("The gate's report", async () => report(await ask(), version)) };
 }
 
-function scheduleOf(state, hand) {
-  const byHand = h("p", { class: "note" }, "By hand: ", h("code", {}, `python -m training retrain --from-service ${addressOf("").origin}`));
+function scheduleOf(state, hand, command) {
+  const byHand = h("p", { class: "note" }, "By hand, where this models folder is: ", h("code", {}, command));
   if (!state) return [h("h2", {}, "Retraining"), h("p", {}, "No schedule of retrainings runs here."), byHand];
   const { last_run: last, ends = [] } = state;
   const words = { running: "A retraining is running.", waiting: `The next retraining begins ${moment(state.next_run)}.` };

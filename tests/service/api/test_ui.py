@@ -1,6 +1,10 @@
 """`/ui/` and `/`: the page's files, under a policy that lets nothing else in; and `/me`. Views: tests/ui."""
 
+import json
 import re
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from tests.service.keyed import KEYS, ROLES, bearer, keys_file
 FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 FIRST_LOAD = 150_000  # bytes
-MOST_LINES = 2_600
+MOST_LINES = 2_650
 
 
 def test_a_browser_is_led_to_the_page_and_a_program_is_told_where_it_is(client: TestClient) -> None:
@@ -57,6 +61,36 @@ def test_the_page_makes_no_html_of_text_and_names_no_other_host() -> None:
         assert not found, f"{file}: {found}"
         addresses = set(re.findall(r"https?://[^\s\"'`]*", source)) - {"http://www.w3.org/2000/svg"}
         assert not addresses, f"{file}: {addresses}"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+@pytest.mark.parametrize(
+    ("address", "models", "keyed", "options"),
+    [
+        ("http://127.0.0.1:8000/", "/srv/models", False, "http://127.0.0.1:8000 --models-dir /srv/models"),
+        ("https://a.example.com/simile/", "/m", False, "https://a.example.com/simile --models-dir /m"),
+        ("http://[::1]:8000/", "/m", False, "'http://[::1]:8000' --models-dir /m"),
+        ("http://h/", "/my models/it's", False, r"http://h --models-dir '/my models/it'\''s'"),
+        ("http://h/", "/m;rm -r $HOME", False, "http://h --models-dir '/m;rm -r $HOME'"),
+        ("http://h/", "/modèles", True, "http://h --models-dir '/modèles'"),
+    ],
+)
+def test_the_page_tells_the_whole_command_of_a_retraining(
+    address: str, models: str, keyed: bool, options: str
+) -> None:
+    """Both places that tell it make it in one function, of the page's address and the folder in `/info`."""
+    given = f"{json.dumps(address)}, {{ models_dir: {json.dumps(models)} }}, {json.dumps(keyed)}"
+    script = f'import {{ retrainCommand }} from "{FOLDER / "text.js"}"; console.log(retrainCommand({given}));'
+    done = subprocess.run(
+        ["node", "--input-type=module", "--eval", script], capture_output=True, text=True, check=True
+    )
+    key = "SIMILE_SERVICE_KEY=KEY " if keyed else ""
+    assert done.stdout == f"{key}python -m training retrain --from-service {options}\n"
+    assert shlex.split(done.stdout)[-1] == models
+    for file in ("start.js", "views/versions.js"):
+        source = (FOLDER / file).read_text(encoding="utf-8")
+        assert 'retrainCommand(addressOf("").href, ' in source
+        assert "--from-service" not in source
 
 
 def test_the_page_stays_small() -> None:
