@@ -138,7 +138,7 @@ async def delete_collection(request: Request) -> Response:
     name = await existing(request, runtime)
     await asyncio.to_thread(_delete_maps, runtime.settings.maps_dir, name)
     deleted, sequence = await runtime.corpus.drop(name)
-    audit("delete", request.scope, deleted=deleted)
+    audit("delete-collection", request.scope, collection=name, deleted=deleted)
     return json_response({"deleted": deleted, "sequence": sequence})
 
 

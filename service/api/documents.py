@@ -264,8 +264,9 @@ async def delete_documents(request: Request) -> Response:
     where = where_of(runtime, parameters(request, Filtered).filter)
     if where is None or where.is_empty:
         raise Validation("Deleting needs a filter with a condition, or an id: DELETE /documents/{id}.")
-    deleted, sequence = await runtime.corpus.delete(where, await existing(request, runtime))
-    audit("delete", request.scope, deleted=deleted)
+    collection = await existing(request, runtime)
+    deleted, sequence = await runtime.corpus.delete(where, collection)
+    audit("delete", request.scope, collection=collection, deleted=deleted)
     return json_response({"deleted": deleted, "sequence": sequence})
 
 

@@ -21,13 +21,13 @@ from service.api.selected import (
     Forgotten,
     Listing,
     Selected,
+    forgotten,
     key_name,
     own_only,
     selection_of,
     shown_as,
     to_forget,
 )
-from service.auth.audit import audit
 from service.errors import Conflict, NotFound, ServiceError, Storage
 from service.http.routing import Direct
 from service.runtime.runtime import runtime_of
@@ -168,5 +168,4 @@ async def delete_events(request: Request) -> Response:
     runtime = runtime_of(request)
     selection = await to_forget(request, runtime, parameters(request, Forgetting))
     deleted = await runtime.corpus.store.forget_events(selection, own_only(request))
-    audit("delete-events", request.scope, deleted=deleted)
-    return json_response({"deleted": deleted})
+    return forgotten(request, "delete-events", selection, deleted)

@@ -18,13 +18,13 @@ from service.api.selected import (
     Forgotten,
     Listing,
     Selected,
+    forgotten,
     key_name,
     own_only,
     selection_of,
     shown_as,
     to_forget,
 )
-from service.auth.audit import audit
 from service.errors import Conflict, Empty, NotFound, ServiceError, Storage, Validation, release_frames
 from service.http.routing import Direct
 from service.runtime.runtime import runtime_of
@@ -192,5 +192,4 @@ async def delete_feedback(request: Request) -> Response:
     runtime = runtime_of(request)
     selection = await to_forget(request, runtime, parameters(request, Forgetting))
     deleted = await runtime.corpus.store.forget_judgements(selection, own_only(request))
-    audit("delete-feedback", request.scope, deleted=deleted)
-    return json_response({"deleted": deleted})
+    return forgotten(request, "delete-feedback", selection, deleted)

@@ -1,13 +1,17 @@
 """Query parameters of `/feedback` and `/events`: which rows to list, count or delete."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import Request
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 
 from service.api.collections import existing, existing_named
 from service.api.contract import Role
 from service.api.json_schemas import Limit
+from service.api.responses import json_response
+from service.auth.audit import audit
 from service.errors import Empty, NotFound, Storage, Validation
 from service.runtime.runtime import Runtime
 from service.store.values import COLLECTION_NAME, NO_KEY, Selection
@@ -15,7 +19,7 @@ from service.store.values import COLLECTION_NAME, NO_KEY, Selection
 INT64 = 2**63
 _Name = Annotated[str | None, Field(json_schema_extra={"minLength": 1})]
 # A text that no key's name and no collection's name can be.
-WITHOUT_KEY, EVERY_COLLECTION = "-", "*"
+WITHOUT_KEY, EVERY_COLLECTION, EVERY_KEY = "-", "*", "*"
 SELECTS = (Empty, NotFound, Storage)  # refusals of a route that selects
 
 
@@ -91,3 +95,12 @@ async def to_forget(request: Request, runtime: Runtime, asked: Forgetting) -> Se
         route = request.url.path.rpartition("/")[2]
         raise Validation(f"Deleting needs a query, an id or a key: DELETE /{route}?query=…&id=…&key=….")
     return selection
+
+
+def forgotten(request: Request, action: str, selection: Selection, deleted: Mapping[str, int]) -> Response:
+    """The answer to a delete, and a line of the audit log for each key whose rows were deleted."""
+    collection = EVERY_COLLECTION if selection.collection is None else selection.collection
+    nothing = {EVERY_KEY if selection.key is None else selection.key: 0}
+    for owner, count in sorted((deleted or nothing).items()):
+        audit(action, request.scope, collection=collection, owner=owner or WITHOUT_KEY, deleted=count)
+    return json_response({"deleted": sum(deleted.values())})

@@ -1,7 +1,8 @@
 """The audit: one line for each act that changes what is served, deletes by a filter, or changes the keys.
 
 The logger is `simile.audit`. A line says what was done, by which key (its name, "-" when there are no keys),
-to what, in which request. Never a text, never a filter's values, never a key or its hash.
+to what, in which request. `collection` is the collection whose data was deleted, `owner` the key that had
+stored it. Never a text, never a filter's values, never a key or its hash.
 """
 
 import logging

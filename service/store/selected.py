@@ -1,5 +1,6 @@
 """Rows of the tables `feedback` and `events` that a selection picks."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -60,8 +61,10 @@ def within(
     return found, False
 
 
-def forget(table: Table, connection: Connection, selection: Selection, own: str | None = None) -> int:
-    """Delete the rows. Returns how many there were.
+def forget(
+    table: Table, connection: Connection, selection: Selection, own: str | None = None
+) -> dict[str, int]:
+    """Delete the rows. Returns how many there were of each key, by its name.
 
     own: the name of the key that asks and may delete no other's; None: it may delete all.
 
@@ -80,4 +83,5 @@ def forget(table: Table, connection: Connection, selection: Selection, own: str 
                 f"Some of these {_NOUNS[table]} are not of the key {own!r}, and deleting another's needs a "
                 f"key of role admin. Nothing was deleted; key={own} deletes your own."
             )
-    return execute(f"DELETE FROM {table} WHERE {condition}", parameters).rowcount
+    rows = execute(f"DELETE FROM {table} WHERE {condition} RETURNING key", parameters).fetchall()
+    return dict(Counter(key for (key,) in rows))

@@ -150,14 +150,53 @@ def test_a_limit_that_was_lowered_lets_a_mind_be_changed(place: Settings, client
     assert judge(client, "writer", said("r", "d1")).status_code == 409
 
 
-def test_a_delete_is_in_the_audit(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
-    judge(client, "other", said("secret words", "d1"))
-    with caplog.at_level(logging.INFO, "simile.audit"):
-        forget(client, "boss", key="other")
-    [record] = [record for record in caplog.records if record.name == "simile.audit"]
-    assert record.message == "delete-feedback"
-    fields = record.fields  # type: ignore[attr-defined]
-    assert (fields["key"], fields["deleted"]) == ("boss", 1)
+@pytest.mark.parametrize("what", ["feedback", "events"])
+def test_a_delete_is_in_the_audit_with_the_collection_and_the_keys_whose_data_it_was(
+    client: TestClient, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    for given, collection, owners in (
+        ({"key": "other"}, "default", {"other": 2}),
+        ({"key": "other", "collection": "*"}, "*", {"other": 3}),
+        ({"query": "secret words"}, "default", {"other": 1, "writer": 1}),
+        ({"id": "d1", "collection": "tickets"}, "tickets", {"other": 1, "writer": 1}),
+        ({"query": "secret words", "collection": "*"}, "*", {"other": 2, "writer": 2}),
+        ({"query": "never judged"}, "default", {"*": 0}),
+        ({"key": "-"}, "default", {"-": 0}),
+        ({"key": "reader"}, "default", {"reader": 0}),
+    ):
+        for name, query, path in (
+            ("other", "secret words", ""),
+            ("other", "secret words", "/collections/tickets"),
+            ("other", "more words", ""),
+            ("writer", "secret words", ""),
+            ("writer", "secret words", "/collections/tickets"),
+        ):
+            send(client, what, name, query, path)
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "simile.audit"):
+            answer = client.delete(f"/{what}", params=given, headers=bearer(KEYS["boss"]))
+        assert answer.json() == {"deleted": sum(owners.values())}
+        records = [record for record in caplog.records if record.name == "simile.audit"]
+        assert {record.message for record in records} == {f"delete-{what}"}
+        request_id = answer.headers["x-request-id"]
+        assert [record.fields for record in records] == [  # type: ignore[attr-defined]
+            {"key": "boss", "collection": collection, "owner": owner, "deleted": n, "request_id": request_id}
+            for owner, n in sorted(owners.items())
+        ]
+
+
+def send(client: TestClient, what: str, name: str, query: str, path: str) -> None:
+    """Store a judgement or an event of the key `name`."""
+    body: dict[str, Any] = said(query, "d1")
+    if what == "events":
+        body = {
+            "query": query,
+            "id": "d1",
+            "type": "click",
+            "shown": ["d1"],
+            "search_id": f"{name}-{path}-{query}",
+        }
+    client.post(f"{path}/{what}", json=body, headers=bearer(ALL[name])).raise_for_status()
 
 
 def test_judgements_from_before_there_were_keys_are_of_no_key(place: Settings) -> None:

@@ -26,6 +26,7 @@ def judged(runtime: Runtime) -> str:
     def build(folder: Path) -> Manifest:
         (folder / REPORT_PAGE).mkdir()
         (folder / REPORT_PAGE / "report.md").write_text("# Größe\n", encoding="utf-8")
+        (folder / REPORT_PAGE / "report.html").write_text("<h1>Größe</h1>", encoding="utf-8")
         (folder / REPORT_PAGE / "plane.svg").write_text("<svg/>", encoding="utf-8")
         (folder / REPORT_PAGE / "answers.jsonl").write_text('{"query": "q"}\n', encoding="utf-8")
         (folder / "secret.md").write_text("not of the report", encoding="utf-8")
@@ -43,6 +44,29 @@ def test_the_page_and_its_pictures_are_served(client: TestClient, judged: str) -
     assert picture.headers["content-security-policy"].startswith("default-src 'none'")
     answers = client.get(f"/models/{judged}/report/answers.jsonl")
     assert (answers.json(), answers.headers["content-type"]) == ({"query": "q"}, "application/x-ndjson")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ui/",
+        "/docs",
+        *(f"/models/VERSION/report/{file}" for file in ("report.html", "report.md", "plane.svg")),
+    ],
+)
+def test_every_page_forbids_forms_other_bases_frames_and_scripts_of_others(
+    client: TestClient, judged: str, path: str
+) -> None:
+    """None of the three follows from default-src (CSP level 3, section 6.1)."""
+    answer = client.get(path.replace("VERSION", judged))
+    assert answer.status_code == 200
+    pairs = (part.split(maxsplit=1) for part in answer.headers["content-security-policy"].split(";"))
+    policy = dict(pairs)
+    assert policy["default-src"] == "'none'"
+    for name in ("base-uri", "form-action", "frame-ancestors"):
+        assert policy[name] == "'none'"
+    assert policy.get("script-src", "'none'") in {"'none'", "'self'"}
+    assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.parametrize(

@@ -342,6 +342,11 @@ def test_what_changes_models_or_deletes_by_filter_is_audited(
         client.delete(
             "/documents", params={"filter": '{"team": "Secret"}'}, headers={"x-request-id": "my-request"}
         )
+        client.post("/collections/tickets/documents", json={"documents": texts[:2]})
+        client.post("/collections/tickets/documents", json={"documents": [{"id": "kept", "text": "stone"}]})
+        filtered, named = {"filter": '{"team": "Secret"}'}, {"x-request-id": "tickets"}
+        client.delete("/collections/tickets/documents", params=filtered, headers=named)
+        client.delete("/collections/tickets", headers={"x-request-id": "all"})
         assert client.delete("/documents").status_code == 422
         assert client.delete("/documents/d1").status_code == 200
         client.post(f"/models/{version}/activate", headers={"x-request-id": "second"})
@@ -349,7 +354,15 @@ def test_what_changes_models_or_deletes_by_filter_is_audited(
         assert client.post("/models/rollback").status_code == 409
     who = "boss" if keyed else "-"
     assert heard.lines == [
-        {"action": "delete", "key": who, "deleted": 3, "request_id": "my-request"},
+        {"action": "delete", "key": who, "collection": "default", "deleted": 3, "request_id": "my-request"},
+        {"action": "delete", "key": who, "collection": "tickets", "deleted": 2, "request_id": "tickets"},
+        {
+            "action": "delete-collection",
+            "key": who,
+            "collection": "tickets",
+            "deleted": 1,
+            "request_id": "all",
+        },
         {"action": "activate", "key": who, "version": version, "request_id": "second"},
     ]
 
