@@ -8,7 +8,6 @@ of concurrent callers, prompts, cutting to fewer dimensions.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -26,6 +25,7 @@ from models.engines.opening import INT8, INT8_NAME, open_engine
 from models.engines.place import CPU, Place
 from models.engines.shapes import STEPS, stepped
 from models.errors import BadInput, BadText, BadTokens, Damaged, TooLong
+from models.files.bounded import parse_json
 from models.graph.file import FINGERPRINT, read_metadata
 from models.manifest import QUERIES, Manifest
 from models.tokens.texts import PROOF_TEXTS
@@ -106,7 +106,7 @@ class Encoder:
         self.dimension = manifest.dimension
         self.max_length = manifest.max_length
         self.fingerprint = manifest.fingerprint
-        config = json.loads((folder / "config.json").read_bytes())
+        config = parse_json((folder / "config.json").read_bytes())
         self._pad_id = int(config.get("pad_token_id") or 0)
         self._tokenizer = own = Tokenizer(folder / TOKENIZER, manifest.max_length, config.get("vocab_size"))
         self.check_ids, self.decode = own.check_ids, own.decode

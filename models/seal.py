@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -17,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import ValidationError
 
 from models.errors import Damaged, ModelError, Unreadable
+from models.files.bounded import parse_json
 from models.files.fsync import sync_tree
 from models.graph.file import FINGERPRINT, SPACE, read_metadata
 from models.manifest import FILE_NAME, QUERIES, Manifest
@@ -143,8 +143,8 @@ def _check_space(folder: Path, manifest: Manifest, within: str = "") -> None:
     name = within + ONNX
     try:
         metadata = read_metadata(folder / name)
-        space = json.loads(metadata.get(SPACE, "{}"))
-    except (ValueError, RecursionError) as error:
+        space = parse_json(metadata.get(SPACE, "{}"))
+    except ValueError as error:
         raise Damaged(folder.name, f"{name} is not an ONNX file ({error})") from None
     except OSError as error:
         raise _trouble(folder, name, error) from None

@@ -252,7 +252,7 @@ def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | N
         raise failed or SimileError("There was no answer.")
     try:
         content = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         content = None if answer.is_success else {}
     if answer.is_success:
         try:

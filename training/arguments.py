@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from models.files.bounded import parse_toml
 from models.words.commands import positive
 from training.errors import TrainingError
 
 DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")  # torch knows others, as meta, that cannot train
+_SHOWN = 100  # characters of an option, in a message
 SEEDS = 1 << 63  # seeds lie below, as in a recipe
 LOADING = "loading torch: seconds, on a busy machine half a minute"
 
@@ -72,13 +73,13 @@ def changes(given: Sequence[str]) -> dict[str, Any]:
     for each in given:
         key, equals, value = each.partition("=")
         try:
-            found[key.strip()] = tomllib.loads(f"value = {value}")["value"] if equals else None
-        except tomllib.TOMLDecodeError:
+            found[key.strip()] = parse_toml(f"value = {value}")["value"] if equals else None
+        except ValueError:
             equals = ""
         if not equals or not key.strip():
             raise TrainingError(
-                f"--set {each!r} is not KEY=VALUE with a value as TOML writes it; a text stands in quotes: "
-                "--set 'pool=\"mean\"'."
+                f"--set {each[:_SHOWN]!r} is not KEY=VALUE with a value as TOML writes it; a text stands in "
+                "quotes: --set 'pool=\"mean\"'."
             )
     return found
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from models.files.bounded import parse_json
 from models.files.fsync import replace_text
 from training.errors import TrainingError
 
@@ -80,7 +81,7 @@ def check(out: Path, identity: Identity, *, resume: bool) -> dict[str, Any]:
 def read_run(out: Path) -> dict[str, Any]:
     """Raise TrainingError when `out` holds no run."""
     try:
-        found = json.loads((out / FILE_NAME).read_bytes())
+        found = parse_json((out / FILE_NAME).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise TrainingError(f"{out} holds no run of `python -m training train`.") from None
     except ValueError as error:

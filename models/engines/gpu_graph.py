@@ -13,7 +13,6 @@ check.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.engines.form import Precision
 from models.engines.half import to_half
 from models.errors import Unsupported
+from models.files.bounded import parse_json
 from models.graph.backbone import Backbone
 from models.graph.bert import HIDDEN, POOLED_FROM
 from models.graph.file import LARGEST
@@ -42,7 +42,7 @@ def prepared(file: Path, precision: Precision) -> bytes:
 
     """
     model = onnx.load(file)
-    config = json.loads((file.parents[1] / "config.json").read_bytes())
+    config = parse_json((file.parents[1] / "config.json").read_bytes())
     if packs(model.graph) and config.get("model_type") in KIN:
         model = joined(model, Backbone.from_config(config))
     if precision == "fp16":

@@ -1,4 +1,4 @@
-"""Small files, read whole: manifests, pointers, configurations.
+"""Small files, read whole: manifests, pointers, configurations; JSON and TOML of any source.
 
 A file that is too large, nested too deeply, or no regular file (a pipe would be waited for) is refused
 before it costs memory or time.
@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
+import tomllib
 from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 16 << 20
+MAX_DEPTH = 100  # levels of tables and lists; the deepest file of ours has six
+_TOML_COMMENT = re.compile(r"(?m)^[ \t]*#.*$")
+_TOML_ENDS = re.compile(r"[=,{}\n]")  # of a key, on either side
+_TOO_DEEP = f"it is nested too deeply; {MAX_DEPTH} levels are the most"
 
 
 def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
@@ -44,8 +50,46 @@ def read_json(file: Path, most: int = MOST_BYTES) -> Any:
         ValueError: `read_bytes` refuses it, or it is no JSON, or nested too deeply.
 
     """
-    content = read_bytes(file, most)
+    return parse_json(read_bytes(file, most))
+
+
+def parse_json(content: bytes | str, **how: Any) -> Any:
+    """The value that JSON spells. `how`: as for `json.loads`.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply.
+
+    """
     try:
-        return json.loads(content)
+        return _checked(json.loads(content, **how))
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError(_TOO_DEEP) from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table that TOML spells.
+
+    Raises:
+        ValueError: it is no TOML, or nested too deeply, by brackets or by dots in a key.
+
+    """
+    # tomllib takes time by the square of the dots in a key: minutes for 50,000.
+    parts = _TOML_ENDS.split(_TOML_COMMENT.sub("", text))
+    if any(part.count(".") > MAX_DEPTH for part in parts):
+        raise ValueError(_TOO_DEEP)
+    try:
+        found: dict[str, Any] = _checked(tomllib.loads(text))
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    return found
+
+
+def _checked(value: Any) -> Any:
+    """`value`, if everything that walks through it, as `repr` does, has room on the stack."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        members = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [member for each in members for member in each if isinstance(member, dict | list)]
+        if not level:
+            return value
+    raise ValueError(_TOO_DEEP)

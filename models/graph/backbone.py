@@ -6,7 +6,6 @@ left out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import safetensors
 from numpy.typing import NDArray
 
 from models.errors import Unsupported
+from models.files.bounded import parse_json
 from models.graph.file import LARGEST
 from models.graph.kin import KIN, in_berts_words
 
@@ -187,7 +187,7 @@ def map_safetensors(file: Path) -> Tensors:
     tensor_shapes(file)  # raises for a file that is not whole
     mapped = np.memmap(file, np.uint8, "r")
     size = int(mapped[:8].view("<u8")[0])
-    entries = json.loads(bytes(mapped[8 : 8 + size]))
+    entries = parse_json(bytes(mapped[8 : 8 + size]))
     found: Tensors = {}
     for name, entry in entries.items():
         if entry.get("dtype") in _DTYPES:

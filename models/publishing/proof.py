@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from models.encoder import Encoder, Turned
 from models.engines.form import Precision
 from models.errors import ProofFailed
+from models.files.bounded import parse_json
 from models.manifest import QUERIES
 from models.tokens.texts import PROOF_TEXTS
 from models.words.progress import Progress, Say, silent
@@ -94,7 +95,7 @@ def check_golden(encoder: Encoder, folder: Path) -> float:
     Those of a pair's query encoder as well. In such a form `encoder.turned` then says how far its vectors are
     from those of fp32. Raise ProofFailed when the largest is above what the form allows.
     """
-    golden = json.loads((folder / GOLDEN).read_bytes())
+    golden = parse_json((folder / GOLDEN).read_bytes())
     known = np.asarray(golden["vectors"], dtype=np.float32)
     vectors = encoder.encode(golden["texts"]).vectors
     least = FORMS.get(encoder.form.precision)

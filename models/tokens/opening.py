@@ -10,6 +10,7 @@ from typing import Any
 import tokenizers
 
 from models.errors import Unsupported
+from models.files.bounded import parse_json
 from models.tokens.japanese import WORDS, use_mecab
 
 MAX_GROWTH = 1000  # of a text by its normalizers; published tokenizers have 1 or 2
@@ -18,7 +19,7 @@ MAX_GROWTH = 1000  # of a text by its normalizers; published tokenizers have 1 o
 def read_tokenizer(file: Path) -> dict[str, Any]:
     """The content of a tokenizer.json. Raise Unsupported."""
     try:
-        content: dict[str, Any] = json.loads(file.read_bytes())
+        content: dict[str, Any] = parse_json(file.read_bytes())
     except ValueError as error:
         raise Unsupported(f"{file.name} cannot be read: {error}") from None
     return content

@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import numpy as np
 
+from models.files.bounded import parse_json
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode, Vectors
 from training.text.service import key_header, shown
@@ -109,7 +110,7 @@ class Server:
 
     def _json(self, answer: httpx2.Response) -> dict[str, Any]:
         try:
-            content = answer.json()
+            content = parse_json(answer.content)
         except ValueError:
             content = None
         if not isinstance(content, dict):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import operator
-import tomllib
 from collections.abc import Mapping
 from functools import cache, reduce
 from importlib import resources
@@ -20,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
+from models.files.bounded import parse_toml
 from training.errors import TrainingError
 from training.methods.names import check_name, shipped, shipped_stages
 from training.validation import refusal
@@ -42,10 +42,10 @@ def declared(name: str, changes: Mapping[str, Any] | None = None) -> dict[str, A
     file = resources.files("training") / "recipes" / f"{name}.toml" if is_shipped else Path(name)
     name = name if is_shipped else Path(name).stem
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        table = parse_toml(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise TrainingError(f"{file} is not UTF-8.") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise TrainingError(f"The recipe {name} is not TOML: {error}") from None
     for key, value in (changes or {}).items():
         *within, last = key.split(".")

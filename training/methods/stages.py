@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from models.files.bounded import parse_toml
 from training.methods.declared import declared
 from training.methods.ranges import AboveZero, Rate
 from training.validation import refusal
@@ -73,7 +73,7 @@ def find_stages(name: str) -> Stages | None:
     shipped = resources.files("training") / "recipes" / "stages" / f"{name}.toml"
     file = shipped if shipped.is_file() else Path(name)
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        table = parse_toml(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None  # load_recipe says what is wrong
     if "stages" not in table:

@@ -6,7 +6,6 @@ What a figure means for a training is not here (advice.py).
 from __future__ import annotations
 
 import itertools
-import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from models.files.bounded import parse_json
 from models.tokens.normalize import normalized
 from models.tokens.reading import WORD, Count
 from models.tokens.tokenizer import Tokenizer
@@ -153,7 +153,7 @@ def _tokens(
 
 def _unknown_id(file: Path) -> int | None:
     """None where the tokenizer takes any bytes."""
-    model = json.loads(file.read_bytes())["model"]
+    model = parse_json(file.read_bytes())["model"]
     if model.get("unk_token") is not None and isinstance(model["vocab"], dict):
         return model["vocab"].get(model["unk_token"])
     unknown: int | None = model.get("unk_id")
@@ -184,7 +184,7 @@ def _scripts_of(text: str) -> set[str]:
 
 
 def _entries(file: Path, scripts: Iterable[str]) -> dict[str, int]:
-    vocabulary = json.loads(file.read_bytes())["model"]["vocab"]
+    vocabulary = parse_json(file.read_bytes())["model"]["vocab"]
     words = vocabulary if isinstance(vocabulary, dict) else (word for word, _ in vocabulary)
     found = Counter(script for word in words for script in _scripts_of(word))
     return {script: found[script] for script in scripts}

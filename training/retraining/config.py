@@ -6,7 +6,6 @@ Only `corpus.service` or `corpus.file` has to be given; docs/RETRAINING.md expla
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -23,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from models.files.bounded import parse_toml
 from models.store import models_dir
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.data import optional_data_folder
@@ -210,10 +210,10 @@ def check_names(recipe: str, changes: Mapping[str, Any], base: str, models: Path
 def read_config(file: Path) -> Config:
     """Paths in it are relative to its own folder. Raise TrainingError that names the key."""
     try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
+        found = parse_toml(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
         raise TrainingError(f"There is no file {file}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise TrainingError(f"{file} is not TOML: {error}.") from None
     try:
         return Config.model_validate(found, context=file.resolve().parent)

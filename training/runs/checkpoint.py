@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from models.files.bounded import parse_json
 from models.files.fsync import sync
 from training.model.weights import save_weights
 from training.runfile import OtherRun
@@ -45,7 +46,7 @@ def read_checkpoint(file: Path, trainer: Trainer) -> dict[str, Any]:
     """Put the checkpoint into `trainer`; its state. Raise TrainingError when it cannot be used."""
     try:
         with safe_open(file, framework="pt") as opened:
-            state: dict[str, Any] = json.loads(opened.metadata()["state"])
+            state: dict[str, Any] = parse_json(opened.metadata()["state"])
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  no mapping
         _restore(trainer, tensors, state["done"])
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:

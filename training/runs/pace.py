@@ -11,6 +11,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from models.files.bounded import parse_json
 from models.files.fsync import replace_text
 from models.words.progress import silent
 from training.methods.recipe import Recipe
@@ -38,7 +39,7 @@ def steps_within(
     name: of the run, for the number that is kept in `folder`.
     """
     kept = folder / COUNTED
-    counted: dict[str, int] = json.loads(kept.read_bytes()) if kept.is_file() else {}
+    counted: dict[str, int] = parse_json(kept.read_bytes()) if kept.is_file() else {}
     if name not in counted:
         most = recipe.optim.epochs * steps_of_a_round(len(corpus), recipe.optim.batch)
         trial = folder / ".trial"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, get_args
 
 import httpx2
 
+from models.files.bounded import parse_json
 from models.manifest import Mode
 from models.words.progress import Progress
 from training.errors import TrainingError
@@ -155,7 +156,7 @@ def _get(client: httpx2.Client, url: str, path: str, parameters: dict[str, str] 
     if response.status_code != 200:
         raise TrainingError(f"{shown(address)} answered {response.status_code}: {_refusal(response)}")
     try:
-        return response.json()
+        return parse_json(response.content)
     except ValueError:
         raise _stranger(address) from None
 
@@ -163,7 +164,7 @@ def _get(client: httpx2.Client, url: str, path: str, parameters: dict[str, str] 
 def _refusal(response: httpx2.Response) -> str:
     """The sentence of a service's refusal, else the beginning of what was answered."""
     try:
-        return str(response.json()["error"])
+        return str(parse_json(response.content)["error"])
     except (ValueError, TypeError, KeyError):
         return response.text[:200].strip()
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
+from models.files.bounded import parse_json
 from models.publishing.portability.environments import Failed, run
 from models.publishing.portability.tools import Tool
 from models.publishing.proof import Vectors
@@ -154,7 +155,7 @@ def _run_probe(tool: Tool, python: Path, expected: Expected, exchange: Path, log
 def _versions(file: Path) -> dict[str, str]:
     """The versions that the probe found; none where it did not come so far."""
     try:
-        found = json.loads(file.read_bytes())
+        found = parse_json(file.read_bytes())
     except (OSError, ValueError):
         return {}
     return {str(name): str(version) for name, version in found.items()} if isinstance(found, dict) else {}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.files.bounded import parse_json
 from training.arguments import expanded
 from training.errors import TrainingError
 
@@ -103,7 +103,7 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
         raise TrainingError(f"{file.parent} holds no record of `python -m training train`.") from None
     for number, line in enumerate(lines[:-1], 1):
         try:
-            event = json.loads(line)
+            event = parse_json(line)
             datetime.fromisoformat(event["time"])
             known = isinstance(event["event"], str) and isinstance(event.get("step", 0), int)
             figures = (event.get(_DEV), event.get("sentences_per_second"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, StrictInt, ValidationError, create_model
 
+from models.files.bounded import parse_json
 from training.arguments import expanded
 from training.errors import TrainingError
 from training.evaluation.data import BY_KEY
@@ -54,7 +54,7 @@ def _named(given: str) -> tuple[str, Path, bool]:
 
 def _read(file: Path) -> Scores:
     try:
-        found = json.loads(file.read_bytes(), parse_constant=lambda _: None)
+        found = parse_json(file.read_bytes(), parse_constant=lambda _: None)
     except OSError as error:
         raise TrainingError(f"{file} cannot be read: {error.strerror}.") from None
     except ValueError as error:
