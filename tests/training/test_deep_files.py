@@ -80,7 +80,11 @@ def test_an_option_that_is_nested_too_deeply_is_refused(change: str) -> None:
     ("name", "given", "words"),
     [
         ("run/run.json", "export FOLDER/run", "run.json is not JSON: "),
-        ("scores.json", "compare FOLDER/scores.json FOLDER/scores.json --report FOLDER/new", "scores.json is not JSON: "),
+        (
+            "scores.json",
+            "compare FOLDER/scores.json FOLDER/scores.json --report FOLDER/new",
+            "scores.json is not JSON: ",
+        ),
         ("rows.jsonl", "report --corpus FOLDER/rows.jsonl", "line 1 is not JSON"),
         ("rows.jsonl", "mine dedupe --corpus FOLDER/rows.jsonl --out FOLDER/new.jsonl", "line 1 is not JSON"),
     ],
