@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,8 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_an_answer_that_is_nested_too_deeply_is_no_service(url: str) -> None:
-    for read in (count_of, info_of, Server):
+    readers: list[Callable[[str], object]] = [count_of, info_of, Server]
+    for read in readers:
         with pytest.raises(TrainingError, match=r"does not answer as a Simile service|is not an embedding"):
             read(url)
 
@@ -139,7 +141,7 @@ def test_files_of_models_that_are_nested_too_deeply_are_refused(tmp_path: Path) 
 @pytest.mark.parametrize("depth", [MAX_DEPTH, MAX_DEPTH + 1])
 def test_the_deepest_value_that_is_read_has_so_many_levels(depth: int) -> None:
     """What is read can be walked through and written again; orjson's own limit is 254."""
-    spelled = {
+    spelled: dict[Callable[[str], Any], list[str]] = {
         parse_json: ["[" * depth + "]" * depth, '{"a": ' * depth + "1" + "}" * depth],
         parse_toml: [f"x = {'[' * (depth - 1)}{']' * (depth - 1)}", f"x{'.a' * (depth - 1)} = 1"],
     }

@@ -42,7 +42,8 @@ def small(
     config = Config.model_validate(
         {"corpus": corpus or {"file": "x.txt"}, "schedule": given, "folders": {"models": folder}}
     )
-    made = Small(folder / "retrain.toml", config, **({"wall": wall, "look_seconds": 0.01} if wall else {}))
+    jumping: dict[str, Any] = {"wall": wall, "look_seconds": 0.01} if wall else {}
+    made = Small(folder / "retrain.toml", config, **jumping)
     made.code = code
     return made
 

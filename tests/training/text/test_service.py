@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -138,7 +138,7 @@ def test_no_id_can_be_taken_for_one_of_another_collection() -> None:
 def test_a_service_that_is_not_reached_is_named_as_it_was_typed_without_a_password(
     typed: str, told: str
 ) -> None:
-    readers = [
+    readers: list[Callable[[], object]] = [
         lambda: count_of(typed),
         lambda: count_of(typed, ALL),
         lambda: next(documents_of(typed, "tickets")),
