@@ -40,6 +40,7 @@ from models.seal import check, read_manifest, seal
 
 Build = Callable[[Path], Manifest]
 Kind = Literal["want", "activate", "rollback"]
+REQUESTED = "requested"  # in state.json: the id of the last request in this folder that a service has seen
 _TEMPORARY = ".tmp-"
 _ID = re.compile(r"[0-9a-f]{32}")
 _KEPT_STATES = {"building", "ready"}
@@ -51,10 +52,10 @@ def models_dir(environ: Mapping[str, str]) -> Path:
 
 
 class DesiredVersion(NamedTuple):
-    """The version that is wanted, and how it was asked for.
+    """The requested version, and how it was requested.
 
-    `want` is a wish that the service may refuse (the version failed before, or was rolled back from);
-    `activate` and `rollback` are somebody's express decision. `id` tells one wish from its repetition.
+    The service may refuse a `want` (the version failed before, or was rolled back from); `activate` and
+    `rollback` are express decisions. `id` identifies the request, so that each one counts once.
     """
 
     version: str
@@ -139,35 +140,34 @@ class Store:
 
     def want(self, version: str, kind: Kind = "want") -> None:
         """Raise UnknownVersion, or Damaged when its manifest cannot be read."""
+        self.write_request(self.new_request(version, kind))
+
+    def new_request(self, version: str, kind: Kind) -> DesiredVersion:
+        """A request for `write_request`. Raise as `want`, or OSError where nothing can be written."""
         read_manifest(self.folder(version))
-        asked = DesiredVersion(version, kind, secrets.token_hex(8))
+        self.require_writable()
+        return DesiredVersion(version, kind, secrets.token_hex(8))
+
+    def write_request(self, asked: DesiredVersion) -> None:
         with self._locked():  # the two files are one decision
             replace_text(self.root / "asked.json", json.dumps(asked._asdict()) + "\n")
-            replace_text(self.root / "wanted", version + "\n")
+            replace_text(self.root / "wanted", asked.version + "\n")
 
     def desired(self) -> DesiredVersion | None:
         """The version that `wanted` names, and how it was asked for; the file alone is a mere wish."""
         version = self.wanted()
         if version is None:
             return None
-        try:
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
             asked = DesiredVersion(**read_json(self.root / "asked.json"))
-        except (FileNotFoundError, ValueError, TypeError):
-            return DesiredVersion(version, "want", "")
-        known = asked.version == version and asked.kind in get_args(Kind) and isinstance(asked.id, str)
-        return asked if known else DesiredVersion(version, "want", "")
+            if asked.version == version and asked.kind in get_args(Kind) and isinstance(asked.id, str):
+                return asked
+        return DesiredVersion(version, "want", f"{version}@{self.asked_at()}")
 
     def asked_at(self) -> float:
-        """The Unix time at which `desired` was asked for; 0 where nothing is."""
+        """The Unix time of the file `wanted`, by the clock of its writer; 0 where there is none."""
         try:
             return (self.root / "wanted").stat().st_mtime
-        except FileNotFoundError:
-            return 0.0
-
-    def state_at(self) -> float:
-        """The Unix time at which the service last wrote its state; 0 before that."""
-        try:
-            return (self.root / "state.json").stat().st_mtime
         except FileNotFoundError:
             return 0.0
 

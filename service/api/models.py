@@ -222,8 +222,9 @@ async def activate(request: Request) -> Response:
     """Work towards a version: 202, and `GET /models` shows how far it is. The active one: 200."""
     runtime, version = runtime_of(request), request.path_params["version"]
     served = version == runtime.live.generation.version
-    # When it is served already, whatever else is in the making is dropped.
-    if not served or await asyncio.to_thread(runtime.store.wanted) not in {None, version}:
+    # When it is active already, a build of another version is dropped.
+    requested = await runtime.controller.requested() if served else None
+    if not served or (requested is not None and requested.version != version):
         await _want(runtime, version, "activate")
     audit("activate", request.scope, version=version)
     return json_response({"wanted": version}, status=200 if served else 202)
@@ -247,8 +248,7 @@ async def rollback(request: Request) -> Response:
 
 async def _want(runtime: Runtime, version: str, kind: Kind) -> None:
     with _refusing(version):
-        await asyncio.to_thread(runtime.store.want, version, kind)
-    runtime.controller.poke()
+        await runtime.controller.request(version, kind)
 
 
 class KeepParameters(BaseModel):

@@ -11,9 +11,10 @@ import errno
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Any
 
-from models.store import DesiredVersion
+from models.store import REQUESTED, DesiredVersion, Kind
 from service.corpus.corpus import Corpus
 from service.errors import ServiceError, machine_error
 from service.lifecycle.following import Following
@@ -56,6 +57,10 @@ class Controller:
         self._form_failed = False  # what is live cannot be served in the form asked for, and stays as it is
         self._not_before = 0.0  # time.monotonic() before which no swap begins
         self._kept = Kept()
+        self._requesting = asyncio.Lock()  # the store and the folder hear of requests in the same order
+        self._reported: str | None = (
+            None  # id of the last request that the models folder named
+        )
         self.following = Following(loader, corpus.live, metrics, self._went_over)
 
     @property
@@ -149,8 +154,7 @@ class Controller:
             self._more_to_purge = await self._corpus.store.tidy()
 
     async def _follow(self) -> None:
-        desired, at = await asyncio.to_thread(lambda: (self._store.desired(), self._store.asked_at()))
-        desired = await self._corpus.store.wish(desired, at)
+        desired = await self.requested()
         facts = await self._known()
         if desired is None:  # the folder is away for a moment, or names nothing: no reason to drop a build
             return
@@ -180,6 +184,36 @@ class Controller:
             await self._corpus.store.abandon()
         if desired.version == facts.live and desired.id not in {"", facts.handled}:
             await self._corpus.store.keep_decision(desired.id)
+
+    async def requested(self) -> DesiredVersion | None:
+        """The request that stands, after the store has heard of the one in the models folder."""
+        asked, at = await asyncio.to_thread(self._asked)
+        standing = await self._corpus.store.requested(asked, at)
+        if asked is not None:
+            self._reported = asked.id
+        return standing
+
+    def _asked(self) -> tuple[DesiredVersion | None, float]:
+        """The request in the models folder, and when it was made (see `Replicas.requested`)."""
+        asked = self._store.desired()
+        reported = self._reported or self._store.read_state().get(REQUESTED)
+        if asked is None or reported is None:
+            return asked, self._store.asked_at()
+        return asked, -inf if asked.id == reported else inf
+
+    async def request(self, version: str, kind: Kind) -> None:
+        """Request a version. It counts once this returns.
+
+        Raises:
+            ModelError: The version is unknown, or its manifest cannot be read.
+            OSError: The models folder cannot be written.
+
+        """
+        async with self._requesting:
+            asked = await asyncio.to_thread(self._store.new_request, version, kind)
+            await self._corpus.store.request(asked)
+            await asyncio.to_thread(self._store.write_request, asked)
+        self.poke()
 
     def keep(self, version: str, seconds: float) -> bool:
         """Keep `version` to be asked, instead of any other kept one. True when it can be asked already.
@@ -288,6 +322,7 @@ class Controller:
             "live": facts.live,
             "previous": facts.previous,
             "versions": await self.states(),
+            REQUESTED: self._reported,
         }
         if state != self._written:
             await asyncio.to_thread(self._store.write_state, state, make=False)

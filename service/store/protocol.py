@@ -207,7 +207,8 @@ class Replicas(Protocol):
     async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None], /) -> None: ...
     async def joined(self) -> None: ...
     def starting(self) -> AbstractContextManager[None]: ...
-    async def wish(self, desired: DesiredVersion | None, at: float, /) -> DesiredVersion | None: ...
+    async def requested(self, asked: DesiredVersion | None, at: float, /) -> DesiredVersion | None: ...
+    async def request(self, asked: DesiredVersion, /) -> None: ...
     async def once(self, name: str, work: Callable[[], Awaitable[str]], /) -> str: ...
 
 
@@ -215,7 +216,7 @@ class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
     """The store of one service.
 
     Writes are durable when they return: put, delete_*, drop_*, judge, record_events, forget_*, expire_events,
-    begin, abandon, go_live, keep_*, add_*, skip, load, tidy, examples_loaded, wish, once. Each
+    begin, abandon, go_live, keep_*, add_*, skip, load, tidy, examples_loaded, requested, request, once. Each
     happens whole or not at all, and `on_commit` is told of its rows before it returns. Of two writes of one
     document the one is whole before the other begins. A caller that is cancelled before its write's turn
     takes the write back. Storage or Unhealthy is raised where the disk or the machine fails; nothing of that
@@ -261,8 +262,11 @@ class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
                      told what is live, by whoever made it so
     joined           the first time that it does, or a few seconds later
     starting         one process at a time, before there is any generation
-    wish             the version that is wanted, where the models folder of this process names `desired` since
-                     `at` (Unix time): the newest wish of all folders
+    requested        the request that stands, where the models folder of this process names `asked`. A request
+                     counts from the moment in which the store hears of it, so no clock of a machine matters.
+                     `at` says when it was made: inf, since this folder was last looked at; -inf, before that
+                     look; or, where no look is known, the file's time. One that is older is ignored and logged
+    request          make a request, which stands until the next one
     once             the result of `work`, which one of the processes does for all; again where it raised
     tidy             delete some rows of dropped generations and of the log; True when there is more
     """

@@ -47,8 +47,11 @@ class Alone:
     def starting(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    async def wish(self, desired: DesiredVersion | None, _at: float, /) -> DesiredVersion | None:
-        return desired
+    async def requested(self, asked: DesiredVersion | None, _at: float, /) -> DesiredVersion | None:
+        return asked
+
+    async def request(self, asked: DesiredVersion) -> None:
+        """The models folder says it all."""
 
     async def once(self, _name: str, work: Callable[[], Awaitable[str]], /) -> str:
         return await work()

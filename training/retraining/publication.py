@@ -13,7 +13,7 @@ from models.errors import ModelError
 from models.files.copying import copy_files
 from models.manifest import ANSWERS, FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
 from models.publishing.card import write_card
-from models.store import Store
+from models.store import REQUESTED, Store
 from training.errors import NothingToLearn
 from training.evaluation.report.markdown import escape, listed, table
 from training.retraining.anchor import active_version
@@ -141,7 +141,7 @@ def activated_by_hand(store: Store) -> str | None:
     asked = store.desired()
     if asked is None or asked.kind == "want" or asked.version == active_version(store):
         return None
-    known = store.state_at() >= store.asked_at()  # what it says of the version may be older
+    known = store.read_state().get(REQUESTED) == asked.id  # else what it says of the version may be older
     return None if known and left(store, asked.version) else asked.version
 
 

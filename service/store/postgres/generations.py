@@ -27,8 +27,9 @@ _LEFT = (  # being built, and no replica's candidate
     f"WHERE state = '{BUILDING}' AND NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE candidate = number AND {replicas.LIVING})"
 )
-_FREE = (  # nobody is at it
-    "(taken_by = ? OR taken_until < now() OR NOT EXISTS "
+_FREE = (  # nobody is at it, or the database's clock was set back since
+    "(taken_by = ? OR taken_until < now() "
+    f"OR taken_until > now() + interval '{2 * TAKEN_SECONDS} seconds' OR NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE id = taken_by AND {replicas.LIVING}))"
 )
 

@@ -2,30 +2,31 @@
 
     lease       renewed every BEAT_SECONDS; whoever has none is waited for by nobody, and may answer nothing
     candidate   the generation that a replica makes, and whether it is ready to go over to it
-    wish        the version that is wanted: the newest of what any models folder names
+    request     the requested version: the last one that any replica reported. Requests are numbered by the
+                database, because the clocks of machines differ
     claim       a job that one replica does for all
 
 Whatever changes among these is announced on CHANNEL, and so is every change of a generation's state. Nothing
 announces documents: they are read where they are written.
 """
 
-from typing import LiteralString
-
-import orjson
+from math import inf
+from typing import LiteralString, NamedTuple
 
 from models.store import DesiredVersion
 from service.store.connection import Connection
-from service.store.facts import fact, note
 
 CHANNEL = "simile"
 BEAT_SECONDS, LEASE_SECONDS = 2.0, 10.0
 # A swap waits this long for a replica that lives and is not ready; a rollback for a lease.
 PATIENCE_SECONDS = 60.0
 FORGOTTEN = "interval '1 day'"  # after which rows of replicas and claims go
-_WISH = "wish"
-_WISH_LOCK = 7_405_814
+KEPT_REQUESTS = 1000
+_REQUEST_LOCK = 7_405_814
 START_LOCK = 7_405_815
-LIVING = "until > now()"
+# No lease ends later than LEASE_SECONDS from now, unless the database's clock was set back since, as by a
+# failover to another machine. Replicas that live have renewed theirs.
+LIVING = f"until > now() AND until < now() + interval '{6 * LEASE_SECONDS:.0f} seconds'"
 
 # Renews the lease of (id, generation served, seconds), and tells what is live and how many others there are.
 BEAT: LiteralString = """
@@ -88,24 +89,43 @@ def leave(connection: Connection, replica: str) -> None:
     announce(connection)
 
 
-def wish(connection: Connection) -> tuple[DesiredVersion, float] | None:
-    """The version that is wanted, and when that was asked for (Unix time); None before the first wish."""
-    stored = fact(connection, _WISH)
-    if stored is None:
-        return None
-    *desired, at = orjson.loads(stored)
-    return DesiredVersion(*desired), at
+class Request(NamedTuple):
+    """The request that stands, and what is known of another one."""
+
+    standing: DesiredVersion
+    at: float  # Unix time, by the clock of the database
+    known: bool  # whether the other request was reported before
 
 
-def keep_wish(connection: Connection, desired: DesiredVersion, at: float) -> DesiredVersion:
-    """Keep a wish that a models folder names, unless another is newer. Returns the one that stands."""
-    connection.execute("SELECT pg_advisory_xact_lock(?)", (_WISH_LOCK,))
-    known = wish(connection)
-    if known is not None and known[1] > at:
-        return known[0]
-    note(connection, _WISH, orjson.dumps([*desired, at]).decode())
+def request(connection: Connection, id: str = "") -> Request | None:
+    """The request that stands, and whether the one named `id` was reported; None before the first one."""
+    row = connection.execute(
+        "SELECT version, kind, id, extract(epoch FROM at)::float8, "
+        "EXISTS (SELECT 1 FROM requests WHERE id = ?) FROM requests ORDER BY number DESC LIMIT 1",
+        (id,),
+    ).fetchone()
+    return None if row is None else Request(DesiredVersion(*row[:3]), *row[3:])
+
+
+def is_newer(asked: DesiredVersion, at: float, found: Request | None) -> bool:
+    """Whether a request that was made at `at` replaces the standing one; see `protocol.Store`."""
+    return found is None or not (found.known or found.standing == asked or at <= found.at)
+
+
+def keep_request(connection: Connection, asked: DesiredVersion, at: float = inf) -> DesiredVersion:
+    """Store a request, unless it was reported before or is older. Returns the request that stands."""
+    connection.execute("SELECT pg_advisory_xact_lock(?)", (_REQUEST_LOCK,))
+    found = request(connection, asked.id)
+    if found is not None and not is_newer(asked, at, found):
+        return found.standing
+    connection.execute(
+        "INSERT INTO requests (id, version, kind) VALUES (?, ?, ?)", (asked.id, asked.version, asked.kind)
+    )
+    connection.execute(
+        "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?", (KEPT_REQUESTS,)
+    )
     announce(connection)
-    return desired
+    return asked
 
 
 def claim(connection: Connection, name: str, replica: str) -> tuple[bool, str | None]:

@@ -61,7 +61,7 @@ def call(connection: Connection, replica: str, generation: int, desired: str, *,
         return Answer.WAIT
     replicas.stand(connection, replica, generation, ready=True)
     [waited] = connection.execute(
-        "UPDATE generations SET called = coalesce(called, now()) WHERE number = ? "
+        "UPDATE generations SET called = least(called, now()) WHERE number = ? "
         "RETURNING extract(epoch FROM now() - called)::float8",
         (generation,),
     ).fetchone() or (0.0,)
@@ -73,8 +73,8 @@ def call(connection: Connection, replica: str, generation: int, desired: str, *,
 
 def _is_wanted(connection: Connection, version: str, desired: str) -> bool:
     """Whether the wish still stands: it may have changed, or failed elsewhere, since this replica read it."""
-    wish = replicas.wish(connection)
-    if wish is not None and wish[0].version != version:
+    found = replicas.request(connection)
+    if found is not None and found.standing.version != version:
         return False
     judged = version in generations.verdicts(connection)
     return not judged or (desired != "" and fact(connection, HANDLED) != desired)

@@ -10,6 +10,7 @@ The tables are SQLite's (store/schema.py), but for these:
     lacking      the documents that a generation has no vector of yet, and which replica has taken them
     replicas     the processes that share the database, each with a lease (replicas.py)
     claims       what one of them does for all
+    requests     the versions that were requested, in the order in which the database heard of them
     operations   a sequence alone: the number after a write
 
 Texts are compared by their bytes (collation C), as SQLite does.
@@ -147,6 +148,21 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     # The text of metadata: jsonb changes the order of names and -0.0. NULL: stored before this column.
     """
     ALTER TABLE documents ADD COLUMN sent text COLLATE "C";
+    """,
+    # Requests were ordered by the clocks of the machines that made them, so one may be of the future.
+    """
+    CREATE TABLE requests (
+        number  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        id      text COLLATE "C" NOT NULL UNIQUE,
+        version text COLLATE "C" NOT NULL,
+        kind    text COLLATE "C" NOT NULL,
+        at      timestamptz NOT NULL DEFAULT now()
+    );
+    INSERT INTO requests (version, kind, id, at)
+        SELECT wish ->> 0, wish ->> 1, wish ->> 2,
+            to_timestamp(least((wish ->> 3)::float8, extract(epoch FROM now())::float8))
+        FROM (SELECT value::json AS wish FROM facts WHERE name = 'wish') AS wishes;
+    DELETE FROM facts WHERE name = 'wish';
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

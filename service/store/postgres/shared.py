@@ -1,9 +1,10 @@
-"""What replicas do together, as methods of the store: swaps, wishes, and jobs that one does for all."""
+"""What replicas do together, as methods of the store: swaps, requests, and jobs that one does for all."""
 
 import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from math import isfinite
 
 from models.store import DesiredVersion
 from service.errors import Unhealthy
@@ -40,11 +41,21 @@ class Shared(Touch, CommonMethods):
                 raw.execute("SELECT pg_advisory_lock(%s)", (replicas.START_LOCK,))
             yield
 
-    async def wish(self, desired: DesiredVersion | None, at: float) -> DesiredVersion | None:
-        known = await self.readers.own(replicas.wish)
-        if desired is None or (known is not None and (known[0] == desired or known[1] > at)):
-            return None if known is None else known[0]
-        return await self.writer.run(lambda connection: replicas.keep_wish(connection, desired, at))
+    async def requested(self, asked: DesiredVersion | None, at: float) -> DesiredVersion | None:
+        found = await self.readers.own(lambda it: replicas.request(it, "" if asked is None else asked.id))
+        if asked is None or not replicas.is_newer(asked, at, found):
+            standing = None if found is None else found.standing
+            if asked is not None and found is not None and not found.known and isfinite(at):
+                log.warning(
+                    "The models folder names %s (%s), which is ignored: %s was requested later, maybe on "
+                    "another replica. Activate %s again if you want it.",
+                    *(asked.version, asked.kind, found.standing.version, asked.version),
+                )
+            return standing
+        return await self.writer.run(lambda connection: replicas.keep_request(connection, asked, at))
+
+    async def request(self, asked: DesiredVersion) -> None:
+        await self.writer.run(lambda connection: replicas.keep_request(connection, asked))
 
     async def once(self, name: str, work: Callable[[], Awaitable[str]]) -> str:
         def settle(result: str | None) -> Callable[[Connection], None]:

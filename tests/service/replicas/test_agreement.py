@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import inf
 from typing import Self
 
 import pytest
@@ -152,26 +154,62 @@ def test_another_form_of_the_live_version_waits_for_all(place: Place) -> None:
 def test_one_that_slept_does_not_carry_out_what_is_not_wanted_any_more(place: Place) -> None:
     number = begin(place, "a")
     wanted = DesiredVersion("b", "activate", "first")
-    place.write(lambda it: replicas.keep_wish(it, wanted, 1.0))
+    place.write(lambda it: replicas.keep_request(it, wanted))
     assert call(place, "a", number, "first") is Answer.NOW
     place.write(lambda it: judge(it, "b", Verdict(FAILED, "elsewhere"), "first"))
     assert call(place, "a", number, "first") is Answer.WAIT, "it failed on another replica"
     assert call(place, "a", number, "second") is Answer.NOW, "a later decision counts"
-    place.write(lambda it: replicas.keep_wish(it, DesiredVersion("a", "rollback", "third"), 2.0))
+    place.write(lambda it: replicas.keep_request(it, DesiredVersion("a", "rollback", "third")))
     assert call(place, "a", number, "second") is Answer.WAIT, "another version is wanted"
     assert "b" in place.read(verdicts)
 
 
-def test_the_newest_wish_of_any_folder_stands(place: Place) -> None:
-    def keep(version: str, at: float) -> str:
-        wish = DesiredVersion(version, "want", version)
-        return place.write(lambda it: replicas.keep_wish(it, wish, at)).version
+def test_requests_stand_in_the_order_in_which_the_database_hears_of_them(place: Place) -> None:
+    def keep(id: str, at: float = inf) -> str:
+        asked = DesiredVersion(f"version-{id}", "activate", id)
+        return place.write(lambda it: replicas.keep_request(it, asked, at)).id
 
-    assert place.read(replicas.wish) is None
-    assert keep("b", 10.0) == "b"
-    assert keep("a", 9.0) == "b", "a folder that was not told"
-    assert keep("c", 11.0) == "c"
-    assert place.read(replicas.wish) == (DesiredVersion("c", "want", "c"), 11.0)
+    assert place.read(replicas.request) is None
+    assert keep("b", time.time() + 10**8) == "b", "of a machine whose clock is ahead"
+    assert keep("a", -inf) == "b", "a folder that was not told, and that was looked at before"
+    assert keep("a", time.time() - 3600) == "b", "one that was never looked at, with an older file"
+    assert keep("c") == "c", "a folder that has changed since the last look"
+    assert keep("b") == "c", "a replica that read the folder before the change"
+    assert keep("d", time.time() + 3600) == "d", "a folder that was never looked at, with a newer file"
+    later = [DesiredVersion("v", "activate", f"{at}") for at in range(replicas.KEPT_REQUESTS)]
+    place.write(lambda it: [replicas.keep_request(it, asked) for asked in later])
+    assert keep("d", time.time() - 1) == later[-1].id, "one that was forgotten long ago"
+    [count] = place.read(lambda it: it.execute("SELECT count(*) FROM requests").fetchone())
+    assert count == replicas.KEPT_REQUESTS
+
+
+AHEAD = "interval '1 hour'"  # of a machine, or of the one that was the database's before a failover
+
+
+def test_no_lease_or_claim_lasts_longer_because_the_clock_was_set_back(place: Place) -> None:
+    place.put(*(Document(f"{at}", "text") for at in range(8)))
+    number = begin(place, "a")
+    place.write(lambda it: replicas.stand(it, "b", number))
+
+    def take(replica: str) -> int:
+        return len(
+            place.write(lambda it: generations.take_lacking(it, replica, number, 8, 1 << 20)).documents
+        )
+
+    assert (take("a"), take("b")) == (8, 0)
+    assert place.write(lambda it: replicas.claim(it, "job", "a")) == (True, None)
+    run(place, f"UPDATE lacking SET taken_until = taken_until + {AHEAD}")
+    assert take("b") == 8, "the holder lives, and its clock is another one"
+    run(place, f"UPDATE replicas SET until = until + {AHEAD}")
+    assert place.read(lambda it: replicas.others(it, "c")) == 0
+    assert place.write(lambda it: replicas.claim(it, "job", "b")) == (True, None)
+    run(place, "DELETE FROM lacking")
+    place.write(lambda it: replicas.stand(it, "c", None))
+    run(place, "UPDATE replicas SET until = now() + make_interval(secs => 10) WHERE id = 'c'")
+    run(place, f"UPDATE generations SET called = now() + {AHEAD}")
+    assert call(place, "a", number) is Answer.WAIT
+    run(place, f"UPDATE generations SET called = called - make_interval(secs => {replicas.PATIENCE_SECONDS})")
+    assert call(place, "a", number) is Answer.NOW, "patience begins with the first look"
 
 
 def test_what_another_one_builds_stays_until_its_lease_ends(place: Place) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.store import Kind, Store
+from models.store import REQUESTED, Kind, Store
 from tests.service.swapping import published
 from training.retraining.publication import want
 
@@ -49,7 +49,10 @@ def test_one_that_failed_and_one_that_a_retraining_published_are_no_obstacle(
 ) -> None:
     store, (live, chosen, candidate) = three
     store.want(chosen, kind)
-    store.write_state({"live": live, "versions": {chosen: state}})
+    asked = store.desired()
+    assert asked is not None
+    store.write_state({"live": live, "versions": {chosen: state}, REQUESTED: asked.id})
+    os.utime(store.root / "wanted", (2**33, 2**33))  # by a machine whose clock is ahead
     assert want(store, live, candidate, None).published
     assert store.wanted() == candidate
 
@@ -61,8 +64,8 @@ def test_what_the_state_says_is_older_than_the_decision_of_a_person(
     store, (live, chosen, candidate) = three
     left = {chosen: {"state": "retired", "reason": "rolled back from"}}
     store.write_state({"live": live, "versions": left})
-    os.utime(store.root / "state.json", (1, 1))
     store.want(chosen, "activate")
+    os.utime(store.root / "wanted", (1, 1))  # by a machine whose clock is behind
     assert not want(store, live, candidate, None).published
     assert store.wanted() == chosen
 
