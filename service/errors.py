@@ -13,6 +13,7 @@ path belongs to: TEI and our own routes, OpenAI's `/v1`, Cohere's `/v2`.
 import errno
 import math
 import os
+import re
 import sqlite3
 from collections.abc import Mapping
 from typing import ClassVar
@@ -167,6 +168,8 @@ def error_types() -> list[str]:
     return sorted(kind.error_type for kind in ServiceError.__subclasses__())
 
 
+# SQLite's words for a table or a column that another process has removed.
+_LACKS = re.compile(r"no such (table|column)|has no column named")
 # SQLite's primary result codes that speak of the machine and not of our SQL.
 DAMAGED_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _DESCRIPTOR_ERRORS = {errno.EMFILE, errno.ENFILE}
@@ -176,7 +179,7 @@ def machine_error(error: BaseException) -> ServiceError | None:
     """The refusal for what the machine denies: room, rights, file descriptors; None for anything else.
 
     Storage (507) for a disk that is full, read-only or failing and for a damaged store, Unhealthy (503)
-    where file descriptors ran out.
+    where file descriptors ran out, or a table is missing.
     """
     if isinstance(error, sqlite3.Error):
         return _sqlite_error(error)
@@ -202,6 +205,11 @@ def _sqlite_error(error: sqlite3.Error) -> ServiceError | None:
         return _full()
     if code == sqlite3.SQLITE_READONLY:
         return _read_only(error)
+    if code == sqlite3.SQLITE_ERROR and _LACKS.search(str(error)):
+        return Unhealthy(
+            f"The document store cannot answer this: {error}. GET /ready says what it lacks.",
+            retry_after_seconds=5,
+        )
     if code in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR}:
         return _no_descriptors() if _descriptors_are_out() else _failing(error)
     return None

@@ -11,11 +11,12 @@ from models.errors import ModelError
 from models.store import Store
 from service.auth.keys import Role, read_keys
 from service.batching.workers import layout_for
-from service.errors import StartupError
+from service.errors import CommandError, StartupError
 from service.index import gpu
 from service.lifecycle.fastest_form import asked_of, kept_form
 from service.lifecycle.model_loader import require_device, wanted_form
 from service.settings import PREFIX, Settings, otlp_endpoints
+from service.store.offline import DATABASE, reading
 
 
 def report(settings: Settings) -> str:
@@ -41,6 +42,7 @@ def report(settings: Settings) -> str:
         "provider": "CPUExecutionProvider" if settings.place == CPU else "CUDAExecutionProvider",
         "model": _model(settings),
         "index": _index(settings),
+        "documents": _documents(settings),
         "disk": _disk(settings.data_dir),
         "keys": _keys(settings),
     }
@@ -93,6 +95,23 @@ def _model(settings: Settings) -> str:
 def _index(settings: Settings) -> str:
     number = gpu.find(settings.index_device)
     return "searched on the CPU" if number is None else f"large ones searched on GPU {number}"
+
+
+def _documents(settings: Settings) -> str:
+    """What the store holds, or why no service can start on it."""
+    if settings.database is not None:
+        try:  # an extra, which only those have who need it
+            from service.store.postgres.offline import look  # noqa: PLC0415
+        except ModuleNotFoundError:
+            return "none: SIMILE_DATABASE needs the extra postgres"
+        return look(settings.database.get_secret_value())
+    if not (settings.data_dir / DATABASE).is_file():
+        return "none yet"
+    try:
+        with reading(settings.data_dir) as store:
+            return store.unfinished_copy() or f"{store.facts().documents} documents"
+    except CommandError as error:
+        return str(error)
 
 
 def _disk(folder: Path) -> str:

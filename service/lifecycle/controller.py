@@ -58,9 +58,7 @@ class Controller:
         self._not_before = 0.0  # time.monotonic() before which no swap begins
         self._kept = Kept()
         self._requesting = asyncio.Lock()  # the store and the folder hear of requests in the same order
-        self._reported: str | None = (
-            None  # id of the last request that the models folder named
-        )
+        self._reported: str | None = None  # id of the last request that the models folder named
         self.following = Following(loader, corpus.live, metrics, self._went_over)
 
     @property

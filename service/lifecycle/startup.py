@@ -28,13 +28,16 @@ def active_generation(
     """The generation to serve, opened and verified; each of its forward passes runs on so many threads.
 
     Raises:
-        StartupError: the model cannot be published or opened, or its folder is not what it was.
+        StartupError: the model cannot be published or opened, its folder is not what it was, or the store
+            holds half a copy.
 
     """
     try:
+        _refuse_copy(store)
         active = store.active()
         if active is None:
-            with store.starting():  # another process may be doing the same
+            with store.starting():  # another process may be doing the same, or copy a store
+                _refuse_copy(store)
                 active = store.active()
                 if active is None:
                     return Generation(*_first(store, loader, settings), indexes)
@@ -52,6 +55,12 @@ def active_generation(
         reason = error.strerror or error
         raise StartupError(f"{root} cannot be used: {reason}. {room} SIMILE_MODELS_DIR.") from error
     return Generation(number, encoder, indexes)
+
+
+def _refuse_copy(store: Store) -> None:
+    """Raise StartupError where a copy into the store has not ended."""
+    if (problem := store.unfinished_copy()) is not None:
+        raise StartupError(problem)
 
 
 def _again(store: Store, loader: ModelLoader, active: Active, settings: Settings) -> tuple[int, Encoder]:

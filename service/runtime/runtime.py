@@ -237,6 +237,8 @@ class Runtime:
             return "The service is stopping."
         if self.watchdog.illness is not None:
             return f"Not well: {self.watchdog.illness}."
+        if (damage := self._documents.damage) is not None:
+            return damage
         if lost := self.live.lost():
             return lost
         return (

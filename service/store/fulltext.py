@@ -71,6 +71,15 @@ def numbers(connection: sqlite3.Connection) -> set[int]:
     return {int(ending) for ending in endings if ending.isdecimal()}  # FTS5's own have words behind it
 
 
+def lacking(connection: sqlite3.Connection) -> str | None:
+    """The first collection without its table, in words; None where each has one."""
+    there = numbers(connection)
+    for number, name in connection.execute("SELECT number, name FROM collections ORDER BY number"):
+        if number not in there:
+            return f"it lacks the table {table(number)!r} of the collection {name!r}"
+    return None
+
+
 def optimize(connection: sqlite3.Connection, number: int) -> None:
     """Merge the table, so that words of deleted documents go."""
     name = table(number)

@@ -7,7 +7,6 @@ it.
 Written at start and at the end, and once a minute while there are writes: a commit pays nothing for it.
 """
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -81,13 +80,6 @@ def note(data_dir: Path) -> None:
     except (OSError, sqlite3.Error) as error:
         fault = machine_error(error)
         outages.warn(log, f"{FILE} could not be written: {fault.message if fault else error}")
-
-
-async def keep_noting(data_dir: Path) -> None:
-    """`note`, once a minute."""
-    while True:
-        await asyncio.sleep(SECONDS)
-        await asyncio.to_thread(note, data_dir)
 
 
 def _connected(path: Path) -> sqlite3.Connection:

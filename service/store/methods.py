@@ -1,5 +1,6 @@
 """Methods that both stores have: each is one query, or one job in a transaction."""
 
+import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
@@ -8,6 +9,8 @@ from service.store import events, feedback, generations, records
 from service.store.filters.predicate import Predicate
 from service.store.selected import delete_some, forget
 from service.store.turns import ReadingThreads
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,6 +50,15 @@ class CommonMethods:
     """Methods of the tables that both stores keep alike; `readers` and `writer` are each store's own."""
 
     readers: ReadingThreads
+    damage: str | None = None  # what the store lacks, as a sentence
+
+    def _note_damage(self, found: str | None) -> None:
+        """Keep what a check of the store found, and log it when it changes."""
+        if found is not None and found != self.damage:
+            log.error("%s", found)
+        elif found is None and self.damage is not None:
+            log.info("The store is whole again")
+        self.damage = found
 
     def search(self, work: Callable[[Any], T], *, heavy: bool = False) -> Coroutine[Any, Any, T]:
         return self.readers.read(work, heavy=heavy)

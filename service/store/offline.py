@@ -15,7 +15,7 @@ import orjson
 from models.search.content import Content
 from models.words.progress import Progress
 from service.errors import DAMAGED_CODES, CommandError, Unusable
-from service.store import documents, secondary_indexes
+from service.store import documents, secondary_indexes, unfinished
 from service.store.generations import ACTIVE, DROPPED
 from service.store.last_known import FILE as LAST_KNOWN
 from service.store.schema import BUSY_SECONDS, MIGRATIONS
@@ -99,6 +99,9 @@ class OfflineStore(Snapshot):
             active,
             list(dict.fromkeys([*active, *versions])),
         )
+
+    def unfinished_copy(self) -> str | None:
+        return unfinished.problem(self, DATABASE)
 
     def vectors(self) -> int:
         return self.number("SELECT count(*) FROM vectors")
@@ -208,6 +211,8 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
 
     """
     with reading(data_dir) as store:
+        if (problem := unfinished.problem(store, str(data_dir))) is not None:
+            raise CommandError(problem)
         store.execute("COMMIT")  # VACUUM takes a moment of its own
         store.execute("PRAGMA query_only = 0")
         with (
@@ -268,6 +273,8 @@ def _not_as_made(store: OfflineStore, schema: int) -> str | None:
         return f"its schema is {version}, and the manifest says {schema}"
     if (problem := foreign(store, MIGRATIONS[:version])) is not None:
         return problem
+    if unfinished.problem(store, DATABASE) is not None:
+        return "it is of an unfinished `copy`, so documents may be missing"
     found = store.execute("PRAGMA quick_check(1)").fetchone()[0]
     return None if found == "ok" else f"it is damaged ({found})"
 

@@ -265,9 +265,13 @@ class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
     requested        the request that stands, where the models folder of this process names `asked`. A request
                      counts from the moment in which the store hears of it, so no clock of a machine matters.
                      `at` says when it was made: inf, since this folder was last looked at; -inf, before that
-                     look; or, where no look is known, the file's time. One that is older is ignored and logged
+                     look; or, where no look is known, the file's time. An older one is ignored and logged
     request          make a request, which stands until the next one
     once             the result of `work`, which one of the processes does for all; again where it raised
+    keep_noting      until cancelled: note how far the store is, and look for `damage`
+    damage           tables, columns, indexes or rights that the store lacks, as a sentence; None while it is
+                     whole
+    unfinished_copy  why no service may use the store: a `copy` into it has not ended. Blocks
     tidy             delete some rows of dropped generations and of the log; True when there is more
     """
 
@@ -280,5 +284,8 @@ class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
     ) -> None: ...
 
     async def keep_noting(self) -> None: ...
+    @property
+    def damage(self) -> str | None: ...
+    def unfinished_copy(self) -> str | None: ...
     def check(self, seconds: float, /) -> str | None: ...
     def close(self) -> None: ...

@@ -4,21 +4,29 @@ protocol.py says what the methods promise. The queries and jobs themselves are f
 this one, named by what they are about.
 """
 
+import asyncio
+import contextlib
+import sqlite3
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from models.manifest import Manifest
 from models.store import DesiredVersion
+from service.errors import ServiceError
 from service.store import (
     backfill,
     documents,
     events,
     feedback,
+    fulltext,
     generations,
     last_known,
     operation_log,
     records,
+    unfinished,
     writes,
 )
 from service.store.filters.grammar import compile_filter, indexed_fields
@@ -26,10 +34,14 @@ from service.store.filters.predicate import Predicate
 from service.store.methods import CommonMethods, reading, reading_itself, writing
 from service.store.protocol import VectorSink
 from service.store.reader import Readers
-from service.store.schema import DATABASE, connect, migrate, starting
+from service.store.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION, connect, migrate, starting
+from service.store.schema_check import foreign
 from service.store.secondary_indexes import bring_up_to_date
+from service.store.snapshot import Snapshot
 from service.store.values import Active, Changes
 from service.store.writer import Transaction, Writer
+
+LOOK_SECONDS = 1.0  # between two looks at the tables
 
 
 class Alone:
@@ -96,7 +108,25 @@ class SqliteStore(Alone, CommonMethods):
         return self.writer.check(seconds)
 
     async def keep_noting(self) -> None:
-        await last_known.keep_noting(self._data_dir)
+        noted, looked = time.monotonic(), -1
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if time.monotonic() - noted > last_known.SECONDS:
+                noted = time.monotonic()
+                await asyncio.to_thread(last_known.note, self._data_dir)
+            with contextlib.suppress(ServiceError, sqlite3.Error):
+                looked = await self.readers.own(partial(self._look, looked=looked))
+
+    def _look(self, snapshot: Snapshot, looked: int) -> int:
+        """Check the tables if they have changed since the last look, which returned `looked`."""
+        number = int(snapshot.execute("PRAGMA schema_version").fetchone()[0])
+        if number != looked:
+            self._note_damage(_damage(snapshot))
+        return number
+
+    def unfinished_copy(self) -> str | None:
+        with starting(self._data_dir):
+            return unfinished.problem(self.connection, str(self._data_dir))
 
     # Before the first write, on the thread that starts the service.
 
@@ -155,3 +185,20 @@ class SqliteStore(Alone, CommonMethods):
         if not await self.readers.own(operation_log.is_untidy):
             return False
         return await self.writer.run(operation_log.tidy)
+
+
+def _damage(snapshot: Snapshot) -> str | None:
+    """What another process has changed of the tables, as a sentence; None while they are whole."""
+    version = int(snapshot.execute("PRAGMA user_version").fetchone()[0])
+    if version > SCHEMA_VERSION:
+        return (
+            f"A newer Simile has changed {DATABASE} to schema {version}, and this one knows "
+            f"{SCHEMA_VERSION}. Start this service with that version."
+        )
+    problem = foreign(snapshot, MIGRATIONS) or fulltext.lacking(snapshot)
+    if problem is None:
+        return None
+    return (
+        f"{DATABASE} is not as Simile needs it: {problem}. Stop the service, then restore a backup "
+        "(python -m service restore --force FOLDER)."
+    )

@@ -2,7 +2,7 @@
 
 Documents, vectors of the version in service, judgements, events and decisions; what was stopped goes on. The
 models folder is no part of it. No service may use the data directory meanwhile, and none should write to the
-database.
+database. A target is marked until its copy has ended: no service starts on it, and no backup is made of it.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from service.errors import CommandError, StartupError
 from service.runtime.data_lock import DataDirLock
 from service.settings import Settings, models_dir_of
 from service.settings.addresses import check_database
+from service.store.unfinished import START_OVER
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +22,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
     ways = parser.add_mutually_exclusive_group(required=True)
     ways.add_argument("--to", metavar="URL", help="of an empty database, or of one with a copy to go on with")
     ways.add_argument("--from", dest="source", metavar="URL", help="of a database, into a new data directory")
+    parser.add_argument(
+        START_OVER, action="store_true", help="empty a target that holds an unfinished copy, and begin again"
+    )
     parser.add_argument("--data-dir", type=Path, help="the data directory; SIMILE_DATA_DIR unless named")
 
 
@@ -47,7 +51,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         raise CommandError(f"There is no data directory {data_dir}. Name the one that a service has used.")
     lock = DataDirLock(data_dir)
     try:
-        said = asyncio.run(copying.between(data_dir, url, into_database=arguments.to is not None))
+        said = asyncio.run(
+            copying.between(
+                data_dir, url, into_database=arguments.to is not None, start_over=arguments.start_over
+            )
+        )
     except StartupError as error:
         raise CommandError(str(error).replace("SIMILE_DATABASE", "the copy")) from error
     finally:

@@ -15,9 +15,9 @@ from service.store.connection import Connection as AnyConnection
 from service.store.offline import with_null_characters
 from service.store.postgres.store import PostgresStore
 from service.store.sqlite import SqliteStore
+from service.store.unfinished import COPYING
 
 Either: TypeAlias = SqliteStore | PostgresStore
-COPYING = "copy under way"  # the fact that an unfinished copy leaves
 TABLES = {
     "feedback": "collection, query, id, key, relevant",
     "events": "collection, key, event_id, search_id, query, id, type, position, shown, at",

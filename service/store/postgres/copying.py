@@ -22,14 +22,16 @@ from service.errors import CommandError, ServiceError, Validation, machine_error
 from service.store import vectors as sqlite_vectors
 from service.store.connection import Connection as AnyConnection
 from service.store.facts import fact, note
+from service.store.offline import FILES
 from service.store.postgres import copied_rows, vectors
 from service.store.postgres.connection import Connection
-from service.store.postgres.copied_rows import COPYING, TABLES, Either, copy_rows, refuse_null_characters
+from service.store.postgres.copied_rows import TABLES, Either, copy_rows, refuse_null_characters
 from service.store.postgres.store import LEAST_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
 from service.store.records import Reading, has_collection
 from service.store.secondary_indexes import add_collection
 from service.store.sqlite import SqliteStore
+from service.store.unfinished import COPYING, START_OVER
 from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
 from service.store.writer import Transaction
 
@@ -44,17 +46,48 @@ class Row(NamedTuple):
     embedding: Embedding | None
 
 
-async def between(data_dir: Path, url: str, *, into_database: bool) -> str:
-    """Copy between a data directory's store and a database; as `copy`."""
+async def between(data_dir: Path, url: str, *, into_database: bool, start_over: bool = False) -> str:
+    """Copy between a data directory's store and a database; as `copy`.
+
+    start_over: Empty a target that holds an unfinished copy first.
+    """
     with _in_a_sentence(), contextlib.ExitStack() as opened:
+        if start_over:
+            _empty(data_dir, url, into_database=into_database)
         embedded = SqliteStore(data_dir)
         opened.callback(embedded.close)
         shared = PostgresStore(url, [], connections=LEAST_CONNECTIONS, answer_seconds=0)
         opened.callback(shared.close)
         for store in (embedded, shared):
             store.start(lambda _: None, lambda _: None)
-        source, target = (embedded, shared) if into_database else (shared, embedded)
-        return await copy(source, target)
+        if into_database:
+            opened.enter_context(shared.copying())
+            return await copy(embedded, shared)
+        return await copy(shared, embedded)
+
+
+def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:
+    """Empty the target if it holds an unfinished copy.
+
+    Raises:
+        CommandError: It holds something else.
+
+    """
+    target: Either
+    if into_database:
+        target = PostgresStore(url, [], connections=LEAST_CONNECTIONS, answer_seconds=0)
+    else:
+        target = SqliteStore(data_dir)
+    with contextlib.closing(target):
+        if target.unfinished_copy() is None:
+            if target.active() is not None:
+                raise CommandError(f"The target holds no unfinished copy, so {START_OVER} does not empty it.")
+            return
+        if isinstance(target, PostgresStore):
+            target.drop_everything()
+            return
+    for name in FILES:
+        (data_dir / name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -104,7 +137,7 @@ async def copy(source: Either, target: Either) -> str:
         differing = sorted(name for name in sums[0] if sums[0][name] != sums[1].get(name))
         raise CommandError(
             f"The copy differs from what was copied, in: {', '.join(differing) or 'collections'}. Was one of "
-            "them written to meanwhile? Empty the target, stop the services, and copy again."
+            f"them written to meanwhile? Stop the services, and copy again with {START_OVER}."
         )
     await target.writer.run(lambda it: it.execute("DELETE FROM facts WHERE name = ?", (COPYING,)))
     counts = [f"{await _ask(target, f'SELECT count(*) FROM {table}')} rows of {table}" for table in TABLES]
@@ -122,8 +155,9 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
         manifest = SimpleNamespace(
             version=active.version, fingerprint=active.fingerprint, dimension=dimension
         )
-        number = target.activate(cast("Manifest", manifest), active.form)
+        # First of all, so that no service starts on what a kill leaves.
         await target.writer.run(partial(note, name=COPYING, value=wanted))
+        number = target.activate(cast("Manifest", manifest), active.form)
         if isinstance(target, PostgresStore):  # to be built once, at the end
             await target.writer.run(lambda connection: vectors.drop_index(connection, number))
         return number
@@ -132,7 +166,8 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
     raise CommandError(
         "A service has used the target already. Name an empty database, or a new data directory."
         if copying is None
-        else f"The target has an unfinished copy of {copying}, and this one is of {wanted}. Empty it."
+        else f"The target has an unfinished copy of {copying}, and this one is of {wanted}. Copy again with "
+        f"{START_OVER}."
     )
 
 

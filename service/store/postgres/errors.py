@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 AGAIN_CODES = {"40001", "40P01", "23505"}
 _NUL = "has the character U+0000, which PostgreSQL cannot store. Leave it out."
 _AWAY = "The database cannot be reached. Send again later."
+_NOT_AS_NEEDED = "The database cannot answer this: {}. GET /ready says what it lacks, if it does."
+_SYNTAX_ERROR = "42601"  # a defect of ours
 UNSURE = "The database went away at the last moment: what was sent may be stored or not. Send it again."
 _BUSY = "The database was too busy with other writes. Send again."
 # By code, or by the class that a code begins with.
@@ -33,6 +35,10 @@ _REFUSALS: dict[str, tuple[type[ServiceError], str, float | None]] = {
     "53": (Unhealthy, "The database lacks memory or another resource. Send again later.", 2),
     "08": (Unhealthy, _AWAY, 2),  # the connection broke
     "57": (Unhealthy, _AWAY, 2),  # the server starts, stops or fails over
+    "42": (Unhealthy, _NOT_AS_NEEDED, 5),  # a table, column, index or right is missing
+    "3F": (Unhealthy, _NOT_AS_NEEDED, 5),  # the schema is missing
+    "58": (Unhealthy, _NOT_AS_NEEDED, 5),  # a file is missing
+    "XX": (Unhealthy, _NOT_AS_NEEDED, 5),  # damaged, or a table that another session has just dropped
 }
 
 
@@ -65,8 +71,8 @@ def refusal(error: Exception) -> ServiceError | None:
     if not isinstance(error, psycopg.Error):
         return None
     code = error.sqlstate or ("08" if isinstance(error, psycopg.OperationalError) else "")
-    kind, message, seconds = _REFUSALS.get(code) or _REFUSALS.get(code[:2]) or (None, "", None)
-    return None if kind is None else kind(message, retry_after_seconds=seconds)
+    found = None if code == _SYNTAX_ERROR else _REFUSALS.get(code) or _REFUSALS.get(code[:2])
+    return found and found[0](found[1].format(_first_line(error)), retry_after_seconds=found[2])
 
 
 @contextlib.contextmanager
@@ -85,4 +91,8 @@ def refusing(what: str) -> Iterator[None]:
 
 def reason(error: Exception) -> str:
     """An error's first line: what follows may quote a statement and what was sent with it."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return f"{type(error).__name__}: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -24,6 +24,7 @@ FORGOTTEN = "interval '1 day'"  # after which rows of replicas and claims go
 KEPT_REQUESTS = 1000
 _REQUEST_LOCK = 7_405_814
 START_LOCK = 7_405_815
+COPY_LOCK = 7_405_818
 # No lease ends later than LEASE_SECONDS from now, unless the database's clock was set back since, as by a
 # failover to another machine. Replicas that live have renewed theirs.
 LIVING = f"until > now() AND until < now() + interval '{6 * LEASE_SECONDS:.0f} seconds'"

@@ -21,6 +21,7 @@ from typing import LiteralString
 import psycopg
 
 from service.errors import StartupError
+from service.store.postgres import schema_check
 from service.store.postgres.connection import Raw
 from service.store.postgres.errors import is_lost, reason
 
@@ -167,14 +168,14 @@ MIGRATIONS: tuple[LiteralString, ...] = (
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 _LOCK = 7_405_811  # a number of our own among the database's advisory locks
-_LEAST_PGVECTOR = (0, 8)  # iterative scans
 
 
 def migrate(raw: Raw) -> None:
     """Bring the database to today's schema; of several processes that start together one does it.
 
     Raises:
-        StartupError: a newer version wrote it, pgvector is missing or too old, or a right is.
+        StartupError: a newer version wrote it, pgvector is missing or too old, or a table, column, index or
+            right is missing.
 
     """
     try:
@@ -192,7 +193,7 @@ def migrate(raw: Raw) -> None:
                 raw.execute(statements)
             raw.execute("DELETE FROM simile_schema")
             raw.execute("INSERT INTO simile_schema VALUES (%s)", (SCHEMA_VERSION,))
-        _check_pgvector(raw)
+        lacking = schema_check.problem(raw, MIGRATIONS)
     except psycopg.Error as error:
         if is_lost(error):
             raise
@@ -200,10 +201,5 @@ def migrate(raw: Raw) -> None:
             f"The database of SIMILE_DATABASE cannot be used: {reason(error)}. Its user needs the right to "
             "make tables, and the extension vector."
         ) from error
-
-
-def _check_pgvector(raw: Raw) -> None:
-    row = raw.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
-    version = "0" if row is None else str(row[0])
-    if tuple(map(int, version.split(".")[:2])) < _LEAST_PGVECTOR:
-        raise StartupError(f"The database has pgvector {version}; 0.8 or later is needed.")
+    if lacking is not None:
+        raise StartupError(lacking)

@@ -6,25 +6,34 @@ Vectors are searched in the database, so no index follows the writes.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from math import inf
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import psycopg
 
 from models.manifest import Manifest
-from service.errors import ServiceError, StartupError, Unhealthy
-from service.store import feedback, records
+from service.errors import CommandError, ServiceError, StartupError, Unhealthy
+from service.store import feedback, records, unfinished
 from service.store import generations as states
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
 from service.store.methods import reading, reading_itself, writing
-from service.store.postgres import documents, field_indexes, generations, postings, replicas, vectors, writes
+from service.store.postgres import (
+    documents,
+    field_indexes,
+    generations,
+    postings,
+    replicas,
+    schema_check,
+    vectors,
+    writes,
+)
 from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw
 from service.store.postgres.errors import reason, refusing
 from service.store.postgres.filters import JsonbDialect
 from service.store.postgres.reader import Readers
-from service.store.postgres.schema import migrate
+from service.store.postgres.schema import MIGRATIONS, migrate
 from service.store.postgres.shared import Shared
 from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
@@ -103,9 +112,14 @@ class PostgresStore(Shared):
         return None
 
     async def keep_noting(self) -> None:
-        """Count how large the generations are, look at standbys and fold the postings, again and again."""
+        """Check the schema, count how large the generations are, look at standbys and fold the postings.
+
+        Until cancelled.
+        """
         indexed = False
         while True:
+            with contextlib.suppress(ServiceError):  # it was logged
+                self._note_damage(await asyncio.to_thread(self._problem))
             with contextlib.suppress(ServiceError):  # it was logged
                 if not indexed:
                     await asyncio.to_thread(self._keep_field_indexes)
@@ -117,6 +131,10 @@ class PostgresStore(Shared):
                 self.lag_seconds = await self.readers.own(replicas.lag)
                 await self.writer.run(postings.fold)
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _problem(self) -> str | None:
+        with refusing("The check of the database's schema waits"), self.pool.connection() as raw:
+            return schema_check.problem(raw, MIGRATIONS)
 
     def _keep_field_indexes(self) -> None:
         with refusing("The indexes of declared fields wait"), self._own_connection() as raw:
@@ -137,6 +155,34 @@ class PostgresStore(Shared):
         return done
 
     # Before the first write, on the thread that starts the service.
+
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[None]:
+        """Hold what keeps another copy out, and a first start.
+
+        Raises:
+            CommandError: Another copy is under way.
+
+        """
+        with self._own_connection() as raw:
+            if raw.execute("SELECT pg_try_advisory_lock(%s)", (replicas.COPY_LOCK,)).fetchone() != (True,):
+                raise CommandError("Another `copy` into this database is under way. Wait for its end.")
+            with self.starting():
+                yield
+
+    def drop_everything(self) -> None:
+        """Drop every table of ours.
+
+        Raises:
+            CommandError: A copy is under way.
+
+        """
+        with self.copying(), self._own_connection() as raw, raw.transaction():
+            schema_check.drop_everything(raw, MIGRATIONS)
+
+    def unfinished_copy(self) -> str | None:
+        with self.pool.connection() as raw:
+            return unfinished.problem(Connection(raw), "The database of SIMILE_DATABASE")
 
     def active(self) -> Active | None:
         with self.pool.connection() as raw:

@@ -69,18 +69,3 @@ def test_activating_the_active_version_stops_a_build_that_another_folder_request
         place.until(lambda: place.state(place.b)["state"] != "building")
         go_on.set()
         assert place.active() == place.a
-
-
-@pytest.mark.skipif(not postgres.chosen, reason="is about requests in a database")
-def test_a_request_that_is_ignored_is_logged(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """A folder that no service has looked at yet, with a file that is older than the standing request."""
-    with place.serving():
-        place.activate(place.b)
-    want(place, place.c, -HOUR)
-    (place.store.root / "state.json").unlink()
-    with place.serving():
-        place.until(lambda: "is ignored" in caplog.text)
-        [said] = [each.getMessage() for each in caplog.records if "is ignored" in each.getMessage()]
-        assert f"{place.c} (activate)" in said
-        assert f"Activate {place.c} again" in said
-        place.activate(place.c)

@@ -1,6 +1,7 @@
 """What replicas agree on in the database: leases, candidates, the roll call, wishes, and jobs done once."""
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from service.store.generations import verdicts
 from service.store.postgres import generations, replicas, roll_call, vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.roll_call import Answer
+from service.store.postgres.schema import MIGRATIONS
 from service.store.values import FAILED, Active, Document, Embedding, Moved, Unembedded, Verdict
 from tests import postgres
 from tests.service.fakes import until
@@ -24,6 +26,8 @@ from tests.service.store.test_postgres import DIMENSION, Place, manifest, unit
 from tests.waiting import until as wait_until
 
 pytest.importorskip("psycopg", reason="needs the extra postgres")
+
+import psycopg
 
 from service.store.generations import judge
 from service.store.postgres.store import PostgresStore
@@ -181,6 +185,42 @@ def test_requests_stand_in_the_order_in_which_the_database_hears_of_them(place: 
     assert keep("d", time.time() - 1) == later[-1].id, "one that was forgotten long ago"
     [count] = place.read(lambda it: it.execute("SELECT count(*) FROM requests").fetchone())
     assert count == replicas.KEPT_REQUESTS
+
+
+def test_a_request_that_is_ignored_is_logged_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """A folder that no service has looked at yet, with a file that is older than the standing request."""
+    active, asked = DesiredVersion("b", "activate", "first"), DesiredVersion("c", "rollback", "second")
+    place.write(lambda it: replicas.keep_request(it, active))
+
+    def look(at: float) -> DesiredVersion | None:
+        return asyncio.run(place.store.requested(asked, at))
+
+    assert (look(time.time() - 3600), look(-inf)) == (active, active)
+    [said] = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
+    assert said == (
+        "The models folder names c (rollback), which is ignored: b was requested later, maybe on another "
+        "replica. Activate c again if you want it."
+    )
+    assert look(inf) == asked
+
+
+def test_a_request_of_the_future_is_healed_when_an_old_database_is_opened() -> None:
+    url, ahead = postgres.new_database(), time.time() + 10**8
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(MIGRATIONS[0])
+        connection.execute("CREATE TABLE simile_schema (version integer NOT NULL)")
+        connection.execute("INSERT INTO simile_schema VALUES (1)")
+        wish = json.dumps(["b", "activate", "first", ahead])
+        connection.execute("INSERT INTO facts VALUES ('wish', %s)", (wish,))
+    store = PostgresStore(url, [], connections=4, answer_seconds=20)
+    store.start(lambda _: None, lambda _: None)
+    first, second = DesiredVersion("b", "activate", "first"), DesiredVersion("c", "activate", "second")
+    assert asyncio.run(store.requested(first, ahead)) == first, "as the folder still names it"
+    found = asyncio.run(store.readers.own(replicas.request))
+    assert found is not None
+    assert found.at <= time.time() + 3600
+    assert asyncio.run(store.requested(second, inf)) == second
+    store.close()
 
 
 AHEAD = "interval '1 hour'"  # of a machine, or of the one that was the database's before a failover
