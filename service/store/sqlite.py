@@ -108,7 +108,8 @@ class SqliteStore(Alone, CommonMethods):
         return self.writer.check(seconds)
 
     async def keep_noting(self) -> None:
-        noted, looked = time.monotonic(), -1
+        noted = time.monotonic()
+        looked: object = None
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if time.monotonic() - noted > last_known.SECONDS:
@@ -117,12 +118,12 @@ class SqliteStore(Alone, CommonMethods):
             with contextlib.suppress(ServiceError, sqlite3.Error):
                 looked = await self.readers.own(partial(self._look, looked=looked))
 
-    def _look(self, snapshot: Snapshot, looked: int) -> int:
+    def _look(self, snapshot: Snapshot, looked: object) -> object:
         """Check the tables if they have changed since the last look, which returned `looked`."""
-        number = int(snapshot.execute("PRAGMA schema_version").fetchone()[0])
-        if number != looked:
+        now = [snapshot.execute(f"PRAGMA {name}").fetchone() for name in ("schema_version", "user_version")]
+        if now != looked:
             self._note_damage(_damage(snapshot))
-        return number
+        return now
 
     def unfinished_copy(self) -> str | None:
         with starting(self._data_dir):

@@ -60,10 +60,15 @@ async def between(data_dir: Path, url: str, *, into_database: bool, start_over: 
         opened.callback(shared.close)
         for store in (embedded, shared):
             store.start(lambda _: None, lambda _: None)
-        if into_database:
-            opened.enter_context(shared.copying())
-            return await copy(embedded, shared)
-        return await copy(shared, embedded)
+        try:
+            if into_database:
+                opened.enter_context(shared.copying())
+                return await copy(embedded, shared)
+            return await copy(shared, embedded)
+        except ServiceError as error:
+            raise CommandError(
+                f"The copy stopped: {error.message} The same command goes on with it."
+            ) from error
 
 
 def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:

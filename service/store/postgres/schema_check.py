@@ -12,6 +12,7 @@ from functools import cache
 from service.store.generations import ACTIVE, BUILDING, DROPPED
 from service.store.postgres.connection import Raw
 from service.store.postgres.vectors import HALF_DIMENSIONS, table
+from service.store.unfinished import COPYING
 
 LEAST_PGVECTOR = (0, 8)  # iterative scans
 RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
@@ -177,12 +178,17 @@ def _lacking(raw: Raw, needed: Expected) -> Iterator[str]:
             yield f"the sequence {name}"
         elif not usable:
             yield f"the right USAGE on {name}"
-    if raw.execute("SELECT has_table_privilege(to_regclass('generations'), 'SELECT')").fetchone() == (True,):
+    readable = raw.execute(
+        "SELECT bool_and(has_table_privilege(to_regclass(name), 'SELECT')) "
+        "FROM unnest(ARRAY['generations', 'facts']) AS name HAVING count(to_regclass(name)) = 2"
+    ).fetchone()
+    if readable == (True,):
         yield from _lacking_vectors(raw)
 
 
 def _lacking_vectors(raw: Raw) -> Iterator[str]:
-    """Of the generations. Only the index of the active one has to be there."""
+    """Of the generations. Only the active one needs its index, which a copy builds at its end."""
+    copying = raw.execute("SELECT 1 FROM facts WHERE name = %s", (COPYING,)).fetchone() is not None
     dimensions = {
         table(number): (state, dimension)
         for number, state, dimension in raw.execute(
@@ -193,7 +199,7 @@ def _lacking_vectors(raw: Raw) -> Iterator[str]:
     for name, there, _, indexes, denied in raw.execute(_LOOK, (RIGHTS, [*dimensions])).fetchall():
         state, dimension = dimensions[name]
         indexed = {f"{name}_pkey"}
-        if state == ACTIVE and dimension <= HALF_DIMENSIONS:
+        if state == ACTIVE and dimension <= HALF_DIMENSIONS and not copying:
             indexed.add(f"{name}_nearest")
         yield from _of_table(name, there, set(), indexed - {*indexes}, denied)
 

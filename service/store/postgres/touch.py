@@ -7,6 +7,7 @@ through for so long, another version may be live without it, and it says that it
 import asyncio
 import logging
 import math
+import re
 import time
 import uuid
 from collections.abc import Callable
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 JOIN_SECONDS = 5.0
+# What a client may read of an error: the rest may name the host and the user.
+_MISSING = re.compile(r'(?:database|relation|column) "[^"]*" (?:of relation "[^"]*" )?does not exist')
 
 
 class Touch:
@@ -34,6 +37,7 @@ class Touch:
         self._url = url
         self._renewed = -math.inf  # time.monotonic() when the lease was last renewed, or a little before
         self._heard = asyncio.Event()  # replaced with each announcement
+        self._cause = ""  # why the last renewal failed, where that is worth to be said
 
     @property
     def lost(self) -> str | None:
@@ -41,8 +45,8 @@ class Touch:
         if self.lease_age < LEASE_SECONDS:
             return None
         return (
-            "This replica has lost touch with the database, so another version may be live by now. "
-            "Send again later, or to another replica."
+            f"This replica has lost touch with the database{self._cause}, so another version may be live by "
+            "now. Send again later, or to another replica."
         )
 
     @property
@@ -56,6 +60,7 @@ class Touch:
             try:
                 await self._listen(serves, follow)
             except (psycopg.Error, OSError, TimeoutError) as error:
+                self._cause = "".join(f" ({found})" for found in _MISSING.findall(str(error))[:1])
                 outages.warn(log, f"Lost touch with the database: {reason(error)}")
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -86,7 +91,7 @@ class Touch:
                 async with asyncio.timeout(LEASE_SECONDS):
                     cursor = await connection.execute(BEAT, (self.replica, serves(), LEASE_SECONDS))
                     row = await cursor.fetchone()
-                self._renewed = began
+                self._renewed, self._cause = began, ""
                 if row is not None:
                     *active, self.others = row
                     follow(Active(*active))

@@ -1,0 +1,212 @@
+"""What a database lacks is named: at the start, by /ready while it lasts, and to requests that need it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from starlette.testclient import TestClient
+
+from service.errors import StartupError
+from tests import postgres
+from tests.service.conftest import new_settings, serving
+from tests.waiting import until
+
+pytest.importorskip("psycopg", reason="needs the extra postgres")
+
+import psycopg
+
+from service.store.postgres import offline
+from service.store.postgres.schema import MIGRATIONS
+from service.store.postgres.schema_check import Expected, expected
+from service.store.postgres.store import PostgresStore
+
+
+class Owned(NamedTuple):
+    """A database, and a role that owns it and is no superuser."""
+
+    url: str
+    admin: Any
+
+    def run(self, sql: str) -> None:
+        self.admin.execute(sql.encode())
+
+
+@pytest.fixture(scope="module")
+def owned() -> Iterator[Owned]:
+    url = postgres.new_database()
+    with psycopg.connect(url, autocommit=True) as admin:
+        name = admin.info.dbname
+        admin.execute("CREATE EXTENSION vector")
+        admin.execute(f"CREATE ROLE owner_{name} LOGIN".encode())
+        admin.execute(f"ALTER DATABASE {name} OWNER TO owner_{name}".encode())
+        yield Owned(url.replace("postgres:", f"owner_{name}:"), admin)
+
+
+def test_the_names_of_the_migrations_are_those_of_the_database() -> None:
+    url = postgres.new_database()
+    PostgresStore(url, [], connections=4, answer_seconds=20).close()
+    found = Expected()
+    with psycopg.connect(url) as connection:
+        relations = connection.execute(
+            "SELECT relname, relkind, ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid "
+            "AND attnum > 0), ARRAY(SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = c.oid) "
+            "FROM pg_class c WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'S') "
+            "AND relname <> 'simile_schema' AND NOT EXISTS "
+            "(SELECT 1 FROM pg_depend WHERE objid = c.oid AND deptype = 'i')"
+        )
+        for name, kind, columns, indexes in relations:
+            if kind == "S":
+                found.sequences.add(name)
+            else:
+                found.columns[name], found.indexes[name] = {*columns}, {*indexes}
+    assert expected(MIGRATIONS) == found
+
+
+def test_later_migrations_may_alter_what_earlier_ones_made() -> None:
+    made = """
+    CREATE TABLE a (x bigint PRIMARY KEY, y text NOT NULL, z integer, UNIQUE (y, z));
+    CREATE TABLE b (n numeric(3, 2)); -- a comment; with a semicolon
+    CREATE INDEX of_n ON b (n);
+    """
+    altered = """
+    ALTER TABLE a ADD COLUMN w text, ADD COLUMN IF NOT EXISTS v bigint UNIQUE, DROP COLUMN z;
+    ALTER TABLE a RENAME COLUMN y TO why;
+    DROP INDEX of_n;
+    CREATE TABLE c (m text);
+    """
+    again = "DROP TABLE c; ALTER TABLE b RENAME TO d; CREATE UNIQUE INDEX IF NOT EXISTS one ON d (n);"
+    found = expected((made, altered, again))
+    assert found.columns == {"a": {"x", "why", "w", "v"}, "d": {"n"}}
+    assert found.indexes == {"a": {"a_pkey", "a_y_z_key", "a_v_key"}, "d": {"one"}}
+
+
+REMOVED = [
+    ("verdicts RENAME TO verdict", "verdict RENAME TO verdicts", "the table verdicts"),
+    ("documents RENAME title TO heading", "documents RENAME heading TO title", "the column documents.title"),
+]
+
+
+def test_a_start_names_what_a_database_of_the_right_version_lacks() -> None:
+    url = postgres.new_database()
+    assert offline.look(url) == "none yet"
+    PostgresStore(url, [], connections=4, answer_seconds=20).close()
+    assert offline.look(url) == "0 documents"
+    with psycopg.connect(url, autocommit=True) as connection:
+        for remove, repair, named in REMOVED:
+            connection.execute(f"ALTER TABLE {remove}".encode())
+            with pytest.raises(StartupError, match=named):
+                PostgresStore(url, [], connections=4, answer_seconds=20)
+            assert named in offline.look(url)
+            connection.execute(f"ALTER TABLE {repair}".encode())
+        connection.execute("DROP INDEX one_judgement; ALTER SEQUENCE operations RENAME TO gone")
+        with pytest.raises(StartupError, match="the index one_judgement, the sequence operations"):
+            PostgresStore(url, [], connections=4, answer_seconds=20)
+        connection.execute("ALTER SEQUENCE gone RENAME TO operations; DROP EXTENSION vector CASCADE")
+        with pytest.raises(StartupError, match="the extension vector"):
+            PostgresStore(url, [], connections=4, answer_seconds=20)
+
+
+JUDGEMENT = {"query": "a", "id": "a", "relevant": True}
+EVENT = {"search_id": "s", "id": "a", "type": "click", "query": "a", "shown": ["a"]}
+DOCUMENT = {"documents": [{"id": "b", "text": "b"}]}
+# What removes it, what brings it back, what /ready says, and a request that needs it.
+DAMAGES: list[tuple[str, str, str, tuple[str, str, Any] | None]] = [
+    (
+        "ALTER TABLE documents RENAME TO elsewhere",
+        "ALTER TABLE elsewhere RENAME TO documents",
+        "the table documents",
+        ("GET", "/search?q=a", None),
+    ),
+    (
+        "ALTER TABLE feedback RENAME relevant TO good",
+        "ALTER TABLE feedback RENAME good TO relevant",
+        "the column feedback.relevant",
+        ("POST", "/feedback", JUDGEMENT),
+    ),
+    (
+        "ALTER TABLE events DROP CONSTRAINT events_key_collection_event_id_key",
+        "ALTER TABLE events ADD UNIQUE (key, collection, event_id)",
+        "the index events_key_collection_event_id_key",
+        None,
+    ),
+    (
+        "DROP INDEX feedback_of_key",
+        "CREATE INDEX feedback_of_key ON feedback (key)",
+        "the index feedback_of_key",
+        None,
+    ),
+    (
+        "REVOKE INSERT, DELETE ON documents FROM {owner}",
+        "GRANT INSERT, DELETE ON documents TO {owner}",
+        "the right INSERT, DELETE on documents",
+        ("POST", "/documents", DOCUMENT),
+    ),
+    (
+        "REVOKE SELECT ON vectors_1 FROM {owner}",
+        "GRANT SELECT ON vectors_1 TO {owner}",
+        "the right SELECT on vectors_1",
+        ("GET", "/search?q=a", None),
+    ),
+    (
+        "REVOKE USAGE ON operations FROM {owner}",
+        "GRANT USAGE ON operations TO {owner}",
+        "the right USAGE on operations",
+        ("POST", "/documents", DOCUMENT),
+    ),
+    (
+        "UPDATE simile_schema SET version = version + 1",
+        "UPDATE simile_schema SET version = version - 1",
+        "A newer Simile has changed the database",
+        None,
+    ),
+    (
+        "DELETE FROM simile_schema",
+        f"INSERT INTO simile_schema VALUES ({len(MIGRATIONS)})",
+        "The database has schema 0",
+        None,
+    ),
+]
+
+
+def ready(client: TestClient) -> str:
+    """What /ready says; empty when it is green."""
+    answer = client.get("/ready")
+    return "" if answer.status_code == 200 else str(answer.json()["error"])
+
+
+def test_ready_says_what_the_database_lacks_until_it_is_there_again(
+    tmp_path: Path, tiny_models_dir: Path, owned: Owned
+) -> None:
+    with serving(new_settings(tmp_path, tiny_models_dir, database=owned.url)) as client:
+        assert client.post("/documents", json={"documents": [{"id": "a", "text": "a"}]}).status_code == 200
+        owner = f"owner_{owned.admin.info.dbname}"
+        for remove, repair, named, request in DAMAGES:
+            if request is not None and request[0] == "GET":
+                assert client.request(*request[:2]).status_code == 200
+            owned.run(remove.format(owner=owner))
+            said = until(lambda: ready(client))
+            assert named in said, remove
+            if request is not None:
+                method, path, body = request
+                answer = client.request(method, path, json=body)
+                assert (answer.status_code, answer.json()["error_type"]) == (503, "Unhealthy"), answer.text
+                assert "GET /ready says what it lacks" in answer.json()["error"]
+            owned.run(repair.format(owner=owner))
+            until(lambda: not ready(client), lambda: ready(client))
+            if request is not None:
+                answer = client.request(method, path, json=body)
+                assert answer.status_code == 200, (remove, answer.text)
+
+
+@pytest.mark.long  # a lease has to end
+def test_a_database_that_is_dropped_turns_ready_red(tmp_path: Path, tiny_models_dir: Path) -> None:
+    url = postgres.new_database()
+    name = url.partition("?")[0].rpartition("/")[2]
+    with serving(new_settings(tmp_path, tiny_models_dir, database=url)) as client:
+        with psycopg.connect(postgres.server().get_uri(), autocommit=True) as admin:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+        said = until(lambda: ready(client))
+        assert f'database "{name}" does not exist' in said
+        assert client.get("/search?q=a").status_code == 503
+        assert client.get("/health").status_code == 200
