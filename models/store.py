@@ -55,7 +55,8 @@ class DesiredVersion(NamedTuple):
     """The requested version, and how it was requested.
 
     The service may refuse a `want` (the version failed before, or was rolled back from); `activate` and
-    `rollback` are express decisions. `id` identifies the request, so that each one counts once.
+    `rollback` are express decisions. `id` identifies the request, so that each one counts once; it is empty
+    where `wanted` was written without asked.json.
     """
 
     version: str
@@ -162,7 +163,7 @@ class Store:
             asked = DesiredVersion(**read_json(self.root / "asked.json"))
             if asked.version == version and asked.kind in get_args(Kind) and isinstance(asked.id, str):
                 return asked
-        return DesiredVersion(version, "want", f"{version}@{self.asked_at()}")
+        return DesiredVersion(version, "want", "")
 
     def asked_at(self) -> float:
         """The Unix time of the file `wanted`, by the clock of its writer; 0 where there is none."""

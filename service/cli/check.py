@@ -109,7 +109,7 @@ def _documents(settings: Settings) -> str:
         return "none yet"
     try:
         with reading(settings.data_dir) as store:
-            return store.unfinished_copy() or f"{store.facts().documents} documents"
+            return f"{store.facts().documents} documents"
     except CommandError as error:
         return str(error)
 

@@ -34,6 +34,7 @@ POLL_SECONDS = 0.5
 BUSY_SECONDS = 0.05  # between two looks while vectors are being deleted
 LINGER_SECONDS = 5.0  # a generation that left goes on following for the searches that began on it
 
+_BY_FILE = "@"  # in the id of a request that has none: between the version and the time of its file
 _READING, _FOLLOWING = "reading the models folder", "following what is wanted"  # steps of a look
 
 
@@ -189,11 +190,15 @@ class Controller:
         standing = await self._corpus.store.requested(asked, at)
         if asked is not None:
             self._reported = asked.id
+        if standing is not None and _BY_FILE in standing.id:
+            return standing._replace(id="")
         return standing
 
     def _asked(self) -> tuple[DesiredVersion | None, float]:
         """The request in the models folder, and when it was made (see `Replicas.requested`)."""
         asked = self._store.desired()
+        if asked is not None and not asked.id:
+            asked = asked._replace(id=f"{asked.version}{_BY_FILE}{self._store.asked_at()}")
         reported = self._reported or self._store.read_state().get(REQUESTED)
         if asked is None or reported is None:
             return asked, self._store.asked_at()

@@ -100,9 +100,6 @@ class OfflineStore(Snapshot):
             list(dict.fromkeys([*active, *versions])),
         )
 
-    def unfinished_copy(self) -> str | None:
-        return unfinished.problem(self, DATABASE)
-
     def vectors(self) -> int:
         return self.number("SELECT count(*) FROM vectors")
 
@@ -176,7 +173,7 @@ def reading(data_dir: Path) -> Iterator[OfflineStore]:
     """The store of a data directory, at one moment, while a service may be writing it.
 
     Raises:
-        CommandError: there is none, it is of another schema, or it cannot be read.
+        CommandError: there is none, it is of another schema, it holds half a copy, or it cannot be read.
 
     """
     path = data_dir / DATABASE
@@ -193,6 +190,8 @@ def reading(data_dir: Path) -> Iterator[OfflineStore]:
                 )
             if (problem := foreign(store, MIGRATIONS)) is not None:
                 raise CommandError(f"{path} is not a store of Simile as it should be: {problem}.")
+            if (problem := unfinished.problem(store, str(data_dir))) is not None:
+                raise CommandError(problem)
             store.execute("BEGIN")
             yield store
     except sqlite3.Error as error:
@@ -211,8 +210,6 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
 
     """
     with reading(data_dir) as store:
-        if (problem := unfinished.problem(store, str(data_dir))) is not None:
-            raise CommandError(problem)
         store.execute("COMMIT")  # VACUUM takes a moment of its own
         store.execute("PRAGMA query_only = 0")
         with (

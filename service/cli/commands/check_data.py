@@ -62,8 +62,6 @@ def _look(store: OfflineStore, models: Store) -> Iterator[Found]:
     if wrong := store.damage(20):  # what else would be said stands on sand
         yield Found(f"the file is damaged: {'; '.join(wrong[:_SHOWN])}. {_RESTORE}")
         return
-    if (problem := store.unfinished_copy()) is not None:
-        yield Found(problem)
     if ids := store.without_object():
         yield Found(f"the metadata of {_some(ids)} is no JSON object. Send these documents again.")
     if ids := store.with_null_characters():

@@ -117,6 +117,8 @@ async def copy(source: Either, target: Either) -> str:
     active = source.active()
     if active is None:
         raise CommandError("There is nothing to copy: no service has used that store yet.")
+    if (problem := source.unfinished_copy()) is not None:
+        raise CommandError(problem.replace("SIMILE_DATABASE", "the copy"))
     if isinstance(source, SqliteStore):
         await refuse_null_characters(source)
     dimension = await _ask(source, "SELECT dimension FROM generations WHERE number = ?", active.number)

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from math import isfinite
+from math import inf
 
 from models.store import DesiredVersion
 from service.errors import Unhealthy
@@ -45,7 +45,7 @@ class Shared(Touch, CommonMethods):
         found = await self.readers.own(lambda it: replicas.request(it, "" if asked is None else asked.id))
         if asked is None or not replicas.is_newer(asked, at, found):
             standing = None if found is None else found.standing
-            if asked is not None and found is not None and not found.known and isfinite(at):
+            if asked is not None and found is not None and standing != asked and at > -inf:
                 log.warning(
                     "The models folder names %s (%s), which is ignored: %s was requested later, maybe on "
                     "another replica. Activate %s again if you want it.",

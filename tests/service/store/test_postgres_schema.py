@@ -152,7 +152,7 @@ DAMAGES: list[tuple[str, str, str, tuple[str, str, Any] | None]] = [
         "REVOKE USAGE ON operations FROM {owner}",
         "GRANT USAGE ON operations TO {owner}",
         "the right USAGE on operations",
-        ("POST", "/documents", DOCUMENT),
+        ("POST", "/documents", {"documents": [{"id": "c", "text": "c"}]}),
     ),
     (
         "UPDATE simile_schema SET version = version + 1",

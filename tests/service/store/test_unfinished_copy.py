@@ -32,14 +32,14 @@ pytestmark = pytest.mark.sqlite("it begins in a data directory")
 COUNT, KILLED = 6, 9
 VECTOR = np.full(4, 0.5, np.float32)
 # Where a copy is cut off: the function, and how many calls of it return before.
-POINTS = {
-    "before the generation": ("_begin", 0),
-    "behind the mark": ("_make", 0),
-    "among the documents": ("_put", 2),
-    "before the judgements": ("copy_rows", 0),
-    "before the comparison": ("_sums", 0),
-    "before the end": ("_sums", 1),
-}
+POINTS = [
+    pytest.param("_begin", 0, id="before the mark", marks=pytest.mark.long),
+    pytest.param("_make", 0, id="before the documents", marks=pytest.mark.long),
+    pytest.param("_put", 2, id="among the documents"),
+    pytest.param("copy_rows", 0, id="before the judgements", marks=pytest.mark.long),
+    pytest.param("_sums", 0, id="before the comparison", marks=pytest.mark.long),
+    pytest.param("_sums", 1, id="before the end", marks=pytest.mark.long),
+]
 
 
 def filled(data_dir: Path, characters: int = 0) -> None:
@@ -96,9 +96,9 @@ def refused(settings: Settings) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("name", "calls"), POINTS)
 def test_a_copy_that_was_cut_off_is_refused_until_it_is_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, calls: int
 ) -> None:
     monkeypatch.setattr(copying, "PAGE", 2)
     source, back, url = tmp_path / "source", tmp_path / "back", postgres.new_database()
@@ -109,21 +109,27 @@ def test_a_copy_that_was_cut_off_is_refused_until_it_is_finished(
     )
     for settings, words in ways:
         with monkeypatch.context() as patching:
-            cut_off(patching, *POINTS[point])
+            cut_off(patching, name, calls)
             killed(lambda words=words: command("copy", *words))  # type: ignore[misc]
-        if point != "before the generation":  # which leaves a store that is empty
+        marked = name != "_begin"  # else the store is empty
+        if marked:
             assert "--start-over" in refused(settings)
-        if settings.database is None and point != "before the generation":
+            away = ("--to", postgres.new_database(), "--data-dir", str(back))
+            if settings.database is not None:
+                away = ("--from", url, "--data-dir", str(tmp_path / "third"))
+            with pytest.raises(CommandError, match="unfinished copy"):  # as the source of another one
+                command("copy", *away)
+        if marked and settings.database is None:
             with pytest.raises(CommandError, match="unfinished copy"):
-                command("backup", tmp_path / "backup", "--data-dir", back)
+                command("backup", tmp_path / "backup", "--data-dir", str(back))
             assert not (tmp_path / "backup").exists()
             with monkeypatch.context() as patching:
                 patching.setenv("SIMILE_DATA_DIR", str(back))
-                with pytest.raises(CommandError, match=r"problem: .* unfinished copy of a"):
+                with pytest.raises(CommandError, match="unfinished copy of a"):
                     command("check", "--data")
         assert f"{COUNT} documents" in command("copy", *words)
         assert f"{COUNT} documents" in check.report(settings)
-    assert "1 judgements" in command("backup", tmp_path / "backup", "--data-dir", back)
+    assert "1 judgements" in command("backup", tmp_path / "backup", "--data-dir", str(back))
 
 
 def test_a_copy_begins_again_on_an_unfinished_one_only(
@@ -168,6 +174,8 @@ def test_two_copies_into_one_database_do_not_mix(tmp_path: Path) -> None:
             raw.execute("INSERT INTO facts VALUES ('copy under way', 'a fp32') ON CONFLICT DO NOTHING")
     store.close()
     assert f"{COUNT} documents" in command("copy", "--to", url, "--data-dir", tmp_path)
+    with pytest.raises(CommandError, match="used the target already"):
+        command("copy", "--from", url, "--data-dir", tmp_path)
 
 
 def test_a_database_that_a_service_uses_takes_no_copy(tmp_path: Path, tiny_models_dir: Path) -> None:
@@ -186,7 +194,7 @@ def test_a_copy_that_fills_the_disk_goes_on_when_there_is_room(
     source, back, url = tmp_path / "source", tmp_path / "back", postgres.new_database()
     filled(source, characters=100_000)
     command("copy", "--to", url, "--data-dir", source)
-    words = ("copy", "--from", url, "--data-dir", back)
+    words = ("copy", "--from", url, "--data-dir", str(back))
 
     class Small(SqliteStore):
         """A store with room for some of the documents."""
