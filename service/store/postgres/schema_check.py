@@ -170,14 +170,15 @@ def _lacking(raw: Raw, needed: Expected) -> Iterator[str]:
         )
     for name in sorted(needed.sequences):
         [there, usable] = raw.execute(
-            "SELECT oid IS NOT NULL, oid IS NULL OR has_sequence_privilege(oid, 'USAGE') "
+            "SELECT oid IS NOT NULL, oid IS NULL OR (has_sequence_privilege(oid, 'SELECT') "
+            "AND has_sequence_privilege(oid, 'USAGE, UPDATE')) "  # one of the two
             "FROM (SELECT to_regclass(%s)::oid AS oid) AS sequence",
             (name,),
         ).fetchone() or (False, True)
         if not there:
             yield f"the sequence {name}"
         elif not usable:
-            yield f"the right USAGE on {name}"
+            yield f"the right SELECT, USAGE on {name}"
     readable = raw.execute(
         "SELECT bool_and(has_table_privilege(to_regclass(name), 'SELECT')) "
         "FROM unnest(ARRAY['generations', 'facts']) AS name HAVING count(to_regclass(name)) = 2"

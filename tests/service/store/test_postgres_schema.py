@@ -149,9 +149,9 @@ DAMAGES: list[tuple[str, str, str, tuple[str, str, Any] | None]] = [
         ("GET", "/search?q=a", None),
     ),
     (
-        "REVOKE USAGE ON operations FROM {owner}",
-        "GRANT USAGE ON operations TO {owner}",
-        "the right USAGE on operations",
+        "REVOKE USAGE, UPDATE ON operations FROM {owner}",
+        "GRANT USAGE, UPDATE ON operations TO {owner}",
+        "the right SELECT, USAGE on operations",
         ("POST", "/documents", {"documents": [{"id": "c", "text": "c"}]}),
     ),
     (
