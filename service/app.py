@@ -19,6 +19,7 @@ from service.api import (
     events,
     example_corpus,
     feedback,
+    files,
     health,
     info,
     models,
@@ -44,7 +45,7 @@ from service.settings.addresses import allowed_hosts, allowed_origins
 
 MODULES = (
     *(tei, tokens, openai, cohere),
-    *(search, documents, feedback, events, collections),
+    *(search, documents, files, feedback, events, collections),
     *(info, models, document_map, example_corpus, health, caller, docs),
 )
 
@@ -115,7 +116,7 @@ def create_app(settings: Settings) -> FastAPI:
     for module in (*MODULES, ui) if settings.ui else MODULES:
         # Not include_router: its lazy layers are walked again for every request.
         app.router.routes.extend(module.router.routes)
-    for module in (search, documents, feedback, events, document_map):
+    for module in (search, documents, files, feedback, events, document_map):
         app.router.routes.extend(collections.in_collections(module.router).routes)
     runtime.metrics.routes(
         (method, route.path, getattr(route, "status_code", None) or 200)

@@ -12,9 +12,11 @@ import bisect
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from service.corpus.corpus import Corpus, Stored
 from service.errors import Backend, Overloaded, ServiceError, Timeout, Tokenizer, Unhealthy, Validation
+from service.files.seen import Seen
 from service.http.body_budget import StreamedBody
 from service.lifecycle.builder import HARMLESS
 from service.store.values import Document
@@ -28,12 +30,20 @@ MAX_ERRORS = 100  # that are kept, the first ones
 Stopping = Callable[[], bool]
 
 
+class Span(NamedTuple):
+    """The lines of one document or of one failure, counted from 1."""
+
+    first: int
+    last: int
+
+
 @dataclass(slots=True)
 class Group:
-    """Documents to be stored together, each with the number of its line."""
+    """Documents to be stored together, each with its lines."""
 
-    rows: list[tuple[int, Document]] = field(default_factory=list)
+    rows: list[tuple[Span, Document]] = field(default_factory=list)
     bytes: int = 0  # read since the group before
+    size: int = 0  # characters of its documents: a compressed body holds more than its bytes
     last_line: int = 0
     ids: set[str] = field(default_factory=set)
 
@@ -43,21 +53,26 @@ class Tally:
     """Counts of the documents so far."""
 
     upserted: int = 0
+    created: int = 0
     failed: int = 0
     truncated: int = 0
     sequence: int = 0
     tokens: int = 0
     version: str = ""
     last_line: int = 0  # every line up to this one is done
-    errors: list[tuple[int, str]] = field(default_factory=list)  # line and reason, the first ones
+    errors: list[tuple[Span, str]] = field(default_factory=list)  # lines and reason, the first ones
+    seen: Seen = field(default_factory=Seen)  # ids of what is stored
 
-    def fail(self, line: int, reason: str) -> None:
-        self.failed += 1
-        bisect.insort(self.errors, (line, reason))
+    def fail(self, lines: Span, reason: str) -> None:
+        self.failed += lines.last - lines.first + 1
+        bisect.insort(self.errors, (lines, reason))
         del self.errors[MAX_ERRORS:]
 
-    def add(self, documents: int, stored: Stored) -> None:
-        self.upserted += documents
+    def add(self, documents: list[Document], stored: Stored) -> None:
+        self.upserted += len(documents)
+        for document in documents:
+            self.seen.add(document.id)
+        self.created += stored.created
         self.truncated += stored.truncated
         self.sequence = max(self.sequence, stored.sequence)
         self.tokens += stored.tokens
@@ -86,7 +101,7 @@ class Import:
         self._claimed_bytes = 0  # of what the flow holds, that of the groups under way
         self.tally = Tally()
 
-    async def add(self, line: int, document: Document) -> None:
+    async def add(self, lines: Span, document: Document) -> None:
         """Take a document; waits while enough are under way.
 
         Raises:
@@ -94,16 +109,17 @@ class Import:
 
         """
         group = self._group
-        group.rows.append((line, document))
+        group.rows.append((lines, document))
         group.ids.add(document.id)
-        group.last_line = line
-        if len(group.rows) >= GROUP_DOCUMENTS:
+        group.last_line = lines.last
+        group.size += len(document.text) + len(document.metadata_json)
+        if len(group.rows) >= GROUP_DOCUMENTS or group.size >= GROUP_BYTES:
             await self._begin()
 
-    def fail(self, line: int, reason: str) -> None:
-        """A line that holds no document."""
-        self.tally.fail(line, reason)
-        self._group.last_line = line
+    def fail(self, lines: Span, reason: str) -> None:
+        """Lines that hold no document."""
+        self.tally.fail(lines, reason)
+        self._group.last_line = lines.last
 
     async def look(self, *, idle: bool) -> None:
         """Between two pieces: send on its way what is heavy or, when nothing comes, whatever is at hand.
@@ -168,7 +184,7 @@ class Import:
         self._flow.done = str(self.tally)
         self._flow.moved()
 
-    async def _store(self, rows: list[tuple[int, Document]]) -> None:
+    async def _store(self, rows: list[tuple[Span, Document]]) -> None:
         """Store the documents of a group; those that the model fails on are found by halving it."""
         if not rows:
             return
@@ -186,7 +202,7 @@ class Import:
                     await self._corpus.embed(generation, [HARMLESS], [self._collection])
             self.tally.fail(rows[0][0], error.message)
         else:
-            self.tally.add(len(rows), stored)
+            self.tally.add([document for _, document in rows], stored)
 
     async def _patiently(self, documents: list[Document]) -> Stored:
         while True:

@@ -116,7 +116,7 @@ def describe(
         raises: what it refuses with, besides what any route of its kind does.
         statuses: those of its answers.
         also: other media types of its answers.
-        reads: the schemas of other media types that it reads.
+        reads: the schemas of other media types that it reads, or of all if `body` is None.
         headers: of its answers.
         query: its query parameters, as fields.
         parameters: others, as OpenAPI has them.
@@ -128,11 +128,12 @@ def describe(
     kinds: set[type[ServiceError]] = {*_ANY, *raises}
     if role is not None:
         kinds.update(_WITH_A_ROLE)
+    schemas = dict(reads or {})
     if body is not None:
-        kinds.update(_WITH_A_BODY)
         _bodies[body.__name__] = body
-        schema = {"$ref": _REFERENCE.format(model=body.__name__)}
-        schemas = {"application/json": schema, **(reads or {})}
+        schemas = {"application/json": {"$ref": _REFERENCE.format(model=body.__name__)}, **schemas}
+    if schemas:
+        kinds.update(_WITH_A_BODY)
         content = {kind: {"schema": schema} for kind, schema in schemas.items()}
         extra["requestBody"] = {"required": True, "content": content}
     always = _ALWAYS if body is None or refuses_unknown(body) else {**_ALWAYS, **_IGNORED}

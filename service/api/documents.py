@@ -1,6 +1,5 @@
 """Storing, reading and deleting documents."""
 
-import hashlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any
@@ -33,6 +32,7 @@ from service.api.responses import JsonChunks, in_chunks, json_array, json_respon
 from service.api.search_params import where_of
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
+from service.files.columns import derived_id
 from service.http.body_budget import NDJSON
 from service.http.routing import Direct
 from service.runtime.runtime import runtime_of
@@ -129,8 +129,8 @@ async def upsert(request: Request) -> Response:
     """
     runtime = runtime_of(request)
     limit_kb = runtime.settings.max_metadata_kb
-    if "flow" in request.scope:
-        parse = partial(_document_of, max_metadata_kb=limit_kb)
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NDJSON:
+        parse = partial(document_of, max_metadata_kb=limit_kb)
         return await import_lines(request, runtime, parse, collection_of(request))
     documents, every_id = await _documents(request, runtime.settings)
     # Of two equal ids the last wins.
@@ -166,7 +166,7 @@ async def _documents(request: Request, settings: Settings) -> tuple[list[Documen
     return documents, every_id
 
 
-def _document_of(value: dict[str, Any], max_metadata_kb: int) -> Document:
+def document_of(value: dict[str, Any], max_metadata_kb: int) -> Document:
     metadata = _metadata(value, "metadata", max_metadata_kb)
     return _document(validated(DocumentIn, value), metadata)
 
@@ -184,9 +184,7 @@ def _document(given: DocumentIn, metadata: str, name: str = "") -> Document:
     title = given.title or ""
     if title.isspace():
         raise Validation(f"{name}title is white space only. Leave it out.")
-    # No id: the hash of its content, so that sending it twice stores it once.
-    named = f"{title}\0{given.text}" if title else given.text
-    id = given.id or hashlib.sha256(named.encode()).hexdigest()[:32]
+    id = given.id or derived_id(title, given.text)
     return Document(_anew(id), _anew(given.text), metadata, _anew(title))
 
 

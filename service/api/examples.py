@@ -54,6 +54,8 @@ SUMMARIES = {
     "get /documents/count": "Count documents",
     "get /documents/{id}": "Read a document",
     "delete /documents/{id}": "Delete a document",
+    "post /files": "Store the rows of a file",
+    "post /files/preview": "Show how a file reads",
     "post /feedback": "Store judgements of hits",
     "get /feedback": "List judgements",
     "delete /feedback": "Delete judgements",

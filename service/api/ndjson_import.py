@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from service.api.body import Slices
-from service.api.bulk_import import MAX_ERRORS, Import
+from service.api.bulk_import import MAX_ERRORS, Import, Span
 from service.api.inference import VERSION_HEADER
 from service.api.responses import json_response
 from service.errors import Empty, ServiceError, TooLarge, Validation
@@ -36,6 +36,8 @@ class Imported(BaseModel):
     """The answer to NDJSON: also when lines failed."""
 
     upserted: int
+    documents: int = Field(description="Fewer than `upserted` when an id came more than once")
+    created: int = Field(description="How many of their ids were new")
     failed: int
     errors: list[LineError] = Field(description=f"Of the first {MAX_ERRORS} lines that failed")
     truncated: int = Field(description="How many of the texts the model does not see to their end")
@@ -53,7 +55,7 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
     importing = Import(runtime.corpus, collection, flow, lambda: runtime.stopping)
     lines, slices = Lines(), Slices()
     try:
-        async with aclosing(_pieces(request)) as pieces:
+        async with aclosing(body_pieces(request)) as pieces:
             async for piece in pieces:
                 for step in _steps(piece or b""):
                     for line in lines.feed(step):
@@ -71,8 +73,10 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
         raise Empty("The body has no line. Send one JSON object per line.")
     answer = {
         "upserted": tally.upserted,
+        "documents": tally.seen.distinct,
+        "created": tally.created,
         "failed": tally.failed,
-        "errors": [{"line": line, "error": error} for line, error in tally.errors],
+        "errors": [{"line": lines.first, "error": error} for lines, error in tally.errors],
         "truncated": tally.truncated,
         "sequence": tally.sequence or await runtime.corpus.store.sequence(),
     }
@@ -80,7 +84,7 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
     return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})
 
 
-async def _pieces(request: Request) -> AsyncGenerator[bytes | None]:
+async def body_pieces(request: Request) -> AsyncGenerator[bytes | None]:
     """The body as it comes; None from time to time while nothing does."""
     stream = aiter(request.stream())
     while True:
@@ -106,9 +110,9 @@ async def _take(importing: Import, line: Line, parse: Parse) -> None:
     try:
         document = parse(_object(line))
     except ServiceError as error:
-        importing.fail(line.number, error.message)
+        importing.fail(Span(line.number, line.number), error.message)
     else:
-        await importing.add(line.number, document)
+        await importing.add(Span(line.number, line.number), document)
 
 
 def _object(line: Line) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class Stored:
     sequence: int
     tokens: int
     version: str  # that was in service, and computed them
+    created: int  # documents whose id was new
 
 
 class Corpus:
@@ -108,7 +109,7 @@ class Corpus:
                     tokens = sum(embedding.tokens for embedding in embedded[live.number].values())
                     if not put.gaps.isdisjoint(follower.number for follower in followers):
                         self.on_gap()
-                    return Stored(put.truncated, put.sequence, tokens, live.version)
+                    return Stored(put.truncated, put.sequence, tokens, live.version, put.created)
                 except NeedsVectors as error:  # changed by another write since, or a swap came
                     changed.update(error.positions)
                     if error.live != live.number:

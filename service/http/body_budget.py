@@ -13,6 +13,8 @@ from service.settings import Settings
 
 MEGABYTE = 1 << 20
 NDJSON = "application/x-ndjson"
+RAW_FILE = "application/octet-stream"
+STREAMED = {NDJSON.encode(), RAW_FILE.encode()}  # media types of bodies without a bound
 ROOM_SECONDS = 0.05  # between two looks whether there is room again
 
 

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import memory
 from service.auth.access import Account
 from service.errors import Internal, ServiceError, Timeout, Validation, release_frames
-from service.http.body_budget import MEGABYTE, NDJSON, BodyBudget, StreamedBody
+from service.http.body_budget import MEGABYTE, STREAMED, BodyBudget, StreamedBody
 from service.http.draining import drain
 from service.http.error_responses import response
 from service.http.load_shedding import LoadShedder
@@ -121,7 +121,7 @@ class Exchange:
         self._timeout_ms = headers.get(b"x-timeout-ms")
         self._request_id = scope["request_id"] = request_id_of(headers.get(b"x-request-id"))
         self._flow: StreamedBody | None = None
-        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == NDJSON.encode():
+        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() in STREAMED:
             self._flow = scope["flow"] = StreamedBody(edge.bodies)
         self._body_read = asyncio.Event()
         if self._length in {None, b"0"} and b"transfer-encoding" not in headers:

@@ -133,12 +133,13 @@ class Put(NamedTuple):
     """Result of a put.
 
     truncated: texts that the live model does not see whole. gaps: generations, other than the live one, that
-    lack a vector of one of the texts.
+    lack a vector of one of the texts. created: documents whose id was new.
     """
 
     truncated: int
     sequence: int
     gaps: frozenset[int]
+    created: int
 
 
 class Step(NamedTuple):

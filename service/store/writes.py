@@ -56,7 +56,7 @@ def upsert(
     """
     live = live_number(transaction.connection)
     others = kept_numbers(transaction.connection) - {live}
-    job = _Upsert(transaction, collection, live, others, split, set())
+    job = _Upsert(transaction, collection, live, others, split, set(), set())
     embedded = dict(embedded)  # on the event loop those that follow the live generation go on
     if number_of(transaction.connection, collection) is None:
         refuse_another(transaction, collection, max_collections)
@@ -72,7 +72,7 @@ def upsert(
             truncated += cut
     if lacking:
         raise NeedsVectors(lacking, live)
-    return Put(truncated, _sequence(transaction), frozenset(job.gaps))
+    return Put(truncated, _sequence(transaction), frozenset(job.gaps), len(job.created))
 
 
 def delete_one(transaction: Transaction, id: str, collection: str) -> tuple[int, int]:
@@ -129,6 +129,7 @@ class _Upsert(NamedTuple):
     others: Iterable[int]
     split: bool
     gaps: set[int]  # those of `others` that were left without a vector
+    created: set[str]  # ids that were new
 
 
 def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bool | None:
@@ -159,7 +160,9 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
             if _kept(job, number, old[0]) is None:  # or damaged: sending it again mends it
                 vectors.add(transaction, number, old[0], embedding, job.collection)
         return cut
-    if old is not None:
+    if old is None:
+        job.created.add(document.id)
+    else:
         _remove(transaction, old[0], job.collection)
     revision = execute(
         "INSERT INTO documents (collection, id, text, metadata, title) VALUES (?, ?, ?, ?, ?)",

@@ -21,7 +21,7 @@ export const key = {
 /**
  * The answer's JSON.
  *
- * query: parameters; those that are null or "" are left out. body: sent as JSON, or as NDJSON if it is a string.
+ * query: parameters; those that are null or "" are left out. body: sent as JSON, as NDJSON if it is a string, or as it is if it is a Blob.
  * version: the published version that is to answer. signal: aborts.
  */
 export async function call(method, path, { query = {}, body, version, signal } = {}) {
@@ -53,10 +53,10 @@ async function fetched(method, path, { query = {}, body, version, signal }) {
   const headers = {};
   if (key.get()) headers.authorization = `Bearer ${key.get()}`;
   if (version) headers["x-model-version"] = version;
-  if (body !== undefined) headers["content-type"] = typeof body === "string" ? "application/x-ndjson" : "application/json";
+  if (body !== undefined) headers["content-type"] = body instanceof Blob ? "application/octet-stream" : typeof body === "string" ? "application/x-ndjson" : "application/json";
   let answer;
   try {
-    const content = body === undefined || typeof body === "string" ? body : JSON.stringify(body);
+    const content = body === undefined || typeof body === "string" || body instanceof Blob ? body : JSON.stringify(body);
     answer = await fetch(address, { method, headers, body: content, signal, credentials: "omit", cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -67,6 +67,27 @@ async function fetched(method, path, { query = {}, body, version, signal }) {
   const said = await answer.json().catch(() => ({}));
   if (answer.status === 401) document.dispatchEvent(new Event("key-needed"));
   throw new Refused(answer.status, said.error ?? `The service answered ${answer.status}.`);
+}
+
+/** Send a file as it is; `progress` is called with the bytes that went out. Resolves to the answer's JSON. */
+export function upload(path, file, progress, signal) {
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest(); // fetch does not say how far it is
+    request.open("POST", addressOf(path));
+    request.setRequestHeader("content-type", "application/octet-stream");
+    if (key.get()) request.setRequestHeader("authorization", `Bearer ${key.get()}`);
+    request.responseType = "json";
+    request.upload.onprogress = (event) => progress(event.loaded);
+    request.onload = () => {
+      if (request.status === 200) return resolve(request.response);
+      if (request.status === 401) document.dispatchEvent(new Event("key-needed"));
+      return reject(new Refused(request.status, request.response?.error ?? `The service answered ${request.status}.`));
+    };
+    request.onerror = () => { document.dispatchEvent(new Event("unreachable")); reject(new Refused(0, "The service cannot be reached.")); };
+    request.onabort = () => reject(new DOMException("Aborted", "AbortError"));
+    signal?.addEventListener("abort", () => request.abort());
+    request.send(file);
+  });
 }
 
 /** The address of a route; parameters that are null or "" are left out. */

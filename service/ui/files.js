@@ -1,59 +1,143 @@
-// Files that people have, as rows: JSON lines, CSV, TSV, or a text.
+// Files on their way into the store. The service reads them: it shows how a file begins, then takes it as it is.
 
-import { parsedExactly } from "./api.js";
+import { get, post, upload, within } from "./api.js";
+import { foreign, h, say, select } from "./dom.js";
+import { session } from "./session.js";
 
-/** The rows of a file, each with its line, and the columns where the file names them. */
-export async function readFile(file) {
-  const content = (await file.text()).replace(/^\ufeff/, "");
-  const kind = file.name.toLowerCase().split(".").pop();
-  if (kind === "csv" || kind === "tsv") return tableOf(content, kind === "tsv" ? "\t" : ",");
-  if (kind === "jsonl" || kind === "ndjson") return { rows: linesOf(content), columns: null };
-  return { rows: [{ line: 1, value: { id: file.name, title: file.name, text: content } }], columns: null };
-}
+const SHOWN_BYTES = 1 << 16; // of a file, sent for the preview
+const SHOWN_ERRORS = 20;
+const FORMATS = [["csv", "a table (CSV)"], ["tsv", "a table (TSV)"], ["jsonl", "JSON lines"], ["text", "a document on each line"], ["file", "one document"]];
+const SEPARATORS = [[",", "commas"], [";", "semicolons"], ["\t", "tabs"], ["|", "vertical bars"]];
+const ENCODINGS = ["utf-8", "utf-16", "cp1252", "iso-8859-1", "iso-8859-15", "cp1250", "cp1251", "mac-roman", "cp850", "shift_jis", "gb18030", "big5", "euc_kr"];
+const TYPES = { number: "number", decimal_comma: "number with a decimal comma", date: "date", date_dmy: "date, day first", date_mdy: "date, month first" };
 
-function linesOf(content) {
-  return content.split("\n").flatMap((text, at) => (text.trim() ? [{ line: at + 1, value: parsedOr(text) }] : []));
-}
-
-/** A line that is no JSON goes to the service as a string, which refuses it and says so. */
-function parsedOr(text) {
+/** Show how a file reads, store it as people say, and tell what became of each row, all in `said`. */
+export async function take(file, said, signal) {
+  const place = h("div", { class: "upload" });
+  said.append(place);
   try {
-    return parsedExactly(text);
-  } catch {
-    return text;
+    const choices = await chosen(file, place, signal);
+    place.replaceChildren();
+    if (choices) await store(file, choices, place, signal);
+  } catch (error) {
+    if (signal?.aborted) return;
+    place.replaceChildren(foreign("p", { class: "problem" }, error.message.startsWith(file.name) ? error.message : `${file.name}: ${error.message}`));
   }
 }
 
-function tableOf(content, separator) {
-  const [header, ...records] = recordsOf(content, separator);
-  const columns = (header?.cells ?? []).map((name) => name.trim());
-  const rows = records.map(({ line, cells }) => ({ line, value: Object.fromEntries(columns.map((name, at) => [name, cells[at] ?? ""])) }));
-  return { rows, columns };
+/** Ask how to read a file. Resolves to the parameters of the import, null when it is cancelled. */
+async function chosen(file, place, signal) {
+  let asked = {};
+  for (;;) {
+    const query = new URLSearchParams({ name: file.name, whole: file.size <= SHOWN_BYTES, ...asked });
+    const found = await post(`files/preview?${query}`, file.slice(0, SHOWN_BYTES), { signal });
+    const answer = await new Promise((resolve) => { place.replaceChildren(form(file, found, resolve)); place.querySelector("button").focus(); });
+    if (!answer || answer.store) return answer && answer.store;
+    asked = answer.read;
+  }
 }
 
-/** Records of RFC 4180: quotes keep separators and line breaks, two quotes are one. */
-function recordsOf(content, separator) {
-  const records = [];
-  let cells = [];
-  let cell = "";
-  let quoted = false;
-  let line = 1;
-  let start = 1;
-  const end = () => {
-    cells.push(cell);
-    if (cells.length > 1 || cells[0] !== "") records.push({ line: start, cells });
-    cells = [];
-    cell = "";
+function form(file, found, resolve) {
+  const read = { format: found.format, encoding: found.encoding, ...(found.delimiter ? { delimiter: found.delimiter } : {}) };
+  const again = (changed) => resolve({ read: { ...read, ...changed } });
+  const roles = found.columns.map((name) => roleOf(name, found));
+  const html = h("input", { type: "checkbox", id: "strip-html" });
+  const problem = h("p", { class: "problem", role: "alert" });
+  const submit = (event) => {
+    event.preventDefault();
+    const wrong = mistakeIn(found, roles);
+    problem.textContent = wrong;
+    if (!wrong) resolve({ store: { name: file.name, ...read, ...partsOf(found, roles), ...(html.checked ? { html: "strip" } : {}) } });
   };
-  for (let at = 0; at < content.length; at += 1) {
-    const character = content[at];
-    if (character === "\n") line += 1;
-    if (quoted) {
-      if (character !== '"') cell += character;
-      else if (content[at + 1] === '"') { cell += '"'; at += 1; } else quoted = false;
-    } else if (character === '"' && cell === "") quoted = true;
-    else if (character === separator) { cells.push(cell); cell = ""; } else if (character === "\n") { end(); start = line; } else if (character !== "\r") cell += character;
-  }
-  end();
-  return records;
+  return h("form", { onsubmit: submit, class: "preview" },
+    h("h3", {}, foreign("span", {}, file.name)),
+    found.certain ? "" : h("p", { class: "reason" }, "The file does not say its encoding. It looks like ", h("b", {}, found.encoding), found.sample ? [": ", foreign("q", {}, found.sample)] : "", ". Is that right?"),
+    h("div", { class: "row" },
+      choice("Read as", FORMATS, found.format, (format) => resolve({ read: { format, encoding: found.encoding } })),
+      choice("Encoding", withOwn(ENCODINGS, found.encoding), found.encoding, (encoding) => again({ encoding })),
+      found.delimiter ? choice("Cells are separated by", withOwn(SEPARATORS, found.delimiter), found.delimiter, (delimiter) => again({ delimiter })) : ""),
+    found.columns.length ? table(found, roles) : h("ol", {}, found.rows.map((cells) => foreign("li", { class: "text" }, cells[0]))),
+    found.problems.length ? h("ul", { class: "plain refused" }, found.problems.map((one) => foreign("li", { class: "problem" }, one))) : "",
+    h("p", {}, html, " ", h("label", { for: "strip-html", class: "inline" }, found.html ? "Take off HTML tags (the text has some)" : "Take off HTML tags")),
+    problem,
+    h("div", { class: "row" },
+      h("button", { class: "primary" }, "Upload"),
+      h("button", { type: "button", onclick: () => resolve(null) }, "Cancel")));
+}
+
+function choice(label, options, value, onchange) {
+  return h("span", { class: "row" }, h("span", { class: "note" }, label), select(label, options, value, onchange));
+}
+
+const withOwn = (options, value) => (options.some((one) => [one].flat()[0] === value) ? options : [value, ...options]);
+
+/** The first rows, and above each column what becomes of it. */
+function table(found, roles) {
+  const types = Object.entries(found.types);
+  const options = (name) => [["text", "Text"], ["title", "Title"], ["id", "Id"], ["metadata", "Metadata"],
+    ...types.filter(([column]) => column === name).map(([, type]) => [`=${type}`, `Metadata: ${TYPES[type]}`]),
+    ...(found.format === "jsonl" ? [] : [["", "Leave out"]])];
+  const selects = found.columns.map((name, at) => select(`Part of ${name || `column ${at + 1}`}`, options(name), roles[at], (role) => {
+    // A document has one id and one title.
+    if (role === "id" || role === "title") roles.forEach((one, other) => { if (one === role) { roles[other] = "metadata"; selects[other].value = "metadata"; } });
+    roles[at] = role;
+  }));
+  return h("div", { class: "scrolling", tabindex: "0", role: "region", "aria-label": "The first rows" }, h("table", {},
+    h("thead", {}, h("tr", {}, found.columns.map((name, at) => h("th", { scope: "col" }, foreign("div", {}, name || "(no name)"), selects[at])))),
+    h("tbody", {}, found.rows.map((cells) => h("tr", {}, cells.map((cell) => foreign("td", {}, cell)))))));
+}
+
+function roleOf(name, found) {
+  if (found.text.includes(name)) return "text";
+  if (name === found.title) return "title";
+  if (name === found.id) return "id";
+  return name ? "metadata" : "";
+}
+
+function mistakeIn(found, roles) {
+  if (found.columns.length && !roles.includes("text")) return "Which column is the text?";
+  const empty = found.columns.findIndex((name, at) => !name && roles[at]);
+  return empty < 0 ? "" : `Column ${empty + 1} has no name. Leave it out, or name it in the file.`;
+}
+
+/** Parameters of the import. What is taken by its name anyway is not named: then a row may be without it. */
+function partsOf({ columns }, roles) {
+  if (!columns.length) return {};
+  const named = (role) => columns.filter((_, at) => roles[at] === role);
+  const isMetadata = (role) => role === "metadata" || role.startsWith("=");
+  const [id] = named("id");
+  const [title] = named("title");
+  const usual = ["id", "_id"].find((name) => columns.includes(name));
+  const types = columns.flatMap((name, at) => (roles[at].startsWith("=") ? [`${name}${roles[at]}`] : []));
+  return {
+    text: listed(named("text")),
+    ...(id === usual ? {} : { id: id ?? "" }),
+    ...(title === (columns.includes("title") ? "title" : undefined) ? {} : { title: title ?? "" }),
+    metadata: roles.includes("") ? listed(columns.filter((_, at) => isMetadata(roles[at]))) : "*",
+    ...(types.length ? { types: listed(types) } : {}),
+  };
+}
+
+/** Names with commas between them, as a row of CSV. */
+const listed = (names) => names.map((name) => `"${name.replaceAll('"', '""')}"`).join(",");
+
+async function store(file, choices, place, signal) {
+  const bar = h("progress", { max: file.size || 1, value: 0, "aria-label": `Upload of ${file.name}` });
+  const line = h("p", {}, foreign("span", {}, file.name), " ", bar);
+  place.append(line);
+  const query = new URLSearchParams(choices);
+  const answer = await upload(`${within(session.collection, "files")}?${query}`, file, (sent) => { bar.value = sent; }, signal);
+  bar.value = bar.max;
+  line.append(` ${answer.summary}`);
+  place.append(
+    h("ul", { class: "plain refused" }, answer.errors.slice(0, SHOWN_ERRORS).map(({ line: first, last_line: last, error }) => foreign("li", { class: "problem" }, `Line ${first}${last > first ? ` to ${last}` : ""}: ${error}`))),
+    h("ul", { class: "plain refused" }, answer.notes.slice(0, SHOWN_ERRORS).map(({ line: at, note }) => foreign("li", { class: "note" }, `Line ${at}: ${note}`))));
+  say(`${file.name}: ${answer.summary}`);
+}
+
+/** Store the example texts. Resolves to how many there are. */
+export async function storeExamples(signal) {
+  const { documents } = await get("examples", {}, { signal });
+  const { upserted } = await post(within(session.collection, "documents"), { documents }, { signal });
+  return upserted;
 }

@@ -1,8 +1,9 @@
 // The first day: four steps that tick themselves off, and a way to put texts in while there are none.
 
-import { addForm, send } from "./add.js";
+import { addForm } from "./add.js";
 import { addressOf, get, key, within } from "./api.js";
 import { h, icon } from "./dom.js";
+import { storeExamples } from "./files.js";
 import { ENOUGH } from "./judgements.js";
 import { recent } from "./recent.js";
 import { session } from "./session.js";
@@ -32,8 +33,7 @@ function adding(then, signal) {
   const load = async (event) => {
     event.target.disabled = true;
     try {
-      const { documents } = await get("examples", {}, { signal });
-      await send("Examples", documents.map((value, at) => ({ line: at + 1, value })), said, signal);
+      said.replaceChildren(h("p", {}, `${await storeExamples(signal)} documents stored.`));
       document.dispatchEvent(new Event("changed"));
       then();
     } catch (error) {

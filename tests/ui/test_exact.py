@@ -29,7 +29,8 @@ def test_large_whole_numbers_are_neither_rounded_nor_taken_for_each_other(
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     admin.open("documents?add=1")
     admin.the("#add-files").set_input_files(file)
-    expect(admin.the(".add [role=status]")).to_contain_text("2 documents stored.")
+    admin.button("Upload").click()
+    expect(admin.the(".add [role=status]")).to_contain_text("2 rows stored.")
     for row in rows:
         stored = keyed.get(f"/documents/{row['id']}")
         assert stored["metadata"] == {"post": row["post"]}
@@ -56,7 +57,8 @@ def test_a_column_named_metadata_is_kept_and_line_breaks_stay(
     file.write_text("id,text,metadata\nn,one,from a table\n", encoding="utf-8")
     admin.open("documents?add=1")
     admin.the("#add-files").set_input_files(file)
-    expect(admin.the(".add [role=status]")).to_contain_text("1 document stored.")
+    admin.button("Upload").click()
+    expect(admin.the(".add [role=status]")).to_contain_text("1 row stored.")
     assert keyed.get("/documents/n")["metadata"] == {"metadata": "from a table"}
     keyed.put([{"id": "n", "text": "one\r\ntwo"}])
     admin.open("document?id=n")
@@ -66,6 +68,50 @@ def test_a_column_named_metadata_is_kept_and_line_breaks_stay(
     expect(admin.the("h2").first).to_have_text("A title")
     assert keyed.get("/documents/n")["text"] == "one\r\ntwo"
     keyed.client.delete("/documents/n")
+
+
+def test_a_file_is_shown_as_it_reads_before_anything_is_stored(
+    admin: Watched, keyed: Service, tmp_path: Path
+) -> None:
+    """Semicolons, cp1252, a column that is an id by another name, a price, a short row, and an Excel file."""
+    table = tmp_path / "preise.csv"
+    text = "Nr;Ware;Preis;Rest\nk-1;<b>größer</b> Stein;9,50;x\nk-2;blauer Fluss;12,25;y\nk-3;Brücke\n"
+    table.write_bytes(text.encode("cp1252"))
+    sheet = tmp_path / "table.xlsx"
+    sheet.write_bytes(b"PK\x03\x04")
+    admin.open("documents?add=1")
+    admin.the("#add-files").set_input_files(table)
+    expect(admin.the(".preview .reason")).to_contain_text("It looks like cp1252: ")
+    expect(admin.the(".preview tbody tr")).to_have_count(2)
+    expect(admin.the(".preview tbody tr").first).to_contain_text("größer")
+    expect(admin.the(".preview .problem").first).to_be_visible()
+    expect(admin.the(".preview")).to_contain_text("Line 4: it has 2 cells, not 4.")
+    assert keyed.client.get("/documents/k-1").status_code == 404
+    admin.check_accessible()
+    admin.check_fits()
+    # Another separator is another table, and back.
+    admin.the("select[aria-label='Cells are separated by']").select_option(",")
+    expect(admin.the(".preview thead th")).to_have_count(1)
+    admin.the("select[aria-label='Cells are separated by']").select_option(";")
+    expect(admin.the(".preview thead th")).to_have_count(4)
+    for column, part in (("Nr", "id"), ("Ware", "metadata"), ("Preis", "=decimal_comma"), ("Rest", "")):
+        admin.the(f"select[aria-label='Part of {column}']").select_option(part)
+    admin.button("Upload").click()
+    expect(admin.the(".preview [role=alert]")).to_have_text("Which column is the text?")
+    admin.the("select[aria-label='Part of Ware']").select_option("text")
+    admin.the("#strip-html").check()
+    admin.button("Upload").click()
+    expect(admin.the(".add [role=status]")).to_contain_text("2 rows stored; 1 line failed.")
+    expect(admin.the(".refused")).to_contain_text(["Line 4: it has 2 cells"])
+    stored = keyed.get("/documents/k-1")
+    assert stored == {"id": "k-1", "text": "größer Stein", "metadata": {"Preis": 9.5}}
+    admin.the("#add-files").set_input_files(sheet)
+    expect(admin.the(".add")).to_contain_text("table.xlsx: this is an Excel file; save it as CSV.")
+    admin.the("#add-files").set_input_files(table)
+    admin.button("Cancel").click()
+    expect(admin.the(".preview")).to_have_count(0)
+    for id in ("k-1", "k-2"):
+        keyed.client.delete(f"/documents/{id}")
 
 
 def test_a_table_of_judgements_is_read_strictly(admin: Watched, keyed: Service) -> None:

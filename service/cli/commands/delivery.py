@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from models.words.progress import Progress
 from service.cli.commands import client
 from service.cli.commands.client import BUSY, PATIENCE, Answer, NoAnswer, Remote, path_of
-from service.cli.commands.file_formats import Row
 from service.errors import CommandError
+from service.files.columns import derived_id
+from service.files.seen import Seen
+from service.files.values import Row
 from service.http.body_budget import NDJSON
 
 TARGET_SECONDS = 1.5  # of a chunk
@@ -44,34 +46,82 @@ class Tally:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self.stored = self.failed = self.truncated = 0
+        self.stored = self.failed = self.truncated = 0  # rows, lines, rows
         self.unsettled: Sent = []
+        self._told = self._noted = 0
+        self._seen = Seen()
+        # None after an answer that leaves it open: how many ids were new, and which rows are stored.
+        self._created: int | None = 0
+        self._ids_known = True
 
-    def add(self, chunk: Sent, answer: Answer) -> None:
-        """Count what the service did with the first lines that were unsettled."""
+    @property
+    def untouched(self) -> bool:
+        """True while nothing was sent and nothing failed."""
+        return not (self.stored or self.failed or self.unsettled)
+
+    def add(self, chunk: Sent, answer: Answer, *, again: bool = False) -> None:
+        """Count what the service did with the first lines that were unsettled.
+
+        Args:
+            again: They were sent before, and may have been stored then.
+
+        """
         self.unsettled = self.unsettled[len(chunk) :]
         self.stored += answer.value["upserted"]
         self.truncated += answer.value["truncated"]
+        created = None if again else answer.value.get("created")
+        self._created = None if self._created is None or created is None else self._created + created
         told = answer.value["errors"]
+        failed = set()
         for problem in told:
             row = chunk[problem["line"] - 1][0]
-            self.fail(row.file, row.line, problem["error"])
+            failed.add(problem["line"] - 1)
+            self.fail(row, problem["error"])
         self.failed += answer.value["failed"] - len(told)
+        self._ids_known = self._ids_known and answer.value["failed"] == len(told)
+        for at, (row, _) in enumerate(chunk):
+            if at not in failed:
+                self._seen.add(_id_of(row))
 
-    def fail(self, file: str, line: int, reason: str) -> None:
-        """Count a line that is not stored."""
-        self.failed += 1
-        if self.failed <= MAX_TOLD:
-            self._progress.end()
-            print(f"{file}:{line}: {reason}", file=sys.stderr)  # noqa: T201  for whoever called
+    def add_some(self, stored: int) -> None:
+        """Count rows that were stored, where it is not known which."""
+        self.stored += stored
+        self._ids_known = False
+
+    def fail(self, row: Row, reason: str) -> None:
+        """Count the lines of a row that is not stored."""
+        self.failed += row.lines
+        self._told += 1
+        if self._told <= MAX_TOLD:
+            self._say(row, reason)
+
+    def note(self, row: Row) -> None:
+        """Say what is odd about a row that is stored."""
+        self._noted += 1
+        if self._noted <= MAX_TOLD:
+            self._say(row, row.note)
+
+    def _say(self, row: Row, what: str) -> None:
+        self._progress.end()
+        print(f"{row.file}:{row.line}: {what}", file=sys.stderr)  # noqa: T201  for whoever called
 
     def __str__(self) -> str:
         """The sentence at the end."""
-        cut = f", {self.truncated} of them longer than the model sees" if self.truncated else ""
         if not self.failed:
-            return f"{self.stored} documents are stored{cut}."
-        hidden = f" (the first {MAX_TOLD} are told above)" if self.failed > MAX_TOLD else ""
-        return f"{self.failed} lines failed{hidden}; {self.stored} documents are stored{cut}."
+            return f"{self._stored()}."
+        hidden = f" (the first {MAX_TOLD} are told above)" if self._told > MAX_TOLD else ""
+        return f"{self.failed} lines failed{hidden}; {self._stored()}."
+
+    def _stored(self) -> str:
+        cut = f", {self.truncated} of them longer than the model sees" if self.truncated else ""
+        documents = self._seen.distinct if self._ids_known else self.stored
+        replaced = 0 if self._created is None or not self._ids_known else documents - self._created
+        earlier = f"; {replaced} of them had been stored before" if replaced > 0 else ""
+        if documents == self.stored:
+            return f"{self.stored} documents are stored{cut}{earlier}"
+        return (
+            f"{self.stored} rows are stored as {documents} documents ({self._seen.sentence()}){cut}{earlier}"
+        )
 
     def so_far(self) -> str:
         """The sentence where an import ends early: what is known, and how to go on."""
@@ -114,7 +164,7 @@ class Delivery:
         self._deliver(f"{path_of(collection)}/documents", chunk)
         self.pace.took(len(chunk), sum(len(line) for _, line in chunk), clock() - began)
 
-    def _deliver(self, path: str, chunk: Sent) -> None:
+    def _deliver(self, path: str, chunk: Sent, *, again: bool = False) -> None:
         body = b"".join(line for _, line in chunk)
         for attempt in range(PATIENCE + 1):
             before = self._tally.unsettled
@@ -126,18 +176,21 @@ class Delivery:
                     self._tally.unsettled = before
                 if not (self._met or error.sent) or attempt == PATIENCE:
                     raise
+                again = again or error.sent
                 late, why, wait = error.late, str(error), min(2.0**attempt, client.LONGEST_WAIT_SECONDS)
             else:
                 self._met = True
                 if answer.status == 200:
-                    return self._tally.add(chunk, answer)
+                    return self._tally.add(chunk, answer, again=again)
                 if answer.status not in AGAIN or attempt == PATIENCE:
                     raise self._refused(chunk, answer, before)
+                stored = _STORED.search(answer.error)
+                again = again or bool(stored and stored[1])
                 late, why, wait = answer.status == DEADLINE_PASSED, answer.error, answer.wait_seconds
             if late and len(chunk) > 1:
                 middle = len(chunk) // 2
-                self._deliver(path, chunk[:middle])
-                return self._deliver(path, chunk[middle:])
+                self._deliver(path, chunk[:middle], again=True)
+                return self._deliver(path, chunk[middle:], again=True)
             self._progress.note(f"Waiting {wait:g} s to send {_lines(chunk)} again. {why}")
             client.pause(wait)
         raise AssertionError("the last attempt returns or raises")
@@ -148,9 +201,18 @@ class Delivery:
         before: lines that were unsettled before they were sent this time.
         """
         stored = _STORED.search(answer.error)
-        self._tally.stored += int(stored[1] or 0) if stored else 0
+        if stored and stored[1]:
+            self._tally.add_some(int(stored[1]))
         self._tally.unsettled = before or (chunk if stored and stored[1] else [])
         return CommandError(f"{_lines(chunk)} were refused: {_STORED.sub('', answer.error)}")
+
+
+def _id_of(row: Row) -> str:
+    """The id under which the service stored a row, within its collection."""
+    content = row.content if isinstance(row.content, dict) else {}
+    title = content.get("title")
+    made = derived_id(title.strip() if isinstance(title, str) else "", str(content.get("text")))
+    return f"{content.get('collection', '')}\0{content.get('id') or made}".removeprefix("\0")
 
 
 def _lines(chunk: Sent) -> str:

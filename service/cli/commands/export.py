@@ -11,7 +11,7 @@ import gzip
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeAlias
 from urllib.parse import urlencode
 
 import orjson
@@ -19,7 +19,6 @@ import orjson
 from models.files.fsync import replaced
 from models.words.progress import Progress
 from service.cli.commands.client import Remote, path_of
-from service.cli.commands.file_formats import Bytes
 from service.cli.commands.import_files import connect_to, named_collection
 from service.errors import CommandError, unwritable
 from service.store.filters.grammar import FilterError, compile_filter, parse_filter
@@ -27,6 +26,7 @@ from service.store.filters.predicate import Predicate
 from service.store.offline import reading
 from service.store.values import DEFAULT_COLLECTION, Record
 
+Bytes: TypeAlias = IO[bytes] | gzip.GzipFile
 PAGE = 1000
 PAGE_BYTES = 16 << 20  # of a page that is read straight from the store
 

@@ -5,20 +5,30 @@ resume from: to send everything again is safe by id, and what is stored unchange
 """
 
 import argparse
+import contextlib
+import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
 import orjson
 
 from models.words.progress import Progress
 from service.cli.commands.client import Remote
-from service.cli.commands.columns import BadRow, Columns, Placed
 from service.cli.commands.delivery import Delivery, Pace, Sent, Tally
-from service.cli.commands.file_formats import FORMATS, Row, format_of, opened, rows
 from service.cli.commands.readability import Reading
 from service.errors import CommandError
+from service.files.columns import Columns, Placed
+from service.files.conversion import TYPES, parse_types
+from service.files.detection import format_of, refuse_name
+from service.files.reader import FileReader, Options, Unpacked
+from service.files.values import BadFile, BadRow, Row, command_option, split_names
 from service.settings import own_url
 from service.store.values import COLLECTION_NAME
+
+FORMATS = ("jsonl", "csv", "tsv", "text")
+PIECE_BYTES = 1 << 15  # the progress is told by what was read
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +48,18 @@ def describe(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--metadata", metavar="COLUMN,…", help="of JSON: the object `metadata` unless named")
     which.add_argument("--metadata-all", action="store_true", help="every other column")
+    parser.add_argument(
+        "--encoding", metavar="NAME", help="such as cp1252; unless the file is UTF-8 or UTF-16"
+    )
+    parser.add_argument(
+        "--delimiter", metavar="CHARACTER", help="of csv: one of , ; tab | unless it is detected"
+    )
+    parser.add_argument(
+        "--types",
+        metavar="COLUMN=TYPE,…",
+        help=f"metadata that is no text: {', '.join(TYPES)}",
+    )
+    parser.add_argument("--html", choices=["strip"], help="take tags off title and text")
     parser.add_argument("--per-file", action="store_true", help="each file is one document, its id its name")
     connect_to(parser)
 
@@ -75,20 +97,15 @@ def run(arguments: argparse.Namespace) -> str:
         CommandError: some lines failed, or it could not go on. All that was answered is stored.
 
     """
-    named = None if arguments.metadata is None else tuple(arguments.metadata.split(","))
     remote = Remote(arguments.url, arguments.key_file)
     collection = named_collection(arguments, remote)
     placed: Placed = "each" if arguments.all_collections else "one"
     if placed == "one" and collection is None and not remote.scoped:
         placed = "unsaid"
-    text = tuple(arguments.text.split(","))
-    columns = Columns(arguments.id, arguments.title, text, named, arguments.metadata_all, placed)
-    kinds = [
-        arguments.format or ("text" if arguments.per_file else format_of(name)) for name in arguments.files
-    ]
-    if placed == "each" and "text" in kinds:
+    read = {name: _options(name, arguments, placed) for name in arguments.files}
+    if placed == "each" and any(options.format == "text" for options in read.values()):
         raise CommandError("--all-collections is for jsonl, csv and tsv: plain text names no collection.")
-    sizes = [Path(name).stat().st_size for name in arguments.files if Path(name).is_file()]
+    sizes = [_size(name) for name in arguments.files]
     progress = Progress("documents", 0 if "-" in arguments.files else sum(sizes))
     tally = Tally(progress)
     delivery = Delivery(remote, tally, progress)
@@ -96,15 +113,17 @@ def run(arguments: argparse.Namespace) -> str:
     read_bytes = 0
     try:
         progress.tell(0)
-        for name, kind in zip(arguments.files, kinds, strict=True):
-            with opened(name) as (file, raw):
-                found = rows(file, name, kind, columns, per_file=arguments.per_file)
+        for name in arguments.files:
+            with opened(name) as file:
+                found = rows(file, name, read[name])
                 for to, chunk in chunks(found, tally, delivery.pace):
                     delivery.send(to or collection, chunk)
                     reading.look(to or collection, chunk)
-                    progress.tell(tally.stored, read_bytes + (raw.tell() if raw.seekable() else 0))
-                read_bytes += raw.tell() if raw.seekable() else 0
+                    progress.tell(tally.stored, read_bytes + (file.tell() if file.seekable() else 0))
+                read_bytes += file.tell() if file.seekable() else 0
     except CommandError as error:
+        if isinstance(error, CannotRead) and tally.untouched:
+            raise
         raise CommandError(f"{error}\n{tally.so_far()}") from error
     except KeyboardInterrupt:
         raise CommandError(f"Stopped. {tally.so_far()}") from None
@@ -116,6 +135,85 @@ def run(arguments: argparse.Namespace) -> str:
     return str(tally)
 
 
+class CannotRead(CommandError):
+    """A file, or the rest of one, is not read."""
+
+
+def _options(name: str, arguments: argparse.Namespace, placed: Placed) -> Options:
+    """How the file `name` is read.
+
+    Raises:
+        CommandError: An option, or the file's name, says that it cannot be.
+
+    """
+    kind = "file" if arguments.per_file else arguments.format or format_of(name)
+    try:
+        if arguments.format is None:
+            refuse_name(name)
+        columns = Columns(
+            arguments.id or None,
+            arguments.title,
+            split_names(arguments.text) or ("",),
+            None if arguments.metadata is None else split_names(arguments.metadata),
+            arguments.metadata_all,
+            placed,
+        )
+        types = parse_types(split_names(arguments.types or ""), command_option)
+    except BadFile as error:
+        raise CommandError(f"{name}: {error}") from error
+    if kind is None:
+        raise CommandError(f"{name}: is it jsonl, csv, tsv or text? Say so with --format.")
+    html = arguments.html == "strip"
+    return Options(kind, arguments.encoding, arguments.delimiter, columns, types, html=html)
+
+
+def _size(name: str) -> int:
+    """Bytes of a file, 0 of a stream. Raises CommandError before anything is sent if it is not there."""
+    try:
+        return 0 if name == "-" else Path(name).stat().st_size
+    except OSError as error:
+        raise CannotRead(f"{name} cannot be read ({error.strerror}).") from error
+
+
+@contextlib.contextmanager
+def opened(name: str) -> Iterator[BinaryIO]:
+    """The file's bytes.
+
+    Raises:
+        CannotRead: It cannot be read.
+
+    """
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with Path(name).open("rb") as file:
+            yield file
+    except OSError as error:
+        raise CannotRead(f"{name} cannot be read ({error.strerror or error}).") from error
+
+
+def rows(file: BinaryIO, name: str, options: Options) -> Iterator[Row]:
+    """Every row of a file, in its order.
+
+    Raises:
+        CannotRead: Nothing of it can be read, from some line on.
+
+    """
+    unpacked, reader = Unpacked(), FileReader(name, options)
+    try:
+        for piece in chain(iter(lambda: file.read(PIECE_BYTES), b""), (None,)):
+            for part in unpacked.finish() if piece is None else unpacked.feed(piece):
+                yield from reader.feed(part)
+        yield from reader.finish()
+    except BadFile as error:
+        if options.format == "file":
+            yield Row(name, 1, BadRow(str(error)))
+            return
+        place = name if error.line is None else f"{name}:{error.line}"
+        raise CannotRead(f"{place}: {error}") from error
+
+
 def chunks(found: Iterable[Row], tally: Tally, pace: Pace) -> Iterator[tuple[str | None, Sent]]:
     """The documents of `found` as lines to send, as many at a time as `pace` says; `tally` takes the rest.
 
@@ -124,15 +222,19 @@ def chunks(found: Iterable[Row], tally: Tally, pace: Pace) -> Iterator[tuple[str
     chunk: dict[str | None, Sent] = {}
     lines = size = 0
     for row in found:
+        if row.note:
+            tally.note(row)
+        if row.content is None:
+            continue
         if isinstance(row.content, BadRow):
-            tally.fail(row.file, row.line, str(row.content))
+            tally.fail(row, str(row.content))
             continue
         document = dict(row.content)
         to = document.pop("collection", None)
         try:
             content = orjson.dumps(document) + b"\n"
         except orjson.JSONEncodeError as error:  # nested deeper than orjson writes
-            tally.fail(row.file, row.line, f"it cannot be sent as JSON ({error})")
+            tally.fail(row, f"it cannot be sent as JSON ({error})")
             continue
         chunk.setdefault(to, []).append((row, content))
         lines += 1

@@ -108,7 +108,8 @@ def put(
         if len({*given[number], *kept[number]}) < len(documents):
             gaps.add(number)
     truncated = sum((given[live].get(at) or kept[live][at]).truncated for at in range(len(documents)))
-    return Put(truncated, _sequence(connection, len(changed) + len(removed)), frozenset(gaps))
+    done = _sequence(connection, len(changed) + len(removed))
+    return Put(truncated, done, frozenset(gaps), len(documents) - len(before))
 
 
 def _stored(connection: Connection, documents: Sequence[Document], collection: str) -> dict[int, _Stored]:

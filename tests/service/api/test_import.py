@@ -96,6 +96,8 @@ def test_bad_lines_are_reported_with_their_numbers_and_the_others_are_stored(ser
     assert isinstance(errors, list)
     assert found == {
         "upserted": 3,
+        "documents": 3,
+        "created": 3,
         "failed": 8,
         "truncated": 0,
         "sequence": service.client.delete("/documents/nobody").json()["sequence"],

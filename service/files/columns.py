@@ -1,58 +1,96 @@
 """The columns of a file, or fields of its JSON lines, that make a document."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from models.words.nearest import did_you_mean
+from service.files.values import BadFile, BadRow, Spelling, command_option
 from service.store.values import COLLECTION_NAME
 
 Placed: TypeAlias = Literal["each", "one", "unsaid"]
-_IDS = ("id", "_id")  # the second is what BEIR's files have
+IDS = ("id", "_id")  # the second is what BEIR's files have
 _TITLE = "title"
 _BETWEEN = "\n\n"  # of several columns that make a text: a blank line
-
-
-class BadRow(Exception):
-    """A line that holds no document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The fields that make a document."""
 
-    id: str | None = None  # None: `id` or `_id` where there is one
+    id: str | None = None  # None: `id` or `_id` where there is one; empty: none, it is made from the text
     title: str | None = None  # None: `title` where there is one; empty: none
     text: tuple[str, ...] = ("text",)
     metadata: tuple[str, ...] | None = None  # None: an object named `metadata`, where there is one
     all_metadata: bool = False  # every field that is neither id, title nor text
     # Collections: each line names its own, all lines go to one that was named, or nothing was said of them.
     placed: Placed = "one"
+    spell: Spelling = command_option
 
     @property
     def named(self) -> tuple[str, ...]:
         """Columns that a table must have."""
         return (*self.text, *filter(None, (self.id, self.title)), *(self.metadata or ()))
 
+    def check(self, header: list[str]) -> None:
+        """Check the names of a table's columns.
+
+        Raises:
+            BadFile: One is missing, comes twice, or has no name and would be stored.
+
+        """
+        options = ", ".join(map(self.spell, ("text", "title", "id")))
+        how = (
+            "The first line of the file names its columns; "
+            f"{options} and {self.spell('metadata')} say which to take."
+        )
+        if missing := [name for name in self.named if name not in header]:
+            there = f"there is no column {missing[0]!r}; there are {', '.join(header)[:500]}."
+            raise BadFile(f"{there}{did_you_mean(missing[0], header)} {how}", 1)
+        named = [name for name in header if name]
+        if len({*named}) < len(named):
+            twice = next(name for name in named if named.count(name) > 1)
+            raise BadFile(f"two columns are named {twice[:80]!r}. Give each a name of its own.", 1)
+        if self.all_metadata and "" in header:
+            raise BadFile(
+                f"column {header.index('') + 1} has no name, so it cannot be stored as metadata. "
+                f"Name it, or say which columns to store ({self.spell('metadata')}).",
+                1,
+            )
+
+    def stores(self, name: str, header: list[str]) -> bool:
+        """True if the column `name` of a table becomes metadata."""
+        if not self.all_metadata:
+            return name in (self.metadata or ())
+        return name not in {self._id_column(dict.fromkeys(header)), *self.text, self.title or _TITLE}
+
     def document(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Raise BadRow when a field that was named is missing."""
         for name in self.text:
             if name not in fields:
                 there = ", ".join(sorted(map(str, fields))[:20]) or "none"
-                raise BadRow(f"there is no field {name!r} for the text (--text); there are: {there}")
+                raise BadRow(
+                    f"there is no field {name!r} for the text ({self.spell('text')}); there are: {there}."
+                    f"{did_you_mean(name, map(str, fields))}".removesuffix(".")
+                )
         found: dict[str, Any] = {"text": self._text(fields), "metadata": self._metadata(fields)}
         if title := self._title(fields):
             found["title"] = title
             if found["text"] == "":  # the title is all there is to find it by
                 found["text"] = found.pop("title")
-        if (id := fields.get(self._id_column(fields))) is not None and id != "":
+        column = self._id_column(fields)
+        if column and (id := fields.get(column)) is not None and id != "":
             found["id"] = _as_text(id)
-        elif self.id is not None:
-            raise BadRow(f"there is no id in {self.id!r} (--id)")
+        elif self.id:
+            raise BadRow(f"there is no id in {self.id!r} ({self.spell('id')})")
         if self.placed == "each":
             found["collection"] = self._collection(fields)
         return found
 
     def _id_column(self, fields: dict[str, Any]) -> str:
-        return self.id or next((name for name in _IDS if name in fields), _IDS[0])
+        if self.id is not None:
+            return self.id
+        return next((name for name in IDS if name in fields), IDS[0])
 
     def _text(self, fields: dict[str, Any]) -> Any:
         """The one column as it came; several as one text, without those that are empty."""
@@ -62,7 +100,7 @@ class Columns:
         for name in self.text:
             part = _as_text(fields[name])
             if not isinstance(part, str | None):
-                raise BadRow(f"{name!r} is no text (--text)")
+                raise BadRow(f"{name!r} is no text ({self.spell('text')})")
             if part and not part.isspace():
                 parts.append(part)
         return _BETWEEN.join(parts)
@@ -75,9 +113,9 @@ class Columns:
         if self.title is None:
             return title if isinstance(title, str) and _TITLE not in self.text else None
         if self.title not in fields:
-            raise BadRow(f"there is no field {self.title!r} for the title (--title)")
+            raise BadRow(f"there is no field {self.title!r} for the title ({self.spell('title')})")
         if not isinstance(title, str | None):
-            raise BadRow(f"{self.title!r} is no text (--title)")
+            raise BadRow(f"{self.title!r} is no text ({self.spell('title')})")
         return title
 
     def _collection(self, fields: dict[str, Any]) -> str:
@@ -90,10 +128,12 @@ class Columns:
         """Raise BadRow for a line of an export of all collections, whose ids would replace each other."""
         taken = self.all_metadata or "collection" in self.named
         if self.placed == "unsaid" and not taken and isinstance(fields.get("collection"), str):
-            raise BadRow(
-                f"it is of the collection {fields['collection'][:64]!r}: --all-collections puts it there, "
-                "--collection NAME puts every line into one"
-            )
+            name = fields["collection"][:64]
+            if self.spell is command_option:
+                how = "--all-collections puts it there, --collection NAME puts every line into one"
+            else:
+                how = f"send it to /collections/{name}/files, or leave the field out"
+            raise BadRow(f"it is of the collection {name!r}: {how}")
 
     def _metadata(self, fields: dict[str, Any]) -> Any:
         if self.all_metadata:
@@ -102,13 +142,35 @@ class Columns:
                 taken.add(self.title or _TITLE)
             if self.placed == "each":
                 taken.add("collection")
-            return {name: value for name, value in fields.items() if name not in taken}
+            return _merged({name: value for name, value in fields.items() if name not in taken})
         if self.metadata is None:
             given = fields.get("metadata")
             return {} if given is None else given
         if missing := [name for name in self.metadata if name not in fields]:
-            raise BadRow(f"there is no field {missing[0]!r} for the metadata (--metadata)")
+            raise BadRow(f"there is no field {missing[0]!r} for the metadata ({self.spell('metadata')})")
         return {name: fields[name] for name in self.metadata}
+
+
+def _merged(fields: dict[str, Any]) -> dict[str, Any]:
+    """An object `metadata` among other fields is metadata like them.
+
+    Raises:
+        BadRow: A name is in both.
+
+    """
+    inner = fields.get("metadata")
+    if not isinstance(inner, dict):
+        return fields
+    others = {name: value for name, value in fields.items() if name != "metadata"}
+    if twice := [name for name in inner if name in others]:
+        raise BadRow(f"{twice[0]!r} is a field of the line and of its metadata. Rename one of the two")
+    return others | inner
+
+
+def derived_id(title: str, text: str) -> str:
+    """The id of a document that comes without one: the hash of its content, so it is stored once."""
+    content = f"{title}\0{text}" if title else text
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _as_text(value: Any) -> Any:

@@ -11,11 +11,11 @@ import orjson
 import pytest
 
 from models.words.progress import Progress
-from service.cli.commands.columns import BadRow, Columns
 from service.cli.commands.delivery import Pace, Tally
-from service.cli.commands.file_formats import Format, Row, opened, rows
-from service.cli.commands.import_files import chunks
+from service.cli.commands.import_files import chunks, opened, rows
 from service.errors import CommandError
+from service.files.reader import Options
+from service.files.values import Format, Row
 from service.http.ndjson import MAX_LINE_BYTES
 
 MEBIBYTE = 1 << 20
@@ -23,24 +23,25 @@ LONG = 200 * MEBIBYTE
 MOST = 24 * MEBIBYTE  # that a reader may take; the line is eight times as large
 
 
-def read(name: str | Path, kind: Format, *, per_file: bool = False) -> Iterator[Row]:
-    with opened(str(name)) as (file, _):
-        yield from rows(file, str(name), kind, Columns(), per_file=per_file)
+def read(name: str | Path, kind: Format) -> Iterator[Row]:
+    with opened(str(name)) as file:
+        yield from rows(file, str(name), Options(kind, "utf-8"))  # the zeros of a hole look binary
 
 
 def told(found: Iterator[Row]) -> list[tuple[int, str]]:
     """Line and text, or why there is none."""
     return [
-        (row.line, str(row.content) if isinstance(row.content, BadRow) else row.content["text"])
+        (row.line, row.content["text"] if isinstance(row.content, dict) else str(row.content))
         for row in found
+        if row.content is not None
     ]
 
 
-def taken(file: Path, kind: Format, *, per_file: bool = False) -> tuple[list[tuple[int, str]], int]:
+def taken(file: Path, kind: Format) -> tuple[list[tuple[int, str]], int]:
     """What was read, and the most memory that it took."""
     tracemalloc.start()
     try:
-        found = told(read(file, kind, per_file=per_file))
+        found = told(read(file, kind))
         return found, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -85,20 +86,21 @@ def test_a_line_without_end_takes_no_memory_and_is_named(tmp_path: Path, kind: F
 
 def test_a_document_of_a_whole_file_is_bounded(tmp_path: Path) -> None:
     with_a_long_line(tmp_path / "file", b"one", b"")
-    found, most = taken(tmp_path / "file", "text", per_file=True)
+    found, most = taken(tmp_path / "file", "file")
     assert found == [(1, "a document has at most 1 MiB")]
     assert most < MOST
 
 
 def csv_rows(content: bytes) -> list[tuple[int, str]]:
-    return told(rows(io.BytesIO(content), "x.csv", "csv", Columns(), per_file=False))
+    return told(rows(io.BytesIO(content), "x.csv", Options("csv")))
 
 
 def test_a_row_of_many_lines_is_bounded_and_reading_goes_on_behind_it() -> None:
     """A quote that nobody closes: a part of the file is one row, and is named once."""
     lost = 1 + MAX_LINE_BYTES // len("b,another\n")  # lines that are taken for one cell
     found = csv_rows(b'id,text\na,"one\n' + b"b,another\n" * (lost + 3))
-    assert found[0] == (2, "the row is longer than 1 MiB")
+    lines = f"lines 2 to {1 + lost} are one row"
+    assert found[0] == (2, f"{lines}, which is longer than 1 MiB. Its quote may never end")
     assert [text for _, text in found[1:]] == ["another"] * (len(found) - 1)
     assert found[-1][0] == 2 + lost + 3
 
@@ -132,10 +134,10 @@ def test_metadata_nested_deeper_than_it_can_be_sent_fails_its_own_line(
     lines = [deep, json.dumps({"text": "b"})]
     file = io.BytesIO("\n".join(lines).encode())
     tally = Tally(Progress("documents", 0))
-    found = rows(file, "x.jsonl", "jsonl", Columns(), per_file=False)
+    found = rows(file, "x.jsonl", Options("jsonl"))
     [(collection, chunk)] = chunks(found, tally, Pace())
     assert collection is None
-    assert [row.content["text"] for row, _ in chunk if not isinstance(row.content, BadRow)] == ["b"]
+    assert [row.content["text"] for row, _ in chunk if isinstance(row.content, dict)] == ["b"]
     assert tally.failed == 1
     assert "x.jsonl:1: it cannot be sent as JSON" in capsys.readouterr().err
 

@@ -1,0 +1,325 @@
+"""Files that people have: shown first, then stored as documents. The page uploads through these routes.
+
+    POST /files/preview    the beginning of a file: what it is, its columns, three rows
+    POST /files            a whole file: its rows as documents
+
+The command `import` reads files with the same reader (service/files), before it sends NDJSON.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from service.api.body import Slices, parameters
+from service.api.bulk_import import MAX_ERRORS, Import, Span, Tally
+from service.api.collections import collection_of
+from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
+from service.api.documents import document_of
+from service.api.inference import VERSION_HEADER
+from service.api.json_schemas import MAX_ID_CHARACTERS
+from service.api.ndjson_import import body_pieces
+from service.api.responses import json_response
+from service.errors import Empty, MediaType, ServiceError, Storage, TooLarge, Validation
+from service.files.columns import Columns
+from service.files.conversion import parse_types
+from service.files.detection import format_of, refuse_name
+from service.files.preview import SHOWN_ROWS, preview
+from service.files.reader import FileReader, Options, Unpacked
+from service.files.values import BadFile, BadRow, Format, Row, query_parameter, split_names
+from service.http.body_budget import RAW_FILE, StreamedBody
+from service.http.routing import Direct
+from service.runtime.runtime import Runtime, runtime_of
+from service.store.values import DEFAULT_COLLECTION
+
+PREVIEW_BYTES = 1 << 20
+STEP_BYTES = 1 << 16  # of a piece: so much is read at a time on another thread
+ALL = "*"
+
+router = APIRouter(prefix="/files", route_class=Direct, tags=["documents"])
+
+_NAMES = "Names with commas between them; one that has a comma is in double quotes"
+
+
+class FileQuery(BaseModel):
+    name: str = Field("", max_length=MAX_ID_CHARACTERS, description="Of the file; its end says the format")
+    format: Format | None = Field(None, description="`file`: one document, its id and title the name")
+    encoding: str | None = Field(None, description="Such as cp1252; detected where the bytes say it")
+    delimiter: str | None = Field(None, description="Of a table: a character, or `tab`; else detected")
+    id: str | None = Field(None, description="Column; `id` or `_id` if left out; empty: made from the text")
+    title: str | None = Field(None, description="Column; `title` if left out; empty: none")
+    text: str = Field("text", description=f"Columns. {_NAMES}")
+    metadata: str | None = Field(None, description=f"Columns; `{ALL}`: all others. {_NAMES}")
+    types: str | None = Field(None, description="Such as price=number,created=date")
+    html: Literal["strip"] | None = Field(None, description="Takes tags off title and text")
+
+
+class PreviewQuery(FileQuery):
+    whole: bool = Field(False, description="The body is the whole file, not only its beginning")
+
+
+class PreviewOut(BaseModel):
+    format: Format
+    encoding: str
+    certain: bool = Field(description="False: the encoding is a guess, and an import has to be told it")
+    sample: str = Field(description="A word that shows whether the guess is right")
+    delimiter: str | None
+    columns: list[str]
+    rows: list[list[str]] = Field(description=f"The first {SHOWN_ROWS}, long cells cut")
+    lines: list[int]
+    id: str | None
+    title: str | None
+    text: list[str]
+    metadata: list[str]
+    types: dict[str, str] = Field(description="Columns whose every value is a number or a date")
+    html: bool = Field(description="The text has tags")
+    problems: list[str]
+
+
+class FileError(BaseModel):
+    line: int
+    last_line: int
+    error: str
+
+
+class FileNote(BaseModel):
+    line: int
+    note: str
+
+
+class FileImported(BaseModel):
+    """The answer to a file: also when rows failed."""
+
+    summary: str
+    rows: int = Field(description="Rows that were stored")
+    documents: int = Field(description="Fewer than `rows` when an id came more than once")
+    created: int = Field(description="Documents whose id was new")
+    replaced: int = Field(description="Documents whose id was stored before, changed or not")
+    failed: int = Field(description="Lines that were not stored")
+    errors: list[FileError] = Field(description=f"The first {MAX_ERRORS}")
+    notes: list[FileNote] = Field(description=f"On rows that look odd, the first {MAX_ERRORS}")
+    truncated: int = Field(description="How many of the texts the model does not see to their end")
+    sequence: int
+
+
+_RAW = {RAW_FILE: {"type": "string", "format": "binary"}}
+
+
+@router.post("/preview", **describe(Role.WRITE, None, PreviewOut, reads=_RAW, query=PreviewQuery))
+async def preview_file(request: Request) -> Response:
+    """Show how the beginning of a file reads, and guess which column is which. Nothing is stored."""
+    asked = parameters(request, PreviewQuery)
+    _require_raw(request)
+    content = bytearray()
+    async for piece in request.stream():
+        content += piece
+        if len(content) > PREVIEW_BYTES:
+            raise TooLarge(f"A preview takes the first {PREVIEW_BYTES >> 20} MiB of a file. Send less of it.")
+    try:
+        options = _options(asked, DEFAULT_COLLECTION)
+        found = await asyncio.to_thread(preview, bytes(content), asked.name, options, whole=asked.whole)
+    except BadFile as error:
+        raise Validation(_sentence(asked.name, error)) from error
+    layout, guess = found.layout, found.guess
+    answer = {
+        "format": layout.format,
+        "encoding": layout.encoding,
+        "certain": layout.certain,
+        "sample": layout.sample,
+        "delimiter": layout.separator or None,
+        "columns": found.columns,
+        "rows": found.rows,
+        "lines": found.lines,
+        "id": guess.id,
+        "title": guess.title,
+        "text": guess.text,
+        "metadata": guess.metadata,
+        "types": guess.types,
+        "html": guess.html,
+        "problems": found.problems,
+    }
+    return json_response(answer)
+
+
+_IMPORT = describe(
+    Role.WRITE,
+    None,
+    FileImported,
+    raises=(*EMBEDS, Storage),
+    headers={**VERSIONED, "x-compute-tokens": COUNT},
+    reads=_RAW,
+    query=FileQuery,
+)
+
+
+@router.post("", **_IMPORT)
+async def import_file(request: Request) -> Response:
+    """Store the rows of a file as documents, however large it is.
+
+    A row that fails is reported with its lines, and the others are stored.
+    """
+    runtime = runtime_of(request)
+    asked = parameters(request, FileQuery)
+    _require_raw(request)
+    collection = collection_of(request)
+    try:
+        upload = _Upload(request, runtime, asked, collection)
+    except BadFile as error:
+        raise Validation(_sentence(asked.name, error)) from error
+    tally = await upload.run()
+    documents = tally.seen.distinct
+    answer = {
+        "summary": _summary(tally),
+        "rows": tally.upserted,
+        "documents": documents,
+        "created": tally.created,
+        "replaced": max(documents - tally.created, 0),
+        "failed": tally.failed,
+        "errors": [
+            {"line": lines.first, "last_line": lines.last, "error": error} for lines, error in tally.errors
+        ],
+        "notes": upload.notes,
+        "truncated": tally.truncated,
+        "sequence": tally.sequence or await runtime.corpus.store.sequence(),
+    }
+    version = tally.version or runtime.live.generation.version
+    return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})
+
+
+class _Upload:
+    """A file on its way into the store.
+
+    Raises:
+        BadFile: An option, or the file's name, says that it cannot be read.
+
+    """
+
+    def __init__(self, request: Request, runtime: Runtime, asked: FileQuery, collection: str) -> None:
+        self._request = request
+        self._name = asked.name
+        options = _options(asked, collection)
+        self._titled = options.format == "file"
+        self._reader = FileReader(asked.name or "file", options)
+        self._unpacked = Unpacked()
+        self._parse = partial(document_of, max_metadata_kb=runtime.settings.max_metadata_kb)
+        self._flow: StreamedBody = request.scope["flow"]
+        self._importing = Import(runtime.corpus, collection, self._flow, lambda: runtime.stopping)
+        self._slices = Slices()
+        self.notes: list[dict[str, Any]] = []
+
+    async def run(self) -> Tally:
+        """Store every row.
+
+        Raises:
+            ServiceError: It cannot go on. The message says what was stored.
+
+        """
+        importing = self._importing
+        try:
+            async with aclosing(body_pieces(self._request)) as pieces:
+                async for piece in pieces:
+                    for part in self._unpacked.feed(piece or b""):
+                        await self._read(part)
+                    await importing.look(idle=piece is None)
+            for part in self._unpacked.finish():
+                await self._read(part)
+            for row in await asyncio.to_thread(_all, self._reader.finish()):
+                await self._take(row)
+            tally = await importing.finish()
+        except BadFile as error:
+            tally = await importing.finish()
+            stored = f" {tally}" if tally.upserted else " Nothing of it was stored."
+            raise Validation(f"{_sentence(self._name, error)}{stored}") from error
+        finally:
+            await importing.close()
+        if not tally.upserted and not tally.failed:
+            raise Empty("The file has no row to store.")
+        return tally
+
+    async def _read(self, part: bytes) -> None:
+        for at in range(0, len(part), STEP_BYTES):
+            rows = await asyncio.to_thread(_all, self._reader.feed(part[at : at + STEP_BYTES]))
+            self._flow.moved()
+            for row in rows:
+                await self._take(row)
+                await self._slices.rest()
+
+    async def _take(self, row: Row) -> None:
+        if row.note and len(self.notes) < MAX_ERRORS:
+            self.notes.append({"line": row.line, "note": row.note})
+        if row.content is None:
+            return
+        lines = Span(row.line, max(row.last_line, row.line))
+        if isinstance(row.content, BadRow):
+            self._importing.fail(lines, f"{str(row.content).removesuffix('.')}.")
+            return
+        try:
+            titled = {"title": self._name} if self._titled else {}
+            document = self._parse({**titled, **row.content})
+        except ServiceError as error:
+            self._importing.fail(lines, error.message)
+        else:
+            await self._importing.add(lines, document)
+
+
+def _all(rows: Iterator[Row]) -> list[Row]:
+    return list(rows)
+
+
+def _summary(tally: Tally) -> str:
+    documents, rows = tally.seen.distinct, tally.upserted
+    if documents == rows:
+        said = f"{_count(rows, 'row')} stored"
+    else:
+        said = f"{_count(rows, 'row')} stored as {_count(documents, 'document')} ({tally.seen.sentence()})"
+    replaced = documents - tally.created
+    if replaced > 0:
+        said += f"; {replaced} of them had been stored before"
+    return f"{said}; {_count(tally.failed, 'line')} failed." if tally.failed else f"{said}."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _require_raw(request: Request) -> None:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != RAW_FILE:
+        raise MediaType(f"Content-Type must be {RAW_FILE}: the body is the file as it is, in any format.")
+
+
+def _options(asked: FileQuery, collection: str) -> Options:
+    """The reader's options. Raises BadFile where one cannot be right."""
+    if asked.format is None:
+        refuse_name(asked.name)
+    metadata = None if asked.metadata in {None, ALL} else split_names(asked.metadata or "")
+    columns = Columns(
+        asked.id,
+        asked.title,
+        split_names(asked.text) or ("",),
+        metadata,
+        asked.metadata == ALL,
+        "unsaid" if collection == DEFAULT_COLLECTION else "one",
+        query_parameter,
+    )
+    types = parse_types(split_names(asked.types or ""), query_parameter)
+    kind = asked.format or format_of(asked.name) or ("file" if asked.name else None)
+    return Options(
+        kind,
+        asked.encoding,
+        asked.delimiter,
+        columns,
+        types,
+        html=asked.html is not None,
+        spell=query_parameter,
+    )
+
+
+def _sentence(name: str, error: BadFile) -> str:
+    place = name or "The file"
+    return f"{place}: {error}" if error.line is None else f"{place}, line {error.line}: {error}"

@@ -1,0 +1,217 @@
+"""What a file is: its format by its name, its encoding and its separator by how it begins.
+
+Nothing here is stored or changed. What is not certain says so, and the caller asks.
+"""
+
+import codecs
+import csv
+import io
+import re
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import PurePath
+from typing import NamedTuple
+
+from models.words.nearest import did_you_mean
+from service.files.lines import decoded
+from service.files.values import MARK, BadFile, Format, Spelling
+from service.http.ndjson import MAX_LINE_BYTES
+
+HEAD_BYTES = 1 << 16  # looked at before the first row is read
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+ENCODINGS = (
+    "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32",
+    "cp1252", "iso-8859-1", "iso-8859-2", "iso-8859-9", "iso-8859-15", "mac-roman",
+    "cp437", "cp850", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "koi8-r",
+    "shift_jis", "cp932", "euc_jp", "gb18030", "big5", "euc_kr", "cp949",
+)  # fmt: skip
+_ENDINGS: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".txt": "text",
+    ".md": "text",
+}
+_EXCEL = "this is an Excel file; save it as CSV."
+_PARQUET = "this is a Parquet file; export it as CSV or as JSON lines."
+_SHEET = "this is an OpenDocument spreadsheet; save it as CSV."
+_ARCHIVE = "this is an archive; unpack it and import the files in it."
+_TAKEN = "import reads JSON lines, CSV, TSV and plain text."
+_BINARY = f"this is a binary file; {_TAKEN}"
+_OTHER = f"this is a document of another program; save it as plain text. I{_TAKEN[1:]}"
+_REFUSED_ENDINGS = {
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb", ".xltx"), _EXCEL),
+    **dict.fromkeys((".parquet", ".pq"), _PARQUET),
+    ".ods": _SHEET,
+    ".numbers": "this is a Numbers spreadsheet; export it as CSV.",
+    **dict.fromkeys((".feather", ".arrow", ".avro", ".orc"), _BINARY),
+    **dict.fromkeys((".pdf", ".docx", ".doc", ".odt", ".pptx", ".rtf", ".epub"), _OTHER),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar", ".zst", ".bz2", ".xz"), _ARCHIVE),
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".sqlite", ".db", ".exe"), _BINARY),
+}  # fmt: skip
+_MAGIC = {
+    _EXCEL: (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",),
+    _PARQUET: (b"PAR1",),
+    _ARCHIVE: (b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0", b"7z\xbc\xaf", b"Rar!", b"\x1f\x8b"),
+    _OTHER: (b"%PDF", b"{\\rtf"),
+    _BINARY: (
+        b"SQLite format 3\0",
+        b"\x89PNG",
+        b"\xff\xd8\xff",
+        b"GIF8",
+        b"ARROW1\0",
+        b"Obj\x01",
+        b"\x7fELF",
+    ),
+}
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\f\x1a\x1b"))
+_FOREIGN = re.compile(rf"[^\s,;|\"]{{0,20}}[^\x00-\x7f{MARK}][^\s,;|\"]{{0,20}}")
+_SAID = re.compile(r'^"?sep=(.)"?(?:\r\n|\n|\r)', re.IGNORECASE)
+_TRIED_ROWS = 50
+
+
+class Encoding(NamedTuple):
+    """name: one of `ENCODINGS`. certain: the bytes say so. sample: a word that shows if it is right."""
+
+    name: str
+    certain: bool
+    sample: str = ""
+
+
+def refuse_name(name: str) -> None:
+    """Raise BadFile for a file that its name already says is no text."""
+    endings = PurePath(name).suffixes
+    for ending in endings[-2:] if endings[-1:] == [".gz"] else endings[-1:]:
+        if reason := _REFUSED_ENDINGS.get(ending.lower()):
+            raise BadFile(reason)
+
+
+def format_of(name: str) -> Format | None:
+    """The format that the end of a file's name says, also before `.gz`."""
+    endings = [ending.lower() for ending in PurePath(name).suffixes if ending.lower() != ".gz"]
+    return _ENDINGS.get(endings[-1]) if endings else None
+
+
+def refuse_content(head: bytes) -> None:
+    """Raise BadFile for content that another program has to read.
+
+    Args:
+        head: How the file begins, unpacked.
+
+    """
+    if head.startswith(b"PK\x03\x04"):
+        excel = b"xl/" in head or b"[Content_Types].xml" in head
+        raise BadFile(_EXCEL if excel else _SHEET if b"opendocument.spreadsheet" in head else _ARCHIVE)
+    for reason, marks in _MAGIC.items():
+        if head.startswith(marks):
+            raise BadFile(reason)
+
+
+def encoding_of(head: bytes, *, complete: bool) -> Encoding:
+    """Encoding of a file that begins with `head`.
+
+    Raises:
+        BadFile: The bytes are no text.
+
+    """
+    for mark, name in _BOMS:
+        if head.startswith(mark):
+            return Encoding(name, certain=True)
+    if wide := _wide(head):
+        return Encoding(wide, certain=True)
+    text = decoded(head, "utf-8", final=complete)
+    bad = text.count(MARK)
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    if controls > len(head) * (0.05 if bad else 0.2):
+        raise BadFile(_BINARY)
+    # Text of another encoding is hardly ever valid UTF-8 by chance; a damaged line is no other encoding.
+    if bad <= sum(character > "\x7f" and character != MARK for character in text) if bad else True:
+        return Encoding("utf-8", certain=True)
+    legacy = "cp1252" if MARK not in decoded(head, "cp1252", final=True) else "iso-8859-1"
+    found = _FOREIGN.search(decoded(head, legacy, final=True))
+    return Encoding(legacy, certain=False, sample=found[0] if found else "")
+
+
+def _wide(head: bytes) -> str | None:
+    """UTF-16 without a byte order mark: half of the bytes of Latin text are zeros, all on one side."""
+    even, odd = head[::2].count(0), head[1::2].count(0)
+    name = "utf-16-be" if even > odd else "utf-16-le"
+    if len(head) < 8 or max(even, odd) < len(head) * 0.2 or min(even, odd) > max(even, odd) * 0.1:
+        return None
+    text = decoded(head[:4096], name, final=False)
+    strange = sum(character < " " and character not in "\t\n\r" for character in text) + text.count(MARK)
+    return name if strange <= len(text) * 0.05 else None
+
+
+def checked_encoding(name: str, spell: Spelling) -> str:
+    """The encoding that a person named.
+
+    Raises:
+        BadFile: It is unknown. Only text encodings are known: Python has others, which unpack.
+
+    """
+    try:
+        found = codecs.lookup(name.strip()).name
+    except (LookupError, ValueError, UnicodeError):
+        found = ""
+    known = {codecs.lookup(each).name: each for each in ENCODINGS}
+    known |= {"utf-8-sig": "utf-8", "ascii": "utf-8"}
+    if found not in known:
+        hint = did_you_mean(name, ENCODINGS) or f" Known are {', '.join(ENCODINGS)}."
+        raise BadFile(f"there is no encoding {name[:40]!r} ({spell('encoding')}).{hint}")
+    return known[found]
+
+
+def checked_separator(mark: str, spell: Spelling) -> str:
+    """The separator that a person named: one character, or `tab`.
+
+    Raises:
+        BadFile: It cannot be one.
+
+    """
+    found = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}.get(mark.lower(), mark)
+    if len(found) != 1 or found in '"\r\n\0' or found.isalnum():
+        raise BadFile(f"{mark[:20]!r} cannot separate columns ({spell('delimiter')}). Use one of , ; tab |.")
+    return found
+
+
+def said_separator(text: str) -> str | None:
+    """The separator that Excel's first line `sep=;` names."""
+    found = _SAID.match(text)
+    return found[1] if found else None
+
+
+def separator_of(text: str, kind: Format, *, complete: bool) -> str:
+    """The separator with which most rows have as many cells as the first one, which has several."""
+    if said := said_separator(text):
+        return said
+    csv.field_size_limit(MAX_LINE_BYTES)
+    tried = sorted(SEPARATORS, key=lambda mark: mark != "\t") if kind == "tsv" else [*SEPARATORS]
+    best, best_score = tried[0], (0.0, 0)
+    for mark in tried:
+        rows = _tried(text, mark, complete=complete)
+        if rows and (width := len(rows[0])) > 1:
+            score = sum(len(row) == width for row in rows) / len(rows), width
+            if score > best_score:
+                best, best_score = mark, score
+    return best
+
+
+def _tried(text: str, mark: str, *, complete: bool) -> Sequence[list[str]]:
+    try:
+        rows = list(islice(csv.reader(io.StringIO(text, newline=""), delimiter=mark), _TRIED_ROWS + 1))
+    except csv.Error:
+        return []
+    if len(rows) > 1 and (not complete or len(rows) > _TRIED_ROWS):
+        rows.pop()  # it may go on behind the head
+    return [row for row in rows if row]

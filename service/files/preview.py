@@ -1,0 +1,199 @@
+"""How the beginning of a file reads: encoding, separator, columns, three rows, and which column is which.
+
+It guesses, and stores nothing. A person confirms the guess, and the import is told each choice.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from service.files.columns import IDS
+from service.files.conversion import looks_like_html, proposed
+from service.files.lines import TextLine, TextLines
+from service.files.reader import Layout, Options, Unpacked, header_of, layout_of, refuse_arrays, unsure
+from service.files.records import Records, note_on
+from service.files.values import MARK, BadFile, BadRow
+
+SHOWN_ROWS = 3
+SHOWN_CHARACTERS = 300  # of a cell
+MAX_COLUMNS = 1000
+MAX_PROBLEMS = 20
+_TEXTS = (
+    "text",
+    "body",
+    "content",
+    "description",
+    "question",
+    "message",
+    "abstract",
+    "beschreibung",
+    "inhalt",
+)
+_TITLES = ("title", "headline", "subject", "name", "titel", "betreff")
+_JSON_OWN = {*IDS, "title", "text", "metadata"}
+
+
+@dataclass(slots=True)
+class Guess:
+    """Columns by their part in a document."""
+
+    id: str | None = None
+    title: str | None = None
+    text: list[str] = field(default_factory=list)
+    metadata: list[str] = field(default_factory=list)
+    types: dict[str, str] = field(default_factory=dict)  # of metadata whose every value has that type
+    html: bool = False  # the text has tags
+
+
+@dataclass(slots=True)
+class Preview:
+    layout: Layout
+    columns: list[str] = field(default_factory=list)  # none where a line or the file is the text
+    rows: list[list[str]] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    guess: Guess = field(default_factory=Guess)
+    problems: list[str] = field(default_factory=list)  # what an import would refuse
+
+
+def preview(content: bytes, name: str, options: Options, *, whole: bool) -> Preview:
+    """How a file that begins with `content` reads.
+
+    Args:
+        whole: `content` is the whole file; otherwise its last line may be cut off.
+
+    Raises:
+        BadFile: It cannot be read at all.
+
+    """
+    unpacked = Unpacked()
+    head = b"".join(unpacked.feed(content))
+    if whole:
+        head += b"".join(unpacked.finish())
+    layout = layout_of(head, name, options, complete=whole)
+    refuse_arrays(head, layout)
+    found = Preview(layout)
+    if not layout.certain:
+        found.problems.append(f"{unsure(layout, options.spell)}")
+    lines = [*TextLines(layout.encoding).feed(head, final=whole)]
+    if layout.separator:
+        _table(found, lines, options, whole=whole)
+    elif layout.format == "jsonl":
+        _objects(found, lines)
+    else:
+        for line in lines:
+            if line.text and line.text.strip() and len(found.rows) < SHOWN_ROWS:
+                _show(found, line.number, [line.text.strip()])
+    if not found.rows and not found.problems:
+        found.problems.append("The file has no rows.")
+    return found
+
+
+def _table(found: Preview, lines: Sequence[TextLine], options: Options, *, whole: bool) -> None:
+    records = Records(found.layout.separator)
+    cells: list[list[str]] = []
+    for record in _records(records, lines, whole=whole):
+        if not found.columns:
+            found.columns = header_of(record, found.layout, options, checked=False)
+            if len(found.columns) > MAX_COLUMNS:
+                raise BadFile(
+                    f"it has {len(found.columns)} columns; at most {MAX_COLUMNS} can be chosen from.", 1
+                )
+            _check_names(found)
+            continue
+        row = record.cells
+        if isinstance(row, BadRow):
+            _problem(found, record.line, str(row))
+        elif len(row) != len(found.columns):
+            _problem(found, record.line, f"it has {len(row)} cells, not {len(found.columns)}")
+        elif any(MARK in cell for cell in row):
+            _problem(found, record.line, f"it is not {found.layout.encoding}")
+        else:
+            cells.append(row)
+            if note := note_on(record):
+                _problem(found, record.line, note)
+            if len(found.rows) < SHOWN_ROWS:
+                _show(found, record.line, row)
+    columns = {name: [row[at] for row in cells] for at, name in enumerate(found.columns) if name}
+    found.guess = _guess(columns)
+
+
+def _records(records: Records, lines: Sequence[TextLine], *, whole: bool) -> Iterator[Any]:
+    for line in lines:
+        yield from records.take(line)
+    if whole:
+        yield from records.finish()
+
+
+def _check_names(found: Preview) -> None:
+    named = [name for name in found.columns if name]
+    for name in {name: 0 for name in named if named.count(name) > 1}:
+        _problem(found, 1, f"two columns are named {name[:80]!r}. Give each a name of its own")
+
+
+def _objects(found: Preview, lines: Sequence[TextLine]) -> None:
+    objects: list[tuple[int, dict[str, Any]]] = []
+    for number, text, _ in lines:
+        if text is None:
+            _problem(found, number, "the line is longer than 1 MiB")
+            continue
+        if not text.strip():
+            continue
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            _problem(found, number, f"it is not valid JSON ({error})")
+            continue
+        if isinstance(value, dict):
+            objects.append((number, value))
+        else:
+            _problem(found, number, "it is not a JSON object")
+    names = list(dict.fromkeys(name for _, value in objects for name in value))[:MAX_COLUMNS]
+    found.columns = names
+    for number, value in objects[:SHOWN_ROWS]:
+        _show(found, number, [_shown(value.get(name)) for name in names])
+    strings = {name: [v for _, value in objects if isinstance(v := value.get(name), str)] for name in names}
+    found.guess = _guess(strings)
+    if not set(names) - _JSON_OWN:  # the format of an export: its metadata are an object
+        found.guess.metadata = []
+    found.guess.types = {}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else orjson.dumps(value).decode()
+
+
+def _guess(columns: Mapping[str, Sequence[str]]) -> Guess:
+    by_small = {name.lower(): name for name in reversed([*columns])}
+    guess = Guess(id=next((by_small[name] for name in IDS if name in by_small), None))
+    guess.title = next((by_small[name] for name in _TITLES[:1] if name in by_small), None)
+    text = next((by_small[name] for name in _TEXTS if name in by_small), None)
+    if text is None:  # the column with the longest values is most likely the text
+        left = [name for name in columns if name not in {guess.id, guess.title}] or [*columns]
+        text = max(left, key=lambda name: sum(map(len, columns[name])), default=None)
+    if guess.title is None:
+        guess.title = next(
+            (by_small[name] for name in _TITLES if name in by_small and by_small[name] != text), None
+        )
+    guess.text = [] if text is None else [text]
+    guess.metadata = [name for name in columns if name not in {guess.id, guess.title, text}]
+    for name in guess.metadata:
+        if kind := proposed(columns[name]):
+            guess.types[name] = kind
+    guess.html = text is not None and looks_like_html(columns[text])
+    return guess
+
+
+def _problem(found: Preview, line: int, what: str) -> None:
+    if len(found.problems) < MAX_PROBLEMS:
+        found.problems.append(f"Line {line}: {what.removesuffix('.')}.")
+
+
+def _show(found: Preview, line: int, cells: Sequence[str]) -> None:
+    found.lines.append(line)
+    found.rows.append(
+        [cell if len(cell) <= SHOWN_CHARACTERS else f"{cell[:SHOWN_CHARACTERS]} …" for cell in cells]
+    )

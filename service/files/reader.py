@@ -1,0 +1,423 @@
+"""Documents out of a file: JSON lines, CSV, TSV or plain text, plain or compressed by gzip.
+
+    bytes ─▶ Unpacked ─▶ FileReader: the head says encoding and separator ─▶ lines ─▶ records ─▶ Row
+
+The bytes are pushed in, so a command that reads a file and a route that receives one share the reader.
+Memory holds the head, one line and one record, each of at most 1 MiB.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+
+from service.files import detection
+from service.files.columns import IDS, Columns
+from service.files.conversion import convert, plain_text
+from service.files.detection import HEAD_BYTES, SEPARATORS
+from service.files.lines import TextLine, TextLines, decoded
+from service.files.records import Record, Records, note_on
+from service.files.values import MARK, BadFile, BadRow, Format, Row, Spelling, command_option
+from service.http.ndjson import MAX_LINE_BYTES
+
+GZIP_MARK = b"\x1f\x8b"
+STEP_BYTES = 1 << 16  # unpacked at a time: gzip makes a thousand bytes of one
+_NAMES = {
+    "utf-8": "UTF-8",
+    "utf-16": "UTF-16",
+    "utf-16-le": "UTF-16-LE",
+    "utf-16-be": "UTF-16-BE",
+    "utf-32": "UTF-32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a file is read. What is None is detected.
+
+    Args:
+        format: By the file's name unless given.
+        types: Metadata columns that become numbers or dates.
+        html: Whether tags are taken off title and text.
+        spell: How an option is written where a message names it.
+
+    """
+
+    format: Format | None = None
+    encoding: str | None = None
+    delimiter: str | None = None
+    columns: Columns = field(default_factory=Columns)
+    types: Mapping[str, str] = field(default_factory=dict)
+    html: bool = False
+    spell: Spelling = command_option
+
+
+class Layout(NamedTuple):
+    """What a file turned out to be. `certain`: nothing of it is a guess about the encoding."""
+
+    format: Format
+    encoding: str
+    certain: bool
+    sample: str = ""
+    separator: str = ""
+
+    def __str__(self) -> str:
+        name = _NAMES.get(self.encoding, self.encoding)
+        if not self.separator:
+            return name
+        return f"{name}, cells separated by {SEPARATORS.get(self.separator, repr(self.separator))}"
+
+
+class Unpacked:
+    """Bytes of a file as they were before gzip, in bounded steps. Other bytes pass through."""
+
+    def __init__(self) -> None:
+        self._begin = b""
+        self._gzip: bool | None = None
+        self._inflate = zlib.decompressobj(wbits=31)
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Raise BadFile if the compressed data is damaged."""
+        if self._gzip is None:
+            self._begin += piece
+            if len(self._begin) < len(GZIP_MARK):
+                return
+            piece, self._begin = self._begin, b""
+            self._gzip = piece.startswith(GZIP_MARK)
+        if not self._gzip:
+            yield piece
+            return
+        try:
+            while piece:
+                if self._inflate.eof:  # the next member of the file
+                    self._inflate = zlib.decompressobj(wbits=31)
+                if out := self._inflate.decompress(piece, STEP_BYTES):
+                    yield out
+                piece = self._inflate.unconsumed_tail or self._inflate.unused_data.lstrip(b"\0")
+        except zlib.error as error:
+            raise BadFile(f"it cannot be read as gzip ({error}).") from error
+
+    def finish(self) -> Iterator[bytes]:
+        """Raise BadFile if the compressed data ends too early."""
+        if self._begin:
+            yield self._begin
+        if self._gzip and not self._inflate.eof:
+            raise BadFile("it cannot be read to its end: the gzip data is cut off.")
+
+
+class FileReader:
+    """feed() every piece, unpacked, then finish(). Both raise BadFile where nothing more can be read.
+
+    Args:
+        name: Of the file; messages and ids have it.
+
+    """
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name = name
+        self.layout: Layout | None = None
+        self._options = options
+        self._head = bytearray()
+        self._rows = 0
+        self._lines: TextLines
+        self._maker: _Maker
+
+    def feed(self, piece: bytes) -> Iterator[Row]:
+        """The rows that end in `piece`."""
+        if self.layout is None:
+            self._head += piece
+            if len(self._head) < HEAD_BYTES:
+                return
+            piece = self._begin(complete=False)
+            yield from self._told()
+        for line in self._lines.feed(piece):
+            yield from self._counted(self._maker.take(line))
+
+    def finish(self) -> Iterator[Row]:
+        """The last rows, and a note if there were none."""
+        piece = b""
+        if self.layout is None:
+            piece = self._begin(complete=True)
+            yield from self._told()
+        for line in self._lines.feed(piece, final=True):
+            yield from self._counted(self._maker.take(line))
+        yield from self._counted(self._maker.finish())
+        if not self._rows:
+            what = "has no row after the line that names its columns" if self._maker.begun else "is empty"
+            yield Row(self.name, 1, None, note=f"the file {what}.")
+
+    def _told(self) -> Iterator[Row]:
+        """A note on what was detected, where it is not what one expects."""
+        assert self.layout is not None  # noqa: S101  it has begun
+        kind, encoding, _, _, separator = self.layout
+        expected = {"csv": ",", "tsv": "\t"}.get(kind, "")
+        found = (encoding != "utf-8" and self._options.encoding is None) or (
+            separator != expected and self._options.delimiter is None
+        )
+        if found:
+            yield Row(self.name, 1, None, note=f"it is read as {self.layout}.")
+
+    def _counted(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            self._rows += row.content is not None
+            yield row
+
+    def _begin(self, *, complete: bool) -> bytes:
+        head, self._head = bytes(self._head), bytearray()
+        self.layout = layout = layout_of(head, self.name, self._options, complete=complete)
+        if not layout.certain:
+            raise BadFile(unsure(layout, self._options.spell))
+        refuse_arrays(head, layout)
+        self._lines = TextLines(layout.encoding)
+        if layout.separator:
+            self._maker = _TableMaker(self.name, layout, self._options)
+        elif layout.format == "file":
+            self._maker = _FileMaker(self.name, layout, self._options)
+        else:
+            self._maker = _LineMaker(self.name, layout, self._options)
+        return head
+
+
+def layout_of(head: bytes, name: str, options: Options, *, complete: bool) -> Layout:
+    """What the file `name` is that begins with `head`.
+
+    Raises:
+        BadFile: It cannot be read, or an option cannot be right.
+
+    """
+    kind = options.format or detection.format_of(name)
+    if kind is None:
+        how = options.spell("format")
+        raise BadFile(f"is it jsonl, csv, tsv or text? Say so with {how.removesuffix('=')}.")
+    detection.refuse_content(head)
+    certain, sample = True, ""
+    if options.encoding is not None:
+        encoding = detection.checked_encoding(options.encoding, options.spell)
+    else:
+        encoding, certain, sample = detection.encoding_of(head, complete=complete)
+        if kind == "jsonl" and not certain:  # JSON is UTF-8: lines that are not fail by themselves
+            encoding, certain, sample = "utf-8", True, ""
+    if kind not in {"csv", "tsv"}:
+        return Layout(kind, encoding, certain, sample)
+    if options.delimiter is not None:
+        separator = detection.checked_separator(options.delimiter, options.spell)
+    else:
+        separator = detection.separator_of(decoded(head, encoding, final=complete), kind, complete=complete)
+    return Layout(kind, encoding, certain, sample, separator)
+
+
+def unsure(layout: Layout, spell: Spelling) -> str:
+    """The sentence about an encoding that was guessed."""
+    shown = f": {layout.sample!r}" if layout.sample else ""
+    how = spell("encoding")
+    again = f"Send it again with {how}" if how.endswith("=") else f"Run it again with {how} "
+    looks = f"It looks like {layout.encoding}{shown}"
+    return f"it is not UTF-8. {looks}. {again}{layout.encoding}, or name another encoding."
+
+
+def refuse_arrays(head: bytes, layout: Layout) -> None:
+    """Raise BadFile for JSON that is one array or one object over several lines."""
+    if layout.format != "jsonl":
+        return
+    text = decoded(head, layout.encoding, final=False).lstrip()
+    first = text.splitlines()[0].strip() if text else ""
+    if first == "{" or (first.startswith("[") and "{" in text[:1000].removeprefix("[").lstrip()[:1]):
+        what = "an array" if first.startswith("[") else "an object over several lines"
+        raise BadFile(
+            f"it is {what}. Write one JSON object on a line (jq -c '.[]' does that with an array).", 1
+        )
+
+
+class _Maker:
+    """Makes rows of lines."""
+
+    def __init__(self, name: str, layout: Layout, options: Options) -> None:
+        self._name, self._layout, self._options = name, layout, options
+        self.begun = False  # the names of the columns were read
+
+    def take(self, line: TextLine) -> Iterator[Row]:
+        raise NotImplementedError
+
+    def finish(self) -> Iterator[Row]:
+        return iter(())
+
+    def _not_decoded(self, text: str) -> BadRow:
+        name = _NAMES.get(self._layout.encoding, self._layout.encoding)
+        how = self._options.spell("encoding")
+        return BadRow(f"it is not {name} (character {text.index(MARK) + 1}). {how} names another encoding")
+
+    def _document(self, fields: dict[str, Any]) -> dict[str, Any]:
+        document = self._options.columns.document(fields)
+        if self._options.html:
+            for name in ("title", "text"):
+                if isinstance(document.get(name), str):
+                    document[name] = plain_text(document[name])
+        if self._options.types and isinstance(document["metadata"], dict):
+            document["metadata"] = dict(document["metadata"])
+            convert(document["metadata"], self._options.types)
+        return document
+
+
+class _LineMaker(_Maker):
+    """A document on each line, as JSON or as text."""
+
+    def take(self, line: TextLine) -> Iterator[Row]:
+        if line.text is None:
+            why = BadRow(f"the line is longer than {MAX_LINE_BYTES >> 20} MiB")
+            yield Row(self._name, line.number, why)
+            return
+        text = line.text.strip()
+        if not text:
+            return
+        content: dict[str, Any] | BadRow
+        try:
+            content = self._parsed(text) if self._layout.format == "jsonl" else self._line(text)
+        except BadRow as error:
+            content = error
+        yield Row(self._name, line.number, content)
+
+    def _line(self, text: str) -> dict[str, Any]:
+        if MARK in text:
+            raise self._not_decoded(text)
+        if "\0" in text:
+            raise BadRow("it holds a NUL character (U+0000). Take it out")
+        return {"text": plain_text(text) if self._options.html else text, "metadata": {}}
+
+    def _parsed(self, text: str) -> dict[str, Any]:
+        if MARK in text:
+            raise self._not_decoded(text)
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise BadRow(f"it is not valid JSON ({error.msg}, column {error.colno})") from error
+        if isinstance(value, list):
+            raise BadRow("it is a JSON array. Write one JSON object on a line")
+        if not isinstance(value, dict):
+            raise BadRow("it is not a JSON object")
+        self._options.columns.refuse_unsaid(value)
+        return self._document(value)
+
+
+class _FileMaker(_Maker):
+    """The whole file is one document."""
+
+    def __init__(self, name: str, layout: Layout, options: Options) -> None:
+        super().__init__(name, layout, options)
+        self._parts: list[str] = []
+        self._size = 0
+
+    def take(self, line: TextLine) -> Iterator[Row]:
+        self._size += line.size if line.text is not None else MAX_LINE_BYTES + 1
+        if self._size > MAX_LINE_BYTES:
+            self._parts.clear()
+        elif line.text is not None:
+            self._parts.append(line.text)
+        return iter(())
+
+    def finish(self) -> Iterator[Row]:
+        text = "".join(self._parts)
+        if self._size > MAX_LINE_BYTES:
+            yield Row(self._name, 1, BadRow(f"a document has at most {MAX_LINE_BYTES >> 20} MiB"))
+        elif MARK in text:
+            yield Row(self._name, 1, self._not_decoded(text))
+        elif self._size:
+            text = plain_text(text) if self._options.html else text
+            yield Row(self._name, 1, {"id": self._name, "text": text, "metadata": {}})
+
+
+class _TableMaker(_Maker):
+    """A document in each record after the first, which names the columns."""
+
+    def __init__(self, name: str, layout: Layout, options: Options) -> None:
+        super().__init__(name, layout, options)
+        self._records = Records(layout.separator)
+        self._names: list[str] = []
+
+    def take(self, line: TextLine) -> Iterator[Row]:
+        for record in self._records.take(line):
+            yield from self._row(record)
+
+    def finish(self) -> Iterator[Row]:
+        for record in self._records.finish():
+            yield from self._row(record)
+
+    def _row(self, record: Record) -> Iterator[Row]:
+        if not self.begun:
+            self._names = header_of(record, self._layout, self._options)
+            self.begun = True
+            if self._options.columns.id is None and (hint := _id_hint(self._names, self._options.spell)):
+                yield Row(self._name, record.line, None, note=hint)
+            return
+        content: dict[str, Any] | BadRow
+        try:
+            content = self._document(self._fields(record))
+        except BadRow as error:
+            content = error
+        note = "" if isinstance(content, BadRow) else note_on(record)
+        yield Row(self._name, record.line, content, record.last_line, note)
+
+    def _fields(self, record: Record) -> dict[str, Any]:
+        cells = record.cells
+        if isinstance(cells, BadRow):
+            raise cells
+        if len(cells) != len(self._names):
+            what = "it has"
+            if record.last_line > record.line:
+                what = f"lines {record.line} to {record.last_line} are one row of"
+            raise BadRow(f"{what} {len(cells)} cells, and the first line names {len(self._names)} columns")
+        if undecoded := [cell for cell in cells if MARK in cell]:
+            raise self._not_decoded(undecoded[0])
+        return dict(zip(self._names, cells, strict=True))
+
+
+def _id_hint(names: list[str], spell: Spelling) -> str:
+    """A note where a column is named nearly as ids are; empty if not."""
+    if any(name in IDS for name in names):
+        return ""
+    nearly = next((name for name in names if name.lower() in IDS), None)
+    if nearly is None:
+        return ""
+    return f"no column is named id, so ids are made from the text. Is it {nearly!r} ({spell('id')})?"
+
+
+def header_of(record: Record, layout: Layout, options: Options, *, checked: bool = True) -> list[str]:
+    """Names of the columns, without white space around them.
+
+    Raises:
+        BadFile: They cannot be names, or (`checked`) do not fit the options.
+
+    """
+    cells = record.cells
+    if isinstance(cells, BadRow):
+        raise BadFile(f"{cells}. The first line of the file names its columns.", record.line)
+    if any(MARK in cell for cell in cells):
+        raise BadFile(
+            f"the names of the columns are not {_NAMES.get(layout.encoding, layout.encoding)}. "
+            f"{options.spell('encoding')} names another encoding.",
+            record.line,
+        )
+    names = [cell.strip() for cell in cells]
+    if not checked:
+        return names
+    columns = options.columns
+    try:
+        columns.check(names)
+    except BadFile as error:
+        if options.delimiter is not None and len(names) == 1:
+            tried = detection.separator_of(cells[0] + "\n", layout.format, complete=True)
+            if tried in cells[0]:
+                how = options.spell("delimiter")
+                raise BadFile(
+                    f"it looks as if {tried!r} separates its columns ({how}). {error}", record.line
+                ) from error
+        raise BadFile(str(error), record.line) from error
+    for name in options.types:
+        if name not in names or not columns.stores(name, names):
+            raise BadFile(
+                f"{options.spell('types')} names {name[:80]!r}, which is not stored as metadata. "
+                f"Name it in {options.spell('metadata')} too.",
+                record.line,
+            )
+    return names

@@ -1,0 +1,124 @@
+"""Records of CSV out of lines, as RFC 4180 has them: a cell in quotes may hold separators and line breaks.
+
+Each record is bounded, and its lines are counted. A quote that never ends is one record of many lines.
+"""
+
+import csv
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from service.files.detection import said_separator
+from service.files.lines import TextLine
+from service.files.values import BadRow
+from service.http.ndjson import MAX_LINE_BYTES
+
+LONG_LINES = 20  # a record of so many lines is noted
+_CLOSED = r'[^"]*+(?:""[^"]*+)*+"'
+
+
+class Record(NamedTuple):
+    """Cells of the lines `line` to `last_line`, or why there are none."""
+
+    line: int
+    last_line: int
+    cells: list[str] | BadRow
+    lines_alike: int = 0  # of its lines, those that have as many separators as its first one has by itself
+
+
+class Records:
+    """take() every line, then finish()."""
+
+    def __init__(self, separator: str) -> None:
+        csv.field_size_limit(MAX_LINE_BYTES)
+        self._separator = separator
+        mark = re.escape(separator)
+        # Whole cells with the separator behind each; what is left is the last cell of the line.
+        self._cells = re.compile(rf'(?:(?:"{_CLOSED}|(?!")[^{mark}]*+){mark})*+')
+        self._closed = re.compile(_CLOSED)
+        self._lines: list[str] = []
+        self._size = 0
+        self._first = self._last = 0
+
+    def take(self, line: TextLine) -> Iterator[Record]:
+        """The record that ends with this line, if one does."""
+        number, text, size = line
+        self._last = number
+        if not self._lines:
+            if number == 1 and text is not None and said_separator(text):
+                return
+            if text is not None and not text.strip("\r\n"):
+                return
+            self._first, self._size = number, 0
+        self._size += size
+        if text is None or self._size > MAX_LINE_BYTES:
+            yield self._bad(f"longer than {MAX_LINE_BYTES >> 20} MiB", "Its quote may never end.")
+        elif self._ends(text):
+            yield self._record([*self._lines, text])
+            self._lines = []
+        else:
+            self._lines.append(text)
+
+    def finish(self) -> Iterator[Record]:
+        """The record whose quote never ends."""
+        if self._lines:
+            if self._first == self._last:
+                reason = BadRow("its quote never ends")
+            else:
+                reason = BadRow(f"lines {self._first} to {self._last} are one row, its quote never ends")
+            yield Record(self._first, self._last, reason)
+            self._lines = []
+
+    def _ends(self, text: str) -> bool:
+        """True if no cell in quotes goes on behind this line."""
+        if not self._lines and '"' not in text:
+            return True
+        at = 0
+        if self._lines:
+            closed = self._closed.match(text)
+            if closed is None:
+                return False
+            at = closed.end()
+            if not text.startswith(self._separator, at):
+                return True
+            at += len(self._separator)
+        cells = self._cells.match(text, at)
+        assert cells is not None  # noqa: S101  it matches nothing at least
+        rest = cells.end()
+        return not text.startswith('"', rest) or self._closed.match(text, rest + 1) is not None
+
+    def _record(self, lines: list[str]) -> Record:
+        try:
+            cells = next(csv.reader(lines, delimiter=self._separator, strict=True))
+        except csv.Error as error:
+            return self._bad("not valid", f"({error})")
+        if any("\0" in line for line in lines):
+            return Record(self._first, self._last, BadRow("it holds a NUL character (U+0000). Take it out"))
+        alike = 0
+        if len(lines) > 1:
+            alike = sum(line.count(self._separator) == len(cells) - 1 for line in lines)
+        return Record(self._first, self._last, cells, alike)
+
+    def _bad(self, what: str, why: str) -> Record:
+        self._lines = []
+        if self._first == self._last:
+            said = f"the row is {what}" if what != "not valid" else f"it is not a valid row {why}"
+        else:
+            said = f"lines {self._first} to {self._last} are one row, which is {what}. {why}".removesuffix(
+                "."
+            )
+        return Record(self._first, self._last, BadRow(said))
+
+
+def note_on(record: Record) -> str:
+    """A sentence about a record that may be several rows between two stray quotes; else empty."""
+    lines = record.last_line - record.line + 1
+    if lines < 2 or isinstance(record.cells, BadRow):
+        return ""
+    swallowed = len(record.cells) > 1 and lines > 2 and record.lines_alike * 2 > lines
+    if not swallowed and lines < LONG_LINES:
+        return ""
+    return (
+        f"lines {record.line} to {record.last_line} are one row of {lines} lines. "
+        f"If that is a mistake, correct the quote in line {record.line}."
+    )
