@@ -71,7 +71,7 @@ class Tally:
     def add(self, documents: list[Document], stored: Stored) -> None:
         self.upserted += len(documents)
         for document in documents:
-            self.seen.add(document.id)
+            self.seen.add(document.id, document.title, document.text)
         self.created += stored.created
         self.truncated += stored.truncated
         self.sequence = max(self.sequence, stored.sequence)

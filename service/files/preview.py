@@ -12,7 +12,7 @@ import orjson
 from service.files.columns import IDS
 from service.files.conversion import looks_like_html, proposed
 from service.files.lines import TextLine, TextLines
-from service.files.reader import Layout, Options, Unpacked, header_of, layout_of, refuse_arrays, unsure
+from service.files.reader import Layout, Options, Unpacked, header_of, layout_of, refuse_arrays
 from service.files.records import Records, note_on
 from service.files.values import MARK, BadFile, BadRow
 
@@ -74,8 +74,6 @@ def preview(content: bytes, name: str, options: Options, *, whole: bool) -> Prev
     layout = layout_of(head, name, options, complete=whole)
     refuse_arrays(head, layout)
     found = Preview(layout)
-    if not layout.certain:
-        found.problems.append(f"{unsure(layout, options.spell)}")
     lines = [*TextLines(layout.encoding).feed(head, final=whole)]
     if layout.separator:
         _table(found, lines, options, whole=whole)

@@ -23,6 +23,7 @@ from service.files.values import MARK, BadFile, BadRow, Format, Row, Spelling, c
 from service.http.ndjson import MAX_LINE_BYTES
 
 GZIP_MARK = b"\x1f\x8b"
+_SLICE_BYTES = 1 << 12
 STEP_BYTES = 1 << 16  # unpacked at a time: gzip makes a thousand bytes of one
 _NAMES = {
     "utf-8": "UTF-8",
@@ -121,27 +122,40 @@ class FileReader:
         self._options = options
         self._head = bytearray()
         self._rows = 0
+        self._fed = self._done = 0  # bytes
         self._lines: TextLines
         self._maker: _Maker
 
     def feed(self, piece: bytes) -> Iterator[Row]:
         """The rows that end in `piece`."""
+        self._fed += len(piece)
         if self.layout is None:
             self._head += piece
             if len(self._head) < HEAD_BYTES:
                 return
             piece = self._begin(complete=False)
             yield from self._told()
-        for line in self._lines.feed(piece):
-            yield from self._counted(self._maker.take(line))
+        yield from self._taken(piece)
+
+    @property
+    def share(self) -> float:
+        """Part of the bytes that came whose rows have come out."""
+        return self._done / self._fed if self._fed else 0.0
+
+    def _taken(self, piece: bytes) -> Iterator[Row]:
+        for at in range(0, len(piece), _SLICE_BYTES):
+            part = piece[at : at + _SLICE_BYTES]
+            for line in self._lines.feed(part):
+                yield from self._counted(self._maker.take(line))
+            self._done += len(part)
 
     def finish(self) -> Iterator[Row]:
         """The last rows, and a note if there were none."""
-        piece = b""
         if self.layout is None:
             piece = self._begin(complete=True)
             yield from self._told()
-        for line in self._lines.feed(piece, final=True):
+            yield from self._taken(piece)
+        for line in self._lines.feed(b"", final=True):
             yield from self._counted(self._maker.take(line))
         yield from self._counted(self._maker.finish())
         if not self._rows:

@@ -5,6 +5,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from service.files.columns import derived_id
+
 _RECENT = 1 << 12
 _TOLD = 3
 
@@ -17,20 +19,22 @@ class Seen:
 
     def __init__(self) -> None:
         self.distinct = 0
-        self.repeated: dict[str, int] = {}  # the first ids that came more than once, and how often they came
-        self.others = 0  # ids that came more than once, besides those
+        self._repeated: dict[str, int] = {}  # the first that came more than once, and how often they came
+        self._others = False  # came more than once, too
         self._recent: set[int] = set()
         self._sorted: list[NDArray[np.uint64]] = []  # each at least twice as long as the next one
 
-    def add(self, id: str) -> None:
-        key = int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+    def add(self, id: str, title: str, text: str, within: str = "") -> None:
+        """Count a document; `within` is its collection where there are several."""
+        named = f"{within}\0{id}".encode("utf-8", "surrogatepass")
+        key = int.from_bytes(hashlib.blake2b(named, digest_size=8).digest())
         if key in self._recent or any(_holds(part, key) for part in self._sorted):
-            if id in self.repeated:
-                self.repeated[id] += 1
-            elif len(self.repeated) < _TOLD:
-                self.repeated[id] = 2
+            made = id == derived_id(title, text)
+            label = f"the text {text[:40]!r}" if made else f"id {id[:80]}"
+            if label in self._repeated or len(self._repeated) < _TOLD:
+                self._repeated[label] = self._repeated.get(label, 1) + 1
             else:
-                self.others += 1
+                self._others = True
             return
         self.distinct += 1
         self._recent.add(key)
@@ -46,12 +50,8 @@ class Seen:
 
     def sentence(self) -> str:
         """`id 1003 came twice`, or of several; empty if each came once."""
-        if not self.repeated:
-            return ""
-        if self.others:
-            return f"ids that came more than once, the first of them {next(iter(self.repeated))}"
-        told = [f"id {id[:80]} came {_times(times)}" for id, times in self.repeated.items()]
-        return ", ".join(told)
+        told = [f"{label} came {_times(times)}" for label, times in self._repeated.items()]
+        return ", ".join([*told, "and others more than once"] if self._others else told)
 
 
 def _holds(part: NDArray[np.uint64], key: int) -> bool:

@@ -81,7 +81,14 @@ class Tally:
         self._ids_known = self._ids_known and answer.value["failed"] == len(told)
         for at, (row, _) in enumerate(chunk):
             if at not in failed:
-                self._seen.add(_id_of(row))
+                self._see(row)
+
+    def _see(self, row: Row) -> None:
+        content = row.content if isinstance(row.content, dict) else {}
+        title, text = content.get("title"), str(content.get("text"))
+        title = title.strip() if isinstance(title, str) else ""
+        id = content.get("id") or derived_id(title, text)
+        self._seen.add(str(id), title, text, str(content.get("collection", "")))
 
     def add_some(self, stored: int) -> None:
         """Count rows that were stored, where it is not known which."""
@@ -205,14 +212,6 @@ class Delivery:
             self._tally.add_some(int(stored[1]))
         self._tally.unsettled = before or (chunk if stored and stored[1] else [])
         return CommandError(f"{_lines(chunk)} were refused: {_STORED.sub('', answer.error)}")
-
-
-def _id_of(row: Row) -> str:
-    """The id under which the service stored a row, within its collection."""
-    content = row.content if isinstance(row.content, dict) else {}
-    title = content.get("title")
-    made = derived_id(title.strip() if isinstance(title, str) else "", str(content.get("text")))
-    return f"{content.get('collection', '')}\0{content.get('id') or made}".removeprefix("\0")
 
 
 def _lines(chunk: Sent) -> str:

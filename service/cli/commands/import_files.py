@@ -8,7 +8,6 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -115,12 +114,12 @@ def run(arguments: argparse.Namespace) -> str:
         progress.tell(0)
         for name in arguments.files:
             with opened(name) as file:
-                found = rows(file, name, read[name])
-                for to, chunk in chunks(found, tally, delivery.pace):
+                source = Source(file, name, read[name])
+                for to, chunk in chunks(source.rows(), tally, delivery.pace):
                     delivery.send(to or collection, chunk)
                     reading.look(to or collection, chunk)
-                    progress.tell(tally.stored, read_bytes + (file.tell() if file.seekable() else 0))
-                read_bytes += file.tell() if file.seekable() else 0
+                    progress.tell(tally.stored, read_bytes + source.position)
+                read_bytes += source.position
     except CommandError as error:
         if isinstance(error, CannotRead) and tally.untouched:
             raise
@@ -193,25 +192,39 @@ def opened(name: str) -> Iterator[BinaryIO]:
         raise CannotRead(f"{name} cannot be read ({error.strerror or error}).") from error
 
 
-def rows(file: BinaryIO, name: str, options: Options) -> Iterator[Row]:
-    """Every row of a file, in its order.
+class Source:
+    """A file that is read."""
 
-    Raises:
-        CannotRead: Nothing of it can be read, from some line on.
+    def __init__(self, file: BinaryIO, name: str, options: Options) -> None:
+        self._file, self._name, self._options = file, name, options
+        self._reader = FileReader(name, options)
 
-    """
-    unpacked, reader = Unpacked(), FileReader(name, options)
-    try:
-        for piece in chain(iter(lambda: file.read(PIECE_BYTES), b""), (None,)):
-            for part in unpacked.finish() if piece is None else unpacked.feed(piece):
+    def rows(self) -> Iterator[Row]:
+        """Every row of the file, in its order.
+
+        Raises:
+            CannotRead: Nothing of it can be read, from some line on.
+
+        """
+        unpacked, reader = Unpacked(), self._reader
+        try:
+            for piece in iter(lambda: self._file.read(PIECE_BYTES), b""):
+                for part in unpacked.feed(piece):
+                    yield from reader.feed(part)
+            for part in unpacked.finish():
                 yield from reader.feed(part)
-        yield from reader.finish()
-    except BadFile as error:
-        if options.format == "file":
-            yield Row(name, 1, BadRow(str(error)))
-            return
-        place = name if error.line is None else f"{name}:{error.line}"
-        raise CannotRead(f"{place}: {error}") from error
+            yield from reader.finish()
+        except BadFile as error:
+            if self._options.format == "file":
+                yield Row(self._name, 1, BadRow(str(error)))
+                return
+            place = self._name if error.line is None else f"{self._name}:{error.line}"
+            raise CannotRead(f"{place}: {error}") from error
+
+    @property
+    def position(self) -> int:
+        """Bytes of the file whose rows have come out; 0 of a stream."""
+        return round(self._file.tell() * self._reader.share) if self._file.seekable() else 0
 
 
 def chunks(found: Iterable[Row], tally: Tally, pace: Pace) -> Iterator[tuple[str | None, Sent]]:

@@ -12,7 +12,7 @@ import pytest
 
 from models.words.progress import Progress
 from service.cli.commands.delivery import Pace, Tally
-from service.cli.commands.import_files import chunks, opened, rows
+from service.cli.commands.import_files import Source, chunks, opened
 from service.errors import CommandError
 from service.files.reader import Options
 from service.files.values import Format, Row
@@ -25,7 +25,7 @@ MOST = 24 * MEBIBYTE  # that a reader may take; the line is eight times as large
 
 def read(name: str | Path, kind: Format) -> Iterator[Row]:
     with opened(str(name)) as file:
-        yield from rows(file, str(name), Options(kind, "utf-8"))  # the zeros of a hole look binary
+        yield from Source(file, str(name), Options(kind, "utf-8")).rows()  # the zeros of a hole look binary
 
 
 def told(found: Iterator[Row]) -> list[tuple[int, str]]:
@@ -92,7 +92,7 @@ def test_a_document_of_a_whole_file_is_bounded(tmp_path: Path) -> None:
 
 
 def csv_rows(content: bytes) -> list[tuple[int, str]]:
-    return told(rows(io.BytesIO(content), "x.csv", Options("csv")))
+    return told(Source(io.BytesIO(content), "x.csv", Options("csv")).rows())
 
 
 def test_a_row_of_many_lines_is_bounded_and_reading_goes_on_behind_it() -> None:
@@ -134,7 +134,7 @@ def test_metadata_nested_deeper_than_it_can_be_sent_fails_its_own_line(
     lines = [deep, json.dumps({"text": "b"})]
     file = io.BytesIO("\n".join(lines).encode())
     tally = Tally(Progress("documents", 0))
-    found = rows(file, "x.jsonl", Options("jsonl"))
+    found = Source(file, "x.jsonl", Options("jsonl")).rows()
     [(collection, chunk)] = chunks(found, tally, Pace())
     assert collection is None
     assert [row.content["text"] for row, _ in chunk if isinstance(row.content, dict)] == ["b"]

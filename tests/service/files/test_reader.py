@@ -445,11 +445,13 @@ def test_encodings_are_told_apart_by_their_bytes() -> None:
 def test_ids_are_counted_once_each_also_by_the_hundred_thousand() -> None:
     seen = Seen()
     for at in range(20_000):
-        seen.add(f"id-{at}")
+        seen.add(f"id-{at}", "", "a")
     assert (seen.distinct, seen.sentence()) == (20_000, "")
     for id in ("id-3", "id-19999", "id-3"):
-        seen.add(id)
+        seen.add(id, "", "a")
     assert (seen.distinct, seen.sentence()) == (20_000, "id id-3 came 3 times, id id-19999 came twice")
+    seen.add("id-3", "", "a", within="another collection")
+    assert seen.distinct == 20_001
 
 
 def test_names_with_a_comma_are_in_quotes() -> None:
