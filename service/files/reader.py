@@ -91,14 +91,24 @@ class Unpacked:
             yield piece
             return
         try:
-            while piece:
-                if self._inflate.eof:  # the next member of the file
-                    self._inflate = zlib.decompressobj(wbits=31)
-                if out := self._inflate.decompress(piece, STEP_BYTES):
-                    yield out
-                piece = self._inflate.unconsumed_tail or self._inflate.unused_data.lstrip(b"\0")
+            yield from self._inflated(piece)
         except zlib.error as error:
             raise BadFile(f"it cannot be read as gzip ({error}).") from error
+
+    def _inflated(self, piece: bytes) -> Iterator[bytes]:
+        while piece:
+            if self._inflate.eof:  # another member of the file, or zeros that fill it up
+                piece = piece.lstrip(b"\0")
+                if not piece:
+                    return
+                self._inflate = zlib.decompressobj(wbits=31)
+            while not self._inflate.eof:
+                out = self._inflate.decompress(piece, STEP_BYTES)
+                if not out:
+                    break
+                yield out
+                piece = self._inflate.unconsumed_tail
+            piece = self._inflate.unused_data  # the tail is stale at the end of a member
 
     def finish(self) -> Iterator[bytes]:
         """Raise BadFile if the compressed data ends too early."""

@@ -241,6 +241,16 @@ def test_gzip_is_unpacked_whatever_the_name_and_in_several_members(content: byte
     assert len(texts(content, "x.csv", step=100)) == 1000
 
 
+@pytest.mark.parametrize("size", [0, 1, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, (3 << 16) + 258])
+@pytest.mark.parametrize("step", [1 << 20, 13])
+def test_gzip_is_unpacked_to_its_last_byte(size: int, step: int) -> None:
+    packed = gzip.compress(b"a" * size) + gzip.compress(b"b" * size) + bytes(20)
+    unpacked = Unpacked()
+    pieces = [packed[at : at + step] for at in range(0, len(packed), step)]
+    out = b"".join(part for piece in pieces for part in unpacked.feed(piece)) + b"".join(unpacked.finish())
+    assert out == b"a" * size + b"b" * size
+
+
 def test_a_gzip_bomb_is_unpacked_in_small_steps() -> None:
     bomb = gzip.compress(b"id,text\n1," + b"\0" * (8 << 20))
     unpacked = Unpacked()
