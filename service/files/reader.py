@@ -20,6 +20,7 @@ from service.files.detection import HEAD_BYTES, SEPARATORS
 from service.files.lines import TextLine, TextLines, decoded
 from service.files.records import Record, Records, note_on
 from service.files.values import MARK, BadFile, BadRow, Format, Row, Spelling, command_option
+from service.http import exact_json
 from service.http.ndjson import MAX_LINE_BYTES
 
 GZIP_MARK = b"\x1f\x8b"
@@ -292,8 +293,8 @@ class _LineMaker(_Maker):
             why = BadRow(f"the line is longer than {MAX_LINE_BYTES >> 20} MiB")
             yield Row(self._name, line.number, why)
             return
-        text = line.text.strip()
-        if not text:
+        text = line.text.rstrip("\r\n")
+        if not text.strip():
             return
         content: dict[str, Any] | BadRow
         try:
@@ -313,7 +314,9 @@ class _LineMaker(_Maker):
         if MARK in text:
             raise self._not_decoded(text)
         try:
-            value = orjson.loads(text)
+            value = exact_json.loads(text.encode())
+        except exact_json.Inexact as error:
+            raise BadRow(str(error)) from error
         except orjson.JSONDecodeError as error:
             raise BadRow(f"it is not valid JSON ({error.msg}, column {error.colno})") from error
         if isinstance(value, list):

@@ -86,7 +86,7 @@ class Tally:
     def _see(self, row: Row) -> None:
         content = row.content if isinstance(row.content, dict) else {}
         title, text = content.get("title"), str(content.get("text"))
-        title = title.strip() if isinstance(title, str) else ""
+        title = title if isinstance(title, str) else ""
         id = content.get("id") or derived_id(title, text)
         self._seen.add(str(id), title, text, str(content.get("collection", "")))
 

@@ -154,8 +154,8 @@ def test_lines_of_json_are_sent_unchanged_or_say_which_field_cannot_be(tmp_path:
     ]
     file = tmp_path / "all.jsonl"
     file.write_bytes(b"\n".join([*map(orjson.dumps, documents), *refused]))
-    with opened(str(file)) as (stream, _):
-        found = [row.content for row in rows(stream, "all", "jsonl", Columns(), per_file=False)]
+    with opened(str(file)) as stream:
+        found = [row.content for row in Source(stream, "all", Options("jsonl")).rows()]
     assert [orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in found[:2]] == [
         orjson.dumps(document, option=orjson.OPT_SORT_KEYS) for document in documents
     ]
