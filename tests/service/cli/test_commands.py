@@ -302,7 +302,7 @@ def test_text_is_a_document_per_line_or_per_file(service: Service, tmp_path: Pat
     file.write_text("red river\n\n  stone  \nred river\n")
     said = "3 rows are stored as 2 documents (the text 'red river' came twice).\n"
     assert put(service, file).stdout == said
-    assert sorted(service.stored().values()) == ["red river", "stone"]
+    assert sorted(service.stored().values()) == ["  stone  ", "red river"]
     assert put(service, file, "--per-file").returncode == 0
     assert service.client.get(f"/documents/{file!s}").status_code == 200
     assert service.stored()[str(file)] == file.read_text()
