@@ -119,6 +119,11 @@ class Access:
             raise _unauthorized("This key is not known here. Check it, or ask for a new one.")
         return found
 
+    def trusts(self, name: str) -> bool:
+        """Whether no line of the keys file calls the key of that name untrusted; it may have no line."""
+        account = self._accounts.get(name)
+        return account is None or account.key.trusted
+
     def admit(self, scope: Scope, needed: Role) -> None:
         """Let a request in, and note whose it is.
 

@@ -1,10 +1,12 @@
 """The keys file: who may do what, by name, role and hash; read again when it changes.
 
-    name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute]]
+    name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute[:trust]]]
 
 One key per line; empty lines and lines that begin with # do not count. A limit that is left out or empty is
-the setting's; 0 is none. A reader of the file cannot call the service: it holds hashes only. So that a key
-in the wrong place never reaches a log, a refusal names the line and repeats nothing of it.
+the setting's; 0 is none. `trust` is `trusted` or `untrusted`: whether a retraining learns from the events and
+judgments of the key. A key without it is trusted. A reader of the file cannot call the service: it holds
+hashes only. So that a key in the wrong place never reaches a log, a refusal names the line and repeats
+nothing of it.
 """
 
 import logging
@@ -24,7 +26,8 @@ MAX_BYTES = 1 << 20
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")  # a metric's label and a word in the audit
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _LIMIT = re.compile(r"[0-9]{1,12}")
-_FIELDS = "name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute]]"
+_FIELDS = "name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute[:trust]]]"
+TRUSTED, UNTRUSTED = "trusted", "untrusted"
 
 
 class Role(StrEnum):
@@ -49,6 +52,7 @@ class Key:
     digest: bytes = field(repr=False)  # SHA-256 of the key
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    trusted: bool = True  # a retraining learns from its events and judgments
 
 
 class KeysError(ValueError):
@@ -85,9 +89,10 @@ def parse(text: str, *, may_be_empty: bool = False) -> list[Key]:
 
 def _key(line: str) -> Key:
     fields = [part.strip() for part in line.split(":")]
-    if not 3 <= len(fields) <= 5:
+    if not 3 <= len(fields) <= 6:
         raise KeysError(f"it has {len(fields)} fields; write {_FIELDS}.")
-    name, role, digest, *limits = fields
+    name, role, digest, *limits = fields[:5]
+    trust = fields[5] if len(fields) == 6 else ""
     if not NAME.fullmatch(name):
         raise KeysError("the name must be 1 to 64 letters, digits and . _ @ -, a letter or digit first.")
     if role not in list(Role):
@@ -99,8 +104,10 @@ def _key(line: str) -> Key:
         )
     if not all(limit == "" or _LIMIT.fullmatch(limit) for limit in limits):
         raise KeysError("a limit must be a whole number per minute, 0 for none, or empty for the setting's.")
+    if trust not in {"", TRUSTED, UNTRUSTED}:
+        raise KeysError(f"the sixth field must be {TRUSTED}, {UNTRUSTED}, or empty for {TRUSTED}.")
     requests, tokens = [int(limit) if limit else None for limit in (*limits, "", "")][:2]
-    return Key(name, Role(role), bytes.fromhex(digest), requests, tokens)
+    return Key(name, Role(role), bytes.fromhex(digest), requests, tokens, trust != UNTRUSTED)
 
 
 def read_keys(file: Path) -> list[Key]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from models.files.fsync import replaced
 from service.auth.audit import audit
-from service.auth.keys import NAME, Key, KeysError, Role, parse, read_keys
+from service.auth.keys import NAME, TRUSTED, UNTRUSTED, Key, KeysError, Role, parse, read_keys
 from service.settings import PREFIX, keys_file
 
 SHOWN = "sk-simile-"  # so that a key is known as one wherever it turns up
@@ -34,7 +34,23 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add.add_argument("--role", required=True, choices=[role.value for role in Role])
     add.add_argument("--requests-per-minute", type=int, metavar="N", help="0: no limit; else the setting's")
     add.add_argument("--tokens-per-minute", type=int, metavar="N", help="0: no limit; else the setting's")
-    commands.add_parser("list", parents=[file], help="names, roles and limits")
+    trust = add.add_mutually_exclusive_group()
+    trust.add_argument(
+        "--trusted",
+        dest="trust",
+        action="store_const",
+        const=TRUSTED,
+        default="",
+        help="a retraining learns from its events and judgments (the default)",
+    )
+    trust.add_argument(
+        "--untrusted",
+        dest="trust",
+        action="store_const",
+        const=UNTRUSTED,
+        help="a retraining ignores its events and judgments",
+    )
+    commands.add_parser("list", parents=[file], help="names, roles, limits and trust")
     commands.add_parser("remove", parents=[file], help="the key stops working").add_argument("name")
 
 
@@ -63,21 +79,27 @@ def run(arguments: argparse.Namespace) -> str:
             if arguments.change == "remove":
                 return remove(file, arguments.name)
             limits = (arguments.requests_per_minute, arguments.tokens_per_minute)
-            return add(file, arguments.name, Role(arguments.role), limits)
+            return add(file, arguments.name, Role(arguments.role), limits, arguments.trust)
     except KeysError as error:
         raise KeysError(f"{file}: {error}") from error
     except OSError as error:
         raise KeysError(f"{file} cannot be changed ({error.strerror}).") from error
 
 
-def add(file: Path, name: str, role: Role, limits: tuple[int | None, int | None] = (None, None)) -> str:
-    """A new key, whose hash `file` now holds."""
+def add(
+    file: Path,
+    name: str,
+    role: Role,
+    limits: tuple[int | None, int | None] = (None, None),
+    trust: str = "",
+) -> str:
+    """A new key, whose hash `file` now holds. trust: as in the file."""
     text = file.read_text(encoding="utf-8-sig") if file.exists() else ""
     if any(key.name == name for key in parse(text, may_be_empty=True)):
         raise KeysError(f"there is a key {name!r} already. Choose another name, or remove that one first.")
     key = SHOWN + secrets.token_urlsafe(32)
     numbers = ["" if limit is None else str(limit) for limit in limits]
-    line = ":".join([name, role, hashlib.sha256(key.encode()).hexdigest(), *numbers]).rstrip(":")
+    line = ":".join([name, role, hashlib.sha256(key.encode()).hexdigest(), *numbers, trust]).rstrip(":")
     changed = text + ("\n" if text and not text.endswith("\n") else "") + line + "\n"
     parse(changed)
     _replace(file, changed)
@@ -102,16 +124,21 @@ def remove(file: Path, name: str) -> str:
 
 
 def table(keys: list[Key]) -> str:
-    """Names, roles and limits for people; never a hash."""
-    rows = [("name", "role", "requests/min", "tokens/min")]
+    """Names, roles, limits and trust for people; never a hash."""
+    rows = [("name", "role", "requests/min", "tokens/min", "trust")]
     rows += [
-        (key.name, key.role.value, _limit(key.requests_per_minute), _limit(key.tokens_per_minute))
+        (
+            key.name,
+            key.role.value,
+            _limit(key.requests_per_minute),
+            _limit(key.tokens_per_minute),
+            TRUSTED if key.trusted else UNTRUSTED,
+        )
         for key in keys
     ]
-    widths = [max(len(row[at]) for row in rows) for at in range(3)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
-        for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
 
 

@@ -34,12 +34,18 @@ def test_a_line_is_a_name_a_role_a_hash_and_perhaps_limits() -> None:
 ci:write:{"A" * 64}:60
 ops:admin:{"0" * 64}::5000
 batch:read:{"1" * 64}:0:0
+page:write:{"2" * 64}:::untrusted
+shop:write:{"3" * 64}:60::trusted
+plain:write:{"4" * 64}:::
 """
     assert parse(text) == [
         Key("search", Role.READ, bytes.fromhex(HASH)),
         Key("ci", Role.WRITE, b"\xaa" * 32, 60),
         Key("ops", Role.ADMIN, bytes(32), None, 5000),
         Key("batch", Role.READ, b"\x11" * 32, 0, 0),
+        Key("page", Role.WRITE, b"\x22" * 32, trusted=False),
+        Key("shop", Role.WRITE, b"\x33" * 32, 60),
+        Key("plain", Role.WRITE, b"\x44" * 32),
     ]
     assert HASH not in repr(parse(text))
     assert str(bytes.fromhex(HASH)) not in repr(parse(text))
@@ -56,7 +62,9 @@ def test_a_role_includes_those_below_it() -> None:
     [
         (f"{SECRET}", "1 fields; write name:role:sha256-of-key"),
         (f"ci:{HASH}", "2 fields"),
-        (f"ci:read:{HASH}:1:2:3", "6 fields"),
+        (f"ci:read:{HASH}:1:2:trusted:4", "7 fields"),
+        (f"ci:read:{HASH}:1:2:yes", "the sixth field must be trusted, untrusted"),
+        (f"ci:read:{HASH}:trusted", "a limit must be"),
         (f":read:{HASH}", "the name must be"),
         (f"{'n' * 65}:read:{HASH}", "the name must be"),
         (f"ci key:read:{HASH}", "the name must be"),
@@ -244,26 +252,30 @@ def test_keys_are_added_listed_and_removed_and_the_rest_of_the_file_stays(tmp_pa
     file.chmod(0o644)
     first = run(file, "add", "web", "--role", "read", "--tokens-per-minute", "5000")
     second = run(file, "add", "job", "--role", "write", "--requests-per-minute", "0")
+    third = run(file, "add", "page", "--role", "write", "--untrusted")
     assert first != second
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    hashes = [hashlib.sha256(key.encode()).hexdigest() for key in (first, second)]
+    hashes = [hashlib.sha256(key.encode()).hexdigest() for key in (first, second, third)]
     assert file.read_text().splitlines() == [
         "# ours",
         f"ops:admin:{HASH}",
         f"web:read:{hashes[0]}::5000",
         f"job:write:{hashes[1]}:0",
+        f"page:write:{hashes[2]}:::untrusted",
     ]
     assert run(file, "list").splitlines() == [
-        "name  role   requests/min  tokens/min",
-        "ops   admin  setting's     setting's",
-        "web   read   setting's     5000",
-        "job   write  none          setting's",
+        "name  role   requests/min  tokens/min  trust",
+        "ops   admin  setting's     setting's   trusted",
+        "web   read   setting's     5000        trusted",
+        "job   write  none          setting's   trusted",
+        "page  write  setting's     setting's   untrusted",
     ]
     run(file, "remove", "ops")
     assert file.read_text().splitlines() == [
         "# ours",
         f"web:read:{hashes[0]}::5000",
         f"job:write:{hashes[1]}:0",
+        f"page:write:{hashes[2]}:::untrusted",
     ]
     assert {path.name for path in tmp_path.iterdir()} == {"keys", ".keys.lock"}
 
@@ -331,7 +343,7 @@ def test_keys_that_are_made_at_once_are_all_kept(tmp_path: Path) -> None:
         "while not Path(sys.argv[1] + '.go').exists(): time.sleep(0.001)\n"
         "for at in range(10):\n"
         "    keyring.run(type('A', (), dict(file=Path(sys.argv[1]), change='add', name=f'{sys.argv[2]}{at}',"
-        " role=keyring.Role.READ, requests_per_minute=None, tokens_per_minute=None)))"
+        " role=keyring.Role.READ, requests_per_minute=None, tokens_per_minute=None, trust='')))"
     )
     running = [
         subprocess.Popen([sys.executable, "-c", script, str(file), name], env=plain_environment())
