@@ -40,9 +40,16 @@ def similarity(pairs: Sequence[tuple[str, str]]) -> Call[list[float]]:
 
 
 def search(
-    query: str, k: int, mode: Mode | None, filter: Filter | None, collection: str, version: str | None
+    query: str,
+    k: int,
+    mode: Mode | None,
+    filter: Filter | None,
+    user: str | None,
+    collection: str,
+    version: str | None,
 ) -> Call[SearchAnswer]:
-    params = {"q": query, "k": k} | ({} if mode is None else {"mode": mode})
+    options = {"mode": mode, "user": user}
+    params = {"q": query, "k": k} | {name: value for name, value in options.items() if value is not None}
     if filter is not None:
         params["filter"] = json.dumps(filter)
     return Call("GET", _of(collection, "/search"), _answer, params=params, version=version)
@@ -69,8 +76,8 @@ def delete(id: str, collection: str) -> Call[int]:
     return Call("DELETE", path, lambda answer: int(answer["deleted"]))
 
 
-def judge(query: str, id: str, collection: str, *, relevant: bool) -> Call[int]:
-    body = {"query": query, "id": id, "relevant": relevant}
+def judge(query: str, id: str, user: str | None, collection: str, *, relevant: bool) -> Call[int]:
+    body = {"query": query, "id": id, "relevant": relevant} | ({} if user is None else {"user": user})
     return Call("POST", _of(collection, "/feedback"), lambda answer: int(answer["stored"]), body)
 
 

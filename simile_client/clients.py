@@ -95,11 +95,15 @@ class Client(_Options):
         k: int = 10,
         mode: Mode | None = None,
         filter: Filter | None = None,
+        user: str | None = None,
         collection: str = "default",
         version: str | None = None,
     ) -> SearchAnswer:
-        """The `k` best documents. mode: the service's own unless given. filter: as docs/SEARCH.md."""
-        return self._do(calls.search(query, k, mode, filter, collection, version))
+        """The `k` best documents.
+
+        mode: the service's own unless given. filter, user: as docs/SEARCH.md.
+        """
+        return self._do(calls.search(query, k, mode, filter, user, collection, version))
 
     def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
         """Store documents; those with a known id are replaced. They are on disk, and found from now on."""
@@ -113,9 +117,11 @@ class Client(_Options):
         """Delete a document; 0 when there was none."""
         return self._do(calls.delete(id, collection))
 
-    def judge(self, query: str, id: str, *, relevant: bool, collection: str = "default") -> int:
+    def judge(
+        self, query: str, id: str, *, relevant: bool, user: str | None = None, collection: str = "default"
+    ) -> int:
         """Say that a document answers a query, or does not: what a retraining learns from."""
-        return self._do(calls.judge(query, id, collection, relevant=relevant))
+        return self._do(calls.judge(query, id, user, collection, relevant=relevant))
 
     def info(self) -> dict[str, Any]:
         """The version in service, its dimension, its index and more, as `GET /info`."""
@@ -183,11 +189,12 @@ class AsyncClient(_Options):
         k: int = 10,
         mode: Mode | None = None,
         filter: Filter | None = None,
+        user: str | None = None,
         collection: str = "default",
         version: str | None = None,
     ) -> SearchAnswer:
         """See `Client`."""
-        return await self._do(calls.search(query, k, mode, filter, collection, version))
+        return await self._do(calls.search(query, k, mode, filter, user, collection, version))
 
     async def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
         """See `Client`."""
@@ -201,9 +208,11 @@ class AsyncClient(_Options):
         """See `Client`."""
         return await self._do(calls.delete(id, collection))
 
-    async def judge(self, query: str, id: str, *, relevant: bool, collection: str = "default") -> int:
+    async def judge(
+        self, query: str, id: str, *, relevant: bool, user: str | None = None, collection: str = "default"
+    ) -> int:
         """See `Client`."""
-        return await self._do(calls.judge(query, id, collection, relevant=relevant))
+        return await self._do(calls.judge(query, id, user, collection, relevant=relevant))
 
     async def info(self) -> dict[str, Any]:
         """See `Client`."""

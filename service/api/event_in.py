@@ -17,7 +17,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from service.api.body import validated
-from service.api.json_schemas import MAX_K, MAX_OFFSET, DocumentId, EventName, StoredQuery
+from service.api.json_schemas import MAX_K, MAX_OFFSET, USER, DocumentId, EventName, StoredQuery, User
+from service.api.selected import Sender
+from service.auth.visitors import Visitors
 from service.corpus.recent_searches import RecentSearches, SearchShown
 from service.errors import Conflict, Empty, NotFound, Validation
 from service.settings import Settings
@@ -55,6 +57,7 @@ class EventIn(BaseModel):
     )
     at: _Time | None = Field(None, description="Absent: now")
     event_id: EventName | None = Field(None, description="Absent: one event per search, document and type")
+    user: User | None = Field(None, description=f"{USER}. Absent: that of the search, if it is remembered")
 
 
 def event_of(value: object, name: str) -> EventIn:
@@ -74,7 +77,13 @@ def event_of(value: object, name: str) -> EventIn:
 
 
 def complete(
-    event: EventIn, searches: RecentSearches, collection: str, key: str, now: float, settings: Settings
+    event: EventIn,
+    searches: RecentSearches,
+    collection: str,
+    sender: Sender,
+    now: float,
+    settings: Settings,
+    visitors: Visitors,
 ) -> Event:
     """The event with what it leaves out.
 
@@ -121,8 +130,10 @@ def complete(
         at=at,
         position=position,
         shown=shown,
-        key=key,
+        key=sender.key,
         collection=collection,
+        visitor=visitors.hashed(event.user) or (search.visitor if search is not None else ""),
+        trusted=sender.trusted,
     )
 
 

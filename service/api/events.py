@@ -16,17 +16,20 @@ from service.api.inference import check_count
 from service.api.json_schemas import Count
 from service.api.responses import json_response
 from service.api.selected import (
+    HASHED,
     SELECTS,
+    TRUSTED,
     Forgetting,
     Forgotten,
     Listing,
     Selected,
     forgotten,
-    key_name,
     own_only,
     selection_of,
+    sender_of,
     shown_as,
     to_forget,
+    trusted_now,
 )
 from service.errors import Conflict, NotFound, ServiceError, Storage
 from service.http.routing import Direct
@@ -73,6 +76,8 @@ class EventOut(BaseModel):
     at: str
     event_id: str
     key: str = Field(description="The name of the key that sent it; empty when there was none")
+    user: str = Field(description=HASHED)
+    trusted: bool = Field(description=TRUSTED)
     sequence: int
 
 
@@ -96,12 +101,12 @@ async def record_events(request: Request) -> Response:
     if searches is None:
         raise Conflict("This service keeps no events (SIMILE_EVENTS=0). Send none, or set SIMILE_EVENTS=1.")
     collection = await existing(request, runtime)
-    now, key = time.time(), key_name(request)
+    now, sender = time.time(), sender_of(request)
     whole: dict[int, Event] = {}
     refused: dict[int, ServiceError] = {}
     for place, event in enumerate(given):
         try:
-            whole[place] = complete(event, searches, collection, key, now, settings)
+            whole[place] = complete(event, searches, collection, sender, now, settings, runtime.visitors)
         except ServiceError as error:
             refused[place] = error
     if whole:
@@ -141,7 +146,17 @@ async def list_events(request: Request) -> Response:
     most = runtime.settings.max_answer_bytes
     shown, more = await runtime.corpus.store.list_events(asked.after, asked.limit, selection, most)
     following = shown[-1][0] if more else None
-    rows = [shown_as(EventOut, event, sequence=number, at=_moment(event.at)) for number, event in shown]
+    rows = [
+        shown_as(
+            EventOut,
+            event,
+            sequence=number,
+            at=_moment(event.at),
+            user=event.visitor,
+            trusted=trusted_now(request, event),
+        )
+        for number, event in shown
+    ]
     return json_response({"events": rows, "next": following})
 
 
@@ -160,7 +175,7 @@ async def count_events(request: Request) -> Response:
 
 @router.delete("", **describe(Role.WRITE, None, Forgotten, query=Forgetting, raises=SELECTS))
 async def delete_events(request: Request) -> Response:
-    """Delete the events of a query, of a document's id, of a key, or of these together.
+    """Delete the events of a query, of a document's id, of a key, of a user, or of these together.
 
     A key of role write deletes its own, which `key` names; where another key's are among them, all stay and
     the answer is 403. A key of role admin deletes any.

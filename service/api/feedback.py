@@ -10,21 +10,26 @@ from service.api.body import parameters, read_body, validated
 from service.api.collections import existing
 from service.api.contract import Role, describe
 from service.api.inference import check_count
-from service.api.json_schemas import Count, DocumentId, StoredQuery
+from service.api.json_schemas import USER, Count, DocumentId, StoredQuery, User
 from service.api.responses import json_response
 from service.api.selected import (
+    HASHED,
     SELECTS,
+    TRUSTED,
     Forgetting,
     Forgotten,
     Listing,
     Selected,
+    Sender,
     forgotten,
-    key_name,
     own_only,
     selection_of,
+    sender_of,
     shown_as,
     to_forget,
+    trusted_now,
 )
+from service.auth.visitors import Visitors
 from service.errors import Conflict, Empty, NotFound, ServiceError, Storage, Validation, release_frames
 from service.http.routing import Direct
 from service.runtime.runtime import runtime_of
@@ -40,6 +45,7 @@ class JudgementIn(BaseModel):
     query: StoredQuery
     id: DocumentId
     relevant: StrictBool
+    user: User | None = Field(None, description=USER)
 
 
 _ONE = JudgementIn.model_json_schema()
@@ -75,6 +81,8 @@ class JudgementOut(BaseModel):
     id: str
     relevant: bool
     key: str = Field(description="The name of the key that judged; empty when there was none")
+    user: str = Field(description=HASHED)
+    trusted: bool = Field(description=TRUSTED)
     sequence: int
 
 
@@ -95,14 +103,14 @@ async def judge(request: Request) -> Response:
     """
     runtime = runtime_of(request)
     body = await read_body(request, FeedbackRequest, stored=True)
-    given = _judgements(body.root, runtime.settings.max_inputs)
+    sender, settings = sender_of(request), runtime.settings
+    given = _judgements(body.root, settings.max_inputs, runtime.visitors, sender)
     collection = await existing(request, runtime)
-    key, settings = key_name(request), runtime.settings
     limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
     well_formed = [judgement for judgement in given if isinstance(judgement, Judgement)]
     if not well_formed and isinstance(given[0], ServiceError):
         raise given[0]
-    sequence, unknown = await runtime.corpus.store.judge(well_formed, collection, key, limits)
+    sequence, unknown = await runtime.corpus.store.judge(well_formed, collection, sender.key, limits)
     stored = [judgement for judgement in well_formed if judgement.id not in unknown]
     for judgement in stored:
         runtime.metrics.feedback.labels(str(judgement.relevant).lower()).inc()
@@ -115,29 +123,39 @@ async def judge(request: Request) -> Response:
     return json_response(answer | ({"refused": refused} if refused else {}))
 
 
-def _judgements(body: dict[str, Any], limit: int) -> list[Judgement | ServiceError]:
+def _judgements(
+    body: dict[str, Any], limit: int, visitors: Visitors, sender: Sender
+) -> list[Judgement | ServiceError]:
     """The judgements of a request; in a list, an error stands in the place of one that is malformed."""
     if "feedback" not in body:
-        return [_judgement(body, "")]
+        return [_judgement(body, "", visitors, sender)]
     many = validated(JudgementsIn, body).feedback
     check_count(many, limit, "feedback")
-    return [_judgement_or_error(value, f"feedback[{at}]") for at, value in enumerate(many)]
+    return [_judgement_or_error(value, f"feedback[{at}]", visitors, sender) for at, value in enumerate(many)]
 
 
-def _judgement_or_error(value: object, name: str) -> Judgement | ServiceError:
+def _judgement_or_error(
+    value: object, name: str, visitors: Visitors, sender: Sender
+) -> Judgement | ServiceError:
     try:
-        return _judgement(value, name)
+        return _judgement(value, name, visitors, sender)
     except (Empty, Validation) as error:
         release_frames(error)
         return error
 
 
-def _judgement(value: object, name: str) -> Judgement:
+def _judgement(value: object, name: str, visitors: Visitors, sender: Sender) -> Judgement:
     given = validated(JudgementIn, value, name)
     if not given.query or given.query.isspace():
         field = f"{name}.query".removeprefix(".")
         raise Empty(f"{field} is empty, or white space only. Leave the judgement out.")
-    return Judgement(given.query, given.id, given.relevant)
+    return Judgement(
+        given.query,
+        given.id,
+        given.relevant,
+        visitor=visitors.hashed(given.user),
+        trusted=sender.trusted,
+    )
 
 
 @router.get("", **describe(Role.READ, None, FeedbackPage, query=Listing, raises=SELECTS))
@@ -153,7 +171,16 @@ async def list_feedback(request: Request) -> Response:
     most = runtime.settings.max_answer_bytes
     shown, more = await runtime.corpus.store.judgements(asked.after, asked.limit, selection, most)
     following = shown[-1][0] if more else None
-    rows = [shown_as(JudgementOut, given, sequence=number) for number, given in shown]
+    rows = [
+        shown_as(
+            JudgementOut,
+            given,
+            sequence=number,
+            user=given.visitor,
+            trusted=trusted_now(request, given),
+        )
+        for number, given in shown
+    ]
     return json_response({"feedback": rows, "next": following})
 
 
@@ -184,7 +211,7 @@ async def sum_up_feedback(request: Request) -> Response:
 
 @router.delete("", **describe(Role.WRITE, None, Forgotten, query=Forgetting, raises=SELECTS))
 async def delete_feedback(request: Request) -> Response:
-    """Delete the judgements of a query, of a document's id, of a key, or of these together.
+    """Delete the judgements of a query, of a document's id, of a key, of a user, or of these together.
 
     Also unlisted ones. A key of role write deletes its own, which `key` names; where another key's are among
     them, all stay and the answer is 403. A key of role admin deletes any.

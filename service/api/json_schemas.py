@@ -4,6 +4,7 @@ The schemas say what is well-formed. What depends on the served model (its vocab
 dimension) or on a setting is refused all the same.
 """
 
+import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, StrictStr, WithJsonSchema
@@ -17,6 +18,25 @@ MAX_K = 1000  # hits of a search
 MAX_OFFSET = 10_000
 MAX_PAGE = 1000
 Limit = Annotated[int, Field(ge=1, le=MAX_PAGE)]  # of a page
+
+
+_VISIBLE = re.compile(r"^[^\x00-\x20\x7f-\xa0]{1,128}$")
+
+
+def _check_user(value: str) -> str:
+    # The message does not repeat the value: it may be in a log of the caller.
+    if not _VISIBLE.fullmatch(value):
+        raise ValueError(
+            "an id of a visitor has 1 to 128 characters, none of them a space or a control character"
+        )
+    return value
+
+
+# A visitor's opaque id, as the caller knows it; only its hash is kept (auth/visitors.py).
+User = Annotated[
+    StrictStr, AfterValidator(_check_user), WithJsonSchema({"type": "string", "pattern": _VISIBLE.pattern})
+]
+USER = "An opaque id of the visitor; only a keyed hash of it is stored"
 
 
 class Count(BaseModel):

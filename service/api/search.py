@@ -236,7 +236,8 @@ async def _found(
     if searches is None:
         ids = []
     else:
-        note = partial(searches.note, search.collection, search.offset)
+        visitor = runtime.visitors.hashed(asked.user)
+        note = partial(searches.note, search.collection, search.offset, visitor=visitor)
         ids = [note(text, hits) for text, hits in zip(texts, shown, strict=True)]
     headers = inference_headers(generation.version, answer, texts, started)
     return chunks, headers, ids, {"query_encoder": student} if student else {}

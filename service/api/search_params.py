@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from models.manifest import Mode, SearchDefaults
 from models.search.fusion import weight_of
 from service.api.inference import VERSION_HEADER, check_count, prompt_of, texts_of, unit
-from service.api.json_schemas import MAX_K, MAX_OFFSET
+from service.api.json_schemas import MAX_K, MAX_OFFSET, USER, User
 from service.api.search_hits import Shown
 from service.batching.request import Answer, Timing
 from service.corpus.search import Query, Search
@@ -48,6 +48,7 @@ class Options(BaseModel):
         None, description="With mode dense only"
     )
     prompt_name: str | None = None
+    user: User | None = Field(None, description=f"{USER}. Events of this search inherit it if they name none")
 
     def search(
         self,

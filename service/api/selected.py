@@ -1,7 +1,7 @@
 """Query parameters of `/feedback` and `/events`: which rows to list, count or delete."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fastapi import Request
 from pydantic import BaseModel, Field
@@ -9,18 +9,27 @@ from starlette.responses import Response
 
 from service.api.collections import existing, existing_named
 from service.api.contract import Role
-from service.api.json_schemas import Limit
+from service.api.json_schemas import Limit, User
 from service.api.responses import json_response
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Storage, Validation
 from service.runtime.runtime import Runtime
-from service.store.values import COLLECTION_NAME, NO_KEY, Selection
+from service.store.values import COLLECTION_NAME, NO_KEY, Event, Judgement, Selection
 
 INT64 = 2**63
 _Name = Annotated[str | None, Field(json_schema_extra={"minLength": 1})]
 # A text that no key's name and no collection's name can be.
 WITHOUT_KEY, EVERY_COLLECTION, EVERY_KEY = "-", "*", "*"
 SELECTS = (Empty, NotFound, Storage)  # refusals of a route that selects
+HASHED = "The hash of the visitor's id; empty if none was given"
+TRUSTED = "Whether a retraining may learn from it: its key was trusted, and is not marked untrusted now"
+
+
+class Sender(NamedTuple):
+    """The key that a request carries, by its name, and whether a retraining learns from it."""
+
+    key: str
+    trusted: bool
 
 
 class Selected(BaseModel):
@@ -32,6 +41,8 @@ class Selected(BaseModel):
         description=f"Another collection than `default`; {EVERY_COLLECTION} for all of them",
         json_schema_extra={"pattern": rf"^({COLLECTION_NAME.pattern}|\{EVERY_COLLECTION})$"},
     )
+
+    user: User | None = Field(None, description="The id of the visitor, as it was sent")
 
 
 class Listing(Selected):
@@ -53,10 +64,21 @@ def shown_as(model: type[BaseModel], row: object, **others: object) -> dict[str,
     return {name: others[name] if name in others else getattr(row, name) for name in model.model_fields}
 
 
-def key_name(request: Request) -> str:
-    """The name of the key that a request carries."""
+def sender_of(request: Request) -> Sender:
+    """The sender of a request. A service without keys trusts its callers."""
     account = request.scope.get("account")
-    return NO_KEY if account is None else str(account.key.name)
+    return Sender(NO_KEY, True) if account is None else Sender(account.key.name, account.key.trusted)
+
+
+def trusted_now(request: Request, row: Event | Judgement) -> bool:
+    """Whether a retraining may learn from a row.
+
+    Its key must have been trusted when the row was stored, and must not be marked untrusted now. Marking a
+    key untrusted therefore covers its old rows. Removing a key changes nothing. A new key with an old name
+    brings no untrusted row back.
+    """
+    access = request.app.state.access
+    return row.trusted and (access is None or access.trusts(row.key))
 
 
 def own_only(request: Request) -> str | None:
@@ -83,17 +105,20 @@ async def selection_of(request: Request, runtime: Runtime, asked: Selected) -> S
     elif asked.collection != EVERY_COLLECTION:
         collection = await existing_named(asked.collection, runtime)
     key = NO_KEY if asked.key == WITHOUT_KEY else asked.key
+    visitor = None if asked.user is None else runtime.visitors.hashed(asked.user)
     if isinstance(asked, Forgetting):
-        return Selection(collection, asked.query, asked.id, key)
-    return Selection(collection, None, None, key)
+        return Selection(collection, asked.query, asked.id, key, visitor)
+    return Selection(collection, None, None, key, visitor)
 
 
 async def to_forget(request: Request, runtime: Runtime, asked: Forgetting) -> Selection:
     """The rows to delete. Raises as `selection_of`, and Validation where none are named."""
     selection = await selection_of(request, runtime, asked)
-    if selection.query is None and selection.id is None and selection.key is None:
+    if selection == Selection(selection.collection):
         route = request.url.path.rpartition("/")[2]
-        raise Validation(f"Deleting needs a query, an id or a key: DELETE /{route}?query=…&id=…&key=….")
+        raise Validation(
+            f"Deleting needs a query, an id, a key or a user: DELETE /{route}?query=…&id=…&key=…&user=…."
+        )
     return selection
 
 

@@ -23,6 +23,7 @@ class SearchShown(NamedTuple):
     offset: int
     query: str
     shown: tuple[str, ...]
+    visitor: str = ""  # the hash of the user's id
 
 
 class RecentSearches:
@@ -33,11 +34,11 @@ class RecentSearches:
         self._characters = 0
         self._searches: OrderedDict[str, SearchShown] = OrderedDict()
 
-    def note(self, collection: str, offset: int, query: str, shown: Sequence[str]) -> str:
+    def note(self, collection: str, offset: int, query: str, shown: Sequence[str], visitor: str = "") -> str:
         """Keep a search and name it. Returns its search_id."""
         search_id = secrets.token_urlsafe(_RANDOM_BYTES)
         if query and len(query) <= MAX_QUERY_CHARACTERS:
-            search = SearchShown(collection, offset, query, tuple(shown))
+            search = SearchShown(collection, offset, query, tuple(shown), visitor)
             self._searches[search_id] = search
             self._characters += _size(search)
             while self._characters > self._max_characters:
@@ -51,4 +52,4 @@ class RecentSearches:
 
 
 def _size(search: SearchShown) -> int:
-    return _OF_AN_ENTRY + len(search.query) + sum(map(len, search.shown))
+    return _OF_AN_ENTRY + len(search.query) + len(search.visitor) + sum(map(len, search.shown))

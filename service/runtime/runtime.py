@@ -15,6 +15,7 @@ from fastapi import Request
 
 from models import cpus
 from models.store import Store
+from service.auth.visitors import Visitors
 from service.batching.batcher import Batcher
 from service.batching.cache import Cache
 from service.batching.planner import sizes_on
@@ -80,6 +81,7 @@ class Runtime:
         self.watchdog: Watchdog
         self.health: Health
         self.live: Live
+        self.visitors: Visitors
         self.corpus: Corpus
         self._documents: Documents
         self.controller: Controller
@@ -125,6 +127,7 @@ class Runtime:
             undo.callback(self._documents.close)
             generation = active_generation(self._documents, loader, self.settings, indexes)
             self._renew_id()
+            self.visitors = Visitors(self._documents.visitor_secret())
             self.live = Live(generation, on_close=self.batcher.forget)
             undo.pop_all()
         self._data_lock, self._is_open = data_lock, True

@@ -19,7 +19,10 @@ from service.store.selected import condition_of, there_are, within
 from service.store.values import Event, EventLimits, Recorded, Selection
 
 SHOWN_CHARACTERS = 80  # of an id in a refusal
-_COLUMNS = ("key", "collection", "event_id", "search_id", "query", "id", "type", "position", "shown", "at")
+_COLUMNS = (
+    *("key", "collection", "event_id", "search_id", "query", "id", "type", "position", "shown", "at"),
+    *("visitor", "trusted"),
+)
 
 
 def store(
@@ -41,7 +44,7 @@ def store(
             refused[at] = reason
             continue
         values = {name: getattr(event, name) for name in _COLUMNS}
-        values["shown"] = orjson.dumps(event.shown).decode()
+        values |= {"shown": orjson.dumps(event.shown).decode(), "trusted": int(event.trusted)}
         connection.execute(
             f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})",
             [*values.values()],
@@ -118,7 +121,9 @@ def page(
 
 def _event(row: Sequence[Any]) -> Event:
     values = dict(zip(_COLUMNS, row, strict=True))
-    return Event(**values | {"shown": tuple(orjson.loads(values["shown"]))})
+    return Event(
+        **values | {"shown": tuple(orjson.loads(values["shown"])), "trusted": bool(values["trusted"])}
+    )
 
 
 def count(connection: Connection, selection: Selection) -> int:

@@ -62,15 +62,16 @@ def store(
         for given in judgements
         if not there_are(connection, replaced, collection, given.query, given.id, key)
     ]
-    last: dict[tuple[str, str, str, str], int] = {}
+    last: dict[tuple[str, str, str, str], tuple[int, str, int]] = {}
     for given in judgements:  # the last of two takes the later place, too
         name = collection, given.query, given.id, key
         last.pop(name, None)
-        last[name] = int(given.relevant)
+        last[name] = int(given.relevant), given.visitor, int(given.trusted)
     connection.executemany(f"DELETE FROM {replaced}", last)
     connection.executemany(
-        "INSERT INTO feedback (collection, query, id, key, relevant) VALUES (?, ?, ?, ?, ?)",
-        ((*name, relevant) for name, relevant in last.items()),
+        "INSERT INTO feedback (collection, query, id, key, relevant, visitor, trusted) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        ((*name, *said) for name, said in last.items()),
     )
     if limits is not None and more_than_before:  # a refusal takes back what the job has written
         _refuse_too_many(connection, more_than_before, collection, key, limits)
@@ -118,14 +119,14 @@ def page(
     """
     condition, parameters = _listed(selection)
     rows = connection.execute(
-        "SELECT sequence, query, id, relevant, key, collection FROM feedback f "
+        "SELECT sequence, query, id, relevant, key, collection, visitor, trusted FROM feedback f "
         f"WHERE sequence > ? AND {condition} ORDER BY sequence LIMIT ?",
         [after, *parameters, limit + 1],
     )
     found, more = within(rows, limit, max_bytes)
     judgements = [
-        (number, Judgement(query, id, bool(relevant), key, collection))
-        for number, query, id, relevant, key, collection in found
+        (number, Judgement(query, id, bool(relevant), key, collection, visitor, bool(trusted)))
+        for number, query, id, relevant, key, collection, visitor, trusted in found
     ]
     return judgements, more
 

@@ -227,7 +227,7 @@ class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
     themselves, and end when their caller is cancelled: collections, has_collection, document, page,
     count, passing, sample, search, judgements, count_judgements, sum_up_judgements, list_events and
     count_events. The other reads are short, and never wait for those. Nothing blocks the event loop but
-    active, activate, indexed and close, which belong to a start and an end.
+    active, activate, indexed, visitor_secret and close, which belong to a start and an end.
 
     filter           parsed JSON of the grammar, as this store understands it, or FilterError
     page             documents in id order, as many as fit in `limit` and `max_bytes`, but one at least; True
@@ -272,12 +272,14 @@ class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
     damage           tables, columns, indexes or rights that the store lacks, as a sentence; None while it is
                      whole
     unfinished_copy  why no service may use the store: a `copy` into it has not ended. Blocks
+    visitor_secret   the secret of this store that visitors' ids are hashed with; made by the first call
     tidy             delete some rows of dropped generations and of the log; True when there is more
     """
 
     async def tidy(self) -> bool: ...
     def after_writes(self, work: Callable[[], None], /) -> None: ...
     def indexed(self) -> tuple[list[str], set[int]]: ...
+    def visitor_secret(self) -> str: ...
 
     def start(
         self, on_commit: Callable[[Changes], None], observe_seconds: Callable[[float], None]

@@ -180,6 +180,15 @@ MIGRATIONS = (
     """
     CREATE INDEX events_of_key ON events (key);
     """,
+    # Rows of before name no visitor, and their keys are trusted: nothing said otherwise.
+    """
+    ALTER TABLE events ADD COLUMN visitor TEXT NOT NULL DEFAULT '';
+    ALTER TABLE events ADD COLUMN trusted INTEGER NOT NULL DEFAULT 1;
+    ALTER TABLE feedback ADD COLUMN visitor TEXT NOT NULL DEFAULT '';
+    ALTER TABLE feedback ADD COLUMN trusted INTEGER NOT NULL DEFAULT 1;
+    CREATE INDEX events_of_visitor ON events (visitor);
+    CREATE INDEX feedback_of_visitor ON feedback (visitor);
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 DATABASE = "simile.db"  # in the data directory

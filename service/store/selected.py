@@ -25,6 +25,7 @@ def condition_of(selection: Selection, *, in_order: bool = False) -> tuple[str, 
         "query": selection.query,
         "id": selection.id,
         "key": selection.key,
+        "visitor": selection.visitor,
     }
     given = {name: value for name, value in columns.items() if value is not None}
     return " AND ".join(f"{name} = ?" for name in given) or "TRUE", [*given.values()]

@@ -29,6 +29,7 @@ from service.store import (
     unfinished,
     writes,
 )
+from service.store.facts import visitor_secret
 from service.store.filters.grammar import compile_filter, indexed_fields
 from service.store.filters.predicate import Predicate
 from service.store.methods import CommonMethods, reading, reading_itself, writing
@@ -139,6 +140,10 @@ class SqliteStore(Alone, CommonMethods):
         with starting(self._data_dir), self.connection:
             self.connection.execute("BEGIN IMMEDIATE")
             return generations.activate(self.connection, manifest, form, examples=examples)
+
+    def visitor_secret(self) -> str:
+        with starting(self._data_dir):
+            return visitor_secret(self.connection)
 
     def indexed(self) -> tuple[list[str], set[int]]:
         with starting(self._data_dir):

@@ -225,13 +225,18 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A judgement: the document `id` is relevant to `query` or not, as `key` said."""
+    """A judgement: the document `id` is relevant to `query` or not, as `key` said.
+
+    visitor: the hash of the user's id, empty if none was given. trusted: whether the key was at the time.
+    """
 
     query: str
     id: str
     relevant: bool
     key: str = NO_KEY
     collection: str = DEFAULT_COLLECTION
+    visitor: str = ""
+    trusted: bool = True
 
 
 class JudgementSummary(NamedTuple):
@@ -257,6 +262,7 @@ class Event:
     """A use of a search: someone met the document `id` among the hits of `query`, as `key` reported.
 
     position: the rank of its hit among all, from 1. shown: ids of hits around it, best first. at: Unix time.
+    visitor: the hash of the user's id, empty if none was given. trusted: whether the key was at the time.
     """
 
     search_id: str
@@ -269,6 +275,8 @@ class Event:
     shown: tuple[str, ...] = ()
     key: str = NO_KEY
     collection: str = DEFAULT_COLLECTION
+    visitor: str = ""
+    trusted: bool = True
 
 
 class EventLimits(NamedTuple):
@@ -294,3 +302,4 @@ class Selection:
     query: str | None = None
     id: str | None = None
     key: str | None = None
+    visitor: str | None = None

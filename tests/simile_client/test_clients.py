@@ -42,7 +42,11 @@ def test_documents_are_stored_found_judged_and_deleted(service: str) -> None:
         assert [hit.id for hit in found.hits] == ["a b/0", "a b/1"]
         assert (found.hits[0].text, found.hits[0].metadata, found.mode) == (TEXTS[0], {"n": 0}, "hybrid")
         assert found.model == client.info()["model_version"]
-        assert client.judge("river", "a b/0", relevant=True) == 1
+        assert client.judge("river", "a b/0", relevant=True, user="visitor-7") == 1
+        named = client.search("river red", k=2, mode="hybrid", filter={"n": {"$lt": 2}}, user="visitor-7")
+        assert named.hits == found.hits
+        with pytest.raises(SimileError, match="user: an id of a visitor has 1 to 128 characters"):
+            client.search("river", user="two words")
         assert client.delete("a b/0") == 1
         assert client.delete("a b/0") == 0
         elsewhere = client.put([Document("paper")], collection="other")
@@ -68,7 +72,8 @@ def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
                 assert await client.embed(TEXTS) == waiting.embed(TEXTS)
                 assert await client.similarity([("a", "b")]) == waiting.similarity([("a", "b")])
                 assert (await client.search("window")).hits == waiting.search("window").hits
-                assert await client.judge("window", "async", relevant=False) == 1
+                assert (await client.search("window", user="7")).hits == waiting.search("window").hits
+                assert await client.judge("window", "async", relevant=False, user="7") == 1
                 assert (await client.info())["dimension"] == waiting.info()["dimension"]
                 assert await client.delete("async") == 1
 

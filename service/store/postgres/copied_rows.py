@@ -19,8 +19,10 @@ from service.store.unfinished import COPYING
 
 Either: TypeAlias = SqliteStore | PostgresStore
 TABLES = {
-    "feedback": "collection, query, id, key, relevant",
-    "events": "collection, key, event_id, search_id, query, id, type, position, shown, at",
+    "feedback": "collection, query, id, key, relevant, visitor, trusted",
+    "events": (
+        "collection, key, event_id, search_id, query, id, type, position, shown, at, visitor, trusted"
+    ),
     "history": "version",
     "verdicts": "version, state, reason",
     "facts": "name, value",

@@ -165,6 +165,15 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         FROM (SELECT value::json AS wish FROM facts WHERE name = 'wish') AS wishes;
     DELETE FROM facts WHERE name = 'wish';
     """,
+    # Rows of before name no visitor, and their keys are trusted: nothing said otherwise.
+    """
+    ALTER TABLE events ADD COLUMN visitor text COLLATE "C" NOT NULL DEFAULT '';
+    ALTER TABLE events ADD COLUMN trusted integer NOT NULL DEFAULT 1;
+    ALTER TABLE feedback ADD COLUMN visitor text COLLATE "C" NOT NULL DEFAULT '';
+    ALTER TABLE feedback ADD COLUMN trusted integer NOT NULL DEFAULT 1;
+    CREATE INDEX events_of_visitor ON events (visitor);
+    CREATE INDEX feedback_of_visitor ON feedback (visitor);
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 _LOCK = 7_405_811  # a number of our own among the database's advisory locks

@@ -16,6 +16,7 @@ from models.manifest import Manifest
 from service.errors import CommandError, ServiceError, StartupError, Unhealthy
 from service.store import feedback, records, unfinished
 from service.store import generations as states
+from service.store.facts import visitor_secret
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
 from service.store.methods import reading, reading_itself, writing
@@ -191,6 +192,10 @@ class PostgresStore(Shared):
     def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
         with self.pool.connection() as raw, raw.transaction():
             return generations.activate(Connection(raw), self.replica, manifest, form, examples=examples)
+
+    def visitor_secret(self) -> str:
+        with self.pool.connection() as raw, raw.transaction():
+            return visitor_secret(Connection(raw))
 
     def indexed(self) -> tuple[list[str], set[int]]:
         with self.pool.connection() as raw:

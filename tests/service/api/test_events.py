@@ -79,7 +79,8 @@ def counted(client: TestClient, series: str) -> float:
 
 def test_an_event_is_listed_as_it_was_sent(client: TestClient) -> None:
     assert client.post("/events", json=WHOLE).json() == {"stored": 1, "refused": []}
-    expected = WHOLE | {"at": "2026-11-20T06:30:00Z", "collection": "default", "key": "", "sequence": 1}
+    added = {"collection": "default", "key": "", "sequence": 1, "user": "", "trusted": True}
+    expected = WHOLE | {"at": "2026-11-20T06:30:00Z"} | added
     assert client.get("/events").json() == {"events": [expected], "next": None}
 
 
@@ -159,7 +160,7 @@ def test_what_cannot_be_stored_is_named_and_the_rest_is_stored(client: TestClien
         ({"at": "1763884800"}, "events[1].at must be a time with its zone"),
         ({"at": "2026-11-20T08:30:00"}, "events[1].at must be a time with its zone"),
         ({"at": "2026-11-20T99:00:00Z"}, "events[1].at must be a time with its zone"),
-        ({"user": "ann"}, "no field 'user' in events[1]"),
+        ({"usr": "ann"}, "no field 'usr' in events[1]. Did you mean user?"),
         ({"search_id": ""}, "events[1].search_id"),
     ],
 )

@@ -40,6 +40,8 @@ DOCUMENTS = {f"d{at}": TEXTS[at] for at in range(30)}
 ADDED = {
     2: "INSERT INTO verdicts VALUES ('20260101T000000-x-00000000', 'failed', 'it was slow');",
     3: "INSERT INTO feedback (collection, query, id, relevant) VALUES ('default', 'a river', 'd3', 1);",
+    10: "INSERT INTO events (collection, key, event_id, search_id, query, id, type, shown, at) "
+    "VALUES ('default', '', 'e', 's', 'a river', 'd3', 'click', '[]', 4e9);",
 }
 
 
@@ -108,7 +110,10 @@ def test_a_store_of_each_schema_is_found_again(tmp_path: Path, tiny_models_dir: 
         hits = client.get("/search", params=asked).json()["hits"]
         assert [hit["id"] for hit in hits] == [id for _, id in best]
         np.testing.assert_allclose([hit["score"] for hit in hits], [-score for score, _ in best], atol=1e-5)
-        assert len(client.get("/feedback").json()["feedback"]) == (1 if schema >= 3 else 0)
+        said = [(row["user"], row["trusted"]) for row in client.get("/feedback").json()["feedback"]]
+        assert said == [("", True)] * (1 if schema >= 3 else 0)
+        clicked = [(row["user"], row["trusted"]) for row in client.get("/events").json()["events"]]
+        assert clicked == [("", True)] * (1 if schema >= 10 else 0)
         assert client.get("/models").json()["active"] == app.state.runtime.live.generation.version
         assert not any("title" in document for document in page)
         new = {"id": "new", "title": "a title", "text": "stone"}

@@ -52,12 +52,16 @@ def fill(client: TestClient) -> None:
     emptied = {"documents": [{"id": "a", "text": "text"}]}
     assert client.post("/collections/empty/documents", json=emptied).status_code == 200
     assert client.delete("/collections/empty/documents/a").status_code == 200
-    judged = {"feedback": [{"query": "text", "id": f"{at:05}", "relevant": at == 1} for at in range(5)]}
-    assert client.post("/feedback", json=judged).status_code == 200
+    judged = [{"query": "text", "id": f"{at:05}", "relevant": at == 1} for at in range(5)]
+    judged[0]["user"] = "ann"
+    assert client.post("/feedback", json={"feedback": judged}).status_code == 200
+    clicked = [{"search_id": "s", "query": "text", "id": f"{at:05}", "type": "click"} for at in range(3)]
+    clicked[0]["user"] = "ann"
+    assert client.post("/events", json={"events": clicked}).json()["stored"] == 3
 
 
 def seen(client: TestClient) -> Any:
-    """What a client sees of a store: documents, rankings in each mode, judgements."""
+    """What a client sees of a store: documents, rankings in each mode, judgements, events, a visitor's."""
     found: list[Any] = []
     for mode in ("dense", "lexical", "hybrid"):
         hits = client.get("/search", params={"q": "text 7 東京", "k": 20, "mode": mode}).json()["hits"]
@@ -67,7 +71,9 @@ def seen(client: TestClient) -> Any:
     other = client.get("/collections/other/documents", params={"limit": 1000}).json()["documents"]
     collections = client.get("/collections").json()["collections"]
     page = [document | {"metadata": repr(document["metadata"])} for document in page]
-    return found, page, other, collections, client.get("/feedback").json()["feedback"]
+    said = [client.get(path).json() for path in ("/feedback", "/events", "/events?user=ann")]
+    assert len(said[-1]["events"]) == 1, "the visitor's hash is another one"
+    return found, page, other, collections, said
 
 
 def command(*words: str) -> str:
