@@ -13,7 +13,7 @@ from training.retraining.config import EventsTable
 from training.retraining.judgements import Judgement
 
 SEARCHES = 8  # of each query
-KEYS = 4
+VISITORS = 4
 _PAGE = 10  # hits that are shown
 _ON_ANSWER, _ON_OTHER = 0.8, 0.1  # of a hit that was looked at
 _NEIGHBOURS = 2  # places that a hit moves from one search to the next, at most
@@ -30,7 +30,7 @@ def judged_by_clicks(
     random = np.random.default_rng(seed)
     sessions = [*_sessions(ranked, relevant, random)]
     events = EventsTable()
-    return judgements_of(sessions, USUAL_BIAS, events.least, events.keys)
+    return judgements_of(sessions, USUAL_BIAS, events.least, events.visitors)
 
 
 def _sessions(
@@ -46,7 +46,8 @@ def _sessions(
             positions = {id: place for place, id in enumerate(shown, start=1)}
             clicked = dict.fromkeys(clicks(shown, relevant[query], random), 1.0)
             if clicked:  # a search without an event is not known
-                yield Session(f"key {search % KEYS}", query, positions, clicked, has_page=True)
+                user = f"user {search % VISITORS}"
+                yield Session("shop", query, user, positions, clicked, has_page=True)
 
 
 def clicks(shown: Sequence[str], relevant: Mapping[str, float], random: np.random.Generator) -> Iterator[str]:

@@ -104,11 +104,12 @@ class Team:
         stored = 0
         events: list[dict[str, Any]] = []
         for query in self._known[night - 1 :: nights]:
-            for _ in range(SEARCHES):
+            for user in range(SEARCHES):
                 text = self._whole.queries[query]
                 answer = call(self._port, "GET", f"/search?q={urllib.parse.quote(text)}&k=10")
                 shown = [hit["id"] for hit in answer["hits"]]
                 about = {"search_id": answer["search_id"], "query": text, "shown": shown, "type": "click"}
+                about["user"] = f"user-{user}"
                 events += [
                     about | {"id": id} for id in clicks(shown, self._whole.relevant[query], self._random)
                 ]

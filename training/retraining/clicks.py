@@ -11,21 +11,24 @@ searches with an event are known, so those without any are part of the expectati
 (Dempster, Laird, Rubin 1977). `estimated_bias` finds the bias by likelihood. It needs documents that stood in
 several positions for one query (Agarwal et al. 2019, "intervention harvesting"), and keeps 1 otherwise.
 
-A document is relevant if enough searches, from enough keys, led to it and its attraction is high. It is not
-relevant if enough searches passed over it, above a hit that was clicked (Joachims et al. 2005), and its
-attraction is low. The rest is left open.
+A document is relevant if enough searches, from enough visitors, led to it and its attraction is high. It is
+not relevant if enough searches passed over it, above a hit that was clicked (Joachims et al. 2005), and its
+attraction is low. The rest is left open. trust.py says which searches count, and how much each weighs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.mining.labelled import folded
+from training.retraining import trust
 from training.retraining.judgements import Judgement
 from training.text.lines import valid
 from training.text.service import collections_of, events_of, shown
@@ -39,6 +42,7 @@ _BIASES = np.linspace(0.0, 2.0, 9)
 MOST = 50_000  # searches; more say the same of the same documents
 _SAMPLE = 10_000  # searches from which the bias is estimated
 _MOVED = 200  # impressions of documents in several positions, before the bias is estimated
+_SEEN_BY = 2  # visitors that must have seen a document in a position, before it counts as one
 _PRIOR, _STRENGTH = 0.25, 2.0  # mean of the Beta prior, and how many impressions it is worth
 _ROUNDS = 60
 # Searches without an event for each with one. Where one hit alone is ever clicked, events do not say how
@@ -52,10 +56,15 @@ class Session:
 
     key: str
     query: str
+    user: str = ""  # the hash of the visitor's id, empty if none was given
     positions: dict[str, int] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)  # said so by the user
     has_page: bool = False
+
+    @property
+    def visitor(self) -> str:
+        return trust.visitor_of(self.key, self.user)
 
     def passed_over(self) -> Iterator[str]:
         """Documents that the user looked at and did not want."""
@@ -74,19 +83,56 @@ class _Impressions(NamedTuple):
     position: NDArray[np.float64]
     clicked: NDArray[np.bool_]
     weight: NDArray[np.float64]
+    visitor: NDArray[np.int64]  # by number
     has_page: NDArray[np.bool_]
+    share: NDArray[np.float64]  # trust.weights of each session
 
 
-def sessions_of(rows: Iterable[Mapping[str, Any]]) -> list[Session]:
-    """Events as `GET /events` lists them, by key, search and query; the latest searches, at most MOST."""
-    found: dict[tuple[str, str, str], Session] = {}
+Pair = tuple[str, str]  # query and id
+_Named = dict[tuple[str, str, str], Session]  # by visitor, search and query
+
+
+class Sessions(NamedTuple):
+    """Searches that count, the latest, at most MOST; and clicks of the others, for the report."""
+
+    found: list[Session]
+    over_share: Counter[
+        Pair
+    ]  # searches that led to a document and were not read, since others had their turn
+    untrusted: Counter[Pair]
+
+
+def sessions_of(rows: Iterable[Mapping[str, Any]]) -> Sessions:
+    """Events as `GET /events` lists them, by visitor, search and query."""
+    trusted: _Named = {}
+    untrusted: _Named = {}
+    over_share = Counter[Pair]()
     for row in rows:
-        key, query = str(row.get("key", "")), folded(row["query"])
-        session = found.setdefault((key, row["search_id"], query), Session(key, query))
+        key, user, query = str(row.get("key", "")), str(row.get("user", "")), folded(row["query"])
+        # A service that says nothing of trust is an older one, where every key counted.
+        sessions = trusted if row.get("trusted", True) else untrusted
+        name = trust.visitor_of(key, user), row["search_id"], query
+        session = sessions.setdefault(name, Session(key, query, user))
         _add(session, row["id"], row["type"], row.get("position"), row["shown"])
-        if len(found) > MOST:
-            del found[next(iter(found))]
-    return [*found.values()]
+        if len(sessions) > 2 * MOST:
+            _count_clicks(over_share if sessions is trusted else Counter(), _bounded(sessions))
+    _count_clicks(over_share, _bounded(trusted))
+    left_out = Counter[Pair]()
+    _count_clicks(left_out, untrusted.values())
+    return Sessions([*trusted.values()], over_share, left_out)
+
+
+def _bounded(sessions: _Named) -> list[Session]:
+    """Delete what is over the share of its key and visitor, and return it."""
+    names = [*sessions]
+    keys = [session.key for session in sessions.values()]
+    stay = {*trust.in_turns(keys, [visitor for visitor, _, _ in names], MOST)}
+    return [sessions.pop(name) for at, name in enumerate(names) if at not in stay]
+
+
+def _count_clicks(counter: Counter[Pair], sessions: Iterable[Session]) -> None:
+    for session in sessions:
+        counter.update((session.query, id) for id in session.weights)
 
 
 def _add(session: Session, id: str, kind: str, position: int | None, page: Sequence[str]) -> None:
@@ -111,9 +157,11 @@ class Use(NamedTuple):
     judgements: list[Judgement]
     line: str
     asked: dict[str, tuple[str, ...]]  # the queries of the same searches, by collection
+    dropped: Mapping[str, int] = MappingProxyType({})  # answers that do not count, by trust.REASONS
+    warnings: Sequence[str] = ()
 
 
-def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, keys: int) -> Use:
+def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, visitors: int) -> Use:
     """Judgements from the events of the service at `url`, as `judgements_of` makes them.
 
     wanted: the names of the collections to read, or service_collections.ALL. Raise TrainingError.
@@ -131,58 +179,81 @@ def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, key
                     "shown": [qualified(collection, id) for id in row["shown"]],
                 }
 
-    sessions = sessions_of(rows())
-    if not sessions:
+    read = sessions_of(rows())
+    if not (read.found or read.untrusted):
         return Use([], "no events", {})
+    sessions = read.found
     used = estimated_bias(sessions) if bias is None else bias
-    found = judgements_of(sessions, used, least, keys)
+    found, dropped = judged_by(read, used, least, visitors)
     verdicts = {(each.query, each.id): each.relevant for each in found}
     relevant = sum(verdicts.values())
     line = (
         f"{len(sessions):,} searches with events (position bias {used:g}): {relevant:,} answers, "
         f"{len(verdicts) - relevant:,} documents passed over"
     )
+    if lost := trust.dropped_line(dropped):
+        line += f"; {lost}"
     kept = {session.query for session in sessions}
     of_kept = {name: tuple(query for query in queries if query in kept) for name, queries in asked.items()}
-    return Use(found, line, of_kept)
+    named = any(session.user for session in sessions)
+    return Use(found, line, of_kept, dropped, trust.warnings(relevant, dropped, users=named))
 
 
-def judgements_of(sessions: Sequence[Session], bias: float, least: int, keys: int) -> list[Judgement]:
-    """The opinion of the sessions, in the order of queries and ids, as one judgement of each key that agrees.
+def judgements_of(sessions: Sequence[Session], bias: float, least: int, visitors: int) -> list[Judgement]:
+    """As `judged_by`, of searches that all count."""
+    return judged_by(Sessions([*sessions], Counter(), Counter()), bias, least, visitors)[0]
 
-    least: searches that must agree. keys: from so many keys, or from as many as sent events, whichever is
-    fewer.
+
+def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[list[Judgement], Counter[str]]:
+    """The opinion of searches, in the order of queries and ids, as one judgement of each visitor that agrees.
+
+    Args:
+        read: The searches.
+        bias: Of the positions.
+        least: Searches that must agree.
+        visitors: Visitors that must agree.
+
+    Returns:
+        The judgements, and the number of answers that trust.py drops, by reason.
+
     """
-    impressions = _impressions(sessions)
+    impressions = _impressions(read.found)
     attraction = _attraction(impressions, bias, _MOST_UNSEEN)
-    clicks: dict[tuple[str, str], list[str]] = {}  # the keys
-    skips: dict[tuple[str, str], list[str]] = {}
-    for session in sessions:
+    clicks: dict[Pair, list[Session]] = {}
+    skips: dict[Pair, list[Session]] = {}
+    for session in read.found:
         for id in session.weights:
-            clicks.setdefault((session.query, id), []).append(session.key)
+            clicks.setdefault((session.query, id), []).append(session)
         for id in session.passed_over():
-            skips.setdefault((session.query, id), []).append(session.key)
-    needed = min(keys, len({session.key for session in sessions}))
-
-    def agreed(found: list[str] | None) -> bool:
-        return found is not None and len(found) >= least and len(set(found)) >= needed
-
+            skips.setdefault((session.query, id), []).append(session)
     said: list[Judgement] = []
-    for pair, value in sorted(zip(impressions.pairs, attraction.tolist(), strict=True)):
-        if value >= _RELEVANT and agreed(clicks.get(pair)):
-            said += _of_keys(pair, clicks[pair], relevant=True)
-        elif value <= _NOT_RELEVANT and agreed(skips.get(pair)):
-            said += _of_keys(pair, skips[pair], relevant=False)
-    return said
+    dropped = Counter[str]()
+    wanted = dict(zip(impressions.pairs, attraction.tolist(), strict=True))
+    for pair in sorted({*wanted, *read.over_share, *read.untrusted}):
+        value = wanted.get(pair, 1.0)
+        found = {session.visitor: session for session in clicks.get(pair, ())}
+        passed = {session.visitor: session for session in skips.get(pair, ())}
+        count = len(clicks.get(pair, ()))
+        if value >= _RELEVANT and count >= least and len(found) >= visitors:
+            said += _of_visitors(pair, found, relevant=True)
+        elif value <= _NOT_RELEVANT and len(skips.get(pair, ())) >= least and len(passed) >= visitors:
+            said += _of_visitors(pair, passed, relevant=False)
+        elif count < least or value >= _RELEVANT:  # else the clicks themselves say too little
+            left_out = read.over_share[pair], read.untrusted[pair]
+            dropped[trust.reason_for(count, *left_out, least=least)] += 1
+    del dropped[""]
+    return said, dropped
 
 
-def _of_keys(pair: tuple[str, str], keys: Iterable[str], *, relevant: bool) -> Iterator[Judgement]:
-    for key in sorted({*keys}):
-        yield Judgement(*pair, relevant, key, of_use=True)
+def _of_visitors(pair: Pair, found: Mapping[str, Session], *, relevant: bool) -> Iterator[Judgement]:
+    for visitor in sorted(found):
+        session = found[visitor]
+        yield Judgement(*pair, relevant, session.key, of_use=True, user=session.user)
 
 
 def _impressions(sessions: Sequence[Session]) -> _Impressions:
-    number: dict[tuple[str, str], int] = {}
+    number: dict[Pair, int] = {}
+    visitors: dict[str, int] = {}
     rows = [
         (
             number.setdefault((session.query, id), len(number)),
@@ -190,11 +261,12 @@ def _impressions(sessions: Sequence[Session]) -> _Impressions:
             1 if id in session.skipped else position,  # who says that a hit is wrong has examined it
             id in session.weights,
             session.weights.get(id, 1.0),
+            visitors.setdefault(session.visitor, len(visitors)),
         )
         for at, session in enumerate(sessions)
         for id, position in session.positions.items()
     ]
-    table = np.array(rows, np.float64).reshape(-1, 5)
+    table = np.array(rows, np.float64).reshape(-1, 6)
     return _Impressions(
         [*number],
         table[:, 0].astype(np.int64),
@@ -202,13 +274,18 @@ def _impressions(sessions: Sequence[Session]) -> _Impressions:
         table[:, 2],
         table[:, 3].astype(np.bool_),
         table[:, 4],
+        table[:, 5].astype(np.int64),
         np.array([session.has_page for session in sessions], np.bool_),
+        np.array(
+            trust.weights([each.query for each in sessions], [each.visitor for each in sessions]), np.float64
+        ),
     )
 
 
 def _attraction(found: _Impressions, bias: float, most_unseen: float) -> NDArray[np.float64]:
     """The attraction of each pair, 0 to 1."""
     examined = found.position**-bias
+    share = found.share[found.session]
     attraction = np.full(len(found.pairs), _PRIOR)
     for _ in range(_ROUNDS):
         attractive = attraction[found.pair]
@@ -219,26 +296,40 @@ def _attraction(found: _Impressions, bias: float, most_unseen: float) -> NDArray
         unclicked = attractive * (1 - examined) / (1 - click)
         liked = np.where(found.clicked, found.weight, unclicked) + of_unseen * unclicked
         looks = np.where(found.clicked, found.weight, 1.0) + of_unseen
-        likes, all_looks = (np.bincount(found.pair, each, len(found.pairs)) for each in (liked, looks))
+        likes, all_looks = (
+            np.bincount(found.pair, share * each, len(found.pairs)) for each in (liked, looks)
+        )
         attraction = (likes + _PRIOR * _STRENGTH) / (all_looks + _STRENGTH)
     return attraction
 
 
 def estimated_bias(sessions: Sequence[Session]) -> float:
-    """The bias under which the clicks are likeliest; 1 where too few documents changed their position."""
-    found = _impressions(sessions[-_SAMPLE:])
-    lowest = np.full(len(found.pairs), np.inf)
-    highest = np.zeros(len(found.pairs))
-    np.minimum.at(lowest, found.pair, found.position)
-    np.maximum.at(highest, found.pair, found.position)
-    if np.count_nonzero((lowest < highest)[found.pair]) < _MOVED:
+    """The bias under which the clicks are likeliest; 1 if too few documents changed their position.
+
+    Each visitor has its share of the sample, within each query and in all.
+    """
+    visitors = [session.visitor for session in sessions]
+    places = trust.in_turns([session.key for session in sessions], visitors, _SAMPLE)
+    found = _impressions([sessions[at] for at in places])
+    in_all = trust.weights([0] * len(places), [visitors[at] for at in places])
+    found = found._replace(share=np.minimum(found.share, in_all))
+    if not found.pairs or float(found.share[found.session] @ _has_moved(found)[found.pair]) < _MOVED:
         return USUAL_BIAS
     return float(max(_BIASES, key=lambda bias: (_likelihood(found, bias), -abs(bias - USUAL_BIAS))))
+
+
+def _has_moved(found: _Impressions) -> NDArray[np.bool_]:
+    """Whether a document stood in several positions of a query, each seen by _SEEN_BY visitors."""
+    rows = np.unique(np.stack([found.pair, found.position.astype(np.int64), found.visitor], axis=1), axis=0)
+    positions, seen_by = np.unique(rows[:, :2], axis=0, return_counts=True)
+    known = positions[seen_by >= _SEEN_BY, 0]
+    return np.bincount(known, minlength=len(found.pairs)) > 1
 
 
 def _likelihood(found: _Impressions, bias: float) -> float:
     """Logarithm of the likelihood of the clicks in sessions that have one."""
     click = np.clip(found.position**-bias * _attraction(found, bias, _UNBOUNDED)[found.pair], 1e-9, 1 - 1e-9)
-    seen = np.where(found.clicked, np.log(click), np.log1p(-click))
+    seen = found.share[found.session] * np.where(found.clicked, np.log(click), np.log1p(-click))
     none = np.bincount(found.session, np.log1p(-click), len(found.has_page))
-    return float(seen.sum() - np.log(np.maximum(-np.expm1(none), 1e-9))[found.has_page].sum())
+    some = found.share * np.log(np.maximum(-np.expm1(none), 1e-9))
+    return float(seen.sum() - some[found.has_page].sum())

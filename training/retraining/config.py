@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -84,7 +85,8 @@ class EventsTable(Table):
     use: bool = True  # also what the service was told by POST /events
     position_bias: Literal["estimate"] | Annotated[float, Field(ge=0, le=3)] = "estimate"
     least: int = Field(3, ge=1)  # searches that must agree on a document
-    keys: int = Field(2, ge=1)  # from so many keys, or from all that send events
+    # From so many visitors (trust.py). The name of before is read too.
+    visitors: int = Field(2, ge=1, validation_alias=AliasChoices("visitors", "keys"))
     queries: bool = False  # also train on queries of events that nobody judged, where a recipe can
 
     @field_validator("position_bias", mode="wrap")

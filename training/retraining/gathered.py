@@ -22,6 +22,7 @@ from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
 from training.retraining.publication import activated_by_hand
 from training.retraining.searches import plain
+from training.retraining.trust import REASONS, described
 from training.text.service import Searches, searches_of
 
 
@@ -33,6 +34,7 @@ class Gathered(NamedTuple):
     learned: frozenset[str]  # sides.learned of the models so far
     asked: Mapping[str, Sequence[str]] = MappingProxyType({})  # queries that nobody judged, by collection
     served: Searches = Searches()  # as the service was told to search
+    used: Use = Use([], "", {})
 
 
 def gather(config: Config, store: Store, say: Say) -> Gathered:
@@ -59,7 +61,7 @@ def gather(config: Config, store: Store, say: Say) -> Gathered:
     service = config.corpus.service
     served = Searches() if service is None else searches_of(service)
     unjudged = _unjudged(config, used, found)
-    return Gathered(active, documents, split, found, frozenset(learned), unjudged, served)
+    return Gathered(active, documents, split, found, frozenset(learned), unjudged, served, used)
 
 
 def _documents(table: CorpusTable) -> Documents:
@@ -90,8 +92,10 @@ def _use(config: Config, say: Say) -> Use:
         return Use([], "", {})
     bias = None if events.position_bias == "estimate" else events.position_bias
     where = config.corpus.service, config.corpus.collections
-    used = used_at(*where, bias, events.least, events.keys)
+    used = used_at(*where, bias, events.least, events.visitors)
     say(used.line)
+    for warning in used.warnings:
+        say(f"! {warning}")
     return used
 
 
@@ -120,7 +124,7 @@ def _judgements(config: Config, used: Use) -> Iterator[Judgement]:
         yield from judgements_at(config.corpus.service, config.corpus.collections)
 
 
-def counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]:
+def counts(documents: Documents, split: Split, found: Judged, used: Use) -> dict[str, int]:
     return {
         "all": len(documents.kept),
         "blank": documents.blank,
@@ -136,19 +140,28 @@ def counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]:
         "judgements_of_unknown_documents": found.unknown,
         "judgements_contradicted": found.contradicted,
         "judged_not_relevant": sum(map(len, found.negatives.values())),
+        "judgements_of_untrusted_keys": found.untrusted,
+        **{
+            f"clicked_answers_dropped_{reason.replace(' ', '_')}": used.dropped.get(reason, 0)
+            for reason in REASONS
+        },
     }
 
 
 def of_keys(found: Judged) -> Iterator[str]:
-    """Warnings on judgements that rest on one key."""
+    """Warnings on judgements that rest on one key, or are of untrusted ones."""
+    if found.untrusted > found.said:
+        yield (
+            f"{found.untrusted:,} judgements are of untrusted keys and do not count; {found.said:,} others "
+            "do. `python -m service keys list` shows which keys the service trusts."
+        )
     every = {*found.train, *found.dev, *found.held}
     rests = Counter(found.keys[query] for query in every if query in found.keys)
     for name, count in rests.most_common(1):
         if 2 * count > len(every):
-            who = f"the key {name!r}" if name else "callers without a key"
             yield (
-                f"{count:,} of {len(every):,} judged queries rest on the word of {who} alone. They "
-                "train, and judge only as far as others do. If you trust that word, name it in "
+                f"{count:,} of {len(every):,} judged queries rest on the word of {described(name)} alone. "
+                "They train, and judge only as far as others do. If you trust that word, name it in "
                 "judgements.trusted."
             )
 
@@ -156,4 +169,7 @@ def of_keys(found: Judged) -> Iterator[str]:
 def _said(found: Judged) -> str:
     unknown = f", {found.unknown:,} judgements of documents that are not there" if found.unknown else ""
     tied = f", {found.contradicted:,} pairs on which keys disagree evenly" if found.contradicted else ""
-    return f"{len(found.train):,} judged queries to train on, {len(found.held):,} held out{unknown}{tied}"
+    left = f", {found.untrusted:,} judgements of untrusted keys left out" if found.untrusted else ""
+    return (
+        f"{len(found.train):,} judged queries to train on, {len(found.held):,} held out{unknown}{tied}{left}"
+    )

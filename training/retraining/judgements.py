@@ -5,10 +5,11 @@
 
     a line may name the document's collection under `collection`
 
-Each key of a service has one vote on a query and a document, its newest. The majority of keys counts; what
-they disagree on evenly counts for nothing. Feedback is newer than the file: where there is any, the file's
-word does not count. What users do with hits (clicks.py) counts where neither says anything. A query judges or
-is trained on, never both, and so are its answers (sides.py).
+Each visitor of a service (trust.py), else each key, has one vote on a query and a document, its newest. The
+majority counts; what they disagree on evenly counts for nothing. Untrusted keys have no vote. Feedback is
+newer than the file: where there is any, the file's word does not count. What users do with hits (clicks.py)
+counts where neither says anything. A query judges or is trained on, never both, and so are its answers
+(sides.py).
 
 A key may not judge alone. A query rests on a key when no other key, no trusted one and no file says that an
 answer of it is relevant. Such queries judge only as far as others do: of the queries that judge, one key's
@@ -27,6 +28,7 @@ from training.mining.labelled import folded
 from training.retraining.documents import collection_of
 from training.retraining.heldout import Part, place
 from training.retraining.sides import sides
+from training.retraining.trust import visitor_of
 from training.text.lines import Record, layout, read_records, text_of, valid
 from training.text.service import collections_of, feedback_of, shown
 from training.text.service_collections import ONLY_DEFAULT, qualified
@@ -42,6 +44,8 @@ class Judgement(NamedTuple):
     relevant: bool
     key: str | None = None  # the name of the key that judged, empty where there was none; None: of a file
     of_use: bool = False  # the key's users did not say so, but acted so
+    user: str = ""  # the hash of the visitor's id, empty if none was given
+    trusted: bool = True  # False: the keys file of the service calls the key untrusted
 
 
 PER_DOCUMENT = 10  # queries on one document that judge: a document of many queries is one piece of evidence
@@ -63,6 +67,8 @@ class Judged(NamedTuple):
     of_use: frozenset[str]  # queries whose answers nobody named, but users clicked
     kept_from_judging: int  # queries that rest on a key which may not judge, or not so much
     negatives: Mapping[str, list[str]]  # ids of documents that are not relevant, by query, of any side
+    untrusted: int = 0  # judgements left out: of untrusted keys
+    said: int = 0  # judgements of files and trusted keys, those of clicks not counted
 
 
 def judgements_in(file: Path) -> Iterator[Judgement]:
@@ -82,7 +88,14 @@ def judgements_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Iterator[Ju
     for collection in collections_of(url, wanted):
         for row in feedback_of(url, collection):
             query = valid(row["query"], f"{shown(url)}, feedback")
-            yield Judgement(query, qualified(collection, row["id"]), row["relevant"], str(row.get("key", "")))
+            yield Judgement(
+                query,
+                qualified(collection, row["id"]),
+                row["relevant"],
+                str(row.get("key", "")),
+                user=str(row.get("user", "")),
+                trusted=bool(row.get("trusted", True)),
+            )
 
 
 def judged(
@@ -100,15 +113,19 @@ def judged(
     """
     newest: dict[tuple[str, str], dict[str | None, bool]] = {}
     of_use: dict[tuple[str, str], dict[str | None, bool]] = {}
+    unknown = contradicted = untrusted = said_in_all = 0
     for judgement in found:
         query = folded(judgement.query)
         if query:
             pair = query, known.get(judgement.id, judgement.id)
+            if not judgement.trusted:
+                untrusted += 1
+                continue
+            said_in_all += not judgement.of_use
             votes = (of_use if judgement.of_use else newest).setdefault(pair, {})
-            votes[judgement.key] = judgement.relevant
+            votes[_voter(judgement, trusted)] = judgement.relevant
     answers: dict[str, dict[str, str | None]] = {}  # of a query, each with the key that it rests on
     negatives: dict[str, list[str]] = {}
-    unknown = contradicted = 0
     for (query, id), said in sorted((of_use | newest).items(), key=lambda item: item[0]):
         relevant = _majority(said)
         if id not in known:
@@ -151,7 +168,15 @@ def judged(
         of_use_alone,
         len(relevants) - len(may_judge) + len(split.judge) - len(held),
         negatives,
+        untrusted,
+        said_in_all,
     )
+
+
+def _voter(judgement: Judgement, trusted: Collection[str]) -> str | None:
+    """The visitor that a judgement is of, as bounds count it. A key that may judge alone stays one voter."""
+    key = judgement.key
+    return key if key is None or key in (trusted or [NO_KEY]) else visitor_of(key, judgement.user)
 
 
 def _lone(names: Collection[str | None], trusted: Collection[str]) -> str | None:

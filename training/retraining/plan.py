@@ -102,7 +102,7 @@ def job_of(
     corpus = material(split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
-    report["warnings"] = [*report["warnings"], *of_keys(found)]
+    report["warnings"] = [*report["warnings"], *gathered.used.warnings, *of_keys(found)]
     for warning in report["warnings"]:
         say(f"! {warning}")
     if recipe.source.kind in OF_LABELS:
@@ -132,7 +132,7 @@ def job_of(
         sweep=True,
         options=Options(dev=score_of(dev)),
         about={
-            "documents": counts(gathered.documents, split, found),
+            "documents": counts(gathered.documents, split, found, gathered.used),
             "collections": dict(Counter(document.collection for document in gathered.documents.kept)),
             "corpus_report": report,
             "learned": sorted(learned),

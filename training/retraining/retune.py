@@ -69,7 +69,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     if not dev or not searches:
         raise NothingToLearn("there are too few held-out queries to choose a search by, and to judge it")
     searches |= own.guarding(split, found.held, found.groups, config.corpus.candidates)
-    warnings = [*of_keys(found)]
+    warnings = [*gathered.used.warnings, *of_keys(found)]
     for warning in warnings:
         say(f"! {warning}")
     served = store.verify(active)
@@ -118,7 +118,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
         "looks": round(looks.number, 2),
         "asked": looks.asked,
         "learned": sorted(gathered.learned),
-        "documents": counts(gathered.documents, split, found),
+        "documents": counts(gathered.documents, split, found, gathered.used),
         "corpus_report": {"warnings": warnings},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -29,6 +29,7 @@ from training.retraining.gate.gains import gains, rests_on_one_key
 from training.retraining.gate.paired import spread
 from training.retraining.gate.verdict import CLICKED, EACH, GROUPS, JUDGED, Row, Scores, Verdict, measures
 from training.retraining.gate.words import figure, title_of_row
+from training.retraining.trust import described
 
 Require = Literal["not worse", "better", "faster"]
 _PACES = ("texts_per_second", "queries_per_second")
@@ -115,7 +116,7 @@ def compare(
     # Where titles or known items show the gain, it does not rest on clicks.
     if require == "better" and not any(gain.shown and gain.name not in _OF_PEOPLE for gain in found):
         reasons += tuple(
-            f"Without the queries that only the key {name!r} judged, judged queries gain nothing."
+            f"Without the queries that only {described(name)} judged, judged queries gain nothing."
             for name in rests_on_one_key(candidate, active)
         )
     if require == "faster":

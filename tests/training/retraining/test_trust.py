@@ -1,0 +1,368 @@
+"""No untrusted key and no single visitor changes what the others' clicks say, however much it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.training.retraining.test_clicks import event, log_of
+from training.retraining import clicks, trust
+from training.retraining.clicks import Use, estimated_bias, judged_by, sessions_of, used_at
+from training.retraining.gathered import of_keys
+from training.retraining.judgements import Judgement, judged
+
+Rows = list[dict[str, Any]]
+QUERIES, VISITORS = 20, 10
+PAGE = ["wrong", "right", "other"]
+
+
+def shop(key: str = "shop", visitors: int = VISITORS, queries: int = QUERIES, *, users: bool = True) -> Rows:
+    """Each query is asked by every visitor, who clicks the second hit."""
+    return [
+        event(f"q{at}", "right", PAGE, search=f"{at} {who}", key=key, user=f"u{who}" if users else "")
+        for at in range(queries)
+        for who in range(visitors)
+    ]
+
+
+def said(rows: Rows) -> list[Judgement]:
+    return judged_by(sessions_of(rows), 1.0, 3, 2)[0]
+
+
+def answers(rows: Rows) -> set[tuple[str, str]]:
+    return {(each.query, each.id) for each in said(rows) if each.relevant}
+
+
+def pairs(rows: Rows) -> set[tuple[str, str, bool]]:
+    return {each[:3] for each in said(rows)}
+
+
+RIGHT = {(f"q{at}", "right") for at in range(QUERIES)}
+
+
+# Attacks
+
+
+def test_one_event_of_another_key_costs_no_answer() -> None:
+    for stranger in ({"user": ""}, {"user": "u1"}, {"user": "new"}):
+        more = event("elsewhere", "x", ["x"], search="s", key="another key", **stranger)
+        assert answers([*shop(), more]) == RIGHT
+
+
+def test_a_rotated_key_costs_no_answer() -> None:
+    rows = shop()
+    for row in rows[::2]:
+        row["key"] = "shop-2"
+    assert answers(rows) == RIGHT
+    assert {each.key for each in said(rows)} == {"shop", "shop-2"}
+
+
+def test_the_three_attacks_of_a_shop_that_sends_everything_by_one_key() -> None:
+    """200 answers. By the rule of before, each attack left 0 of them."""
+    rows = shop(visitors=5, queries=200)
+    right = {(f"q{at}", "right") for at in range(200)}
+    assert answers(rows) == right
+    assert answers([*rows, event("x", "x", search="x", key="another key", user="")]) == right
+    flood = [event("x", "x", search=f"{at}", key="another key", user="") for at in range(50_000)]
+    assert answers([*rows, *flood]) == right
+    skips = [event(f"q{at % 200}", "right", PAGE, "skip", search=f"{at}", user="bot") for at in range(6000)]
+    assert answers([*rows, *skips]) == right
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize("users", ["", "user {}"])
+def test_a_flood_of_one_key_pushes_out_no_other_searches(
+    monkeypatch: pytest.MonkeyPatch, trusted: bool, users: str
+) -> None:
+    monkeypatch.setattr(clicks, "MOST", 2 * len(shop()) + 50)
+    flood = [
+        event(f"flood {at}", "spam", ["spam"], search=f"f{at}", key="flood", user=users.format(at))
+        | {"trusted": trusted}
+        for at in range(3 * clicks.MOST)
+    ]
+    read = sessions_of([*shop(), *flood])
+    assert len(read.found) == (clicks.MOST if trusted else len(shop()))
+    assert answers([*shop(), *flood]) == answers([*flood, *shop()]) == RIGHT
+
+
+def test_a_flood_of_one_visitor_pushes_out_no_other_searches_of_its_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clicks, "MOST", len(shop()) + 50)
+    flood = [
+        event(f"flood {at}", "spam", ["spam"], search=f"f{at}", key="shop", user="bot")
+        for at in range(3 * clicks.MOST)
+    ]
+    assert answers([*shop(), *flood]) == RIGHT
+
+
+def hostile(kind: str, id: str, page: list[str], who: Callable[[int], dict[str, Any]]) -> Rows:
+    """30 events on each query."""
+    return [
+        event(f"q{at % QUERIES}", id, page, kind, search=f"h{at}") | who(at) for at in range(30 * QUERIES)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "id", "page"),
+    [
+        ("skip", "right", PAGE),
+        ("convert", "wrong", PAGE),
+        ("click", "other", PAGE),
+        ("click", "spam", ["right", "wrong", "spam"]),
+        ("open", "spam", ["spam"]),
+    ],
+)
+@pytest.mark.parametrize(
+    "who",
+    [
+        lambda _: {"key": "shop", "user": "bot"},
+        lambda _: {"key": "other", "user": ""},
+        lambda _: {"key": "", "user": ""},
+        lambda at: {"key": f"key {at}", "user": "bot"},
+        lambda at: {"key": "shop", "user": "u3", "search_id": f"h{at}"},
+        lambda at: {"key": "public", "user": f"bot {at}", "trusted": False},
+        lambda at: {"key": "public", "user": f"u{at % VISITORS}", "trusted": False},
+    ],
+    ids=["user", "key", "no key", "many keys", "honest before", "untrusted key", "untrusted names users"],
+)
+def test_a_flood_of_one_visitor_or_untrusted_key_changes_nothing(
+    kind: str, id: str, page: list[str], who: Callable[[int], dict[str, Any]]
+) -> None:
+    flood = hostile(kind, id, page, who)
+    expected = pairs(shop())
+    assert {pair[:2] for pair in expected if pair[2]} == RIGHT
+    assert pairs([*shop(), *flood]) == expected
+    assert pairs([*flood, *shop()]) == expected
+
+
+def test_two_visitors_of_one_key_are_enough_and_one_is_not() -> None:
+    for visitors, found in ((1, set()), (2, RIGHT)):
+        rows = [
+            row | {"search_id": f"{row['search_id']} {at}"}
+            for row in shop(visitors=visitors)
+            for at in (1, 2)
+        ]
+        assert answers([*rows, *shop(visitors=0)]) == (found if visitors > 1 else set())
+
+
+@pytest.mark.parametrize("keys", [("a", "b"), ("a", "a"), ("", "a")])
+def test_a_visitor_counts_once_whatever_its_keys(keys: tuple[str, str]) -> None:
+    rows = [event("q", "right", PAGE, search=f"{at}", key=keys[at % 2], user="same") for at in range(8)]
+    assert said(rows) == []
+    assert said([*rows, event("q", "right", PAGE, search="9", key=keys[0], user="else")]) != []
+
+
+def test_without_users_each_key_is_a_visitor_and_rows_of_an_older_service_count() -> None:
+    old = [
+        {name: value for name, value in row.items() if name not in {"user", "trusted"}}
+        for key in ("a", "b")
+        for row in shop(key, 2)
+    ]
+    assert answers(old) == RIGHT
+    assert answers([row for row in old if row["key"] == "a"]) == set()
+
+
+# Exactly
+
+
+@st.composite
+def honest(draw: st.DrawFn) -> Rows:
+    """Queries of 12 to 16 visitors each, who all click one hit, wherever it stands; one clicks another, too.
+
+    With fewer visitors, one of them is more than a tenth of all and may turn an answer near the limit.
+    """
+    rows: Rows = []
+    for at in range(draw(st.integers(1, 3))):
+        page = draw(st.permutations(["right", "a", "b", "c"]))
+        for who in range(draw(st.integers(12, 16))):
+            user = {"key": draw(st.sampled_from(["shop", "app"])), "user": f"u{who}"}
+            rows.append(event(f"q{at}", "right", page, search=f"{at} {who}", **user))
+        if draw(st.booleans()):
+            rows.append(event(f"q{at}", "a", page, search=f"{at} 0", key="shop", user="u0"))
+    return rows
+
+
+@st.composite
+def flood(draw: st.DrawFn) -> Rows:
+    """Up to 300 events of a few kinds, of one visitor."""
+    rows: Rows = []
+    for kind in range(draw(st.integers(1, 3))):
+        query = f"q{draw(st.integers(0, 3))}"
+        id = draw(st.sampled_from(["right", "a", "b", "spam"]))
+        page = draw(st.permutations(["right", "a", "b", "spam"]))
+        type = draw(st.sampled_from(["click", "open", "convert", "skip"]))
+        count = draw(st.sampled_from([1, 2, 3, 100]))
+        rows += [event(query, id, page, type, search=f"h{kind} {at}", user="") for at in range(count)]
+    return rows
+
+
+@settings(max_examples=25, deadline=None)
+@given(honest(), flood(), st.booleans(), st.booleans())
+def test_a_visitor_takes_no_answer_of_the_others_and_adds_none_of_its_own(
+    others: Rows, more: Rows, first: bool, many_keys: bool
+) -> None:
+    of_one = [row | {"key": f"k{at}" if many_keys else "shop", "user": "bot"} for at, row in enumerate(more)]
+    before = answers(others)
+    assert before >= {(row["query"], "right") for row in others}
+    after = answers([*of_one, *others] if first else [*others, *of_one])
+    assert after >= before
+    clicked = {(row["query"], row["id"]) for row in others}
+    assert after <= before | clicked, "only what another visitor has clicked, too"
+    untrusted = [row | {"key": "public", "user": f"{at}", "trusted": False} for at, row in enumerate(more)]
+    assert said([*untrusted, *others] if first else [*others, *untrusted]) == said(others)
+
+
+def users(rows: Rows) -> Rows:
+    return [row | {"key": "shop", "user": row["search_id"].partition("/")[2]} for row in rows]
+
+
+@pytest.mark.parametrize("who", [{"user": "bot"}, {"key": "other", "user": ""}], ids=["user", "key"])
+def test_a_flood_of_one_visitor_leaves_the_bias_as_it_is(who: dict[str, str]) -> None:
+    forged = [
+        event(f"query {at % 60}", f"{at % 60}-{at % 10}", page, search=f"h{at}") | who
+        for at in range(3000)
+        for page in ([f"{at % 60}-{(at * 7 + place) % 10}" for place in range(10)],)
+    ]
+    moved, still = users(log_of(1.5, searches=20, reordered=0.5).events), users(log_of(0.5).events)
+    expected = estimated_bias(sessions_of(moved).found)
+    assert abs(expected - 1.5) <= 0.25
+    assert estimated_bias(sessions_of([*moved, *forged]).found) == expected
+    assert estimated_bias(sessions_of([*still, *forged]).found) == 1.0, "one visitor alone saw hits move"
+
+
+# The rule by itself
+
+
+def test_searches_are_read_in_turns_of_keys_and_visitors() -> None:
+    keys = ["a", "a", "a", "a", "b", "b", "b", "b", "b", "c"]
+    visitors = ["1", "2", "1", "1", "b", "b", "b", "b", "b", "c"]
+    assert trust.in_turns(keys, visitors, 10) == [*range(10)]
+    assert trust.in_turns(keys, visitors, 3) == [3, 8, 9]
+    # The second turn of `a` is of its other visitor, though that one searched long ago.
+    assert trust.in_turns(keys, visitors, 5) == [1, 3, 7, 8, 9]
+    assert trust.in_turns(keys, visitors, 8) == [0, 1, 2, 3, 6, 7, 8, 9]
+    assert trust.in_turns(keys, visitors, 1) == [9]
+    assert trust.in_turns([], [], 5) == []
+
+
+@pytest.mark.parametrize(
+    ("searches", "weights"),
+    [
+        ({"a": 1}, {"a": 1.0}),
+        ({"a": 100}, {"a": 1.0}),
+        ({"a": 2, "b": 8}, {"a": 1.0, "b": 0.25}),
+        ({"a": 1, "b": 1, "c": 6000}, {"a": 1.0, "b": 1.0, "c": 1 / 6000}),
+        ({"a": 4, "b": 5, "c": 6, "d": 10}, {"a": 1.0, "b": 1.0, "c": 5 / 6, "d": 0.5}),
+    ],
+)
+def test_a_visitor_weighs_as_much_as_the_median_one_at_most(
+    searches: dict[str, int], weights: dict[str, float]
+) -> None:
+    visitors = [who for who, count in searches.items() for _ in range(count)]
+    found = trust.weights(["q"] * len(visitors), visitors)
+    assert dict(zip(visitors, found, strict=True)) == weights
+    if len(searches) > 1:
+        share = max(searches[who] * weight for who, weight in weights.items()) / sum(found)
+        assert share <= 2 / (len(searches) + 1) + 1e-9
+
+
+# What the report says
+
+
+def use(monkeypatch: pytest.MonkeyPatch, rows: Rows, visitors: int = 2) -> Use:
+    monkeypatch.setattr(clicks, "events_of", lambda *_: rows)
+    return used_at("http://service", ("default",), 1.0, 3, visitors)
+
+
+def test_a_shop_that_names_no_user_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = shop(users=False)
+    found = use(monkeypatch, rows)
+    assert found.judgements == [] == said(rows)
+    assert found.dropped == {"single visitor": 200}
+    assert found.line.endswith(
+        ": 0 answers, 0 documents passed over; 200 answers dropped (200 single visitor)"
+    )
+    [warning] = found.warnings
+    for words in ("drops most", "No search names its user", "send an opaque `user`", "events.visitors = 1"):
+        assert words in warning
+    assert use(monkeypatch, shop()).warnings == []
+    alone = use(monkeypatch, rows, visitors=1)
+    assert len({each.query for each in alone.judgements if each.relevant}) == QUERIES
+    assert (dict(alone.dropped), [*alone.warnings]) == ({}, [])
+
+
+def test_answers_are_dropped_for_a_reason_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clicks, "MOST", 20)
+    lone = [event("q", "right", PAGE, search=f"s{at}", user="one") for at in range(3)]
+    public = [event("q", "spam", PAGE, search=f"p{at}") | {"trusted": False} for at in range(3)]
+    older = [event("old", "right", PAGE, search=f"o{at}", key="app", user=f"o{at % 3}") for at in range(30)]
+    newer = [event(f"new {at}", "right", PAGE, search=f"n{at}", key="app", user=f"n{at}") for at in range(60)]
+    both = [event("both", "right", PAGE, search=f"b{at}", key="b", user=f"u{at}") for at in range(4)]
+    found = use(monkeypatch, [*lone, *public, *older, *newer, *both])
+    assert found.dropped == {"single visitor": 1, "untrusted key": 1, "over the share": 1}
+    assert "1 answers" in found.line
+    assert "3 answers dropped (1 single visitor, 1 untrusted key, 1 over the share)" in found.line
+    [warning] = found.warnings
+    assert "No search names its user" not in warning
+    for words in ("service keys list", "only its latest were read", "1 count"):
+        assert words in warning
+
+
+def test_events_of_untrusted_keys_alone_are_reported_and_their_queries_train_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = use(monkeypatch, [row | {"trusted": False} for row in shop()])
+    assert (found.judgements, found.dropped) == ([], {"untrusted key": QUERIES})
+    assert found.asked == {"default": ()}
+    assert use(monkeypatch, []) == Use([], "no events", {})
+
+
+# Judgements
+
+
+def test_judgements_of_untrusted_keys_count_for_nothing_and_are_counted() -> None:
+    good = [Judgement(f"q{at}", "a", True, "shop") for at in range(4)]
+    bad = [Judgement(f"q{at}", id, id == "b", f"k{at % 3}", trusted=False) for at in range(9) for id in "ab"]
+    known = {"a": "a", "b": "b"}
+    found = judged([*good, *bad], known, 0.5)
+    assert found.answers == judged(good, known, 0.5).answers == {f"q{at}": ["a"] for at in range(4)}
+    assert found.negatives == {}
+    assert (found.untrusted, found.said) == (18, 4)
+    assert any("18 judgements are of untrusted keys" in warning for warning in of_keys(found))
+    assert not any("untrusted" in warning for warning in of_keys(judged(good, known, 0.5)))
+
+
+@pytest.mark.parametrize(
+    ("voters", "rests_on"),
+    [
+        ([("shop", "")], "shop"),
+        ([("shop", "1")], "visitor 1"),
+        ([("shop", "1"), ("app", "1")], "visitor 1"),
+        ([("shop", "1"), ("app", "2")], None),
+        ([("shop", ""), ("app", "2")], None),
+        ([("", "1")], None),
+    ],
+)
+def test_a_judgement_may_move_a_result_and_bounds_count_visitors(
+    voters: list[tuple[str, str]], rests_on: str | None
+) -> None:
+    given = [Judgement("q", "a", True, key, user=user) for key, user in voters]
+    found = judged(given, {"a": "a"}, 0.5)
+    assert found.answers == {"q": ["a"]}
+    assert found.keys == ({} if rests_on is None else {"q": rests_on})
+    assert judged(given, {"a": "a"}, 0.5, ("shop", "")).keys == {}, "a key that may judge alone vouches"
+    [*said] = of_keys(found)
+    assert [("the key 'shop'" in each, "one visitor" in each) for each in said] == (
+        [] if rests_on is None else [(rests_on == "shop", rests_on != "shop")]
+    )
+
+
+def test_clicks_of_two_visitors_of_one_key_may_judge() -> None:
+    made = judged(said(shop()), {id: id for id in PAGE}, 0.5)
+    assert made.keys == {}
+    assert made.held or made.dev or made.train
