@@ -68,27 +68,63 @@ def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_model
         for path in ("", "/collections/tickets"):
             documents = [{"id": id, "text": f"{id} river"} for id in ("a", "b", "c")]
             service.client.post(f"{path}/documents", json={"documents": documents}).raise_for_status()
-        for _ in range(8):
-            asked = {"q": "a river", "k": "3", "fields": "", "mode": "dense"}
+        for at in range(8):
+            user = {"user": f"visitor-{at % 2}"}
+            asked = {"q": "a river", "k": "3", "fields": "", "mode": "dense"} | user
             answer = service.client.get("/collections/tickets/search", params=asked).json()
             shown = [hit["id"] for hit in answer["hits"]]
             event = {"search_id": answer["search_id"], "id": shown[1], "type": "click"}
             service.client.post("/collections/tickets/events", json=event).raise_for_status()
         url = f"http://127.0.0.1:{service.port}"
-        found, line, queries = used_at(url, ALL, 1.0, 3, 2)
+        used = used_at(url, ALL, 1.0, 3, 2)
+        found, line, queries = used[:3]
+        assert used_at(url, ALL, 1.0, 3, 3).dropped == {"single visitor": 1}
         known = {document.id: document.id for document in documents_at(url, ALL).kept}
-        assert used_at(url, ("default",), None, 3, 2) == ([], "no events", {})
+        assert used_at(url, ("default",), None, 3, 2)[:2] == ([], "no events")
         assert searches_of(url) == Searches(mode="hybrid", passages=False)
     first, second = (f"collection:tickets/{id}" for id in shown[:2])
-    expected = [Judgement("a river", id, id == second, "", of_use=True) for id in (first, second)]
+    users = {each.user for each in found}
+    assert (len(users), {len(user) for user in users}) == (2, {32})
+    expected = [
+        Judgement("a river", id, id == second, "", of_use=True, user=user)
+        for id in (first, second)
+        for user in users
+    ]
     assert sorted(found) == sorted(expected)
     assert queries == {"tickets": ("a river",)}
     assert line == "8 searches with events (position bias 1): 1 answers, 1 documents passed over"
     made = judged(found, known, 0.5)
     assert {**made.train, **made.dev, **made.held} == {"a river": [second]}
     assert made.keys == {}, "without keys nobody else could ever judge there"
-    assert judged(found, known, 0.5, ("boss",)).keys == {"a river": ""}, "the word of another key is trusted"
+    lone = judged(found, known, 0.5, ("boss",)).keys
+    assert [*lone] == ["a river"], "the word of another key is trusted"
     assert made.negatives == {"a river": [first]}
+
+
+def test_rows_of_a_key_that_is_untrusted_count_for_nothing(tmp_path: Path, tiny_models_dir: Path) -> None:
+    keys = keys_file(tmp_path, line("page", "write", OTHER, "", "", "untrusted"))
+    with Service(tmp_path, tiny_models_dir, SIMILE_API_KEYS_FILE=str(keys)) as service:
+        url = f"http://127.0.0.1:{service.port}"
+        documents = {"documents": [{"id": id, "text": f"{id} river"} for id in ("a", "b")]}
+        service.client.post("/documents", json=documents, headers=bearer(KEYS["writer"])).raise_for_status()
+        for key, id in ((KEYS["writer"], "a"), (OTHER, "b")):
+            events = [
+                {"search_id": f"{id}{at}", "query": "q", "id": id, "type": "click", "shown": ["a", "b"]}
+                | {"user": f"v{at}"}
+                for at in range(4)
+            ]
+            given = {"query": "judged", "id": id, "relevant": True}
+            for path, body in (("/events", {"events": events}), ("/feedback", given)):
+                service.client.post(path, json=body, headers=bearer(key)).raise_for_status()
+        used, said = used_at(url, ALL, 1.0, 3, 2), list(judgements_at(url, ALL))
+    assert {(each.query, each.id, each.relevant, each.key) for each in used.judgements} == {
+        ("q", "a", True, "writer")
+    }
+    assert used.dropped == {"untrusted key": 1}
+    assert [(each.id, each.trusted) for each in said] == [("a", True), ("b", False)]
+    made = judged([*used.judgements, *said], {"a": "a", "b": "b"}, 0.5)
+    assert made.answers == {"judged": ["a"], "q": ["a"]}
+    assert made.untrusted == 1
 
 
 def test_judgements_come_with_their_keys_and_the_majority_counts(url: str) -> None:

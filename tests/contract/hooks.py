@@ -104,7 +104,8 @@ def _fit(options: dict[str, Any]) -> None:
 
 def _fit_query(operation: str, query: dict[str, Any]) -> None:
     """Of two parameters one is needed, and neither by itself, which no document can say."""
-    if operation in ("DELETE /feedback", "DELETE /events") and not {"query", "id", "key"} & query.keys():
+    names = {"query", "id", "key", "user"}
+    if operation in ("DELETE /feedback", "DELETE /events") and not names & query.keys():
         query["id"] = "none"
     if isinstance(query.get("collection"), str):
         query["collection"] = _now_and_then(query["collection"], [FACTS["collection"], "*"])

@@ -94,7 +94,6 @@ def reason_for(kept: int, over_share: int, untrusted: int, *, least: int) -> str
         kept: Searches of trusted keys that led to it and were read.
         over_share: Those that were not read.
         untrusted: Searches of untrusted keys that led to it.
-        visitors: Visitors of the searches that were read.
         least: Searches that must agree.
 
     """
