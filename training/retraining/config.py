@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -85,9 +84,16 @@ class EventsTable(Table):
     use: bool = True  # also what the service was told by POST /events
     position_bias: Literal["estimate"] | Annotated[float, Field(ge=0, le=3)] = "estimate"
     least: int = Field(3, ge=1)  # searches that must agree on a document
-    # From so many visitors (trust.py). The name of before is read too.
-    visitors: int = Field(2, ge=1, validation_alias=AliasChoices("visitors", "keys"))
+    visitors: int = Field(2, ge=1)  # that these searches must come from (trust.py)
     queries: bool = False  # also train on queries of events that nobody judged, where a recipe can
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier_name(cls, given: Any) -> Any:
+        """Read `keys`, the name of `visitors` before."""
+        if not isinstance(given, dict) or "keys" not in given or "visitors" in given:
+            return given
+        return {"visitors" if name == "keys" else name: value for name, value in given.items()}
 
     @field_validator("position_bias", mode="wrap")
     @classmethod
