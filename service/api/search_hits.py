@@ -1,6 +1,6 @@
 """The parts of a hit that a search shows, as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,9 @@ import orjson
 from service.api.responses import in_chunks, json_array
 from service.corpus.search import Hit
 from service.errors import Validation
+from service.store.filters.paths import MAX_FIELD_PARTS, objects_in, splits
 from service.store.turns import pause
-from service.store.values import COLUMNS, Column, Record
+from service.store.values import COLUMNS, Column
 
 MAX_FIELDS = 100
 METADATA = "metadata"
@@ -21,7 +22,7 @@ class Shown:
     """Parts of a hit that are shown beside its id and its score."""
 
     columns: tuple[Column, ...] = COLUMNS
-    paths: tuple[tuple[str, ...], ...] = ()  # of the metadata these alone, when there are any
+    fields: tuple[str, ...] = ()  # of the metadata these alone, when there are any
 
     def one_list(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
         """The hits of the one query as chunks of JSON; for a reading thread."""
@@ -42,7 +43,9 @@ class Shown:
         if "text" in self.columns:
             parts += b',"text":', hit.document.text_json
         if "metadata" in self.columns:
-            chosen = self._chosen(hit.document) if self.paths else hit.document.metadata_json
+            chosen = hit.document.metadata_json
+            if self.fields:
+                chosen = orjson.dumps(_chosen(hit.document.metadata, self.fields))
             parts += b',"metadata":', chosen
         if hit.passage is not None:
             start, end = hit.passage
@@ -50,23 +53,31 @@ class Shown:
         parts.append(b"}")
         return parts
 
-    def _chosen(self, document: Record) -> bytes:
-        metadata = document.metadata
-        chosen: dict[str, Any] = {}
-        for *outer, last in self.paths:
-            source, target = metadata, chosen
-            for name in outer:
-                source = source.get(name, {}) if isinstance(source, dict) else {}
-            if not isinstance(source, dict) or last not in source:
+
+def _chosen(metadata: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """Returns what fields lead to (store/filters/paths.py), inside the objects and arrays around it."""
+    inside: dict[str, list[str] | None] = {}  # name to the fields inside its value; None: all of it
+    for field in fields:
+        for name, rest in splits(field):
+            if name not in metadata:
                 continue
-            for name in outer:
-                target = target.setdefault(name, {})
-            target[last] = source[last]
-        return orjson.dumps(chosen)
+            wanted = inside.setdefault(name, [])
+            if rest is None:
+                inside[name] = None
+            elif wanted is not None:
+                wanted.append(rest)
+    chosen: dict[str, Any] = {}
+    for name, rests in inside.items():
+        value = metadata[name]
+        if rests is None:
+            chosen[name] = value
+        elif found := [part for inner in objects_in(value) if (part := _chosen(inner, rests))]:
+            chosen[name] = found if isinstance(value, list) else found[0]
+    return chosen
 
 
 def shown_of(fields: Sequence[str] | None) -> Shown:
-    """`title`, `text`, `metadata`, or `metadata.NAME`, where dots lead into objects; None is all there is.
+    """`title`, `text`, `metadata`, or `metadata.NAME`, with dots as in filters; None is all there is.
 
     Raises:
         Validation: something else, or too many.
@@ -76,15 +87,20 @@ def shown_of(fields: Sequence[str] | None) -> Shown:
         return Shown()
     if len(fields) > MAX_FIELDS:
         raise Validation(f"fields has {len(fields)} entries; at most {MAX_FIELDS} go in one request.")
-    paths = []
+    named = []
     for field in fields:
         first, *names = field.split(".")
-        if first not in COLUMNS or (names and first != METADATA) or "" in names:
+        if (
+            first not in COLUMNS
+            or (names and first != METADATA)
+            or "" in names
+            or len(names) > MAX_FIELD_PARTS
+        ):
             raise Validation(
                 f"fields: {field[:80]!r} is nothing that a hit has. There are title, text, metadata, and one "
                 "value of the metadata such as metadata.topic; id and score always come."
             )
         if names:
-            paths.append(tuple(names))
-    columns = tuple(column for column in COLUMNS if column in fields or (column == METADATA and paths))
-    return Shown(columns, () if METADATA in fields else tuple(paths))
+            named.append(".".join(names))
+    columns = tuple(column for column in COLUMNS if column in fields or (column == METADATA and named))
+    return Shown(columns, () if METADATA in fields else tuple(named))

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 LEXICAL_RULES = "lexical rules"  # the fact that names what the words were cut by
 INDEXED_FIELDS = "indexed fields"  # the fact that lists them, as JSON
+FIELD_RULES = "field rules"  # the fact that names what their values were made by
 STEP_DOCUMENTS = 10_000
 SAY_SECONDS = 5.0
 
@@ -84,7 +85,9 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
             [count] = connection.execute(sql, (name,)).fetchone()
             if count:
                 found.append(f"{count} {what} found by their words in the collection {name!r}")
-    differing = {name: field_index.differing(connection, name) for name in _declared(connection)}
+    # Values that older rules made are made again by the next start.
+    declared = _declared(connection) if fact(connection, FIELD_RULES) == field_index.RULES else []
+    differing = {name: field_index.differing(connection, name) for name in declared}
     found += [
         f"{count} values of the field {name!r} are looked up wrongly"
         for name, count in differing.items()
@@ -114,6 +117,10 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
                 fulltext.make(connection, number)
             _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
             note(connection, LEXICAL_RULES, RULES)
+        if fact(connection, FIELD_RULES) != field_index.RULES:
+            connection.execute("DELETE FROM fields")
+            note(connection, INDEXED_FIELDS, "[]")
+            note(connection, FIELD_RULES, field_index.RULES)
         before = _declared(connection)
         for name in {*before} - {*declared}:
             field_index.forget(connection, name)

@@ -1,12 +1,14 @@
 """What filters mean, in a few lines that know no SQL; and filters to try, over rows to try them on."""
 
 import operator
+import re
 from collections.abc import Callable, Iterator
+from datetime import datetime, time
+from fractions import Fraction
 from typing import Any
 
 from hypothesis import strategies as st
 
-MISSING = object()
 RANGES: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
@@ -25,26 +27,65 @@ def holds(key: str, value: Any, metadata: dict[str, Any]) -> bool:
         return all(matches(part, metadata) for part in value)
     if key == "$or":
         return any(matches(part, metadata) for part in value)
-    stored: Any = metadata
-    for name in key.split("."):
-        stored = stored.get(name, MISSING) if isinstance(stored, dict) else MISSING
+    stored = [found for path, found in named_values(metadata) if path == key]
     operations = value if isinstance(value, dict) else {"$in": [value]}
     return all(passes(stored, name, operand) for name, operand in operations.items())
 
 
-def passes(stored: Any, name: str, operand: Any) -> bool:
+def named_values(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every value, objects and arrays whole, with the names that lead to it joined by dots."""
+    for name, value in metadata.items():
+        yield name, value
+        for member in value if isinstance(value, list) else [value]:
+            if isinstance(member, dict):
+                yield from ((f"{name}.{inner}", found) for inner, found in named_values(member))
+
+
+def passes(stored: list[Any], name: str, operand: Any) -> bool:
     if name == "$exists":
-        return bool((stored is not MISSING) == operand)
-    members = stored if isinstance(stored, list) else [] if stored is MISSING else [stored]
+        return bool(stored) == operand
+    members = [member for value in stored for member in (value if isinstance(value, list) else [value])]
     if name == "$in":
         return any(equal(member, one) for member in members for one in operand)
     if name == "$ne":
         return not any(equal(member, operand) for member in members)
-    return any(kind(member) == kind(operand) and RANGES[name](member, operand) for member in members)
+    return any(kind(member) == kind(operand) and compared(member, name, operand) for member in members)
 
 
 def equal(member: Any, operand: Any) -> bool:
-    return bool(kind(member) == kind(operand) and member == operand)
+    if kind(member) != kind(operand):
+        return False
+    times = moment(member), moment(operand)
+    return bool(member == operand if None in times else times[0] == times[1])
+
+
+def compared(member: Any, name: str, operand: Any) -> bool:
+    times = moment(member), moment(operand)
+    return RANGES[name](member, operand) if None in times else RANGES[name](*times)
+
+
+TIME = re.compile(
+    r"(?P<date>\d{4}-\d\d-\d\d)([Tt ](?P<clock>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,30})?"
+    r"(?P<zone>[Zz]|[+-]\d\d:\d\d)?)?",
+    re.ASCII,
+)
+
+
+def moment(value: Any) -> Fraction | None:
+    """Seconds since the year 1 of a time in UTC, by way of datetime; the year 0 is not among those tried."""
+    found = TIME.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    clock, zone = found["clock"] or "00:00:00", found["zone"] or "Z"
+    leap = clock.endswith(":60")
+    try:
+        at = datetime.fromisoformat(f"{found['date']}T{clock[:6]}{'59' if leap else clock[6:]}")
+        offset = time.fromisoformat(zone[1:]) if zone not in "Zz" else time()
+    except ValueError:
+        return None
+    seconds = at.toordinal() * 86_400 + (at.hour * 60 + at.minute) * 60 + at.second + leap
+    seconds += (offset.hour * 60 + offset.minute) * (60 if zone[0] == "-" else -60)
+    return None if leap and seconds % 86_400 else seconds + Fraction(found["fraction"] or 0)
 
 
 def kind(value: Any) -> type:
@@ -52,9 +93,37 @@ def kind(value: Any) -> type:
 
 
 odd_names = ["c", "é", 'q"u"o', "back\\slash", "a[0]", " ", "0", "key", "@", "?", "'", "\n"]
-names = st.sampled_from(["a", "b"]) | st.sampled_from(odd_names)  # the first two often meet
+dotted_names = ["a.b", "a.b.c", "b.a", "a.a", "b.c"]
+# The first two often meet, and make the names with dots.
+names = st.sampled_from(["a", "b"]) | st.sampled_from(dotted_names) | st.sampled_from(odd_names)
 texts = st.sampled_from(
     ["", "a", "b", "B", "1", "true", "null", "{}", "[1]", "{", "東京", "🦉", "\ufffd", "é", "e\u0301"]
+)
+times = st.sampled_from(
+    [
+        "2024-01-01T00:00:00Z",
+        "2024-01-01T00:00:00+00:00",
+        "2024-01-01",
+        "2024-01-01t01:30:00.000+01:30",
+        "2023-12-31T23:59:60z",
+        "2024-01-01 12:00:00",
+        "2024-01-01T00:00:00.5Z",
+        "2024-01-01T00:00:00.499999999999999999999999999999-00:00",
+        "2023-12-31T20:00:00-05:00",
+        "2024-01-02T01:00:00+02:00",
+        "0001-01-02T00:00:00+23:59",
+        "9999-12-31T23:59:59-23:59",
+        # None of these is a time.
+        "2024-01-01T24:00:00Z",
+        "2023-02-29",
+        "2024-01-01T00:00Z",
+        "2024-01-01T12:00:60Z",
+        "2024-01-01T00:00:00.Z",
+        "2024-01-01T00:00:00+0100",
+        "2024",
+        "2024-01-01x",
+        "2024-06-01",
+    ]
 )
 numbers = st.sampled_from(
     [0, 1, -1, 2, 1.0, -0.0, 0.1, 1.5, 2**53, 2**53 + 1, 2.0**53, 2**63 - 1, -(2**63), 1e300]
@@ -62,7 +131,13 @@ numbers = st.sampled_from(
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=4)
 number = st.integers(-(2**63), 2**63 - 1) | st.floats(-9e18, 9e18)
 scalars = (
-    st.none() | st.booleans() | texts | numbers.filter(lambda value: abs(value) <= 2**63) | text | number
+    st.none()
+    | st.booleans()
+    | texts
+    | times
+    | numbers.filter(lambda value: abs(value) <= 2**63)
+    | text
+    | number
 )
 values = st.recursive(
     scalars,
@@ -73,13 +148,10 @@ metadatas = st.dictionaries(names, values, max_size=4)
 fields = st.lists(names, min_size=1, max_size=3).map(".".join)
 
 
-def parts_of(value: Any, field: str = "") -> Iterator[tuple[str, Any]]:
+def parts_of(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Every field of some metadata, with each scalar in it."""
-    for name, inner in value.items():
-        path = f"{field}.{name}" if field else name
-        yield from ((path, member) for member in (inner if isinstance(inner, list) else [inner]))
-        if isinstance(inner, dict):
-            yield from parts_of(inner, path)
+    for name, inner in named_values(value):
+        yield from ((name, member) for member in (inner if isinstance(inner, list) else [inner]))
 
 
 @st.composite
@@ -87,7 +159,7 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Rows, and a filter that asks mostly for what is in them."""
     rows = draw(st.lists(metadatas, min_size=1, max_size=4))
     stored = [part for row in rows for part in parts_of(row)]
-    field, scalar, ordered = fields, scalars, texts | numbers | text | number
+    field, scalar, ordered = fields, scalars, texts | times | numbers | text | number
     if stored:
         field = st.sampled_from([name for name, _ in stored]) | fields
         members = [member for _, member in stored if not isinstance(member, list | dict)]

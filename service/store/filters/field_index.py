@@ -1,88 +1,117 @@
-"""Declared fields (`SIMILE_INDEXED_FIELDS`): their values in a table, for filters to look them up.
+"""Declared fields (`SIMILE_INDEXED_FIELDS`): their values in a table, so that filters can look them up.
 
     fields (collection, field, value, revision)      in this order, so that equal values lie together
 
-A value is what json_each reads in the document, so that a lookup finds what a scan would. Numbers and texts
-are stored as they are, and SQLite orders the one before the other. true, false and null are blobs, which come
-after both; so are arrays and objects, of which one marks that the field is there. Members of an array are
-values of the field; what is nested in it is none.
+Start reading at `rows_of`. A lookup finds what a scan of the metadata finds. Numbers and texts are stored as
+they are, and SQLite orders numbers before texts. Everything else is a blob, which sorts after both, and its
+first byte names its kind. A text that is a time (times.py) has two rows: its instant, for operands that are
+times, and the text in a blob, for other operands. So the rows of type text are texts that are not times.
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
-TRUE, FALSE, NULL, PRESENT = "x'01'", "x'02'", "x'03'", "x'04'"
+import orjson
+
+from service.store.filters.operands import INT64
+from service.store.filters.paths import values_at
+from service.store.filters.times import parse_instant
+
+RULES = "2"  # raise it when other rows are made of the same documents
+TRUE, FALSE, NULL = b"\x01", b"\x02", b"\x03"
+MANY = b"\x04"  # the field has an array, an object or several values
+INSTANT, TIME_TEXT = b"\x05", b"\x06"
+TIMES_END = b"\x07"  # the least blob after all of them
 NUMBERS_END = "''"  # the least text
 TEXTS_END = "x''"  # the least blob
-_LAST = 2**63 - 1  # revision
-_BLOBS = {"true": TRUE, "false": FALSE, "null": NULL, "array": PRESENT, "object": PRESENT}
 
-
-def levels(length: int) -> tuple[str, str]:
-    """Tables that lead to a field of `length` names: their SQL, and that of the names, which are bound.
-
-    The last is f0, f1, … by its number.
-    """
-    # CASE, because json_each fails on a string, and WHERE promises no order.
-    tables = ["json_each(documents.metadata) AS f0"]
-    for number in range(length - 1):
-        inside = f"CASE f{number}.type WHEN 'object' THEN f{number}.value ELSE '{{}}' END"
-        tables.append(f"json_each({inside}) AS f{number + 1}")
-    return ", ".join(tables), " AND ".join(f"f{number}.key = ?" for number in range(length))
+Value: TypeAlias = bytes | str | int | float
 
 
 def add(connection: sqlite3.Connection, names: Iterable[str], revisions: tuple[int, int]) -> None:
-    """Store the values of the fields `names` of the documents from one revision to another."""
-    for name in names:
-        connection.execute(
-            f"INSERT OR IGNORE INTO fields (collection, field, value, revision) {_select(name)}",
-            _parameters(name, revisions),
-        )
+    """Stores the values of the fields `names` of the documents from one revision to another."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO fields (collection, field, value, revision) VALUES (?, ?, ?, ?)",
+        _rows(connection, [*names], revisions),
+    )
 
 
 def remove(connection: sqlite3.Connection, names: Iterable[str], revision: int) -> None:
-    """Remove the values of a document, which is still there."""
-    for name in names:
-        rows = connection.execute(_select(name), _parameters(name, (revision, revision))).fetchall()
-        connection.executemany(
-            "DELETE FROM fields WHERE collection = ? AND field = ? AND value = ? AND revision = ?", rows
-        )
+    """Removes the values of a document, which is still there."""
+    connection.executemany(
+        "DELETE FROM fields WHERE collection = ? AND field = ? AND value = ? AND revision = ?",
+        _rows(connection, [*names], (revision, revision)),
+    )
 
 
 def forget(connection: sqlite3.Connection, name: str) -> None:
-    """Remove all values of a field that is declared no longer."""
+    """Removes all values of a field that is no longer declared."""
     connection.execute("DELETE FROM fields WHERE field = ?", (name,))
 
 
 def differing(connection: sqlite3.Connection, name: str) -> int:
-    """The number of a declared field's values that differ from the documents: absent, or of no document."""
-    [differ] = connection.execute(
-        f"WITH wanted AS ({_select(name)}), stored AS (SELECT * FROM fields WHERE field = ?1) SELECT "
-        "(SELECT count(*) FROM (SELECT * FROM wanted EXCEPT SELECT * FROM stored)) + "
-        "(SELECT count(*) FROM (SELECT * FROM stored EXCEPT SELECT * FROM wanted))",
-        _parameters(name, (0, _LAST)),
-    ).fetchone()
-    return int(differ)
+    """Returns how many of a declared field's values are absent from the table, or belong to no document."""
+    expected = absent = 0
+    for row in _rows(connection, [name], (0, INT64 - 1)):
+        expected += 1
+        there = "SELECT 1 FROM fields WHERE collection = ? AND field = ? AND value = ? AND revision = ?"
+        absent += connection.execute(there, row).fetchone() is None
+    [stored] = connection.execute("SELECT count(*) FROM fields WHERE field = ?", (name,)).fetchone()
+    return absent + int(stored) - (expected - absent)
 
 
-def _select(name: str) -> str:
-    """Rows of `fields`, from documents."""
-    length = name.count(".") + 1
-    tables, names = levels(length)
-    last = f"f{length - 1}"
-    members = f"json_each(CASE {last}.type WHEN 'array' THEN {last}.value ELSE '[]' END) AS member"
-    return (
-        f"SELECT collection, ?1, {_value(last)}, revision FROM documents, {tables} "
-        f"WHERE revision BETWEEN ?2 AND ?3 AND {names} UNION ALL "
-        f"SELECT collection, ?1, {_value('member')}, revision FROM documents, {tables}, {members} "
-        f"WHERE revision BETWEEN ?2 AND ?3 AND {names}"
+def rows_of(metadata: dict[str, Any], field: str) -> set[Value]:
+    """Returns the values in the table of one document's field; empty if it does not have the field."""
+    rows: set[Value] = set()
+    reached = [*values_at(metadata, field)]
+    if len(reached) > 1:
+        rows.add(MANY)
+    for value in reached:
+        if isinstance(value, list):
+            rows.add(MANY)
+        for member in value if isinstance(value, list) else [value]:
+            rows.update(_encoded(member))
+    return rows
+
+
+def encoded_time(text: str, instant: str) -> tuple[bytes, bytes]:
+    """Returns the two rows of a text that is a time."""
+    return INSTANT + instant.encode(), TIME_TEXT + text.encode()
+
+
+def _rows(
+    connection: sqlite3.Connection, names: Sequence[str], revisions: tuple[int, int]
+) -> Iterator[tuple[str, str, Value, int]]:
+    if not names:
+        return
+    documents = connection.execute(
+        "SELECT collection, metadata, revision FROM documents WHERE revision BETWEEN ? AND ?", revisions
     )
+    for collection, text, revision in documents:
+        metadata = _parsed(text)
+        for name in names:
+            for value in rows_of(metadata, name):
+                yield collection, name, value, revision
 
 
-def _parameters(name: str, revisions: tuple[int, int]) -> Sequence[str | int]:
-    return (name, *revisions, *name.split("."), *name.split("."))
+def _parsed(text: str) -> dict[str, Any]:
+    """Returns metadata as an object; a damaged one, which `check --data` reports, has no field."""
+    try:
+        metadata = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
-def _value(row: str) -> str:
-    cases = " ".join(f"WHEN '{type_}' THEN {blob}" for type_, blob in _BLOBS.items())
-    return f"CASE {row}.type {cases} ELSE {row}.value END"
+def _encoded(value: Any) -> tuple[Value, ...]:
+    if isinstance(value, str):
+        instant = parse_instant(value)
+        return (value,) if instant is None else encoded_time(value, instant)
+    if isinstance(value, bool):
+        return (TRUE if value else FALSE,)
+    if isinstance(value, int):  # a larger one is a float to SQLite
+        return (value if -INT64 <= value < INT64 else float(value),)
+    if isinstance(value, float):
+        return (value,)
+    return (NULL if value is None else MANY,)

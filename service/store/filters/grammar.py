@@ -5,19 +5,19 @@
     filter     {condition, …}                              all of them hold
     condition  "$and" | "$or": [filter, …]                 one filter at least
                "$ids": [id, …]                             the document is one of these
-               "field": scalar | {operator: operand, …}    dots lead into objects: "source.page"
+               "field": scalar | {operator: operand, …}    dots as in paths.py: "source.page"
     operator   $in [scalar, …]   $ne scalar   $gt $gte $lt $lte number | string   $exists true | false
     scalar     string, number, true, false, null
 
 Comparison is typed: `1` equals `1.0` but neither `true` nor `"1"`, and null equals only null. An array is
-compared by its members: one that matches is enough, and `$ne` wants none that is equal. A field that is
-missing passes `$ne` and `{"$exists": false}` only.
+compared by its members: one that matches is enough, and `$ne` wants none that is equal. A field with several
+values (paths.py) is compared as an array of them. A field that is missing passes `$ne` and
+`{"$exists": false}` only. Texts are compared letter by letter, unless both are times (times.py).
 
 Every name and value is a bound parameter. What one condition is in SQL is a dialect's matter: SQLite's is
 beside this file, PostgreSQL's in its folder.
 
-Not here: a name that itself has a dot, whole objects or arrays as values, and members of objects within
-arrays.
+Not here: whole objects or arrays as values, and arrays within arrays.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -39,10 +39,11 @@ from service.store.filters.operands import (
     shown,
 )
 from service.store.filters.operands import FilterError as FilterError  # noqa: PLC0414  who uses filters finds it here
+from service.store.filters.paths import MAX_FIELD_PARTS
 from service.store.filters.predicate import Predicate
 from service.store.filters.sqlite_dialect import SqliteDialect
 
-MAX_DEPTH = 16  # of $and and $or, and of the names in one field
+MAX_DEPTH = 16  # of $and and $or
 MAX_CONDITIONS = 256
 MAX_INDEXED_FIELDS = 32
 MAX_BYTES = 2 << 20  # of the whole as JSON: five times as much as 10,000 UUIDs
@@ -199,8 +200,14 @@ class _Compiler:
 def _joined(kind: Literal["and", "or"], parts: Sequence[Predicate]) -> Predicate:
     if len(parts) == 1:
         return parts[0]
+    # SQLite's parser takes deeper nesting at the beginning of a list than behind other conditions.
+    parts = sorted(parts, key=_depth, reverse=True)
     sql = f"({f' {kind.upper()} '.join(part.sql for part in parts)})" if parts else "TRUE"
     return Predicate(sql, [parameter for part in parts for parameter in part.parameters], kind, tuple(parts))
+
+
+def _depth(where: Predicate) -> int:
+    return 1 + max(map(_depth, where.parts), default=0)
 
 
 def _not(where: Predicate) -> Predicate:
@@ -211,8 +218,8 @@ def _path(key: str) -> list[str]:
     path = key.split(".")
     if not all(path):
         raise FilterError(f"Field {shown(key)}: there is no name before or after a dot.")
-    if len(path) > MAX_DEPTH:
-        raise FilterError(f"Field {shown(key)} leads more than {MAX_DEPTH} objects deep.")
+    if len(path) > MAX_FIELD_PARTS:
+        raise FilterError(f"Field {shown(key)} has more than {MAX_FIELD_PARTS} names between its dots.")
     for name in path:
         plain_text(f"The field name {shown(key)}", name)
     return path

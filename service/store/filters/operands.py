@@ -6,6 +6,8 @@ from typing import NamedTuple, TypeAlias
 
 import orjson
 
+from service.store.filters.times import Time, parse_time
+
 MAX_VALUES = 10_000  # in one $in
 RANGES = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 INT64 = 2**63
@@ -16,22 +18,28 @@ class FilterError(ValueError):
 
 
 class Among(NamedTuple):
-    """The value is one of these."""
+    """The value is one of these. No text of `texts` is a time."""
 
     texts: list[str]
+    times: list[Time]
     numbers: list[int | float]
     others: list[bool | None]
 
     @property
     def values(self) -> list[str | float | bool | None]:
+        """All but the times, which equal texts that are written differently."""
         return [*self.texts, *self.numbers, *self.others]
 
 
 class Compared(NamedTuple):
-    """The value is of the operand's type, and on this side of it: <, <=, > or >=."""
+    """The value is of the operand's type, and on this side of it: <, <=, > or >=.
+
+    time: The operand, if it is a time; then it is compared as such with values that are times.
+    """
 
     sign: str
     operand: str | float
+    time: Time | None = None
 
 
 Test: TypeAlias = Among | Compared
@@ -61,11 +69,16 @@ def among_ids(operand: object) -> list[str]:
 def equal(key: str, operator: str, values: Sequence[object]) -> Among:
     """Condition: a value is one of `values`."""
     texts: list[str] = []
+    times: list[Time] = []
     numbers: list[int | float] = []
     others: set[bool | None] = set()
     for value in values:
         if isinstance(value, str):
-            texts.append(plain_text(f"Field {shown(key)}: the value", value))
+            text = plain_text(f"Field {shown(key)}: the value", value)
+            if (time := parse_time(text)) is None:
+                texts.append(text)
+            else:
+                times.append(time)
         elif value is None or isinstance(value, bool):
             others.add(value)
         elif isinstance(value, int | float):
@@ -76,12 +89,13 @@ def equal(key: str, operator: str, values: Sequence[object]) -> Among:
                 f"Field {shown(key)}: {operator} compares with a string, number, true, false or null, not "
                 f"{kind_of(value)}. For one value of several use $in; dots lead into objects."
             )
-    return Among(texts, numbers, sorted(others, key=str))
+    return Among(texts, times, numbers, sorted(others, key=str))
 
 
 def compare(key: str, operator: str, operand: object) -> Compared:
     if isinstance(operand, str):
-        return Compared(RANGES[operator], plain_text(f"Field {shown(key)}: the value", operand))
+        text = plain_text(f"Field {shown(key)}: the value", operand)
+        return Compared(RANGES[operator], text, parse_time(text))
     if isinstance(operand, int | float) and not isinstance(operand, bool):
         return Compared(RANGES[operator], _number(key, operand, exact=False))
     raise FilterError(

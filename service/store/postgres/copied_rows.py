@@ -36,7 +36,7 @@ _ORDER: dict[str, tuple[str, int | str]] = {  # a column, and what is before its
     "verdicts": ("version", ""),
     "facts": ("name", ""),
 }
-_OWN_FACTS = (COPYING, "lexical rules")  # of one store alone
+_OWN_FACTS = (COPYING, "lexical rules", "field rules")  # of one store alone
 # Columns with what clients sent.
 _SENT = {"feedback": ("query", "id"), "events": ("query", "id", "event_id", "search_id", "type")}
 

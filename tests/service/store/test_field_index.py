@@ -38,8 +38,16 @@ ROWS: list[dict[str, Any]] = [
     {"n": [1, 100], "third": [], "at": [{"x": 1}]},
     {"n": {"n": 3}, "third": False, "at": {"x": [0.5, "a"]}},
     {},
+    {"at.x": 7, "svc.a.b": "x", "when": "2024-01-01T01:30:00+02:00"},
+    {"at.x": "b", "at": {"x": 0.5}, "svc": {"a.b": "y"}, "when": "2023-12-31T20:00:00-05:00"},
+    {"at": [{"x": 3}, {"x": [4, 0.5]}, {"y": 1}, 5], "svc": [{"a": [{"b": "x"}, {"b": "z"}]}]},
+    {"svc.a": {"b": None}, "when": ["2024-01-01", "2024", "2024-01-01T00:00:00.000+00:00"]},
+    {"svc": {"a": {"b": []}}, "when": "2024-01-01T00:00:00.5z"},
+    {"svc": {"a": "b"}, "when": "2024-01-01 12:00:00"},
+    {"svc": {"a": [[{"b": "x"}]]}, "when": "2024-01-32"},
+    {"svc": {"a": {"b": "2016-12-31T23:59:60Z"}}, "when": "2024-01-15 noon"},
 ]
-FIELDS = ["n", "third", "tags", "at.x"]
+FIELDS = ["n", "third", "tags", "at.x", "svc.a.b", "when"]
 FILTERS: list[dict[str, Any]] = [
     {"n": 7},
     {"n": "7"},
@@ -63,6 +71,26 @@ FILTERS: list[dict[str, Any]] = [
     {"$or": [{"n": 3}, {"at.x": True}, {"$and": [{"tags": 4}, {"third": {"$ne": 0}}]}]},
     {"$or": [{"third": 1}, {"third": 2}], "tags": "even"},
     {"third": {"$ne": 0, "$exists": True}, "tags": {"$ne": "odd"}},
+    {"at.x": 0.5},
+    {"at.x": {"$ne": 7}},
+    {"at.x": {"$exists": False}},
+    {"at.x": {"$gte": 3.5, "$lt": 3.75}},
+    {"svc.a.b": {"$in": ["x", None]}},
+    {"svc.a.b": {"$exists": True}},
+    {"svc.a.b": {"$ne": "x"}},
+    {"svc.a.b": "2017-01-01T00:00:00+00:00"},
+    {"when": "2024-01-01T00:00:00Z"},
+    {"when": {"$in": ["2024-01-01t00:00:00.50Z", "2024", 1]}},
+    {"when": {"$ne": "2024-01-01T00:00:00Z"}},
+    {"when": {"$gte": "2024-01-01T00:00:00Z"}},
+    {"when": {"$lt": "2024-01-01T00:00:00Z"}},
+    {"when": {"$gt": "2024-01-01"}},
+    {"when": {"$lte": "2024-01-01T02:00:00+02:00"}},
+    {"when": {"$gt": "2023-12-31T23:00:00Z", "$lte": "2024-01-01T00:00:00Z"}},
+    {"when": {"$gte": "2024-01-01T00:00:00Z", "$lt": "2024-02"}},
+    {"when": {"$gte": "2023-12", "$lt": "2024-01-01 1"}},
+    {"when": {"$gte": "2024"}},
+    {"when": {"$lt": "2025-01-01"}},
 ]
 
 
@@ -214,7 +242,7 @@ def test_a_change_of_the_declared_fields_indexes_anew(
     assert table(store) == set()
     with caplog.at_level(logging.INFO):
         bring_up_to_date(store, ["n", "at.x"])
-    assert "fields at.x, n of the documents: 64 of 64 are done" in caplog.text
+    assert "fields at.x, n of the documents: 72 of 72 are done" in caplog.text
     both = table(store)
     assert {field for field, *_ in both} == {"n", "at.x"}
     bring_up_to_date(store, ["at.x", "tags"])

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 
 from service.store.filters.grammar import MAX_CONDITIONS, MAX_DEPTH, FilterError, compile_filter, parse_filter
 from service.store.filters.operands import MAX_VALUES
+from service.store.filters.paths import MAX_FIELD_PARTS
 from tests.service.filtering import cases, matches
 
 
@@ -64,7 +65,11 @@ def test_sqlite_selects_what_the_grammar_says(case: tuple[dict[str, Any], list[d
         ({"a": {"$gt": "["}}, [{"a": "a"}], [{"a": {"b": 1}}, {"a": [[1]]}, {"a": "A"}]),
         ({"a": {"$gte": 1, "$lt": 3}}, [{"a": 1}, {"a": 2}], [{"a": 3}, {"a": 0}]),
         ({"a": {"$lt": 1e300}}, [{"a": 1}, {"a": 1e299}], [{"a": 1e300}]),
-        ({"a.b": 1}, [{"a": {"b": 1}}, {"a": {"b": [1]}}], [{"a.b": 1}, {"a": [{"b": 1}]}, {"a": '{"b":1}'}]),
+        (
+            {"a.b": 1},
+            [{"a": {"b": 1}}, {"a": {"b": [1]}}, {"a.b": 1}, {"a": [{"b": 1}]}],
+            [{"a": '{"b":1}'}, {"a": [[{"b": 1}]]}, {"a": ["b"]}, {"a.b": 2}],
+        ),
         ({"a.0": 1}, [{"a": {"0": 1}}], [{"a": [1]}]),
         ({"a": 1, "b": 2}, [{"a": 1, "b": 2}], [{"a": 1}, {"b": 2}]),
         ({"$or": [{"a": 1}, {"b": 2}]}, [{"a": 1}, {"b": 2}], [{"a": 2, "b": 1}]),
@@ -142,13 +147,21 @@ def test_what_breaks_the_grammar_is_refused_by_name(filter: object, complaint: s
 
 
 def test_nesting_and_numbers_of_conditions_have_limits_that_sqlite_can_run() -> None:
-    def nested(depth: int) -> dict[str, Any]:
-        inner: dict[str, Any] = {".".join("abcdefghijklmnop"): {"$in": ["x", 1, None, True]}}
+    midnight = "2024-01-01"
+
+    def nested(depth: int, **last: Any) -> dict[str, Any]:
+        inner = {".".join("abcdefghijklmnop"): {"$in": ["x", 1, None, True, midnight]}, **last}
         for level in range(depth):
-            inner = {"$or" if level % 2 else "$and": [{"a": 2}, inner, {"b": {"$ne": 3}}]}
+            inner = {"$or" if level % 2 else "$and": [{"a": 2}, {"b": {"$ne": midnight}}, inner]}
         return inner
 
-    assert select(nested(MAX_DEPTH), {"a": 2, "b": 1}) == [matches(nested(MAX_DEPTH), {"a": 2, "b": 1})]
+    for field in ("a", "a.b", "a.b.c"):
+        deep = nested(MAX_DEPTH, **{field: {"$gt": midnight, "$ne": midnight}})
+        assert select(deep, {"a": 2, "b": 1}) == [matches(deep, {"a": 2, "b": 1})]
+    pairs: dict[str, Any] = {"a.b": {"$gt": midnight, "$ne": midnight}}
+    for _ in range(6):  # 191 conditions
+        pairs = {"$or": [pairs, {"$and": [pairs, {"b": 1}]}]}
+    assert select(pairs, {"a.b": "2024-01-01T01:00:00+00:30", "b": 1}, {"b": 1}) == [True, False]
     with pytest.raises(FilterError, match=f"nested more than {MAX_DEPTH} deep"):
         compile_filter(nested(MAX_DEPTH + 1))
     many = {"$or": [{f"{'x.' * (MAX_DEPTH - 1)}{number}": number} for number in range(MAX_CONDITIONS)]}
@@ -158,8 +171,10 @@ def test_nesting_and_numbers_of_conditions_have_limits_that_sqlite_can_run() -> 
     assert select(many, row, {"x": 1}) == [True, False]
     with pytest.raises(FilterError, match=f"more than {MAX_CONDITIONS} conditions"):
         compile_filter({"$and": [many, {"a": 1}]})
-    with pytest.raises(FilterError, match=f"more than {MAX_DEPTH} objects deep"):
-        compile_filter({"x" + ".x" * MAX_DEPTH: 1})
+    deepest = ".".join(["x"] * MAX_FIELD_PARTS)
+    assert select({deepest: 1}, {deepest: 1}, {deepest[2:]: 1}) == [True, False]
+    with pytest.raises(FilterError, match=f"more than {MAX_FIELD_PARTS} names between its dots"):
+        compile_filter({f"{deepest}.x": 1})
     assert select({"a": {"$in": list(range(MAX_VALUES))}}, {"a": MAX_VALUES - 1}, {"a": -1}) == [True, False]
 
 

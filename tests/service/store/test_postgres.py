@@ -208,7 +208,7 @@ def test_an_index_follows_what_is_declared_and_one_half_built_is_built_anew(plac
         invalid = raw.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone()
         assert invalid == (0,)
         field_indexes.keep(raw, ["a"])
-        assert len(names()) == len(both) / 2 == 4
+        assert len(names()) == len(both) / 2 == 5
         place.put(Document("long", "text", json_of({"a": "x" * 60_000})))
         field_indexes.keep(raw, [])
         assert names() == []

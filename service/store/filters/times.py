@@ -1,0 +1,92 @@
+"""Times in filters: texts that are RFC 3339 date-times, compared as moments instead of letter by letter.
+
+A time is `2024-05-01T08:30:00.25+02:00`: a date, `T` or a space, hours to seconds, and optionally a fraction
+(up to 30 digits) and a zone (`Z` or an offset). Without a zone it is UTC, and a date alone is midnight UTC.
+`:60` is accepted for a leap second, the last one of a day in UTC, and equals the second after it. Any other
+text, such as `2024-02-30` or `24:00:00`, is not a time.
+
+An instant is a text that sorts as the moments do: the seconds since the day before the year 0 in 12 digits,
+then the digits of the fraction without trailing zeros. sqlite_dialect.py and the function simile_instant in
+PostgreSQL compute the same one.
+"""
+
+import re
+from datetime import date
+from typing import NamedTuple
+
+_TIME = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"(?:[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,30}))?(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))?)?"
+)
+DAY = 86_400  # seconds
+_YEAR_0 = 366  # days: instants count from the day before the year 0, and Python's ordinals from the year 1
+_CYCLE = 146_097  # days of 400 years, after which the calendar repeats itself
+
+
+class Time(NamedTuple):
+    """A time as a filter compares it.
+
+    Attributes:
+        text: The time as it was written.
+        instant: The moment, as the module says.
+        earliest: The first date on which an equal time can be written, in any zone.
+        latest: The last such date. A time whose date is outside of the two sorts as its text does.
+
+    """
+
+    text: str
+    instant: str
+    earliest: str
+    latest: str
+
+
+def parse_time(text: object) -> Time | None:
+    """Returns a text as a time, or None if it is not one."""
+    if not isinstance(text, str) or (seconds := _seconds(text)) is None:
+        return None
+    whole, fraction = seconds
+    day = whole // DAY
+    return Time(text, f"{whole:012d}{fraction}", _date(day - 1), _date(day + 1))
+
+
+def parse_instant(text: str) -> str | None:
+    """Returns the instant of a text, or None if it is not a time."""
+    seconds = _seconds(text)
+    return None if seconds is None else f"{seconds[0]:012d}{seconds[1]}"
+
+
+def _seconds(text: str) -> tuple[int, str] | None:
+    """Returns whole seconds since the day before the year 0, and the digits of the fraction."""
+    if (found := _TIME.fullmatch(text)) is None:
+        return None
+    year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups(default="0")
+    if int(hour) > 23 or int(minute) > 59 or int(second) > 60 or int(hours) > 23 or int(minutes) > 59:
+        return None
+    try:
+        days = _day_number(int(year), int(month), int(day))
+    except ValueError:
+        return None
+    clock = (int(hour) * 60 + int(minute)) * 60 + int(second)
+    offset = (int(hours) * 60 + int(minutes)) * 60
+    whole = days * DAY + clock + (offset if sign == "-" else -offset)
+    if int(second) == 60 and whole % DAY:
+        return None
+    return whole, fraction.rstrip("0")
+
+
+def _day_number(year: int, month: int, day: int) -> int:
+    """Returns days since the day before the year 0, which the datetime module does not have."""
+    if year == 0:
+        return date(400, month, day).toordinal() + _YEAR_0 - _CYCLE
+    return date(year, month, day).toordinal() + _YEAR_0
+
+
+def _date(number: int) -> str:
+    """Returns the date of a day's number; outside of 0000 to 9999 one before or after all dates."""
+    if number <= 0:
+        return "0000-00-00"
+    if number <= _YEAR_0:
+        return f"0000{date.fromordinal(number - _YEAR_0 + _CYCLE).isoformat()[4:]}"
+    if number - _YEAR_0 > date.max.toordinal():
+        return "9999-99-99"
+    return date.fromordinal(number - _YEAR_0).isoformat()
