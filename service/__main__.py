@@ -100,9 +100,11 @@ def run(arguments: argparse.Namespace) -> str:
     offline: dict[str | None, Callable[[argparse.Namespace, Settings], str]]
     offline = {"backup": backup.run, "restore": restore.run, "map": map_documents.run}
     checks_data = command == "check" and arguments.data
-    if command in offline or checks_data:
+    if checks_data:
+        return check_data.run(settings)
+    if command in offline:
         _refuse_database(command, arguments, settings)
-        return check_data.run(settings) if checks_data else offline[command](arguments, settings)
+        return offline[command](arguments, settings)
     if command == "copy":
         return copy.run(arguments, settings)
     # The application and its runtimes take half a second to import, which no other command needs.
@@ -124,7 +126,6 @@ def _refuse_database(command: str | None, arguments: argparse.Namespace, setting
         "backup": "back it up with pg_dump, or copy it into a data directory with `copy --from`",
         "restore": "restore it with pg_restore, or restore a data directory (--data-dir) and `copy --to` it",
         "map": "copy it into a data directory with `copy --from`, and name that with --data-dir",
-        "check": "PostgreSQL checks its pages itself; `copy --from` reads all documents and vectors",
     }
     if settings.database is not None and getattr(arguments, "data_dir", None) is None:
         raise CommandError(f"The documents are in the database of SIMILE_DATABASE: {instead[command]}.")

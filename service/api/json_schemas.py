@@ -89,14 +89,23 @@ StoredQuery = Annotated[
 ]
 
 _VALUE = {NAMED: "MetadataValue"}
-METADATA: dict[str, Any] = {"type": "object", "propertyNames": _PLAIN, "additionalProperties": _VALUE}
+# A name, or several joined by dots. At the top level it does not begin as an operator of filters does.
+_DOTTED = r"(\.[^.\x00]+){0,15}"
+_OBJECT: dict[str, Any] = {
+    "type": "object",
+    "propertyNames": {"type": "string", "pattern": rf"^[^.\x00]+{_DOTTED}$"},
+    "additionalProperties": _VALUE,
+}
+METADATA: dict[str, Any] = {
+    **_OBJECT,
+    "propertyNames": {"type": "string", "pattern": rf"^[^$.\x00][^.\x00]*{_DOTTED}$"},
+}
 
 FILTER: dict[str, Any] = {NAMED: "Filter"}
 FilterText = Annotated[str | None, Field(json_schema_extra={HOLDS: FILTER})]
 CONDITIONS: dict[str, Any] = {"allOf": [FILTER], "minProperties": 1}  # a filter that is not empty
 _FILTERS: dict[str, Any] = {"type": "array", "items": CONDITIONS, "minItems": 1}
-# A name, or several joined by dots; the first does not begin as an operator does.
-_FIELD = r"[^$.\x00][^.\x00]*(\.[^.\x00]+){0,15}"
+_FIELD = r"[^$.\x00][^.\x00]*(\.[^.\x00]+){0,511}"
 # Of several types, each keyword binds one.
 _SCALAR: dict[str, Any] = {
     "type": ["string", "number", "boolean", "null"],
@@ -139,7 +148,7 @@ SHAPES: dict[str, Any] = {
             {"type": ["number", "boolean", "null"]},
             _PLAIN,
             {"type": "array", "items": _VALUE},
-            METADATA,
+            _OBJECT,
         ],
     },
 }

@@ -11,6 +11,8 @@ import numpy as np
 import orjson
 
 from service.errors import Validation
+from service.store.filters.names import describe_fault, find_unreachable
+from service.store.filters.operands import shown
 
 MAX_DEPTH = 32
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
@@ -21,7 +23,8 @@ def checked(metadata: dict[str, Any], name: str, limit_kb: int) -> str:
     """`metadata` as it is stored; `name` begins a refusal.
 
     Raises:
-        Validation: larger than `limit_kb` KiB, nested too deep, or of what no filter could match.
+        Validation: larger than `limit_kb` KiB, nested too deep, or with a name or a text that no filter could
+            match.
 
     """
     try:
@@ -37,6 +40,13 @@ def checked(metadata: dict[str, Any], name: str, limit_kb: int) -> str:
         raise _too_deep(name)
     if b"\\u0000" in json and _NULL.search(json):  # SQLite's JSON functions would cut it there
         raise Validation(f"{name} holds a null character, which no filter could match. Leave it out.")
+    if (found := find_unreachable(json)) is not None:
+        place, field = found
+        where = f" in {shown(place)}" if place else ""
+        raise Validation(
+            f"{name}: the name {shown(field)}{where} cannot be stored, because no filter could name it: "
+            f"{describe_fault(field)}. Rename it."
+        )
     return json.decode()
 
 

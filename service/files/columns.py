@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from models.words.nearest import did_you_mean
 from service.files.values import BadFile, BadRow, Spelling, command_option
+from service.store.filters.names import describe_fault, unreachable_names
 from service.store.values import COLLECTION_NAME
 
 Placed: TypeAlias = Literal["each", "one", "unsaid"]
@@ -36,7 +37,7 @@ class Columns:
         """Check the names of a table's columns.
 
         Raises:
-            BadFile: One is missing, comes twice, or has no name and would be stored.
+            BadFile: One is missing, comes twice, or cannot be the name of metadata that is stored.
 
         """
         options = ", ".join(map(self.spell, ("text", "title", "id")))
@@ -57,6 +58,13 @@ class Columns:
                 f"Name it, or say which columns to store ({self.spell('metadata')}).",
                 1,
             )
+        for number, name in enumerate(header, 1):
+            if self.stores(name, header) and next(unreachable_names({name: ""}), None) is not None:
+                raise BadFile(
+                    f"column {number}, {name[:80]!r}, cannot be metadata: {describe_fault(name)}. Rename it, "
+                    f"or say which columns to store ({self.spell('metadata')}).",
+                    1,
+                )
 
     def stores(self, name: str, header: list[str]) -> bool:
         """True if the column `name` of a table becomes metadata."""

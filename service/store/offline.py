@@ -16,6 +16,7 @@ from models.search.content import Content
 from models.words.progress import Progress
 from service.errors import DAMAGED_CODES, CommandError, Unusable
 from service.store import documents, secondary_indexes, unfinished
+from service.store.filters.names import NameFaults, count_unreachable
 from service.store.generations import ACTIVE, DROPPED
 from service.store.last_known import FILE as LAST_KNOWN
 from service.store.schema import BUSY_SECONDS, MIGRATIONS
@@ -119,6 +120,11 @@ class OfflineStore(Snapshot):
             "WHERE NOT json_valid(metadata) OR json_type(metadata) <> 'object'"
         )
         return [id for (id,) in rows]
+
+    def name_faults(self, shown: int) -> NameFaults:
+        """Documents with names in their metadata that no filter could name, and at most `shown` examples."""
+        rows = self.execute(f"SELECT {_NAMED}, CAST(metadata AS BLOB) FROM documents d ORDER BY revision")
+        return count_unreachable(rows, shown)
 
     def generations(self) -> list[GenerationRow]:
         rows = self.execute(

@@ -1,6 +1,7 @@
 """`python -m service check --data`: whether a data directory is sound, while a service runs or not.
 
-A problem is what should not be, with what to do about it; a note is what mends itself. Nothing is changed.
+A problem is what should not be, with what to do about it. A note is what mends itself, or what an older
+version accepted. Nothing is changed. Of a database only the names in the metadata are checked here.
 """
 
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from models.words.progress import Progress
 from service.errors import CommandError
 from service.index.ivf_snapshots import damage
 from service.settings import Settings
+from service.store.filters.names import NameFaults
+from service.store.filters.operands import shown
 from service.store.offline import DATABASE, GenerationRow, OfflineStore, reading
 
 _SHOWN = 5  # examples of one kind of problem
@@ -29,12 +32,14 @@ class Found(NamedTuple):
 
 
 def run(settings: Settings) -> str:
-    """Contents of the data directory, in words.
+    """Contents of the data directory, or of the database, in words.
 
     Raises:
         CommandError: something is wrong; the message lists all of it.
 
     """
+    if settings.database is not None:
+        return _run_database(settings.database.get_secret_value())
     with reading(settings.data_dir) as store:
         found = list(_look(store, Store(settings.models_dir)))
         found += [
@@ -58,12 +63,30 @@ def run(settings: Settings) -> str:
     return "\n".join([*lines, "All is sound."])
 
 
+def _run_database(url: str) -> str:
+    """Names in the metadata of a database's documents, in words. Raises as `run`."""
+    try:
+        # An extra, which only those have who need it.
+        from service.store.postgres.name_check import find_name_faults  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            "A database needs the extra postgres: pip install 'simile[cpu,postgres]'."
+        ) from error
+    documents, faults = find_name_faults(url, _SHOWN)
+    lines = [f"The database of SIMILE_DATABASE: {documents} documents"]
+    lines += [f"note: {one.text}" for one in _names(faults)] or ["A filter can name every field."]
+    lines.append("PostgreSQL checks its pages itself; `copy --from` reads all documents and vectors.")
+    return "\n".join(lines)
+
+
 def _look(store: OfflineStore, models: Store) -> Iterator[Found]:
     if wrong := store.damage(20):  # what else would be said stands on sand
         yield Found(f"the file is damaged: {'; '.join(wrong[:_SHOWN])}. {_RESTORE}")
         return
     if ids := store.without_object():
         yield Found(f"the metadata of {_some(ids)} is no JSON object. Send these documents again.")
+    else:
+        yield from _names(store.name_faults(_SHOWN))
     if ids := store.with_null_characters():
         yield Found(
             f"{len(ids)} documents have the character U+0000, which is refused today and which PostgreSQL "
@@ -75,6 +98,16 @@ def _look(store: OfflineStore, models: Store) -> Iterator[Found]:
     yield from _vectors(store)
     for one in store.unequal():
         yield Found(f"{one}. {_EXPORT}")
+
+
+def _names(faults: NameFaults) -> Iterator[Found]:
+    if faults.documents:
+        names = ", ".join(map(shown, faults.names))
+        yield Found(
+            f"{faults.documents} documents have names in their metadata that no filter could name, such as "
+            f"{names}: {_some(faults.ids, count=faults.documents)}. Send these documents again with other names.",
+            problem=False,
+        )
 
 
 def _generations(rows: list[GenerationRow], models: Store) -> Iterator[Found]:
@@ -109,7 +142,9 @@ def _vectors(store: OfflineStore) -> Iterator[Found]:
         yield Found(f"{lacking} documents have no vector yet. The service embeds them.", problem=False)
 
 
-def _some(ids: list[str], most: int = _SHOWN) -> str:
+def _some(ids: list[str], most: int = _SHOWN, count: int = 0) -> str:
+    """count: how many there are, where `ids` are only the first of them."""
     distinct = list(dict.fromkeys(ids))
-    more = f" and {len(distinct) - most} more" if len(distinct) > most else ""
+    count = count or len(distinct)
+    more = f" and {count - most} more" if count > most else ""
     return ", ".join(f"{id[:80]!r}" for id in distinct[:most]) + more

@@ -1,0 +1,92 @@
+"""Names in metadata that no filter could name: they are refused when a document is stored.
+
+A field of a filter is made of names that have at least one character, with a dot between each two (paths.py),
+and does not begin with `$`, as operators do. So a name is refused if it is empty, if a dot has nothing before
+or after it, or if it has more than 15 dots. A name that begins with `$` is refused at the top level alone:
+inside an object it is part of a field such as `schema.$ref`. Documents of an older version may have such
+names. They are read, exported and deleted as any other, and `check --data` lists them.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import orjson
+
+from service.store.filters.paths import MAX_NAME_PARTS
+
+# A name in JSON without white space. Anything that only looks like one is found out by `unreachable_names`.
+_TEXT = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
+_NO_DOT = rb'[^"\\.]*+(?:\\.[^"\\.]*+)*+'
+_FAULTS = (
+    rb"",
+    rb"\.%b" % _TEXT,
+    rb"%b(?<=\.)" % _TEXT,
+    rb"%b(?:\.(?!\.)%b)*+\.\.%b" % (_NO_DOT, _NO_DOT, _TEXT),
+    rb"(?:%b\.){%d}%b" % (_NO_DOT, MAX_NAME_PARTS, _TEXT),
+)
+_SUSPECT = re.compile(rb'[{,]"(?=%b":)(?:%b)":' % (_TEXT, b"|".join(_FAULTS)))
+
+
+def suspect(json: bytes) -> bool:
+    """Returns whether metadata, as JSON without white space, may have a refused name: one pass in C."""
+    return b'"$' in json or _SUSPECT.search(json) is not None
+
+
+def unreachable_names(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields each refused name, with the names of the objects around it joined by dots."""
+    inside: list[tuple[str, Any]] = [("", metadata)]
+    while inside:
+        place, value = inside.pop()
+        if isinstance(value, list):
+            inside += ((place, member) for member in value if isinstance(member, dict | list))
+            continue
+        for name, inner in value.items():
+            parts = name.split(".")
+            if not all(parts) or len(parts) > MAX_NAME_PARTS or (value is metadata and name[0] == "$"):
+                yield place, name
+            if isinstance(inner, dict | list):
+                inside.append((f"{place}.{name}" if place else name, inner))
+
+
+class NameFaults(NamedTuple):
+    """Documents with refused names.
+
+    documents: How many there are.
+    ids: The first of them.
+    names: Some of the names, sorted.
+    """
+
+    documents: int
+    ids: list[str]
+    names: list[str]
+
+
+def count_unreachable(documents: Iterable[tuple[str, bytes]], shown: int) -> NameFaults:
+    """Looks through ids and metadata for refused names, and keeps at most `shown` examples."""
+    count = 0
+    ids: list[str] = []
+    names: set[str] = set()
+    for id, json in documents:
+        if not suspect(json) or not (found := {name for _, name in unreachable_names(orjson.loads(json))}):
+            continue
+        count += 1
+        ids += [id] * (len(ids) < shown)
+        names = {*sorted(names | found)[:shown]}
+    return NameFaults(count, ids, sorted(names))
+
+
+def find_unreachable(json: bytes) -> tuple[str, str] | None:
+    """Returns the first refused name of metadata and its place, or None."""
+    return next(unreachable_names(orjson.loads(json)), None) if suspect(json) else None
+
+
+def describe_fault(name: str) -> str:
+    """Returns the reason why a name is refused."""
+    if not name:
+        return "it is empty"
+    if name.startswith("$") and all(name.split(".")):
+        return "it begins with $, as the operators of filters do"
+    if name.count(".") >= MAX_NAME_PARTS:
+        return f"it has more than {MAX_NAME_PARTS - 1} dots"
+    return "there is nothing before or after a dot"
