@@ -114,4 +114,4 @@ def _answer(answer: Any) -> SearchAnswer:
         for hit in answer["hits"]
     )
     own = answer["model"], answer["mode"], answer.get("search_id"), answer.get("query_encoder")
-    return SearchAnswer(tuple(hits), *own)
+    return SearchAnswer(tuple(hits), *own, tuple(answer.get("warnings", ())))

@@ -58,6 +58,7 @@ class SearchAnswer:
     mode: str
     search_id: str | None = None  # for `POST /events`; None where the service keeps no events
     query_encoder: str | None = None  # the student that encoded the query, where `model` is a pair
+    warnings: tuple[str, ...] = ()  # what may be wrong with a filter that nothing passed
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,17 @@ from service.api.json_schemas import (
     HOLDS,
     MAX_ID_CHARACTERS,
     METADATA,
-    Count,
     DocumentId,
     FilterText,
     Limit,
     StoredText,
     StoredTitle,
+    Warnings,
 )
 from service.api.metadata import checked
 from service.api.ndjson_import import Imported, import_lines
 from service.api.responses import JsonChunks, in_chunks, json_array, json_response
-from service.api.search_params import where_of
+from service.api.search_params import find_warnings, where_of
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
 from service.files.columns import derived_id
@@ -92,6 +92,7 @@ class DocumentOut(BaseModel):
 class Page(BaseModel):
     documents: list[DocumentOut]
     next: str | None
+    warnings: Warnings = []
 
 
 class Filtered(BaseModel):
@@ -107,6 +108,15 @@ class Listing(Filtered):
 class Deleted(BaseModel):
     deleted: int
     sequence: int
+
+
+class DeletedSome(Deleted):
+    warnings: Warnings = []
+
+
+class Counted(BaseModel):
+    count: int
+    warnings: Warnings = []
 
 
 _WRITES = (*EMBEDS, Storage)  # Conflict: a collection too many
@@ -218,20 +228,25 @@ async def list_documents(request: Request) -> Response:
         shown, more = [] if found is None else [found], False
     following = shown[-1].id if more else None
     rows = in_chunks(json_array(map(_as_json, shown)))
-    return JsonChunks([b'{"documents":', *rows, b',"next":' + orjson.dumps(following) + b"}"])
+    tail = {"next": following}
+    if not shown and where is not None:
+        tail |= await find_warnings(runtime, asked.filter, collection)
+    return JsonChunks([b'{"documents":', *rows, b"," + orjson.dumps(tail)[1:]])
 
 
-@router.get("/count", **describe(Role.READ, None, Count, query=Filtered, raises=[Storage]))
+@router.get("/count", **describe(Role.READ, None, Counted, query=Filtered, raises=[Storage]))
 async def count_documents(request: Request) -> Response:
     """Number of documents that pass the filter, or are stored in all.
 
     A document with the id `count` is read by `GET /documents?id=count`.
     """
     runtime = runtime_of(request)
-    where = where_of(runtime, parameters(request, Filtered).filter)
+    asked = parameters(request, Filtered)
+    where = where_of(runtime, asked.filter)
     collection = await existing(request, runtime)
     found = await runtime.corpus.store.count(where, collection)
-    return json_response({"count": found})
+    warnings = {} if found else await find_warnings(runtime, asked.filter, collection)
+    return json_response({"count": found, **warnings})
 
 
 @router.get("/{id:anything}", **describe(Role.READ, None, DocumentOut, raises=[NotFound, Storage]))
@@ -250,7 +265,7 @@ async def get_document(request: Request) -> Response:
 _SOME = {"in": "query", "name": "filter", "required": True, "schema": {HOLDS: CONDITIONS}}
 
 
-@router.delete("", **describe(Role.WRITE, None, Deleted, raises=[Storage], parameters=[_SOME]))
+@router.delete("", **describe(Role.WRITE, None, DeletedSome, raises=[Storage], parameters=[_SOME]))
 async def delete_documents(request: Request) -> Response:
     """Delete every document that passes the filter at this moment.
 
@@ -259,13 +274,15 @@ async def delete_documents(request: Request) -> Response:
     crash, some are deleted, and sending it again deletes the rest.
     """
     runtime = runtime_of(request)
-    where = where_of(runtime, parameters(request, Filtered).filter)
+    asked = parameters(request, Filtered)
+    where = where_of(runtime, asked.filter)
     if where is None or where.is_empty:
         raise Validation("Deleting needs a filter with a condition, or an id: DELETE /documents/{id}.")
     collection = await existing(request, runtime)
     deleted, sequence = await runtime.corpus.delete(where, collection)
     audit("delete", request.scope, collection=collection, deleted=deleted)
-    return json_response({"deleted": deleted, "sequence": sequence})
+    warnings = {} if deleted else await find_warnings(runtime, asked.filter, collection)
+    return json_response({"deleted": deleted, "sequence": sequence, **warnings})
 
 
 @router.delete("/{id:anything}", **describe(Role.WRITE, None, Deleted, raises=[Storage]))

@@ -37,6 +37,11 @@ User = Annotated[
     StrictStr, AfterValidator(_check_user), WithJsonSchema({"type": "string", "pattern": _VISIBLE.pattern})
 ]
 USER = "An opaque id of the visitor; only a keyed hash of it is stored"
+# Of an answer in which nothing passed a filter.
+Warnings = Annotated[
+    list[str],
+    Field(description="What may be wrong with a filter that nothing passed; absent where nothing is"),
+]
 
 
 class Count(BaseModel):

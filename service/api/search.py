@@ -15,13 +15,14 @@ from service.api.body import parameters, read_body
 from service.api.collections import existing
 from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import VERSION_HEADER, inference_headers, pinned
-from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText
+from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText, Warnings
 from service.api.responses import JsonChunks
 from service.api.search_hits import MAX_FIELDS, shown_of
 from service.api.search_params import (
     Options,
     answered,
     check_characters,
+    find_warnings,
     queries_of,
     query_of,
     where_of,
@@ -103,6 +104,7 @@ class SearchAnswer(BaseModel):
     query_encoder: str = Field("", description=_STUDENT)
     took_ms: float
     search_id: str = Field("", description="For POST /events; absent with SIMILE_EVENTS=0")
+    warnings: Warnings = []
     hits: list[Found] = Field(description="Best first")
 
 
@@ -110,11 +112,12 @@ class SearchAnswers(BaseModel):
     model: str
     query_encoder: str = Field("", description=_STUDENT)
     search_ids: list[str] = Field([], description="Of each query; absent with SIMILE_EVENTS=0")
+    warnings: Warnings = []
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
 
 
-# Hits, headers, search_ids, and what names a pair's query encoder.
-_Answer: TypeAlias = tuple[list[bytes], dict[str, str], list[str], dict[str, str]]
+# Hits, headers, search_ids, and what else is said: a pair's query encoder, warnings.
+_Answer: TypeAlias = tuple[list[bytes], dict[str, str], list[str], dict[str, Any]]
 _SEARCHES: dict[str, Any] = {"raises": (*EMBEDS, NotFound, Storage), "headers": TIMED}
 
 
@@ -136,7 +139,15 @@ async def search_one(request: Request) -> Response:
         search = asked.search(runtime.settings, generation, collection, where, shown, [query], passages=split)
         kept = version is not None
         return await _found(
-            runtime, generation, [query], asked, search, shown.one_list, started, kept=kept
+            runtime,
+            generation,
+            [query],
+            asked,
+            search,
+            shown.one_list,
+            started,
+            kept=kept,
+            filter=asked.filter,
         ), search.mode
 
     (hits, headers, ids, student), mode = await runtime.corpus.in_service(ask, version)
@@ -181,6 +192,7 @@ async def search_many(request: Request) -> Response:
             shown.lists,
             started,
             kept=version is not None,
+            filter=asked.filter,
             model=asked.model,
         )
 
@@ -199,6 +211,7 @@ async def _found(
     started: float,
     *,
     kept: bool,
+    filter: object,
     model: str | None = None,
 ) -> _Answer:
     """The hits as chunks of JSON, which `then` makes of them on the reading thread, and all that goes along.
@@ -206,13 +219,14 @@ async def _found(
     Args:
         generation: the borrowed one that answers.
         kept: it was pinned, and need not be the one in service.
+        filter: as it was sent.
         model: the version that made the vectors among the queries.
 
     """
     shown: list[list[str]] = []
 
     def noting(found: list[list[Hit]]) -> list[bytes]:
-        shown.extend([hit.document.id for hit in hits[:MAX_SHOWN]] for hits in found)
+        shown[:] = [[hit.document.id for hit in hits[:MAX_SHOWN]] for hits in found]
         return then(found)
 
     searches = runtime.searches
@@ -223,9 +237,7 @@ async def _found(
         await runtime.corpus.check_kept(generation)
     embedded, answer, student = await answered(runtime, generation, queries, asked, search.mode, model)
     try:
-        chunks = await runtime.corpus.search(
-            generation, embedded, search, then if searches is None else noting, kept=kept
-        )
+        chunks = await runtime.corpus.search(generation, embedded, search, noting, kept=kept)
     except TooMuch as error:
         raise Validation(
             f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
@@ -240,7 +252,10 @@ async def _found(
         note = partial(searches.note, search.collection, search.offset, visitor=visitor)
         ids = [note(text, hits) for text, hits in zip(texts, shown, strict=True)]
     headers = inference_headers(generation.version, answer, texts, started)
-    return chunks, headers, ids, {"query_encoder": student} if student else {}
+    said: dict[str, Any] = {"query_encoder": student} if student else {}
+    if search.where is not None and not any(shown):
+        said |= await find_warnings(runtime, filter, search.collection)
+    return chunks, headers, ids, said
 
 
 def _check_work(runtime: Runtime, queries: int, search: Search) -> None:

@@ -18,6 +18,7 @@ from service.errors import Conflict, Empty, Validation
 from service.live import Generation
 from service.runtime.runtime import Runtime
 from service.settings import Settings
+from service.store.filters.explain import explain
 from service.store.filters.grammar import FilterError, parse_filter
 from service.store.filters.predicate import Predicate
 
@@ -33,6 +34,15 @@ def where_of(runtime: Runtime, filter: object) -> Predicate | None:
         return runtime.corpus.store.filter(parsed)
     except FilterError as error:
         raise Validation(f"filter: {error}") from error
+
+
+async def find_warnings(runtime: Runtime, filter: object, collection: str) -> dict[str, list[str]]:
+    """Returns the `warnings` of an answer in which nothing passed `filter`, if there are any."""
+    parsed = parse_filter(filter) if isinstance(filter, str) else filter
+    if not isinstance(parsed, dict) or not parsed:
+        return {}
+    found = explain(parsed, await runtime.corpus.store.field_sample(collection))
+    return {"warnings": found} if found else {}
 
 
 class Options(BaseModel):

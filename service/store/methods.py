@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from service.store import events, feedback, generations, records
+from service.store.field_sample import field_sample
 from service.store.filters.predicate import Predicate
 from service.store.selected import delete_some, forget
 from service.store.turns import ReadingThreads
@@ -70,6 +71,7 @@ class CommonMethods:
     document = reading(records.get)
     page = reading(records.page)
     sample = reading(records.sample)
+    field_sample = reading(field_sample)
 
     judgements = reading(feedback.page)
     count_judgements = reading(feedback.count)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from models.manifest import Manifest
 from models.store import DesiredVersion
+from service.store.filters.explain import FieldSample
 from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions, RowNames
 from service.store.values import (
@@ -105,6 +106,7 @@ class Documents(Protocol):
     async def unchanged(self, documents: Sequence[Document], collection: str, /) -> set[int]: ...
 
     async def sample(self, count: int, characters: int, collection: str, /) -> list[str]: ...
+    async def field_sample(self, collection: str, /) -> FieldSample: ...
 
     async def put(
         self,
@@ -225,8 +227,8 @@ class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
     Reads answer for one moment each, which no write divides; a `Snapshot` keeps its moment until its work
     ends. A read that begins after a write returned sees that write. Clients' reads take turns among
     themselves, and end when their caller is cancelled: collections, has_collection, document, page,
-    count, passing, sample, search, judgements, count_judgements, sum_up_judgements, list_events and
-    count_events. The other reads are short, and never wait for those. Nothing blocks the event loop but
+    count, passing, sample, field_sample, search, judgements, count_judgements, sum_up_judgements, list_events
+    and count_events. The other reads are short, and never wait for those. Nothing blocks the event loop but
     active, activate, indexed, visitor_secret and close, which belong to a start and an end.
 
     filter           parsed JSON of the grammar, as this store understands it, or FilterError

@@ -43,7 +43,7 @@ async function offer(place, onchoice) {
   const { documents } = await get(within(session.collection, "documents"), { limit: SAMPLE }).catch(() => ({ documents: [] }));
   const fields = new Map();
   for (const [name, value] of documents.flatMap(({ metadata }) => scalars(metadata))) {
-    if (!name.includes(".") && !name.startsWith("$")) fields.set(name, (fields.get(name) ?? new Set()).add(value));
+    if (nameable(name)) fields.set(name, (fields.get(name) ?? new Set()).add(value));
   }
   if (!fields.size) return;
   const values = h("span");
@@ -54,6 +54,9 @@ async function offer(place, onchoice) {
   };
   place.append(select("Field", [["", "field …"], ...[...fields.keys()].sort().map((name) => [name, name])], "", choose), values);
 }
+
+/** Whether a filter can name a field; documents of an older version may have names such as "" or "a.". */
+export const nameable = (name) => !name.startsWith("$") && name.split(".").every((part) => part !== "");
 
 /** The conditions of a filter; null when it is no JSON object. */
 export function parsed(text) {

@@ -1,6 +1,7 @@
 // A hit as a card: search and comparison show the same one.
 
 import { foreign, h, iconButton, say } from "./dom.js";
+import { nameable } from "./filter.js";
 import { judge } from "./judgements.js";
 import { session } from "./session.js";
 import { excerpt, headlineOf, marked, placeOf, scalars } from "./text.js";
@@ -54,7 +55,7 @@ function bar(share) {
 
 /** The scalar values of the metadata, each a button that filters by it. */
 function chips(metadata, onfilter) {
-  const values = scalars(metadata);
+  const values = scalars(metadata).filter(([field]) => nameable(field));
   if (!values.length) return "";
   return h("p", { class: "chips" }, values.slice(0, 8).map(([field, value]) =>
     foreign("button", { type: "button", class: "chip", title: "Filter by this", onclick: () => onfilter(field, value) },

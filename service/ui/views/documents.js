@@ -46,7 +46,7 @@ export async function show(main, { params, keep, signal }) {
         get(path("/count"), { filter: asked.filter }, { signal }),
       ]);
       total.textContent = `${count(number, "document")}${asked.filter ? " pass the filter" : ` in ${session.collection}`}`;
-      list.append(...found.documents.map(row));
+      list.append(...found.documents.map(row), ...(found.warnings ?? []).map((warning) => h("li", { class: "note", dir: "auto" }, warning)));
       more.hidden = found.next === null;
       more.dataset.after = found.next ?? "";
     } catch (error) {

@@ -45,7 +45,7 @@ export async function show(main, { params, signal, go, keep }) {
     if (!current.aborted) results.setAttribute("aria-busy", "false");
   }
 
-  function draw({ hits, mode, took_ms: took, id, query_encoder: student }, own) {
+  function draw({ hits, mode, took_ms: took, id, query_encoder: student, warnings = [] }, own) {
     const best = Math.max(mode === "dense" ? 1 : 0, ...hits.map(({ score }) => score));
     const words = mode === "dense" ? "" : asked.q;
     say(`${count(hits.length, "hit")}.`);
@@ -54,6 +54,7 @@ export async function show(main, { params, signal, go, keep }) {
         id === undefined ? "" : foreign("span", {}, `Like ${id}: `),
         hits.length ? `${count(hits.length, "hit")} in ${took.toFixed(0)} ms, ${MODES.find(([name]) => name === mode)[1]}${student ? `, query encoded by ${student}` : ""}` : "Nothing was found.",
         hits.length || !asked.filter ? "" : " Remove a condition of the filter to see more."),
+      ...warnings.map((warning) => h("p", { class: "note", dir: "auto" }, warning)),
       h("ol", { class: "hits" }, hits.map((hit, at) => hitCard({
         hit, rank: at + 1, query: asked.q, words, own, heading: "h2", score: hit.score / best, onfilter: filter.add,
         notes: [h("a", { class: "like", href: `#/search?${new URLSearchParams({ id: hit.id })}` }, icon("like"), "more like this")],

@@ -1,0 +1,116 @@
+"""What may be wrong with a filter that nothing passed, told from a sample of the documents.
+
+A field that no document has, or an operand of a type that the field never holds, is no error, because
+documents that have it may come later. So the answer is 200 and empty, and has these sentences as `warnings`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from service.store.filters.operands import RANGES, listed_in_words, shown
+
+MAX_WARNINGS = 5
+MAX_COMPARED = 500  # fields that are compared with a mistyped one, and the characters of each
+_CLOSE = 0.6  # difflib's own bound of what looks alike
+_OBJECT = "objects"
+
+
+@dataclass(slots=True)
+class FieldSample:
+    """Fields of some of a collection's documents.
+
+    Attributes:
+        documents: How many documents were read.
+        complete: The collection has no others.
+        kinds: Each field, with the kinds of its values: texts, numbers and so on.
+
+    """
+
+    documents: int = 0
+    complete: bool = True
+    kinds: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, metadata: dict[str, Any]) -> None:
+        """Adds a document."""
+        self.documents += 1
+        inside: list[tuple[str, dict[str, Any]]] = [("", metadata)]
+        while inside:
+            place, value = inside.pop()
+            for name, inner in value.items():
+                path = place + name
+                kinds = self.kinds.setdefault(path, set())
+                for member in inner if isinstance(inner, list) else [inner]:
+                    kinds.add(_kinds_of(member))
+                    if isinstance(member, dict):
+                        inside.append((f"{path}.", member))
+
+
+def explain(filter: dict[str, Any], sample: FieldSample) -> list[str]:
+    """Returns sentences about a filter that is well-formed; none where it just passes nothing."""
+    if not sample.documents:
+        return []
+    found: dict[str, None] = {}
+    for name, operations in _conditions(filter):
+        if len(found) < MAX_WARNINGS:
+            found |= dict.fromkeys(_about(name, operations, sample))
+    return [*found][:MAX_WARNINGS]
+
+
+def _conditions(filter: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, value in filter.items():
+        if name in ("$and", "$or"):
+            for part in value:
+                yield from _conditions(part)
+        elif not name.startswith("$"):
+            yield name, value if isinstance(value, dict) else {"equality": value}
+
+
+def _about(name: str, operations: dict[str, Any], sample: FieldSample) -> Iterator[str]:
+    looked_at = f"the {sample.documents:,} documents looked at"
+    kinds = sample.kinds.get(name)
+    if kinds is None:
+        if operations != {"$exists": False}:
+            nobody = "No document" if sample.complete else f"None of {looked_at}"
+            yield f"{nobody} has the field {shown(name)}.{_suggestion(name, sample)}"
+        return
+    if not kinds:  # nothing but empty arrays
+        return
+    held = listed_in_words(sorted(kinds)) if len(kinds) > 1 else next(iter(kinds))
+    where = "" if sample.complete else f" in {looked_at}"
+    for operator, operand in operations.items():
+        operands = operand if operator == "$in" else [operand]
+        wanted = {_kinds_of(one) for one in operands}
+        if operator not in ("equality", "$in", *RANGES) or not wanted or wanted & kinds:
+            continue
+        given = " or ".join(sorted({_SINGULAR[kind] for kind in wanted}))
+        does = "equals" if operator in ("equality", "$in") else f"is compared by {operator} with"
+        inside = next((path for path in sample.kinds if path.startswith(f"{name}.")), None)
+        advice = f" Name a field inside, such as {shown(inside)}." if inside and kinds == {_OBJECT} else ""
+        yield f"The field {shown(name)} holds {held}{where}, and none of them {does} {given}.{advice}"
+
+
+def _suggestion(name: str, sample: FieldSample) -> str:
+    bare = name.removeprefix("metadata.")
+    if bare != name and bare in sample.kinds:
+        return f" Leave out 'metadata.': the field is {shown(bare)}."
+    names = [*sample.kinds][:MAX_COMPARED]
+    alike = next((one for one in names if one.casefold() == bare.casefold()), None)
+    alike = alike or next((one for one in names if one.endswith(f".{bare}")), None)
+    short = [one for one in names if len(one) <= MAX_COMPARED] if len(bare) <= MAX_COMPARED else []
+    close = [alike] if alike else get_close_matches(bare, short, 1, _CLOSE)
+    return f" Did you mean {shown(close[0])}?" if close else ""
+
+
+_SINGULAR = {"texts": "a text", "numbers": "a number", "true or false": "true or false", "null": "null"}
+
+
+def _kinds_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int | float):
+        return "numbers"
+    return "texts" if isinstance(value, str) else "arrays" if isinstance(value, Sequence) else _OBJECT
