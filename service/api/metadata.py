@@ -11,8 +11,7 @@ import numpy as np
 import orjson
 
 from service.errors import Validation
-from service.store.filters.names import describe_fault, find_unreachable
-from service.store.filters.operands import shown
+from service.store.filters.names import describe_fault, find_unreachable, shown
 
 MAX_DEPTH = 32
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')

@@ -43,7 +43,7 @@ def named_values(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def passes(stored: list[Any], name: str, operand: Any) -> bool:
     if name == "$exists":
-        return bool(stored) == operand
+        return bool(operand) == bool(stored)
     members = [member for value in stored for member in (value if isinstance(value, list) else [value])]
     if name == "$in":
         return any(equal(member, one) for member in members for one in operand)

@@ -13,8 +13,7 @@ from models.words.progress import Progress
 from service.errors import CommandError
 from service.index.ivf_snapshots import damage
 from service.settings import Settings
-from service.store.filters.names import NameFaults
-from service.store.filters.operands import shown
+from service.store.filters.names import NameFaults, shown
 from service.store.offline import DATABASE, GenerationRow, OfflineStore, reading
 
 _SHOWN = 5  # examples of one kind of problem

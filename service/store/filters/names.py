@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from service.store.filters.operands import shown as shown  # noqa: PLC0414  messages about a name find it here
 from service.store.filters.paths import MAX_NAME_PARTS
 
 # A name in JSON without white space. Anything that only looks like one is found out by `unreachable_names`.

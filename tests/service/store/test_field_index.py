@@ -259,6 +259,19 @@ def test_a_change_of_the_declared_fields_indexes_anew(
     assert table(store) == set()
 
 
+def test_values_that_an_older_version_indexed_are_indexed_again(store: sqlite3.Connection) -> None:
+    put(store, *ROWS)
+    bring_up_to_date(store, FIELDS)
+    right = table(store)
+    store.execute("UPDATE fields SET value = hex(value) WHERE field = 'when' AND typeof(value) = 'blob'")
+    store.execute("DELETE FROM fields WHERE field = 'svc.a.b'")
+    store.execute("DELETE FROM facts WHERE name = ?", (secondary_indexes.FIELD_RULES,))
+    assert secondary_indexes.unequal(store) == [], "the next start mends it"
+    bring_up_to_date(store, FIELDS)
+    assert table(store) == right
+    assert secondary_indexes.unequal(store) == []
+
+
 @pytest.mark.parametrize(
     ("damage", "count"),
     [
