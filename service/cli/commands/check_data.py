@@ -104,7 +104,8 @@ def _names(faults: NameFaults) -> Iterator[Found]:
         names = ", ".join(map(shown, faults.names))
         yield Found(
             f"{faults.documents} documents have names in their metadata that no filter could name, such as "
-            f"{names}: {_some(faults.ids, count=faults.documents)}. Send these documents again with other names.",
+            f"{names}: {_some(faults.ids, count=faults.documents)}. Send these documents again with other "
+            "names.",
             problem=False,
         )
 
