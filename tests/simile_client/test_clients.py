@@ -98,6 +98,9 @@ def test_a_title_comes_back_and_a_search_has_its_id(service: str) -> None:
         found = client.search("river paper", filter={"n": 7})
         assert [(hit.id, hit.title) for hit in found.hits] == [("titled", "River paper")]
         assert found.search_id
+        assert found.warnings == ()
+        said = client.search("river paper", filter={"metadata.n": 7}).warnings
+        assert said == ("No document has the field 'metadata.n'. Leave out 'metadata.': the field is 'n'.",)
         client.delete("titled")
 
 
