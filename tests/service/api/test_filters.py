@@ -10,7 +10,8 @@ from starlette.testclient import TestClient
 
 from models.store import Store
 from service.cli.commands import check_data
-from service.cli.commands.columns import BadRow, Columns
+from service.files.columns import Columns
+from service.files.values import BadFile
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store.filters.names import suspect, unreachable_names
@@ -211,16 +212,16 @@ def test_a_quick_look_misses_no_refused_name() -> None:
 
 def test_a_column_that_cannot_be_metadata_is_refused_before_a_row_is_sent() -> None:
     for name, said in (
-        ("", "column 3, '', cannot"),
+        ("", "column 3 has no name"),
         ("a.", "nothing before or after"),
         ("$x", "begins with"),
     ):
-        with pytest.raises(BadRow, match=said.replace("$", r"\$")):
-            Columns(all_metadata=True).check_names(["id", "text", name])
-        with pytest.raises(BadRow):
-            Columns(metadata=(name,)).check_names(["id", "text", name])
-        Columns(metadata=("b",)).check_names(["id", "text", "b", name])
-    Columns(all_metadata=True).check_names(["id", "text", "unit.price"])
+        with pytest.raises(BadFile, match=said.replace("$", r"\$")):
+            Columns(all_metadata=True).check(["id", "text", name])
+        with pytest.raises(BadFile):
+            Columns(metadata=(name,)).check(["id", "text", name])
+        Columns(metadata=("b",)).check(["id", "text", "b", name])
+    Columns(all_metadata=True).check(["id", "text", "unit.price"])
 
 
 def test_documents_of_an_older_version_keep_working_and_are_listed_by_the_check(
