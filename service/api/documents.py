@@ -228,7 +228,7 @@ async def list_documents(request: Request) -> Response:
         shown, more = [] if found is None else [found], False
     following = shown[-1].id if more else None
     rows = in_chunks(json_array(map(_as_json, shown)))
-    tail = {"next": following}
+    tail: dict[str, Any] = {"next": following}
     if not shown and where is not None:
         tail |= await find_warnings(runtime, asked.filter, collection)
     return JsonChunks([b'{"documents":', *rows, b"," + orjson.dumps(tail)[1:]])

@@ -18,7 +18,7 @@ from service.store.filters.names import suspect, unreachable_names
 from service.store.values import Document
 from tests.service.conftest import new_settings, serving
 
-NAMES = {
+NAMES: dict[str, dict[str, Any]] = {
     "flat": {"service.name": "cart", "unit.price": "9.50"},
     "nest": {"service": {"name": "cart"}},
     "mixed": {"service": {"name.full": "the cart", "name": {"short": "cart"}}},
@@ -28,7 +28,7 @@ NAMES = {
     },
     "both": {"service.name": "cart", "service": {"name": "shop"}},
 }
-TIMES = {
+TIMES: dict[str, dict[str, Any]] = {
     "east": {"t": "2024-01-01T01:30:00+02:00"},
     "west": {"t": "2023-12-31T20:00:00-05:00"},
     "half": {"t": "2024-01-01T00:00:00.500Z"},
@@ -270,7 +270,7 @@ def test_documents_of_an_older_version_keep_working_and_are_listed_by_the_check(
 def test_a_filter_that_nothing_passes_is_explained(
     service: TestClient, filter: dict[str, Any], said: str | None
 ) -> None:
-    rows = {
+    rows: dict[str, dict[str, Any]] = {
         "1": {"Kategorie": "a", "price": "9.50", "year": 1990, "source": {"page": 1}},
         "2": {"year": [2, 3]},
     }

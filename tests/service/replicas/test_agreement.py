@@ -183,8 +183,8 @@ def test_requests_stand_in_the_order_in_which_the_database_hears_of_them(place: 
     later = [DesiredVersion("v", "activate", f"{at}") for at in range(replicas.KEPT_REQUESTS)]
     place.write(lambda it: [replicas.keep_request(it, asked) for asked in later])
     assert keep("d", time.time() - 3600) == later[-1].id, "one that was forgotten long ago"
-    [count] = place.read(lambda it: it.execute("SELECT count(*) FROM requests").fetchone())
-    assert count == replicas.KEPT_REQUESTS
+    counted = place.read(lambda it: it.execute("SELECT count(*) FROM requests").fetchone())
+    assert counted == (replicas.KEPT_REQUESTS,)
 
 
 def test_a_request_that_is_ignored_is_logged_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
