@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel, WithJsonSchema
 from starlette.responses import Response
 
-from service.api.body import parameters, read_body, validated
+from service.api.body import Slices, parameters, read_body, validated
 from service.api.collections import existing
 from service.api.contract import Role, describe
 from service.api.event_in import EventIn, complete, event_of
@@ -97,21 +97,24 @@ async def record_events(request: Request) -> Response:
     runtime = runtime_of(request)
     settings, searches = runtime.settings, runtime.searches
     body = await read_body(request, EventsRequest, stored=True)
-    given = _events(body.root, settings.max_inputs)
+    given = await _events(body.root, settings.max_inputs)
     if searches is None:
         raise Conflict("This service keeps no events (SIMILE_EVENTS=0). Send none, or set SIMILE_EVENTS=1.")
     collection = await existing(request, runtime)
     now, sender = time.time(), sender_of(request)
     whole: dict[int, Event] = {}
     refused: dict[int, ServiceError] = {}
+    slices = Slices()
     for place, event in enumerate(given):
+        await slices.rest()
         try:
             whole[place] = complete(event, searches, collection, sender, now, settings, runtime.visitors)
         except ServiceError as error:
             refused[place] = error
     if whole:
         limits = EventLimits(settings.events_per_key, settings.events_per_document, settings.max_events)
-        recorded = await runtime.corpus.store.record_events([*whole.values()], limits)
+        with runtime.queued_rows.admitted(len(whole)):
+            recorded = await runtime.corpus.store.record_events([*whole.values()], limits)
         places = [*whole]
         refused |= {places[at]: error for at, error in recorded.refused.items()}
         for at in recorded.new:
@@ -126,12 +129,16 @@ async def record_events(request: Request) -> Response:
     return json_response({"stored": len(given) - len(refused), "refused": said})
 
 
-def _events(body: dict[str, Any], limit: int) -> list[EventIn]:
+async def _events(body: dict[str, Any], limit: int) -> list[EventIn]:
     if "events" not in body:
         return [event_of(body, "")]
     many = validated(EventsIn, body).events
     check_count(many, limit, "events")
-    return [event_of(value, f"events[{at}]") for at, value in enumerate(many)]
+    found, slices = [], Slices()
+    for at, value in enumerate(many):
+        found.append(event_of(value, f"events[{at}]"))
+        await slices.rest()
+    return found
 
 
 @router.get("", **describe(Role.READ, None, EventsPage, query=Listing, raises=SELECTS))

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, WithJsonSchema
 from starlette.responses import Response
 
-from service.api.body import parameters, read_body, validated
+from service.api.body import Slices, parameters, read_body, validated
 from service.api.collections import existing
 from service.api.contract import Role, describe
 from service.api.inference import check_count
@@ -104,13 +104,14 @@ async def judge(request: Request) -> Response:
     runtime = runtime_of(request)
     body = await read_body(request, FeedbackRequest, stored=True)
     sender, settings = sender_of(request), runtime.settings
-    given = _judgements(body.root, settings.max_inputs, runtime.visitors, sender)
+    given = await _judgements(body.root, settings.max_inputs, runtime.visitors, sender)
     collection = await existing(request, runtime)
     limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
     well_formed = [judgement for judgement in given if isinstance(judgement, Judgement)]
     if not well_formed and isinstance(given[0], ServiceError):
         raise given[0]
-    sequence, unknown = await runtime.corpus.store.judge(well_formed, collection, sender.key, limits)
+    with runtime.queued_rows.admitted(len(well_formed)):
+        sequence, unknown = await runtime.corpus.store.judge(well_formed, collection, sender.key, limits)
     stored = [judgement for judgement in well_formed if judgement.id not in unknown]
     for judgement in stored:
         runtime.metrics.feedback.labels(str(judgement.relevant).lower()).inc()
@@ -123,7 +124,7 @@ async def judge(request: Request) -> Response:
     return json_response(answer | ({"refused": refused} if refused else {}))
 
 
-def _judgements(
+async def _judgements(
     body: dict[str, Any], limit: int, visitors: Visitors, sender: Sender
 ) -> list[Judgement | ServiceError]:
     """The judgements of a request; in a list, an error stands in the place of one that is malformed."""
@@ -131,7 +132,11 @@ def _judgements(
         return [_judgement(body, "", visitors, sender)]
     many = validated(JudgementsIn, body).feedback
     check_count(many, limit, "feedback")
-    return [_judgement_or_error(value, f"feedback[{at}]", visitors, sender) for at, value in enumerate(many)]
+    found, slices = [], Slices()
+    for at, value in enumerate(many):
+        found.append(_judgement_or_error(value, f"feedback[{at}]", visitors, sender))
+        await slices.rest()
+    return found
 
 
 def _judgement_or_error(

@@ -18,6 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.auth.keys import Role
 from service.errors import Validation
+from service.store.values import NO_KEY
+from service.store.write_queue import caller
 
 OPEN = "open"  # the role of a route that needs no key
 CHANGING = {Role.WRITE, Role.ADMIN}
@@ -68,6 +70,8 @@ class Direct(APIRoute):
                 access.admit(scope, self.role)
             else:
                 access.identify(scope)
+        account = scope.get("account")
+        caller.set(NO_KEY if account is None else account.key.name)
 
 
 class ExactRouter:

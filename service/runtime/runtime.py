@@ -45,6 +45,7 @@ from service.settings import Settings
 from service.store.filters.grammar import indexed_fields
 from service.store.protocol import Store as Documents
 from service.store.sqlite import SqliteStore
+from service.store.write_queue import QueuedRows
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Runtime:
         self.beat: Callable[[], None] = lambda: None  # for whoever watches the supervisor
         self.store = Store(settings.models_dir)
         self.searches = RecentSearches() if settings.events else None
+        self.queued_rows = QueuedRows(settings.max_queue_events)
         cache_bytes = settings.cache_mb * MEGABYTE
         self.batcher = Batcher(
             self.metrics,

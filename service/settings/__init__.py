@@ -97,6 +97,7 @@ class Settings(BaseSettings):
     events_per_key: int = Field(100_000, ge=0)
     events_per_document: int = Field(1000, ge=0)  # of each key
     max_events: int = Field(1_000_000, ge=0)
+    max_queue_events: int = Field(65_536, ge=0)  # of each key, and judgments
     max_hits: int = Field(50_000, ge=1000)
     max_candidates: int = Field(500_000, ge=22_000)  # at least those of one query
     max_query_characters: int = Field(10_000, ge=1)

@@ -15,7 +15,7 @@ import orjson
 
 from service.errors import Conflict, NotFound, ServiceError
 from service.store.connection import Connection
-from service.store.selected import condition_of, there_are, within
+from service.store.selected import condition_of, insert, matches, within
 from service.store.values import Event, EventLimits, Recorded, Selection
 
 SHOWN_CHARACTERS = 80  # of an id in a refusal
@@ -32,33 +32,40 @@ def store(
 
     there: ids of documents that nobody deletes meanwhile; None: there is one writer, so nobody deletes any.
     """
+    key, collection = events[0].key, events[0].collection
+    sent_before = "e.key = ? AND e.collection = ? AND e.event_id = given.column1"
+    before = matches(
+        connection, "events e", "e.event_id", sent_before, (key, collection), [(e.event_id,) for e in events]
+    )
+    seen = {event_id for (event_id,) in before}
+    ids = [(id,) for id in dict.fromkeys(event.id for event in events)]
+    if there is None:
+        living = "d.collection = ? AND d.id = given.column1"
+        there = {id for (id,) in matches(connection, "documents d", "d.id", living, (collection,), ids)}
+    room = _Room(connection, limits, key, collection, ids, len(events))
     new: list[int] = []
     refused: dict[int, ServiceError] = {}
-    room = _Room(connection, limits, events[0].key, len(events))
-    sent_before = "events WHERE key = ? AND collection = ? AND event_id = ?"
     for at, event in enumerate(events):
-        if there_are(connection, sent_before, event.key, event.collection, event.event_id):
+        if event.event_id in seen:
             continue
-        reason = _refusal(connection, event, there) or room.refusal(event)
+        reason = _refusal(event, there) or room.refusal(event)
         if reason is not None:
             refused[at] = reason
             continue
-        values = {name: getattr(event, name) for name in _COLUMNS}
-        values |= {"shown": orjson.dumps(event.shown).decode(), "trusted": int(event.trusted)}
-        connection.execute(
-            f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})",
-            [*values.values()],
-        )
+        seen.add(event.event_id)
         new.append(at)
+    insert(connection, "events", _COLUMNS, [_row(events[at]) for at in new])
     return Recorded(new, refused)
 
 
-def _refusal(connection: Connection, event: Event, there: Container[str] | None) -> NotFound | None:
-    if there is None:
-        found = there_are(connection, "documents WHERE collection = ? AND id = ?", event.collection, event.id)
-    else:
-        found = event.id in there
-    if found:
+def _row(event: Event) -> list[object]:
+    values = {name: getattr(event, name) for name in _COLUMNS}
+    values |= {"shown": orjson.dumps(event.shown).decode(), "trusted": int(event.trusted)}
+    return [*values.values()]
+
+
+def _refusal(event: Event, there: Container[str]) -> NotFound | None:
+    if event.id in there:
         return None
     return NotFound(
         f"There is no document {event.id[:SHOWN_CHARACTERS]!r}: never stored, or deleted since the search."
@@ -68,10 +75,26 @@ def _refusal(connection: Connection, event: Event, there: Container[str] | None)
 class _Room:
     """Room for more events, by each limit, as one job uses it up."""
 
-    def __init__(self, connection: Connection, limits: EventLimits, key: str, wanted: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        limits: EventLimits,
+        key: str,
+        collection: str,
+        ids: Sequence[tuple[str]],
+        wanted: int,
+    ) -> None:
+        """ids: of the documents that the events are about. wanted: how many events there are."""
         self._connection, self._limits, self._key = connection, limits, key
         self._in_all = self._left(limits.in_all, wanted, Selection())
         self._of_key = self._left(limits.per_key, wanted, Selection(key=key))
+        self._of_documents: dict[str, int] = {}  # events that are stored, where there is a limit
+        if limits.per_document:
+            of_documents = "e.collection = ? AND e.id = given.column1 AND e.key = ?"
+            of_documents += " GROUP BY e.id"
+            self._of_documents = dict(
+                matches(connection, "events e", "e.id, count(*)", of_documents, (collection, key), ids)
+            )
 
     def _left(self, limit: int, wanted: int, selection: Selection) -> float:
         sql = "SELECT coalesce(max(sequence) - min(sequence) + 1, 0) FROM events"
@@ -87,14 +110,13 @@ class _Room:
             return _full(self._limits.in_all, "in all", "SIMILE_MAX_EVENTS")
         if self._of_key <= 0:
             return _full(self._limits.per_key, f"from {whose}", "SIMILE_EVENTS_PER_KEY")
-        most = self._limits.per_document
-        of_document = "events WHERE collection = ? AND id = ? AND key = ?"
-        names = event.collection, event.id, event.key
-        if most and there_are(self._connection, of_document, *names, more_than=most - 1):
+        most, stored = self._limits.per_document, self._of_documents.get(event.id, 0)
+        if most and stored >= most:
             about = f"about the document {event.id[:SHOWN_CHARACTERS]!r} from {whose}"
             return _full(most, about, "SIMILE_EVENTS_PER_DOCUMENT")
         self._in_all -= 1
         self._of_key -= 1
+        self._of_documents[event.id] = stored + 1
         return None
 
 
@@ -132,7 +154,8 @@ def count(connection: Connection, selection: Selection) -> int:
     return int(connection.execute(f"SELECT count(*) FROM events WHERE {condition}", parameters).fetchone()[0])
 
 
-def forget_document(connection: Connection, collection: str, id: str) -> int:
-    """Delete the events of a document that is being deleted. Returns how many there were."""
-    sql = "DELETE FROM events WHERE collection = ? AND id = ?"
-    return connection.execute(sql, (collection, id)).rowcount
+def forget_document(connection: Connection, collection: str, id: str, most: int) -> int:
+    """Delete events of a document that is being deleted, at most so many. Returns how many there were."""
+    some = "SELECT sequence FROM events WHERE collection = ? AND id = ? LIMIT ?"
+    sql = f"DELETE FROM events WHERE sequence IN ({some})"
+    return connection.execute(sql, (collection, id, most)).rowcount

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from service.errors import Conflict, NotFound
 from service.store.connection import Connection
-from service.store.selected import condition_of, there_are, within
+from service.store.selected import condition_of, insert, matches, there_are, within
 from service.store.values import NO_KEY, Judgement, JudgementSummary, Limits, Selection
 
 NAMED = 10  # unknown ids that a refusal names at most
@@ -45,37 +45,40 @@ def store(
         Conflict: the key would have more than a limit allows.
 
     """
-    distinct = dict.fromkeys(judgement.id for judgement in judgements)
-    document = "documents WHERE collection = ? AND id = ?"
-    unknown = [id for id in distinct if not there_are(connection, document, collection, id)]
+    distinct = [(id,) for id in dict.fromkeys(judgement.id for judgement in judgements)]
+    living = "d.collection = ? AND d.id = given.column1"
+    there = {id for (id,) in matches(connection, "documents d", "d.id", living, (collection,), distinct)}
+    unknown = [id for (id,) in distinct if id not in there]
     if len(unknown) == len(distinct):
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         raise NotFound(
             f"There is no document {', '.join(map(repr, unknown[:NAMED]))}{more}: never stored, or deleted "
             "since the search. Nothing was stored; leave out what was said of it."
         )
-    absent = set(unknown)
-    judgements = [given for given in judgements if given.id not in absent]
-    replaced = "feedback WHERE collection = ? AND query = ? AND id = ? AND key = ?"
-    more_than_before = [
-        given
-        for given in judgements
-        if not there_are(connection, replaced, collection, given.query, given.id, key)
-    ]
-    last: dict[tuple[str, str, str, str], tuple[int, str, int]] = {}
+    last: dict[tuple[str, str], Judgement] = {}
     for given in judgements:  # the last of two takes the later place, too
-        name = collection, given.query, given.id, key
-        last.pop(name, None)
-        last[name] = int(given.relevant), given.visitor, int(given.trusted)
-    connection.executemany(f"DELETE FROM {replaced}", last)
+        if given.id in there:
+            last.pop((given.query, given.id), None)
+            last[given.query, given.id] = given
+    same = "f.collection = ? AND f.key = ? AND f.query = given.column1 AND f.id = given.column2"
+    before = matches(connection, "feedback f", "f.sequence, f.query, f.id", same, (collection, key), [*last])
     connection.executemany(
-        "INSERT INTO feedback (collection, query, id, key, relevant, visitor, trusted) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        ((*name, *said) for name, said in last.items()),
+        "DELETE FROM feedback WHERE sequence = ?", [(sequence,) for sequence, *_ in before]
     )
+    insert(
+        connection,
+        "feedback",
+        ("collection", "query", "id", "key", "relevant", "visitor", "trusted"),
+        [
+            (collection, each.query, each.id, key, int(each.relevant), each.visitor, int(each.trusted))
+            for each in last.values()
+        ],
+    )
+    replaced = {(query, id) for _, query, id in before}
+    more_than_before = [each for name, each in last.items() if name not in replaced]
     if limits is not None and more_than_before:  # a refusal takes back what the job has written
         _refuse_too_many(connection, more_than_before, collection, key, limits)
-    return int(connection.execute("SELECT max(sequence) FROM feedback").fetchone()[0]), absent
+    return int(connection.execute("SELECT max(sequence) FROM feedback").fetchone()[0]), {*unknown}
 
 
 def _refuse_too_many(
@@ -86,28 +89,34 @@ def _refuse_too_many(
     limits: Limits,
 ) -> None:
     whose = f"the key {key!r}" if key else "callers without a key"
-    in_all = [("in all", Selection(key=key))]
-    of_queries = [
-        (f"of the query {query[:SHOWN_CHARACTERS]!r}", Selection(collection, query=query, key=key))
-        for query in dict.fromkeys(given.query for given in judgements)
-    ]
-    of_documents = [
-        (f"of the document {id[:SHOWN_CHARACTERS]!r}", Selection(collection, id=id, key=key))
-        for id in dict.fromkeys(given.id for given in judgements)
-    ]
-    for limit, setting, counted in (
-        (limits.per_key, "KEY", in_all),
-        (limits.per_query, "QUERY", of_queries),
-        (limits.per_document, "DOCUMENT", of_documents),
+    condition, parameters = condition_of(Selection(key=key))
+    if limits.per_key and there_are(
+        connection, f"feedback WHERE {condition}", *parameters, more_than=limits.per_key
     ):
-        for what, selection in counted if limit else ():
-            condition, parameters = condition_of(selection)
-            if there_are(connection, f"feedback WHERE {condition}", *parameters, more_than=limit):
-                raise Conflict(
-                    f"With these there would be more than {limit} judgements {what} from {whose} "
-                    f"(SIMILE_FEEDBACK_PER_{setting}). Nothing was stored; delete some (DELETE /feedback) or "
-                    "raise the setting."
-                )
+        raise _too_many(limits.per_key, "in all", whose, "KEY")
+    for column, noun, limit, names in (
+        ("query", "query", limits.per_query, [given.query for given in judgements]),
+        ("id", "document", limits.per_document, [given.id for given in judgements]),
+    ):
+        if not limit:
+            continue
+        full = (
+            f"f.collection = ? AND f.key = ? AND f.{column} = given.column1 "
+            f"GROUP BY f.{column} HAVING count(*) > ?"
+        )
+        named = [(name,) for name in dict.fromkeys(names)]
+        found = matches(connection, "feedback f", f"f.{column}", full, (collection, key, limit), named)
+        if found:
+            first = next(name for name in named if name in {*found})[0]
+            raise _too_many(limit, f"of the {noun} {first[:SHOWN_CHARACTERS]!r}", whose, noun.upper())
+
+
+def _too_many(limit: int, what: str, whose: str, setting: str) -> Conflict:
+    return Conflict(
+        f"With these there would be more than {limit} judgements {what} from {whose} "
+        f"(SIMILE_FEEDBACK_PER_{setting}). Nothing was stored; delete some (DELETE /feedback) or "
+        "raise the setting."
+    )
 
 
 def page(

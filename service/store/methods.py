@@ -1,20 +1,24 @@
 """Methods that both stores have: each is one query, or one job in a transaction."""
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
+from service.errors import Storage, Timeout, Unhealthy
 from service.store import events, feedback, generations, records
 from service.store.field_sample import field_sample
 from service.store.filters.predicate import Predicate
-from service.store.selected import delete_some, forget
+from service.store.selected import DELETED_ROWS, Table, delete_some, forget
 from service.store.turns import ReadingThreads
+from service.store.values import Event, EventLimits, Recorded, Selection, Step
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+STEP_EVENTS = 512  # of one transaction: other writes wait some tens of milliseconds for it
 Method: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
@@ -37,14 +41,43 @@ def reading_itself(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
     return read
 
 
-def writing(job: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
-    """A method that runs `job` in a transaction, and returns once that is on disk."""
+def writing(job: Callable[Concatenate[Any, P], T], **how: bool) -> Method[P, T]:
+    """A method that runs `job` in a transaction, and returns once that is on disk. how: of `Writer.run`."""
 
     def write(store: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        done: Coroutine[Any, Any, T] = store.writer.run(lambda given: job(given, *args, **kwargs))
+        done: Coroutine[Any, Any, T] = store.writer.run(lambda given: job(given, *args, **kwargs), **how)
         return done
 
     return write
+
+
+def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]]]:
+    """A method that deletes selected rows in steps, each on disk before the next.
+
+    It returns how many there were of each key, by its name. Rows that came after the first step stay.
+    """
+
+    async def forget_all(store: Any, selection: Selection, own: str | None = None, /) -> dict[str, int]:
+        deleted, last = Counter[str](), None
+        while True:
+            try:
+                step, last = await store.writer.run(
+                    partial(_forget_some, table=table, selection=selection, own=own, last=last)
+                )
+            except (Storage, Timeout, Unhealthy) as error:
+                said = f"{error.message} {deleted.total()} were deleted before that. Send it again."
+                raise type(error)(said if deleted else error.message, headers=error.headers) from error
+            deleted += step
+            if step.total() < DELETED_ROWS:
+                return dict(deleted)
+
+    return forget_all
+
+
+def _forget_some(
+    connection: Any, table: Table, selection: Selection, own: str | None, last: int | None
+) -> tuple[Counter[str], int]:
+    return forget(table, connection, selection, own, last)
 
 
 class CommonMethods:
@@ -65,7 +98,17 @@ class CommonMethods:
         return self.readers.read(work, heavy=heavy)
 
     def after_writes(self: Any, work: Callable[[], None]) -> None:
-        self.writer.submit(lambda _: None).add_done_callback(lambda _: work())
+        self.writer.submit(lambda _: None, last=True).add_done_callback(lambda _: work())
+
+    async def delete_one(self: Any, id: str, collection: str) -> tuple[int, int]:
+        """Delete the document `id`: 1, or 0 when it is not there; and the operation sequence.
+
+        Where it has many events these go before it, in steps.
+        """
+        step: Step = await self._delete_one(id, collection)
+        while not step.done:
+            step = await self._delete_one(id, collection)
+        return step.deleted, step.sequence
 
     has_collection = reading(records.has_collection)
     document = reading(records.get)
@@ -76,12 +119,31 @@ class CommonMethods:
     judgements = reading(feedback.page)
     count_judgements = reading(feedback.count)
     sum_up_judgements = reading(feedback.summary)
-    forget_judgements = writing(partial(forget, "feedback"))
+    forget_judgements = forgetting("feedback")
     drop_judgements = writing(partial(delete_some, "feedback", "collection = ?"))
+
+    async def record_events(self: Any, given: Sequence[Event], limits: EventLimits) -> Recorded:
+        """Store events in steps, each on disk before the next, so that other writes come between them.
+
+        Raises:
+            ServiceError: A step failed. The message says how many events were handled before.
+
+        """
+        found = Recorded([], {})
+        for first in range(0, len(given), STEP_EVENTS):
+            try:
+                step = await self._record_some(given[first : first + STEP_EVENTS], limits)
+            except (Storage, Timeout, Unhealthy) as error:
+                said = f"{error.message} The first {first} of {len(given)} events were handled before that. "
+                said += "Send all of them again: none is stored twice."
+                raise type(error)(said if first else error.message, headers=error.headers) from error
+            found.new.extend(first + at for at in step.new)
+            found.refused.update({first + at: error for at, error in step.refused.items()})
+        return found
 
     list_events = reading(events.page)
     count_events = reading(events.count)
-    forget_events = writing(partial(forget, "events"))
+    forget_events = forgetting("events")
     expire_events = writing(partial(delete_some, "events", "at < ?"))
 
     known = reading_itself(generations.known)

@@ -158,7 +158,7 @@ class SqliteStore(Alone, CommonMethods):
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)
     put = writing(writes.upsert)
-    delete_one = writing(writes.delete_one)
+    _delete_one = writing(writes.delete_one)
     delete_some = writing(writes.delete_some)
     drop_collection = writing(writes.drop_name)
 
@@ -168,7 +168,7 @@ class SqliteStore(Alone, CommonMethods):
     # Judgements and events of searches.
 
     judge = writing(feedback.store)
-    record_events = writing(events.store)
+    _record_some = writing(events.store)
 
     # Generations: what they lack, and which of them is live.
 

@@ -1,14 +1,14 @@
 """The writing thread. Jobs that wait together are committed together.
 
-A job is a function of a `Transaction`. The writer runs all jobs that wait, each in a savepoint of its own,
-commits once (one fsync for all of them), brings the indexes up to date, and only then answers. So a 200
-means: on disk, and in the next search. A job that fails takes back its own work and no other's.
+A job is a function of a `Transaction`. The writer takes jobs in the order of write_queue.py, for
+GROUP_SECONDS. Each has a savepoint of its own. The writer commits once (one fsync for all of them), brings the indexes up to
+date, and only then answers. So a 200 means: on disk, and in the next search. A job that fails takes back its
+own work and no other's.
 """
 
 import asyncio
 import contextlib
 import logging
-import queue
 import sqlite3
 import threading
 import time
@@ -20,11 +20,14 @@ from typing import Any, TypeVar
 from service.errors import Unhealthy, machine_error
 from service.observability import outages
 from service.store.values import Changes
+from service.store.write_queue import WriteQueue
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Job = tuple[Callable[["Transaction"], Any], Future[Any]]
 GROUP_JOBS = 256  # jobs of one commit at most
+GROUP_SECONDS = 0.05  # after which a commit takes no further job: a job that comes waits for no longer one
 
 
 @dataclass
@@ -57,9 +60,7 @@ class Writer:
         self._connection = connection
         self._on_commit = on_commit
         self._observe_seconds = observe_seconds
-        self._queue: queue.SimpleQueue[tuple[Callable[[Transaction], Any], Future[Any]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._queue: WriteQueue[Job] = WriteQueue()
         self._closed = False
         self._closing = threading.Lock()  # no job may slip in behind the stop mark
         self._in_hand: list[Future[Any]] = []
@@ -78,22 +79,23 @@ class Writer:
         """
         return await asyncio.wrap_future(self.submit(job))
 
-    def submit(self, job: Callable[[Transaction], T]) -> Future[T]:
-        """Queue `job` from any thread."""
+    def submit(self, job: Callable[[Transaction], T], *, last: bool = False) -> Future[T]:
+        """Queue `job` from any thread. last: after every job that waits now, also those of other callers."""
         future: Future[T] = Future()
         with self._closing:
             if self._closed:
                 raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
             if not self._thread.is_alive():
                 raise _died()
-            self._queue.put((job, future))
+            put = self._queue.put_barrier if last else self._queue.put
+            put((job, future))
         return future
 
     def stop(self) -> None:
         """Finish every queued job, then close the connection."""
         with self._closing:
             self._closed = True
-            self._queue.put(None)
+            self._queue.close()
         self._thread.join()
         self._connection.close()
 
@@ -107,9 +109,8 @@ class Writer:
                 return None
             for future in self._in_hand:
                 _fail(future, _died())
-            with contextlib.suppress(queue.Empty):
-                while (waiting := self._queue.get_nowait()) is not None:
-                    _fail(waiting[1], _died())
+            while (waiting := self._queue.get(wait=False)) is not None:
+                _fail(waiting[0][1], _died())
         return "the thread that writes has died"
 
     def _run(self) -> None:
@@ -119,45 +120,43 @@ class Writer:
             log.critical("The thread that writes died", exc_info=True)
 
     def _work(self) -> None:
-        stopping = False
-        while not stopping:
-            waiting = [self._queue.get()]
-            while len(waiting) < GROUP_JOBS:
-                try:
-                    waiting.append(self._queue.get_nowait())
-                except queue.Empty:
-                    break
-            stopping = None in waiting
-            jobs = [
-                (job, future)
-                for job, future in filter(None, waiting)
-                if future.set_running_or_notify_cancel()
-            ]
-            self._in_hand = [future for _, future in jobs]
-            if not jobs:
-                continue
+        while (first := self._next(wait=True)) is not None:
             try:
-                self._commit(jobs)
+                self._commit(first)
             except Exception as error:  # the writer outlives whatever this was
                 log.exception("The writer failed outside a job")
-                for _, future in jobs:
+                for future in self._in_hand:
                     _fail(future, error)
+            self._in_hand = []
 
-    def _commit(self, jobs: list[tuple[Callable[[Transaction], Any], Future[Any]]]) -> None:
+    def _next(self, *, wait: bool) -> Job | None:
+        """Take the next job whose caller still waits. None: there is none now, or will be none."""
+        while (found := self._queue.get(wait=wait)) is not None:
+            job, future = found[0]
+            if future.set_running_or_notify_cancel():
+                self._in_hand.append(future)
+                return job, future
+        return None
+
+    def _commit(self, first: Job) -> None:
         started = time.monotonic()
         whole = Transaction(self._connection)
         results: list[tuple[Future[Any], Any]] = []
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            for job, future in jobs:
-                self._attempt(job, future, whole, results)
+            most = min(GROUP_JOBS, 1 + self._queue.qsize())  # what comes later waits for the next commit
+            job: Job | None = first
+            while job is not None:
+                self._attempt(*job, whole, results)
+                full = len(self._in_hand) >= most or time.monotonic() - started > GROUP_SECONDS
+                job = None if full else self._next(wait=False)
             self._connection.execute("COMMIT")
         except Exception as error:
             if outages.refusal(log, "Writes fail", error) is None:
-                log.exception("A commit of %d jobs failed", len(jobs))
+                log.exception("A commit of %d jobs failed", len(self._in_hand))
             with contextlib.suppress(sqlite3.Error):  # a full disk may have ended it already
                 self._connection.execute("ROLLBACK")
-            for _, future in jobs:
+            for future in self._in_hand:
                 _fail(future, _worded(error))
             return
         self._observe_seconds(time.monotonic() - started)

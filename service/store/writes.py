@@ -75,20 +75,19 @@ def upsert(
     return Put(truncated, _sequence(transaction), frozenset(job.gaps), len(job.created))
 
 
-def delete_one(transaction: Transaction, id: str, collection: str) -> tuple[int, int]:
-    """Delete the document `id`: 1, or 0 when it is not there; and the operation sequence."""
+def delete_one(transaction: Transaction, id: str, collection: str) -> Step:
+    """Delete the document `id`, or some of its events where it has many: then nothing is done yet."""
     row = transaction.connection.execute(
         "SELECT revision FROM documents WHERE collection = ? AND id = ?", (collection, id)
     ).fetchone()
-    step = delete_some(transaction, row or (), collection)
-    return step.deleted, step.sequence
+    return Step(1, 0, _sequence(transaction)) if row is None else delete_some(transaction, row, collection)
 
 
 def delete_some(transaction: Transaction, revisions: Sequence[int], collection: str) -> Step:
     """Delete the first of `revisions`, as many as one job should; those that are gone already are passed by.
 
     What a revision holds never changes, so what a filter passed once is right for as long as the revision
-    lives.
+    lives. A document with very many events loses some of them, and goes with a later step.
     """
     done = deleted = characters = forgotten = 0
     for revision in revisions[:DELETE_DOCUMENTS]:
@@ -96,10 +95,13 @@ def delete_some(transaction: Transaction, revisions: Sequence[int], collection: 
             "SELECT length(title) + length(text), id FROM documents WHERE revision = ?", (revision,)
         ).fetchone()
         if row is not None:
+            gone = events.forget_document(transaction.connection, collection, row[1], DELETED_ROWS)
+            forgotten += gone
+            if gone == DELETED_ROWS:
+                break
             _remove(transaction, revision, collection)
             deleted += 1
             characters += row[0]
-            forgotten += events.forget_document(transaction.connection, collection, row[1])
         done += 1
         if characters >= DELETE_CHARACTERS or forgotten >= DELETED_ROWS:
             break

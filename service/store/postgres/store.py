@@ -211,7 +211,7 @@ class PostgresStore(Shared):
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)
     put = _writes_documents(writes.put)
-    delete_one = _writes_documents(writes.delete_one)
+    _delete_one = _writes_documents(writes.delete_one)
     delete_some = _writes_documents(writes.delete_some)
     drop_collection = writing(writes.drop_collection)
 
@@ -220,8 +220,8 @@ class PostgresStore(Shared):
 
     # Judgements and events of searches.
 
-    judge = writing(in_turn(feedback.store))
-    record_events = writing(writes.record_events)
+    judge = writing(in_turn(feedback.store), alone=True)
+    _record_some = writing(writes.record_events, alone=True)
 
     # Generations: what they lack, and which of them is live.
 

@@ -1,17 +1,22 @@
-"""Writes: each is one transaction, several of them at a time."""
+"""Writes: each is one transaction, several of them at a time.
+
+Start reading at `Writer._work`: each writing thread takes the next job of write_queue.py. Jobs that hold the
+database's lock of `in_turn` are given to one thread at a time, so the others never wait for that lock.
+"""
 
 import asyncio
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Concatenate, ParamSpec, TypeVar
+from concurrent.futures import Future
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
 
 from service.errors import Unhealthy
 from service.store.postgres.connection import Connection, NoAnswer, Pool
 from service.store.postgres.errors import AGAIN_CODES, UNSURE, Again, is_lost, refusing
+from service.store.write_queue import WriteQueue
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,33 +40,64 @@ class Writer:
     def __init__(self, pool: Pool, writers: int, observe_seconds: Callable[[float], None]) -> None:
         self._connections = pool
         self._observe_seconds = observe_seconds
-        self._pool = ThreadPoolExecutor(writers, thread_name_prefix="write")
+        self._queue: WriteQueue[tuple[Callable[[Connection], Any], Future[Any]]] = WriteQueue()
         self._closed = False
         self._closing = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"write_{number}", daemon=True)
+            for number in range(writers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    async def run(self, job: Callable[[Connection], T]) -> T:
+    async def run(self, job: Callable[[Connection], T], *, alone: bool = False) -> T:
         """The result of `job`, once it is committed.
 
         A caller that is cancelled before its job's turn takes the job back.
+
+        Args:
+            job: What to do in a transaction.
+            alone: It holds the lock of `in_turn`.
 
         Raises:
             Unhealthy: the database cannot be reached. It may have stored what the job did.
             Storage: it has no room.
 
         """
-        return await asyncio.wrap_future(self.submit(job))
+        return await asyncio.wrap_future(self.submit(job, alone=alone))
 
-    def submit(self, job: Callable[[Connection], T]) -> Future[T]:
+    def submit(self, job: Callable[[Connection], T], *, alone: bool = False, last: bool = False) -> Future[T]:
+        """Queue `job` from any thread. last: after every job that waits now, also those of other callers."""
+        future: Future[T] = Future()
         with self._closing:
             if self._closed:
                 raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
-            return self._pool.submit(self._commit, job)
+            if last:
+                self._queue.put_barrier((job, future))
+            else:
+                self._queue.put((job, future), alone=alone)
+        return future
 
     def stop(self) -> None:
         """Finish every job that was taken."""
         with self._closing:
             self._closed = True
-        self._pool.shutdown(wait=True)
+            self._queue.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (found := self._queue.get()) is not None:
+            (job, future), alone = found
+            try:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(self._commit(job))
+            except BaseException as error:  # noqa: BLE001  it is the caller's
+                future.set_exception(error)
+            finally:
+                if alone:
+                    self._queue.end_alone()
+            del found, job, future  # or the last request's rows stay until the next one
 
     def _commit(self, job: Callable[[Connection], T]) -> T:
         with refusing("Writes fail"):

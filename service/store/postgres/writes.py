@@ -18,6 +18,7 @@ from service.store.postgres.generations import share_states
 from service.store.postgres.terms import Terms, terms_of
 from service.store.postgres.writer import in_turn
 from service.store.records import has_collection, refuse_another
+from service.store.selected import DELETED_ROWS
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
@@ -192,30 +193,38 @@ def _clear(connection: Connection, revisions: Sequence[int], collection: str) ->
     return terms
 
 
-def delete_one(connection: Connection, id: str, collection: str) -> tuple[int, int]:
-    """Delete the document `id`: 1, or 0 when it is not there; and the operation sequence."""
+def delete_one(connection: Connection, id: str, collection: str) -> Step:
+    """Delete the document `id`, or some of its events where it has many: then nothing is done yet."""
     share_states(connection)
     rows = connection.execute(  # behind an update that is under way, which gives it another revision
         "SELECT revision FROM documents WHERE collection = ? AND id = ? FOR UPDATE", (collection, id)
     ).fetchall()
-    step = delete_some(connection, [revision for (revision,) in rows], collection)
-    return step.deleted, step.sequence
+    if not rows:
+        return Step(1, 0, sequence(connection))
+    return delete_some(connection, [revision for (revision,) in rows], collection)
 
 
 def delete_some(connection: Connection, revisions: Sequence[int], collection: str) -> Step:
-    """Delete the first of `revisions`, as many as one job should; those that are gone are passed by."""
+    """Delete the first of `revisions`, as many as one job should; those that are gone are passed by.
+
+    Where they have very many events some of these are deleted, and the documents go with a later step.
+    """
     share_states(connection)
     some = [*revisions[:DELETE_DOCUMENTS]]
     ids = connection.execute(
         "SELECT id FROM documents WHERE revision = ANY(?) ORDER BY id FOR UPDATE", (some,)
     ).fetchall()
+    gone = connection.execute(
+        "DELETE FROM events WHERE sequence IN "
+        "(SELECT sequence FROM events WHERE collection = ? AND id = ANY(?) LIMIT ?)",
+        (collection, [id for (id,) in ids], DELETED_ROWS),
+    ).rowcount
+    if gone == DELETED_ROWS:
+        return Step(0, 0, sequence(connection))
     removed = _clear(connection, some, collection)
     connection.execute("DELETE FROM documents WHERE revision = ANY(?)", ([*removed],))
     postings.change(connection, collection, {}, removed)
     _count(connection, collection, -len(removed), -sum(terms.length for terms in removed.values()))
-    connection.execute(
-        "DELETE FROM events WHERE collection = ? AND id = ANY(?)", (collection, [id for (id,) in ids])
-    )
     return Step(len(some), len(removed), _sequence(connection, len(removed)))
 
 
