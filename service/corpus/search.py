@@ -147,7 +147,11 @@ def find(
     places = snapshot.passages(generation.number, rows) if split else {}
     return then(
         [
-            [Hit(documents[revision], score, places.get(row)) for revision, score, row in page]
+            [
+                Hit(documents[revision], score, places.get(row))
+                for revision, score, row in page
+                if revision in documents  # else it is damaged
+            ]
             for page in pages
         ]
     )

@@ -127,6 +127,9 @@ class Metrics:
         self.write_seconds = self._seconds(
             "write_commit_seconds", "Seconds of one commit of the document store, fsync included"
         )
+        self.damaged_documents = self._gauge(
+            "damaged_documents", "Documents that this process did not answer, because their checksum fails"
+        )
         self.feedback = self._counter("feedback", "Judgements of searches that were stored", ["relevant"])
         self.events = self._counter("events", "Events of searches that were stored", ["type"])
         self.events_refused = self._counter("events_refused", "Events of searches that could not be stored")

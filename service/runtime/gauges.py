@@ -25,6 +25,7 @@ from service import memory
 from service.live import Generation, Live
 from service.observability.metrics import GENERATION_STATES, Metrics
 from service.runtime.health import Health
+from service.store import checksums
 
 SAMPLE_SECONDS = 0.5
 
@@ -36,6 +37,7 @@ def show(metrics: Metrics, live: Live, health: Health, not_ready: Callable[[], s
     metrics.documents.set_function(lambda: live.generation.indexes.documents + live.generation.missing)
     metrics.index_missing.set_function(lambda: live.generation.missing)
     metrics.index_recall.set_function(lambda: _recall(live))
+    metrics.damaged_documents.set_function(lambda: len(checksums.met))
     loop = asyncio.get_running_loop()
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
     metrics.healthy.set_function(lambda: health.illness is None)

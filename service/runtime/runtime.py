@@ -36,7 +36,7 @@ from service.live import IndexesOf, Live, in_memory, in_store
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
-from service.runtime import gauges, retention
+from service.runtime import checksum_filling, gauges, retention
 from service.runtime.data_lock import DataDirLock
 from service.runtime.health import Health
 from service.runtime.index_keeper import IndexKeeper
@@ -223,6 +223,7 @@ class Runtime:
         self._keep("Noting how far the store is", self._documents.keep_noting)
         seconds = self.settings.events_seconds
         self._keep("Deleting old events", lambda: retention.keep_expiring(self._documents, seconds))
+        self._keep("Computing checksums", lambda: checksum_filling.keep_filling(self._documents))
         self._keep("Making the index whole", self._index.keep_whole)
         if self.settings.map_documents and alone and installed():
             self._keep("Making maps", MapMaker(self.corpus, self.settings).run)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from service.errors import Storage, Timeout, Unhealthy
-from service.store import events, feedback, generations, records
+from service.store import checksums, events, feedback, generations, records
 from service.store.field_sample import field_sample
 from service.store.filters.predicate import Predicate
 from service.store.selected import DELETED_ROWS, Table, delete_some, forget
@@ -112,6 +112,7 @@ class CommonMethods:
 
     has_collection = reading(records.has_collection)
     document = reading(records.get)
+    without_checksums = reading_itself(checksums.missing)
     page = reading(records.page)
     sample = reading(records.sample)
     field_sample = reading(field_sample)

@@ -15,11 +15,11 @@ import orjson
 from models.search.content import Content
 from models.words.progress import Progress
 from service.errors import DAMAGED_CODES, CommandError, Unusable
-from service.store import documents, secondary_indexes, unfinished
+from service.store import checksums, documents, secondary_indexes, unfinished
 from service.store.filters.names import NameFaults, count_unreachable
 from service.store.generations import ACTIVE, DROPPED
 from service.store.last_known import FILE as LAST_KNOWN
-from service.store.schema import BUSY_SECONDS, MIGRATIONS
+from service.store.schema import BUSY_SECONDS, MIGRATIONS, tolerant
 from service.store.schema import DATABASE as DATABASE  # noqa: PLC0414  commands find it here
 from service.store.schema import SCHEMA_VERSION as SCHEMA_VERSION  # noqa: PLC0414
 from service.store.schema_check import foreign, harden
@@ -28,6 +28,7 @@ from service.store.snapshot import Snapshot
 from service.store.values import DEFAULT_COLLECTION, Vector
 from service.store.vectors import is_sound
 
+SHOWN_IDS = 5  # examples of one kind of problem
 FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LAST_KNOWN)
 _STEPS = 100_000  # of SQLite's machine between two looks at a file that it writes: some milliseconds
 # A document's id; of another collection than the default one behind its name.
@@ -87,6 +88,8 @@ class OfflineStore(Snapshot):
     counts = documents.counts
     unequal = secondary_indexes.unequal
     with_null_characters = with_null_characters
+    damaged_documents = checksums.damaged_documents
+    without_checksums = checksums.missing
 
     def number(self, sql: str, *parameters: object) -> int:
         return int(self.execute(sql, parameters).fetchone()[0])
@@ -233,6 +236,14 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
             raise CommandError(
                 f"{data_dir / DATABASE} is damaged ({damage[0]}). `check --data` says more; nothing was kept."
             )
+        with Progress("documents", copied.facts().documents, "comparing checksums") as progress:
+            damaged = copied.damaged_documents(progress.tell)
+        if damaged:
+            raise CommandError(
+                f"{named(damaged)} in {data_dir / DATABASE} are damaged: they are not what was stored. "
+                "Nothing was kept. Send these documents again, or delete them, then back up again. An older "
+                "backup may hold them. `check --data` lists them, too."
+            )
         return copied.facts(), sum(copied.said("feedback").values()), sum(copied.said("events").values())
 
 
@@ -279,7 +290,25 @@ def _not_as_made(store: OfflineStore, schema: int) -> str | None:
     if unfinished.problem(store, DATABASE) is not None:
         return "it is of an unfinished `copy`, so documents may be missing"
     found = store.execute("PRAGMA quick_check(1)").fetchone()[0]
-    return None if found == "ok" else f"it is damaged ({found})"
+    if found != "ok":
+        return f"it is damaged ({found})"
+    if store.number("SELECT count(*) FROM pragma_table_info('documents') WHERE name = 'checksums'"):
+        with Progress("documents", store.facts().documents, "comparing checksums") as progress:
+            damaged = store.damaged_documents(progress.tell)
+        if damaged:
+            return f"its documents {named(damaged)} are damaged"
+    return None
+
+
+def named(ids: list[str], most: int = SHOWN_IDS, count: int = 0) -> str:
+    """The first of the ids that a message names, and how many more there are.
+
+    count: How many there are in all, if `ids` are only the first of them.
+    """
+    distinct = list(dict.fromkeys(ids))
+    count = count or len(distinct)
+    more = f" and {count - most} more" if count > most else ""
+    return ", ".join(f"{id[:80]!r}" for id in distinct[:most]) + more
 
 
 def fold_log(path: Path) -> None:
@@ -315,4 +344,5 @@ def _opened(path: Path | str) -> Iterator[OfflineStore]:
         )
     ) as store:
         harden(store)
+        store.text_factory = tolerant
         yield store

@@ -4,6 +4,7 @@ Sizes are counted in SQL before texts are read, and metadata is handed on as the
 """
 
 import heapq
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from math import inf
@@ -13,10 +14,13 @@ import orjson
 
 from models.search.content import Content
 from service.errors import Conflict
+from service.store.checksums import DamagedDocument, damaged_part, met
 from service.store.connection import Connection
 from service.store.filters.predicate import Predicate
 from service.store.turns import pause, reads
 from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, TooMuch, Unembedded
+
+log = logging.getLogger(__name__)
 
 SAMPLE_IDS = 5000  # looked at in one go: some milliseconds
 
@@ -26,10 +30,12 @@ class Reading(Connection, Protocol):
 
     AMONG: str  # behind a column: it is one of what `listed` makes of some
     BYTES: str  # of a column of text
+    RAW: str  # a column of text, as bytes in UTF-8
     METADATA: str  # as `as_json` takes it
 
     def listed(self, values: Sequence[object], /) -> Any: ...
     def as_json(self, metadata: Any, /) -> bytes: ...
+    def checksum(self, part: bytes, /) -> bytes: ...
 
     def scope(self, where: Predicate | None, collection: str, /) -> tuple[str, list[Any]]:
         """SQL and parameters for the documents of a collection that pass `where`."""
@@ -54,9 +60,9 @@ def refuse_another(connection: Connection, name: str, most: int) -> None:
 
 
 def get(connection: Reading, id: str, collection: str = DEFAULT_COLLECTION) -> Record | None:
+    """The document `id`, None where there is none. Raises DamagedDocument."""
     row = connection.execute(
-        f"SELECT id, title, text, {connection.METADATA} FROM documents WHERE collection = ? AND id = ?",
-        (collection, id),
+        f"SELECT {_columns(connection)} FROM documents WHERE collection = ? AND id = ?", (collection, id)
     ).fetchone()
     return None if row is None else _record(connection, row)
 
@@ -72,6 +78,10 @@ def page(
     """At most `limit` documents in id order, those after the id `after`; and whether others follow.
 
     Fewer when they would have more than `max_bytes` bytes together, but the first one always.
+
+    Raises:
+        DamagedDocument: one of them is not what was stored.
+
     """
     sql, parameters = connection.scope(where, collection)
     rows = connection.execute(
@@ -88,7 +98,7 @@ def page(
         reads(size)
         chosen.append(revision)
         left -= size
-    read = records(connection, dict.fromkeys(chosen, 1))
+    read = records(connection, dict.fromkeys(chosen, 1), fails=True)
     found: list[Record] = []
     for revision in chosen:
         max_bytes -= read[revision].size
@@ -106,7 +116,7 @@ def answered(
 ) -> dict[int, Record]:
     """The documents of one answer: `times` says how often each revision is in it.
 
-    columns: what else they have is not read, and is empty here.
+    columns: what else they have is not read, and is empty here. A damaged document is left out.
 
     Raises:
         TooMuch: the answer would have more than `max_bytes` bytes; then nothing is read.
@@ -143,17 +153,25 @@ def records(
     times: Mapping[int, int],
     max_bytes: float = inf,
     columns: Sequence[Column] = COLUMNS,
+    *,
+    fails: bool = False,
 ) -> dict[int, Record]:
-    """The documents whose current revision is one of `times`; a revision that is gone is absent."""
-    parts = {"title": "title", "text": "text", "metadata": connection.METADATA}
-    title, text, metadata = (parts[column] if column in columns else "NULL" for column in COLUMNS)
+    """The documents whose current revision is one of `times`; one that is gone or damaged is absent.
+
+    fails: a damaged one raises DamagedDocument.
+    """
     rows = connection.execute(
-        f"SELECT revision, id, {title}, {text}, {metadata} FROM documents WHERE revision {connection.AMONG}",
+        f"SELECT revision, {_columns(connection, columns)} FROM documents WHERE revision {connection.AMONG}",
         (connection.listed([*times]),),
     )
     found: dict[int, Record] = {}
     for revision, *row in rows:
-        found[revision] = _record(connection, row)
+        try:
+            found[revision] = _record(connection, row)
+        except DamagedDocument:
+            if fails:
+                raise
+            continue
         max_bytes -= times[revision] * found[revision].size
         if max_bytes < 0:
             raise TooMuch
@@ -216,7 +234,28 @@ def _bytes(connection: Reading, columns: Iterable[Column]) -> str:
     return " + ".join(map(connection.BYTES.format, columns)) or "0"
 
 
+def _columns(connection: Reading, columns: Sequence[Column] = COLUMNS) -> str:
+    """SQL of what `_record` takes."""
+    raw = connection.RAW.format
+    parts = {"title": raw("title"), "text": raw("text"), "metadata": connection.METADATA}
+    read = (parts[column] if column in columns else "NULL" for column in COLUMNS)
+    return ", ".join(["checksums", raw("collection || '/' || id"), *read])
+
+
 def _record(connection: Reading, row: Sequence[Any]) -> Record:
-    id, title, text, metadata = row
+    """A row of `_columns`. Raises DamagedDocument."""
+    checksums, name, title, text, metadata = row
+    stored = metadata.encode() if isinstance(metadata, str) else metadata
+    part = damaged_part(checksums, (name, title, text, stored), connection.checksum)
+    if part is not None:
+        damaged = DamagedDocument(name, part)
+        if met.add(name):
+            log.error("A document is damaged: its %s. `python -m service check --data` names it", part)
+        raise damaged
     as_json = connection.as_json(metadata) if metadata else b"{}"
-    return Record(id, orjson.dumps(text or ""), as_json, orjson.dumps(title) if title else b"")
+    id = name.decode().partition("/")[2]
+    return Record(id, _json(text), as_json, _json(title) if title else b"")
+
+
+def _json(part: bytes | None) -> bytes:
+    return orjson.dumps((part or b"").decode())

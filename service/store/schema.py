@@ -189,6 +189,11 @@ MIGRATIONS = (
     CREATE INDEX events_of_visitor ON events (visitor);
     CREATE INDEX feedback_of_visitor ON feedback (visitor);
     """,
+    # NULL: of a document from before. checksums.py fills it in the background.
+    """
+    ALTER TABLE documents ADD COLUMN checksums BLOB;
+    CREATE INDEX documents_without_checksums ON documents (revision) WHERE checksums IS NULL;
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 DATABASE = "simile.db"  # in the data directory
@@ -214,6 +219,7 @@ def connect(
     )
     try:
         harden(connection)
+        connection.text_factory = tolerant  # a text that was damaged is no reason for a search to fail
         # A vector of 1,536 bytes would waste much of a 4 KiB page. Only a new file takes this on.
         connection.execute("PRAGMA page_size = 16384")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -223,6 +229,11 @@ def connect(
         connection.close()
         raise
     return connection
+
+
+def tolerant(text: bytes) -> str:
+    """A text as SQLite has it; checksums.py finds what is no UTF-8."""
+    return text.decode(errors="replace")
 
 
 def migrate(path: Path) -> bool:

@@ -15,7 +15,7 @@ import orjson
 
 from models.search.content import Content
 from models.search.words import RULES
-from service.store import fulltext
+from service.store import checksums, fulltext
 from service.store.documents import number_of
 from service.store.facts import fact, note
 from service.store.filters import field_index
@@ -38,7 +38,15 @@ def add(connection: sqlite3.Connection, revision: int) -> None:
 
 
 def remove(connection: sqlite3.Connection, revision: int) -> None:
-    """The document of `revision` is about to be deleted, and is still there."""
+    """The document of `revision` is about to be deleted, and is still there.
+
+    The words of a damaged one cannot be computed again, so they stay: FTS5 fails in each search that meets a
+    row of which it has lost a part. They lead to no document, and the next start indexes all texts again.
+    """
+    if checksums.is_damaged(connection, revision):
+        note(connection, LEXICAL_RULES, "")
+        field_index.remove_any(connection, _declared(connection), revision)
+        return
     number, whole = _placed(connection, revision)
     fulltext.remove(connection, number, revision, whole)
     field_index.remove(connection, _declared(connection), revision)
@@ -71,7 +79,8 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
     there = fulltext.numbers(connection)
     if left := there - {number for number, _ in _collections(connection)}:
         found.append(f"{len(left)} tables of words belong to no collection")
-    for number, name in _collections(connection):
+    anew = fact(connection, LEXICAL_RULES) != RULES  # a damaged document was deleted
+    for number, name in _collections(connection) if not anew else ():
         if number not in there:
             found.append(f"no document of the collection {name!r} can be found by its words")
             continue

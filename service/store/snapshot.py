@@ -5,6 +5,7 @@ import sqlite3
 import orjson
 
 from service.store import documents, fulltext, records, vectors
+from service.store.checksums import crc32
 from service.store.filter_cache import FilterCache
 from service.store.filters.predicate import Predicate
 from service.store.passing import Passing
@@ -18,6 +19,7 @@ class Snapshot(sqlite3.Connection):
     AMONG = "IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
     # SQLite counts characters of a text, and bytes of a blob. octet_length() needs 3.43.
     BYTES = "length(CAST({} AS BLOB))"
+    RAW = "CAST({} AS BLOB)"
     METADATA = "CAST(metadata AS BLOB)"
 
     scope = documents.scope
@@ -34,6 +36,8 @@ class Snapshot(sqlite3.Connection):
     listed = staticmethod(orjson.dumps)
 
     as_json = staticmethod(bytes)
+
+    checksum = staticmethod(crc32)
 
     def require(self, _generation: int, *, kept: bool) -> None:
         """Nothing: whoever borrowed a generation has it, with its index, until the end."""

@@ -18,6 +18,7 @@ from models.store import DesiredVersion
 from service.errors import ServiceError
 from service.store import (
     backfill,
+    checksums,
     documents,
     events,
     feedback,
@@ -158,6 +159,7 @@ class SqliteStore(Alone, CommonMethods):
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)
     put = writing(writes.upsert)
+    fill_checksums = writing(checksums.fill)
     _delete_one = writing(writes.delete_one)
     delete_some = writing(writes.delete_some)
     drop_collection = writing(writes.drop_name)

@@ -1,9 +1,9 @@
 """The writing thread. Jobs that wait together are committed together.
 
 A job is a function of a `Transaction`. The writer takes jobs in the order of write_queue.py, for
-GROUP_SECONDS. Each has a savepoint of its own. The writer commits once (one fsync for all of them), brings the indexes up to
-date, and only then answers. So a 200 means: on disk, and in the next search. A job that fails takes back its
-own work and no other's.
+GROUP_SECONDS. Each has a savepoint of its own. The writer commits once (one fsync for all of them), brings
+the indexes up to date, and only then answers. So a 200 means: on disk, and in the next search. A job that
+fails takes back its own work and no other's.
 """
 
 import asyncio

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from service.store import events, secondary_indexes, vectors
+from service.store.checksums import checksums_of, parts_of
 from service.store.documents import number_of, sequence
 from service.store.generations import kept_numbers, live_number
 from service.store.records import refuse_another
@@ -143,9 +144,11 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     execute = transaction.connection.execute
     metadata = document.metadata_json
     old = execute(
-        "SELECT revision, text, title, metadata FROM documents WHERE collection = ? AND id = ?",
+        "SELECT revision, text, title, metadata, checksums FROM documents WHERE collection = ? AND id = ?",
         (job.collection, document.id),
     ).fetchone()
+    parts = parts_of(job.collection, document.id, document.title, document.text, metadata)
+    checksums = checksums_of(parts)
     same_content = old is not None and old[1:3] == document.content
     embeddings: dict[int, Embedding] = {}
     for number in (job.live, *job.others):
@@ -157,7 +160,7 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     if job.live not in embeddings:
         return None
     cut = embeddings[job.live].truncated
-    if same_content and old[3] == metadata:
+    if same_content and old[3] == metadata and old[4] in {None, checksums}:
         for number, embedding in embeddings.items():
             if _kept(job, number, old[0]) is None:  # or damaged: sending it again mends it
                 vectors.add(transaction, number, old[0], embedding, job.collection)
@@ -167,8 +170,8 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     else:
         _remove(transaction, old[0], job.collection)
     revision = execute(
-        "INSERT INTO documents (collection, id, text, metadata, title) VALUES (?, ?, ?, ?, ?)",
-        (job.collection, document.id, document.text, metadata, document.title),
+        "INSERT INTO documents (collection, id, text, metadata, title, checksums) VALUES (?, ?, ?, ?, ?, ?)",
+        (job.collection, document.id, document.text, metadata, document.title, checksums),
     ).lastrowid
     assert revision is not None  # noqa: S101  an INSERT always has one
     secondary_indexes.add(transaction.connection, revision)

@@ -14,9 +14,8 @@ from service.errors import CommandError
 from service.index.ivf_snapshots import damage
 from service.settings import Settings
 from service.store.filters.names import NameFaults, shown
-from service.store.offline import DATABASE, GenerationRow, OfflineStore, reading
+from service.store.offline import DATABASE, SHOWN_IDS, GenerationRow, OfflineStore, named, reading
 
-_SHOWN = 5  # examples of one kind of problem
 MAX_LISTED = 1000  # documents that a user has to send again
 _RESTORE = "Restore a backup, or export what can be read and import it into a new directory."
 _EXPORT = "Export the documents and import them into a new directory; please report it."
@@ -63,33 +62,39 @@ def run(settings: Settings) -> str:
 
 
 def _run_database(url: str) -> str:
-    """Names in the metadata of a database's documents, in words. Raises as `run`."""
-    try:
-        # An extra, which only those have who need it.
-        from service.store.postgres.name_check import find_name_faults  # noqa: PLC0415
+    """Compare the documents of a database with their checksums, in words. Raises as `run`."""
+    try:  # an extra, which only those have who need it
+        from service.store.postgres import checksums, name_check  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise CommandError(
             "A database needs the extra postgres: pip install 'simile[cpu,postgres]'."
         ) from error
-    documents, faults = find_name_faults(url, _SHOWN)
+
+    documents, unknown, damaged = checksums.examine(url)
+    found = [*_documents(damaged, unknown), *_names(name_check.find_name_faults(url, SHOWN_IDS))]
     lines = [f"The database of SIMILE_DATABASE: {documents} documents"]
-    lines += [f"note: {one.text}" for one in _names(faults)] or ["A filter can name every field."]
-    lines.append("PostgreSQL checks its pages itself; `copy --from` reads all documents and vectors.")
-    return "\n".join(lines)
+    lines += [f"{'problem' if one.problem else 'note'}: {one.text}" for one in found]
+    lines.append("PostgreSQL checks its pages itself; vectors are not compared here.")
+    if damaged:
+        raise CommandError("\n".join([*lines, "1 problem."]))
+    return "\n".join([*lines, "All is sound."])
 
 
 def _look(store: OfflineStore, models: Store) -> Iterator[Found]:
     if wrong := store.damage(20):  # what else would be said stands on sand
-        yield Found(f"the file is damaged: {'; '.join(wrong[:_SHOWN])}. {_RESTORE}")
+        yield Found(f"the file is damaged: {'; '.join(wrong[:SHOWN_IDS])}. {_RESTORE}")
         return
+    with Progress("documents", store.facts().documents, "comparing checksums") as progress:
+        damaged = store.damaged_documents(progress.tell)
+    yield from _documents(damaged, store.without_checksums())
     if ids := store.without_object():
-        yield Found(f"the metadata of {_some(ids)} is no JSON object. Send these documents again.")
+        yield Found(f"the metadata of {named(ids)} is no JSON object. Send these documents again.")
     else:
-        yield from _names(store.name_faults(_SHOWN))
+        yield from _names(store.name_faults(SHOWN_IDS))
     if ids := store.with_null_characters():
         yield Found(
             f"{len(ids)} documents have the character U+0000, which is refused today and which PostgreSQL "
-            f"cannot store: {_some(ids, MAX_LISTED)}. They can be read, exported and deleted. Send them "
+            f"cannot store: {named(ids, MAX_LISTED)}. They can be read, exported and deleted. Send them "
             "again without it.",
             problem=False,
         )
@@ -104,10 +109,22 @@ def _names(faults: NameFaults) -> Iterator[Found]:
         names = ", ".join(map(shown, faults.names))
         yield Found(
             f"{faults.documents} documents have names in their metadata that no filter could name, such as "
-            f"{names}: {_some(faults.ids, count=faults.documents)}. Send these documents again with other "
+            f"{names}: {named(faults.ids, count=faults.documents)}. Send these documents again with other "
             "names.",
             problem=False,
         )
+
+
+def _documents(damaged: list[str], unknown: int) -> Iterator[Found]:
+    if damaged:
+        yield Found(
+            f"the documents {named(damaged)} are not what was stored: an id, title, text or metadata is "
+            "damaged. They are not answered. Send them again, delete them, or restore a backup; check the "
+            "disk."
+        )
+    if unknown:
+        said = f"{unknown} documents have no checksum yet. The service computes them."
+        yield Found(said, problem=False)
 
 
 def _generations(rows: list[GenerationRow], models: Store) -> Iterator[Found]:
@@ -135,16 +152,8 @@ def _vectors(store: OfflineStore) -> Iterator[Found]:
     damaged, lost, lacking = store.vector_faults(progress.tell)
     progress.end()
     if damaged:
-        yield Found(f"the vectors of {_some(damaged)} are damaged. {_ANEW}")
+        yield Found(f"the vectors of {named(damaged)} are damaged. {_ANEW}")
     if lost:
         yield Found(f"{lost} vectors are of no document. They take room only; please report it.")
     if lacking:
         yield Found(f"{lacking} documents have no vector yet. The service embeds them.", problem=False)
-
-
-def _some(ids: list[str], most: int = _SHOWN, count: int = 0) -> str:
-    """count: how many there are, where `ids` are only the first of them."""
-    distinct = list(dict.fromkeys(ids))
-    count = count or len(distinct)
-    more = f" and {count - most} more" if count > most else ""
-    return ", ".join(f"{id[:80]!r}" for id in distinct[:most]) + more

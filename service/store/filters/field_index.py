@@ -45,6 +45,16 @@ def remove(connection: sqlite3.Connection, names: Iterable[str], revision: int) 
     )
 
 
+def remove_any(connection: sqlite3.Connection, names: Iterable[str], revision: int) -> None:
+    """Remove the values of a document whose metadata is damaged: each field's values are looked through."""
+    for name in names:
+        connection.execute(
+            "DELETE FROM fields WHERE field = ? AND revision = ? AND collection IN "
+            "(SELECT name FROM collections)",
+            (name, revision),
+        )
+
+
 def forget(connection: sqlite3.Connection, name: str) -> None:
     """Removes all values of a field that is no longer declared."""
     connection.execute("DELETE FROM fields WHERE field = ?", (name,))

@@ -12,7 +12,7 @@ from service.store.values import DEFAULT_COLLECTION
 _ROWS = 1000  # read at a time
 
 
-def find_name_faults(url: str, shown: int) -> tuple[int, NameFaults]:
+def find_name_faults(url: str, shown: int) -> NameFaults:
     """Looks through the metadata of all documents at one moment.
 
     Args:
@@ -20,7 +20,7 @@ def find_name_faults(url: str, shown: int) -> tuple[int, NameFaults]:
         shown: Examples to keep, at most.
 
     Returns:
-        The number of documents, and those with names that no filter could name.
+        The documents with names that no filter could name.
 
     Raises:
         CommandError: The database cannot be read, or no service has used it.
@@ -39,9 +39,8 @@ def find_name_faults(url: str, shown: int) -> tuple[int, NameFaults]:
                 (DEFAULT_COLLECTION,),
             )
             # jsonb is written with white space.
-            faults = count_unreachable(
+            return count_unreachable(
                 ((id, orjson.dumps(orjson.loads(metadata))) for id, metadata in cursor), shown
             )
-            return cursor.rownumber or 0, faults
     except psycopg.Error as error:
         raise CommandError(f"The database of SIMILE_DATABASE cannot be read: {reason(error)}.") from error

@@ -263,6 +263,11 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         RETURN lpad(whole::text, 12, '0') || rtrim(coalesce(substring(value FROM '[.]([0-9]+)'), ''), '0');
     END $$;
     """,
+    # NULL: of a document from before, or from a replica of an older version. checksums.py fills it.
+    """
+    ALTER TABLE documents ADD COLUMN checksums bytea;
+    CREATE INDEX documents_without_checksums ON documents (revision) WHERE checksums IS NULL;
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 _LOCK = 7_405_811  # a number of our own among the database's advisory locks

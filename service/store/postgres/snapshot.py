@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from service.store import records
+from service.store.checksums import md5
 from service.store.filters.predicate import Predicate, scoped
 from service.store.postgres import documents, generations, nearest, passing, vectors, words
 from service.store.postgres.connection import Connection
@@ -15,6 +16,7 @@ class Snapshot(Connection):
 
     AMONG = "= ANY(?)"
     BYTES = "octet_length(CAST({} AS text))"
+    RAW = "convert_to({}, 'UTF8')"
     METADATA = "coalesce(sent, metadata::text)"
 
     sequence = documents.sequence
@@ -31,6 +33,8 @@ class Snapshot(Connection):
         return [*values]
 
     as_json = staticmethod(as_sent)
+
+    checksum = staticmethod(md5)
 
     def scope(self, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
         return scoped(where, collection)

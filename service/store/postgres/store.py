@@ -21,6 +21,7 @@ from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
 from service.store.methods import reading, reading_itself, writing
 from service.store.postgres import (
+    checksums,
     documents,
     field_indexes,
     generations,
@@ -211,6 +212,7 @@ class PostgresStore(Shared):
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)
     put = _writes_documents(writes.put)
+    fill_checksums = writing(checksums.fill)
     _delete_one = _writes_documents(writes.delete_one)
     delete_some = _writes_documents(writes.delete_some)
     drop_collection = writing(writes.drop_collection)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from models.search.content import Content
 from service.store import events
 from service.store.generations import kept_numbers, live_number
-from service.store.postgres import postings, vectors
+from service.store.postgres import checksums, postings, vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.documents import sequence
 from service.store.postgres.errors import Again
@@ -35,6 +35,8 @@ from service.store.values import (
 
 COUNTS = 1000  # of a collection or a generation, before they are summed up
 _COLLECTIONS_LOCK = 7_405_813
+# Of a row of `given` for the collection of `d`.
+_GIVEN_SUMS = checksums.computed("d.collection", "given.id", "given.title", "given.text", "given.metadata")
 
 
 class _Stored(NamedTuple):
@@ -117,7 +119,8 @@ def _stored(connection: Connection, documents: Sequence[Document], collection: s
     """The documents under these ids, by the positions of the new ones, locked until the transaction ends."""
     rows = connection.execute(
         "SELECT at, revision, d.title = given.title AND d.text = given.text, "
-        "coalesce(d.sent = given.metadata, FALSE) "
+        "coalesce(d.sent = given.metadata, FALSE) AND d.metadata = given.metadata::jsonb "
+        f"AND (d.checksums IS NULL OR d.checksums = {_GIVEN_SUMS}) "
         "FROM unnest(?::text[], ?::text[], ?::text[], ?::text[]) WITH ORDINALITY "
         "AS given (id, title, text, metadata, at) JOIN documents d ON d.collection = ? AND d.id = given.id "
         "ORDER BY d.id FOR UPDATE OF d",
@@ -140,7 +143,7 @@ def _update(connection: Connection, documents: Mapping[int, Document]) -> dict[s
         return {}
     rows = connection.execute(
         "UPDATE documents d SET revision = DEFAULT, title = given.title, text = given.text, "
-        "metadata = given.metadata::jsonb, sent = given.metadata "
+        f"metadata = given.metadata::jsonb, sent = given.metadata, checksums = {_GIVEN_SUMS} "
         "FROM unnest(?::bigint[], ?::text[], ?::text[], ?::text[], ?::text[]) "
         "AS given (revision, id, title, text, metadata) WHERE d.revision = given.revision "
         "RETURNING d.id, d.revision",
@@ -154,9 +157,10 @@ def _insert(connection: Connection, documents: Sequence[Document], collection: s
     if not documents:
         return {}
     rows = connection.execute(
-        "INSERT INTO documents (collection, id, title, text, metadata, sent) "
-        "SELECT ?, id, title, text, metadata::jsonb, metadata "
-        "FROM unnest(?::text[], ?::text[], ?::text[], ?::text[]) "
+        "INSERT INTO documents (collection, id, title, text, metadata, sent, checksums) "
+        f"SELECT collection, id, title, text, metadata::jsonb, metadata, {_GIVEN_SUMS} "
+        "FROM (SELECT ?::text AS collection) d, "
+        "unnest(?::text[], ?::text[], ?::text[], ?::text[]) "
         'AS given (id, title, text, metadata) ORDER BY id COLLATE "C" '
         "ON CONFLICT DO NOTHING RETURNING id, revision",
         (collection, *_columns(documents)),

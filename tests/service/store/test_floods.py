@@ -82,8 +82,8 @@ class Held:
         self._release.wait(LIMIT)
 
     async def until_waiting(self, jobs: int) -> None:
-        while self._store.writer._queue.qsize() < jobs:
-            await asyncio.sleep(0.001)
+        queue = self._store.writer._queue
+        await asyncio.to_thread(until, lambda: queue.qsize() >= jobs, pause=0.001)
 
     def release(self) -> None:
         self._release.set()

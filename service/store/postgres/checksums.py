@@ -1,0 +1,62 @@
+"""Checksums of documents in PostgreSQL, which computes them: store/checksums.py says what they are."""
+
+import psycopg
+
+from service.errors import CommandError
+from service.store.checksums import FILL_DOCUMENTS, SIZE, missing
+from service.store.postgres import documents
+from service.store.postgres.connection import PARAMETERS, Connection, Raw
+from service.store.postgres.errors import reason
+from service.store.postgres.schema import SCHEMA_VERSION
+from service.store.values import DEFAULT_COLLECTION
+
+
+def computed(collection: str, id: str, title: str, text: str, metadata: str) -> str:
+    """SQL of the column `checksums` for SQL of a document's parts."""
+    parts = (f"{collection} || '/' || {id}", title, text, f"({metadata})::text")
+    sums = (f"left(md5(convert_to({part}, 'UTF8')), {2 * SIZE})" for part in parts)
+    return f"decode({' || '.join(sums)}, 'hex')"
+
+
+# `sent` is what is answered; filters read `metadata`.
+STORED = computed("collection", "id", "title", "text", "coalesce(sent, metadata::text)")
+
+
+def fill(connection: Connection) -> int:
+    """Compute the checksums of some documents that have none. Returns how many, 0 at the end."""
+    return connection.execute(
+        f"UPDATE documents SET checksums = {STORED} WHERE revision IN (SELECT revision FROM documents "
+        "WHERE checksums IS NULL ORDER BY revision LIMIT ? FOR UPDATE SKIP LOCKED)",
+        (FILL_DOCUMENTS,),
+    ).rowcount
+
+
+def damaged_documents(connection: Connection) -> list[str]:
+    """The ids of documents that are not what was stored, as store/checksums.py returns them."""
+    rows = connection.execute(
+        f"SELECT collection || '/' || id FROM documents WHERE CASE WHEN checksums <> {STORED} THEN TRUE "
+        "ELSE coalesce(sent::jsonb <> metadata, FALSE) END ORDER BY collection, id"
+    )
+    return [name.removeprefix(f"{DEFAULT_COLLECTION}/") for (name,) in rows]
+
+
+def examine(url: str) -> tuple[int, int, list[str]]:
+    """Returns the numbers of documents and of those without checksums, and the ids of the damaged ones.
+
+    Raises:
+        CommandError: The database cannot be read, or is of another schema.
+
+    """
+    try:
+        with Raw.connect(url, **PARAMETERS) as raw:
+            connection = Connection(raw)
+            connection.execute("SET default_transaction_read_only = on")
+            [version] = connection.execute("SELECT version FROM simile_schema").fetchone() or (0,)
+            if version != SCHEMA_VERSION:
+                raise CommandError(
+                    f"The database has schema {version}, and this version knows {SCHEMA_VERSION}. Start the "
+                    "service once, or use the version that wrote it."
+                )
+            return documents.count_all(connection), missing(connection), damaged_documents(connection)
+    except psycopg.Error as error:
+        raise CommandError(f"The database of SIMILE_DATABASE cannot be read ({reason(error)}).") from error

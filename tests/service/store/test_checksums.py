@@ -1,0 +1,226 @@
+"""Damaged documents are found by their checksums: they are not answered, and not backed up."""
+
+import argparse
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from service.cli.commands import backup, check_data
+from service.errors import CommandError, Unusable
+from service.settings import Settings
+from service.store import checksums
+from service.store.offline import examine
+from service.store.schema import SCHEMA_VERSION
+from tests import postgres
+from tests.service.conftest import new_settings, serving
+from tests.waiting import until
+
+METADATA = {
+    "n": 1,
+    "whole": 1.0,
+    "large": 1e17,
+    "zero": -0.0,
+    "long": 2**60,
+    "é": ["ü", {"b": None, "a": True}],
+}
+TEXT = "a red river é 🌊"
+# What is damaged, by the id of its document, as SQL of the new value of a column.
+DAMAGE = {
+    "title": ("title", "'A titlf'"),
+    "text": ("text", "replace(text, 'red', 'rad')"),
+    "emptied": ("text", "''"),
+    "longer": ("text", "text || ' '"),
+    "metadata": ("metadata", "'{\"n\": 2}'"),
+    "number": ("metadata", "'{\"n\": 1.5}'"),
+    "checksum": ("checksums", "NULLIF(checksums, checksums)"),  # replaced below
+    "renamed": ("id", "'renamee'"),
+    "moved": ("collection", "'other'"),
+}
+ALSO_SQLITE = {
+    "not json": ("metadata", "'{'"),
+    "bytes": ("text", "CAST(x'61ff62' AS TEXT)"),
+    "id bytes": ("id", "CAST(x'69ff64' AS TEXT)"),
+}
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Settings:
+    return new_settings(tmp_path_factory.mktemp("service"), tiny_models_dir)
+
+
+@pytest.fixture(scope="module")
+def service(settings: Settings) -> Iterator[TestClient]:
+    with serving(settings) as client:
+        put(client, "kept", at="/collections/other")
+        yield client
+
+
+def put(client: TestClient, *ids: str, at: str = "") -> None:
+    documents = [{"id": id, "title": "A title", "text": TEXT, "metadata": METADATA} for id in ids]
+    answer = client.post(f"{at}/documents", json={"documents": documents})
+    assert answer.status_code == 200, answer.text
+
+
+def run_sql(settings: Settings, sql: str) -> int:
+    """Change the database beside the service."""
+    if settings.database is not None:
+        import psycopg
+
+        with psycopg.connect(settings.database.get_secret_value()) as shared:
+            return shared.execute(sql.encode()).rowcount
+    with contextlib.closing(sqlite3.connect(settings.data_dir / "simile.db")) as connection, connection:
+        return connection.execute(sql).rowcount
+
+
+def damage(settings: Settings, id: str, column: str, value: str) -> None:
+    if column == "checksums":
+        flipped = "decode(repeat('00', 16), 'hex')" if postgres.chosen else "zeroblob(16)"
+        value = flipped
+    cast = "::jsonb" if postgres.chosen and column == "metadata" else ""
+    changed = run_sql(
+        settings,
+        f"UPDATE documents SET {column} = {value}{cast} WHERE collection = 'default' AND id = '{id}'",
+    )
+    assert changed == 1
+
+
+def checked(settings: Settings) -> str:
+    """What `check --data` says."""
+    return check_data.run(settings)
+
+
+def found_ids(client: TestClient, mode: str, **options: Any) -> set[str]:
+    asked = {"queries": ["red river"], "k": 100, "mode": mode, **options}
+    answer = client.post("/search", json=asked)
+    assert answer.status_code == 200, answer.text
+    return {hit["id"] for hit in answer.json()["results"][0]}
+
+
+@pytest.mark.parametrize("id", [*DAMAGE, *ALSO_SQLITE])
+def test_a_damaged_document_is_not_answered_and_sending_it_again_heals(
+    service: TestClient, settings: Settings, id: str
+) -> None:
+    if id in ALSO_SQLITE and postgres.chosen:
+        pytest.skip("is about SQLite: PostgreSQL takes no invalid UTF-8")
+    column, value = (DAMAGE | ALSO_SQLITE)[id]
+    put(service, id, "whole")
+    assert {id, "whole"} <= found_ids(service, "dense")
+    assert "All is sound" in checked(settings)
+    damage(settings, id, column, value)
+    at, now = "", id
+    if column == "id":
+        now = "renamee" if id == "renamed" else "i\ufffdd"
+    if column == "collection":
+        at = "/collections/other"
+
+    for mode in ("dense", "lexical", "hybrid"):
+        found = found_ids(service, mode)
+        assert not {id, now} & found, mode
+        assert "whole" in found, mode
+    assert "whole" in found_ids(service, "dense", filter={"n": 1}), "a filter reads other documents' metadata"
+    if id != "id bytes":
+        refused = service.get(f"{at}/documents/{now}")
+        assert (refused.status_code, refused.json()["error_type"]) == (507, "Storage")
+        assert now in refused.json()["error"]
+        assert "Send the document again" in refused.json()["error"]
+    refused = service.get(f"{at}/documents")
+    assert (refused.status_code, now in refused.json()["error"]) == (507, True)
+    with pytest.raises(CommandError, match="not what was stored") as said:
+        checked(settings)
+    assert repr(now if not at else f"other/{id}") in str(said.value)
+
+    if column in {"id", "collection"}:  # by the new name it is damaged for ever
+        where = "id NOT IN ('whole', 'kept')" if column == "id" else f"id = '{id}'"
+        assert (
+            run_sql(settings, f"UPDATE documents SET id = '{id}', collection = 'default' WHERE {where}") >= 1
+        )
+    put(service, id)
+    answer = service.get(f"/documents/{id}").json()
+    assert (answer["text"], answer["title"], answer["metadata"]) == (TEXT, "A title", METADATA)
+    assert id in found_ids(service, "dense")
+    assert "All is sound" in checked(settings)
+    assert service.delete(f"/documents/{id}").json()["deleted"] == 1
+
+
+def test_a_search_that_reads_the_title_alone_finds_damage_of_the_title_alone(
+    service: TestClient, settings: Settings
+) -> None:
+    put(service, "t", "x", "whole")
+    damage(settings, "t", "title", "'other'")
+    damage(settings, "x", "text", "'other'")
+    found = found_ids(service, "dense", fields=["title"])
+    assert (found & {"t", "x", "whole"}) == {"x", "whole"}
+    put(service, "t", "x")
+
+
+def test_damage_of_the_metrics_is_counted(service: TestClient, settings: Settings) -> None:
+    put(service, "counted")
+    before = len(checksums.met)
+    damage(settings, "counted", "text", "'other'")
+    assert service.get("/documents/counted").status_code == 507
+    assert service.get("/documents/counted").status_code == 507
+    assert len(checksums.met) == before + 1
+    assert f"simile_damaged_documents {before + 1:.1f}" in service.get("/metrics").text
+    put(service, "counted")
+
+
+def test_documents_of_before_get_their_checksums_in_steps_and_new_ones_at_once(
+    service: TestClient, settings: Settings
+) -> None:
+    ids = [f"old{n}" for n in range(checksums.FILL_DOCUMENTS + 3)]
+    put(service, *ids)
+    run_sql(settings, "UPDATE documents SET checksums = NULL WHERE id LIKE 'old%'")
+    store = service.app.state.runtime.corpus.store  # type: ignore[attr-defined]
+    call = service.portal.call  # type: ignore[union-attr]
+    assert call(store.without_checksums) == len(ids)
+    assert "have no checksum yet" in checked(settings)
+    put(service, "new")
+    assert call(store.without_checksums) == len(ids), "it has one at once"
+    assert service.get("/documents/old1").json()["text"] == TEXT, "it is answered meanwhile"
+    assert call(store.fill_checksums) == checksums.FILL_DOCUMENTS
+    assert call(store.without_checksums) == 3, "each step is on disk by itself"
+    assert call(store.fill_checksums) == 3
+    assert call(store.fill_checksums) == 0
+    assert "have no checksum" not in checked(settings)
+    assert service.get("/documents/old1").json()["metadata"] == METADATA, "as it was computed from the column"
+    damage(settings, "old2", "text", "'other'")
+    assert service.get("/documents/old2").status_code == 507
+    for id in ids:
+        service.delete(f"/documents/{id}")
+
+
+def test_a_start_computes_what_is_missing(tmp_path: Path, tiny_models_dir: Path) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    with serving(settings) as client:
+        put(client, *(f"{n}" for n in range(300)))
+    run_sql(settings, "UPDATE documents SET checksums = NULL")
+    with serving(settings) as client:
+        store = client.app.state.runtime.corpus.store  # type: ignore[attr-defined]
+        until(lambda: client.portal.call(store.without_checksums) == 0)  # type: ignore[union-attr]
+    assert "All is sound" in checked(settings)
+
+
+@pytest.mark.sqlite("a backup is of a data directory")
+@pytest.mark.parametrize("column", ["title", "text", "metadata"])
+def test_a_backup_seals_no_damage(tmp_path: Path, tiny_models_dir: Path, column: str) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    arguments = argparse.Namespace(folder=tmp_path / "backup", models=False, data_dir=None)
+    with serving(settings) as client:
+        put(client, "a", "b")
+        damage(settings, "b", *DAMAGE[column])
+        with pytest.raises(
+            CommandError, match=r"'b' in .* are damaged: they are not what was stored. Nothing"
+        ):
+            backup.run(arguments, settings)
+        assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == []
+        put(client, "b")
+        assert "2 documents" in backup.run(arguments, settings)
+    with contextlib.closing(sqlite3.connect(tmp_path / "backup" / "simile.db")) as sealed, sealed:
+        sealed.execute(f"UPDATE documents SET {column} = {DAMAGE[column][1]} WHERE id = 'b'")
+    with pytest.raises(Unusable, match="its documents 'b' are damaged"):
+        examine(tmp_path / "backup", SCHEMA_VERSION)
