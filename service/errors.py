@@ -201,6 +201,11 @@ def _sqlite_error(error: sqlite3.Error) -> ServiceError | None:
             f"The document store is damaged ({error}). `python -m service check --data` says what is wrong; "
             "restore a backup (docs/OPERATIONS.md)."
         )
+    if "malformed JSON" in str(error):
+        return Storage(
+            "The metadata of a document is damaged, so no filter can be answered that reads it. "
+            "`python -m service check --data` names the document: send it again, or delete it."
+        )
     if code == sqlite3.SQLITE_FULL:
         return _full()
     if code == sqlite3.SQLITE_READONLY:

@@ -119,8 +119,8 @@ def _documents(damaged: list[str], unknown: int) -> Iterator[Found]:
     if damaged:
         yield Found(
             f"the documents {named(damaged)} are not what was stored: an id, title, text or metadata is "
-            "damaged. They are not answered. Send them again, delete them, or restore a backup; check the "
-            "disk."
+            "damaged. They are not answered. Send them again, delete them, or restore a backup. "
+            "Check the disk."
         )
     if unknown:
         said = f"{unknown} documents have no checksum yet. The service computes them."

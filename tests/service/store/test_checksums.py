@@ -122,7 +122,12 @@ def test_a_damaged_document_is_not_answered_and_sending_it_again_heals(
         found = found_ids(service, mode)
         assert not {id, now} & found, mode
         assert "whole" in found, mode
-    assert "whole" in found_ids(service, "dense", filter={"n": 1}), "a filter reads other documents' metadata"
+    if id == "not json":
+        refused = service.get("/documents/count", params={"filter": '{"n": 1}'})
+        assert (refused.status_code, refused.json()["error_type"]) == (507, "Storage")
+        assert "check --data" in refused.json()["error"]
+    else:
+        assert "whole" in found_ids(service, "dense", filter={"n": 1})
     if id != "id bytes":
         refused = service.get(f"{at}/documents/{now}")
         assert (refused.status_code, refused.json()["error_type"]) == (507, "Storage")
@@ -158,7 +163,20 @@ def test_a_search_that_reads_the_title_alone_finds_damage_of_the_title_alone(
     put(service, "t", "x")
 
 
-def test_damage_of_the_metrics_is_counted(service: TestClient, settings: Settings) -> None:
+@pytest.mark.sqlite("PostgreSQL cannot store the character")
+def test_a_null_character_is_no_damage(service: TestClient, settings: Settings) -> None:
+    document = {"id": "a\0b", "title": "t\0u", "text": "x\0y", "metadata": {}}
+    assert service.post("/documents", json={"documents": [document]}).status_code == 200
+    assert service.get("/documents", params={"id": "a\0b"}).json()["documents"] == [document]
+    run_sql(settings, "UPDATE documents SET checksums = NULL WHERE length(id) = 1")
+    store = service.app.state.runtime.corpus.store  # type: ignore[attr-defined]
+    service.portal.call(store.fill_checksums)  # type: ignore[union-attr]
+    assert service.get("/documents", params={"id": "a\0b"}).json()["documents"] == [document]
+    assert "All is sound" in checked(settings)
+    assert service.delete("/documents/a%00b").json()["deleted"] == 1
+
+
+def test_damaged_documents_are_counted(service: TestClient, settings: Settings) -> None:
     put(service, "counted")
     before = len(checksums.met)
     damage(settings, "counted", "text", "'other'")
