@@ -31,7 +31,7 @@ from service.api.selected import (
     to_forget,
     trusted_now,
 )
-from service.errors import Conflict, NotFound, ServiceError, Storage
+from service.errors import Conflict, NotFound, Overloaded, ServiceError, Storage
 from service.http.routing import Direct
 from service.runtime.runtime import runtime_of
 from service.store.values import Event, EventLimits
@@ -86,13 +86,18 @@ class EventsPage(BaseModel):
     next: int | None
 
 
-@router.post("", **describe(Role.WRITE, EventsRequest, Recorded, raises=[NotFound, Conflict, Storage]))
+@router.post(
+    "", **describe(Role.WRITE, EventsRequest, Recorded, raises=[NotFound, Conflict, Overloaded, Storage])
+)
 async def record_events(request: Request) -> Response:
     """Store one event or many: on disk when this answers 200. An event sent again changes nothing.
 
     A malformed event refuses the request. One that cannot be stored for another reason is listed in
     `refused`, and the others are stored: its document is gone, its search is forgotten and it says no
     `query`, it is too old, or there is no room. Alone it is the error of the request.
+
+    A long list is stored in steps, with other keys' writes between them. An error of the service (503, 504,
+    507) says how many were handled before it: send all again. 429 where a key has too many events waiting.
     """
     runtime = runtime_of(request)
     settings, searches = runtime.settings, runtime.searches
@@ -185,7 +190,8 @@ async def delete_events(request: Request) -> Response:
     """Delete the events of a query, of a document's id, of a key, of a user, or of these together.
 
     A key of role write deletes its own, which `key` names; where another key's are among them, all stay and
-    the answer is 403. A key of role admin deletes any.
+    the answer is 403. A key of role admin deletes any. In steps, with other writes between them: after an
+    error some are deleted, and sending it again deletes the rest. Events that come meanwhile stay.
     """
     runtime = runtime_of(request)
     selection = await to_forget(request, runtime, parameters(request, Forgetting))

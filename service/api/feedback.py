@@ -30,7 +30,16 @@ from service.api.selected import (
     trusted_now,
 )
 from service.auth.visitors import Visitors
-from service.errors import Conflict, Empty, NotFound, ServiceError, Storage, Validation, release_frames
+from service.errors import (
+    Conflict,
+    Empty,
+    NotFound,
+    Overloaded,
+    ServiceError,
+    Storage,
+    Validation,
+    release_frames,
+)
 from service.http.routing import Direct
 from service.runtime.runtime import runtime_of
 from service.store.values import Judgement, Limits
@@ -91,7 +100,9 @@ class FeedbackPage(BaseModel):
     next: int | None
 
 
-@router.post("", **describe(Role.WRITE, FeedbackRequest, Judged, raises=[NotFound, Conflict, Storage]))
+@router.post(
+    "", **describe(Role.WRITE, FeedbackRequest, Judged, raises=[NotFound, Conflict, Overloaded, Storage])
+)
 async def judge(request: Request) -> Response:
     """Store one judgement or many: on disk when this answers 200.
 
@@ -219,7 +230,8 @@ async def delete_feedback(request: Request) -> Response:
     """Delete the judgements of a query, of a document's id, of a key, of a user, or of these together.
 
     Also unlisted ones. A key of role write deletes its own, which `key` names; where another key's are among
-    them, all stay and the answer is 403. A key of role admin deletes any.
+    them, all stay and the answer is 403. A key of role admin deletes any. In steps, with other writes between
+    them: after an error some are deleted, and sending it again deletes the rest.
     """
     runtime = runtime_of(request)
     selection = await to_forget(request, runtime, parameters(request, Forgetting))

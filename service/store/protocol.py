@@ -221,7 +221,8 @@ class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
 
     Writes are durable when they return: put, delete_*, drop_*, judge, record_events, forget_*, expire_events,
     begin, abandon, go_live, keep_*, add_*, skip, load, tidy, examples_loaded, requested, request, once. Each
-    happens whole or not at all, and `on_commit` is told of its rows before it returns. Of two writes of one
+    happens whole or not at all (record_events, forget_* and delete_one in steps, each by itself), and
+    `on_commit` is told of its rows before it returns. Of two writes of one
     document the one is whole before the other begins. A caller that is cancelled before its write's turn
     takes the write back. Storage or Unhealthy is raised where the disk or the machine fails; nothing of that
     write was stored.
@@ -259,7 +260,8 @@ class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
                      deleted, so that it is lacking
     load             the same all at once, while nothing is searched there; `reload` is for `on_commit` alone
     after_writes     `work` behind every write that came before
-    record_events    each event by itself: stored, or refused and said why
+    record_events    each event by itself: stored, or refused and said why. In steps: where one fails, those
+                     before it are stored
     expire_events    delete some of those before a Unix time; True when there are more
     lost             the reason why this process may not know what is live, None while it does
     others           processes that share the store, as last heard
