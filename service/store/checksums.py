@@ -91,6 +91,9 @@ def damaged_part(
         checksum: Of one part, as the store computes it.
 
     """
+    read = [part for part in parts if part is not None]
+    if len(read) == len(PARTS) and checksums == checksums_of(read, checksum):  # the usual case
+        return None
     for at, (name, part) in enumerate(zip(PARTS, parts, strict=True)):
         if part is None:
             continue
