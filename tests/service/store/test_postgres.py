@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 from models.manifest import Manifest
 from service.errors import Validation
-from service.store import fulltext, schema, secondary_indexes
+from service.store import feedback, fulltext, schema, secondary_indexes
 from service.store.filters.grammar import compile_in
 from service.store.ids import revisions_of, row_of
 from service.store.records import page
@@ -44,6 +44,7 @@ from service.store.postgres.roll_call import Answer
 from service.store.postgres.schema import migrate
 from service.store.postgres.snapshot import Snapshot
 from service.store.postgres.store import PostgresStore
+from service.store.postgres.writer import in_turn
 from tests.waiting import until
 
 T = TypeVar("T")
@@ -373,16 +374,17 @@ def test_a_delete_beside_an_update_deletes_the_document(place: Place) -> None:
     assert place.read(documents.counts) == [("default", 0)]
 
 
+def _judge(connection: Connection, judgements: Sequence[Judgement]) -> object:
+    return in_turn(feedback.store)(connection, judgements, "default", "key", Limits(per_key=1))
+
+
 def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> None:
-    """The first one's transaction ends only once the second one is under way."""
+    """As two replicas, whose writers know nothing of each other: the second one waits for the first one's end."""
     place.put(Document("a", "text"))
     given = [Judgement(query, "a", relevant=True) for query in ("first", "second")]
     with ThreadPoolExecutor(2) as pool, place.store.pool.connection() as gate:
         hold_commits(gate, "feedback")
-        both = [
-            pool.submit(asyncio.run, place.store.judge([each], "default", "key", Limits(per_key=1)))
-            for each in given
-        ]
+        both = [pool.submit(place.write, partial(_judge, judgements=[each])) for each in given]
         until_waiting(gate, 2)
         gate.execute("SELECT pg_advisory_unlock(1)")
         errors = [each.exception() for each in both]

@@ -178,7 +178,7 @@ def test_a_wrong_url_is_said(words: list[str], says: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(["backup", "x"], "pg_dump"), (["restore", "x"], "pg_restore"), (["check", "--data"], "copy --from")],
+    [(["backup", "x"], "pg_dump"), (["restore", "x"], "pg_restore")],
 )
 def test_commands_of_a_data_directory_say_what_to_use_instead(
     words: list[str], says: str, monkeypatch: pytest.MonkeyPatch
