@@ -379,7 +379,7 @@ def _judge(connection: Connection, judgements: Sequence[Judgement]) -> object:
 
 
 def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> None:
-    """As two replicas, whose writers know nothing of each other: the second one waits for the first one's end."""
+    """As two replicas, whose writers know nothing of each other: the second waits for the first."""
     place.put(Document("a", "text"))
     given = [Judgement(query, "a", relevant=True) for query in ("first", "second")]
     with ThreadPoolExecutor(2) as pool, place.store.pool.connection() as gate:
