@@ -5,6 +5,7 @@ A hub's cache is made of links, into the `blobs` beside its `snapshots`. Those s
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,8 @@ def _links(folder: Path) -> Iterator[Path]:
 def _target(link: Path) -> Path:
     """The final target of a link; a circle leads nowhere."""
     try:
-        return link.resolve()
-    except (OSError, RuntimeError):
+        return link.resolve(strict=True)
+    except RuntimeError:  # a circle, before Python 3.13
         return Path("/")
+    except OSError as error:
+        return Path("/") if error.errno == errno.ELOOP else link.resolve()

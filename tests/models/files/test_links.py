@@ -1,5 +1,6 @@
 """An imported folder: nothing outside of it is read or published, whatever its links name."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -49,9 +50,20 @@ def test_a_needed_file_that_is_a_link_out_of_the_folder_is_refused(
     assert Store(tmp_path / "models").versions() == []
 
 
-def test_a_circle_of_links_is_refused(tmp_path: Path, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "way",
+    [
+        ("vocab.txt", "vocab.txt"),
+        ("vocab.txt", "./vocab.txt"),
+        ("vocab.txt", "vocab.txt/below"),
+        ("vocab.txt", "another", "vocab.txt"),
+        ("vocab.txt", "first", "second", "first"),
+    ],
+)
+def test_a_circle_of_links_is_refused(tmp_path: Path, folder: Path, way: tuple[str, ...]) -> None:
     (folder / "vocab.txt").unlink(missing_ok=True)
-    (folder / "vocab.txt").symlink_to(folder / "vocab.txt")
+    for link, target in pairwise(way):
+        (folder / link).symlink_to(target)
     with pytest.raises(Unsupported, match=r"vocab\.txt is a link"):
         publish(Store(tmp_path / "models"), folder)
 
