@@ -340,7 +340,11 @@ def _told(store: OfflineStore, step: str, file: Path, total: int = 0) -> Iterato
 def _opened(path: Path | str) -> Iterator[OfflineStore]:
     with contextlib.closing(
         sqlite3.connect(
-            path, BUSY_SECONDS, isolation_level=None, factory=OfflineStore, uri=isinstance(path, str)
+            path,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            factory=OfflineStore,
+            uri=isinstance(path, str),
         )
     ) as store:
         harden(store)

@@ -42,10 +42,17 @@ def asked(query: str) -> tuple[list[str], list[str]]:
     return stems, [term for term, begins in found if begins]
 
 
+class _OfOneThread(sqlite3.Connection):
+    """Nobody closes it by hand: it goes with its thread."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 def _stemmed(texts: Sequence[str]) -> list[Counter[str]]:
     """The terms of texts that were cut, as FTS5 stems them."""
     if not hasattr(_local, "fts"):
-        _local.fts = sqlite3.connect(":memory:", isolation_level=None)
+        _local.fts = sqlite3.connect(":memory:", isolation_level=None, factory=_OfOneThread)
         _local.fts.execute(f"CREATE VIRTUAL TABLE words USING {TABLE}")
         _local.fts.execute("CREATE VIRTUAL TABLE terms USING fts5vocab (words, instance)")
     fts: sqlite3.Connection = _local.fts

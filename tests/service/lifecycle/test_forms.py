@@ -1,5 +1,6 @@
 """The service in another form: what is stored is computed anew in it, and nothing is served in between."""
 
+import contextlib
 import shutil
 import sqlite3
 import time
@@ -42,7 +43,8 @@ def wait_for_form(client: TestClient, form: Form) -> None:
 
 
 def stored(settings: Settings, query: str) -> list[tuple[str, ...]]:
-    with sqlite3.connect(f"file:{settings.data_dir / 'simile.db'}?mode=ro", uri=True) as connection:
+    address = f"file:{settings.data_dir / 'simile.db'}?mode=ro"
+    with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
         return connection.execute(query).fetchall()
 
 
