@@ -43,7 +43,7 @@ def asked(query: str) -> tuple[list[str], list[str]]:
 
 
 class _OfOneThread(sqlite3.Connection):
-    """Nobody closes it by hand: it goes with its thread."""
+    """Nobody closes it by hand: it goes after its thread, and then on whatever thread notices."""
 
     def __del__(self) -> None:
         self.close()
@@ -52,7 +52,9 @@ class _OfOneThread(sqlite3.Connection):
 def _stemmed(texts: Sequence[str]) -> list[Counter[str]]:
     """The terms of texts that were cut, as FTS5 stems them."""
     if not hasattr(_local, "fts"):
-        _local.fts = sqlite3.connect(":memory:", isolation_level=None, factory=_OfOneThread)
+        _local.fts = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=_OfOneThread
+        )
         _local.fts.execute(f"CREATE VIRTUAL TABLE words USING {TABLE}")
         _local.fts.execute("CREATE VIRTUAL TABLE terms USING fts5vocab (words, instance)")
     fts: sqlite3.Connection = _local.fts
