@@ -150,8 +150,9 @@ def test_a_query_behind_another_prompt_is_the_teachers(place: Place) -> None:
         assert "query_encoder" not in found
         [vector] = client.post("/embed", json={"inputs": TEXT, "prompt_name": "title"}).json()
         by_vector = client.post("/search", json={"queries": [vector], "model": place.c, "k": 3}).json()
+        # Scores have six digits, so what differs by a rounding may be written with another last one.
         for one, other in zip(by_vector["results"][0], found["hits"], strict=True):
-            assert (one["id"], one["score"]) == (other["id"], pytest.approx(other["score"], abs=1e-6))
+            assert (one["id"], one["score"]) == (other["id"], pytest.approx(other["score"], abs=1.5e-6))
 
 
 def test_the_service_says_which_student_there_is(place: Place) -> None:
