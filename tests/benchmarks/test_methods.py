@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch", reason="needs the extra train")
 from scipy.stats import spearmanr
 
 from benchmarks import methods

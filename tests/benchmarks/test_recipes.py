@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch", reason="needs the extra train")
+
 from benchmarks import recipes
 from benchmarks.places import rows
 from benchmarks.recipe_tables import tables

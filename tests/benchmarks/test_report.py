@@ -3,6 +3,8 @@
 from xml.etree import ElementTree as ET
 
 import pytest
+
+pytest.importorskip("matplotlib", reason="needs the extra train")
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 

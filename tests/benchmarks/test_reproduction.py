@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch", reason="needs the extra train")
+
 from benchmarks.places import rows
 from benchmarks.reproduction import Bench
 from benchmarks.workloads import WIKIPEDIA

@@ -5,6 +5,10 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import Any
 
+import pytest
+
+pytest.importorskip("matplotlib", reason="needs the extra train")
+
 from benchmarks.reproduction_tables import picture, scores
 
 

@@ -5,6 +5,10 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra train")
+
 from benchmarks.sets import write_part, write_simple
 from training.evaluation.retrieval import load
 

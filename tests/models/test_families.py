@@ -10,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+pytest.importorskip("sentence_transformers")
+import sentence_transformers
 from numpy.typing import NDArray
 
 from models.manifest import Manifest
@@ -28,7 +31,6 @@ from training.runs.export import export_run
 from training.runs.options import Options
 from training.text.corpus import Corpus
 
-sentence_transformers = pytest.importorskip("sentence_transformers")
 TEXTS = [*PROOF_TEXTS[:20], *short_texts(10), "garden " * 300, "bridge signal " * 90]
 CLOSE = 1e-5
 

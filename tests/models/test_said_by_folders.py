@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("sentence_transformers")
 import torch
 from safetensors.numpy import load_file, save_file
+from sentence_transformers.sentence_transformer import modules
 
 from models.errors import Unsupported
 from models.sources.folder import Asked
 from models.store import Store
 from models.tokens.texts import PROOF_TEXTS
-
-pytest.importorskip("sentence_transformers")
-from sentence_transformers.sentence_transformer import modules
-
 from tests.models.families import FAMILIES, WIDTH, assembled, family_source, raw_source
 from tests.models.test_families import CLOSE, imported, reference
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch", reason="needs the extra train")
+
 from models.store import Store
 from tests.training.jobs import gold
 from tests.training.vocabularies import byte_level, lexicon_of, source_with

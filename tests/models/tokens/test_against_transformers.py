@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("sentence_transformers")
 import transformers
 
 from models.errors import Unsupported
