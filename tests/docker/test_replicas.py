@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection, HTTPResponse
 
 import httpx2
 import pytest
@@ -123,6 +125,33 @@ def test_a_replica_that_is_killed_fails_no_request(replicas: Stack) -> None:
         docker("kill", "--signal=KILL", victim)
         traffic.more()
         docker("start", victim)
+
+
+def test_a_replica_that_is_killed_amid_a_request_fails_none(replicas: Stack) -> None:
+    """Each client has sent the headers and a part of the body, on a connection that was used before."""
+    body = json.dumps({"documents": [{"id": "amid", "text": "A lamp amid the kill."}]}).encode()
+    begun = "POST /documents HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    begun += f"Content-Length: {len(body)}\r\n\r\n"
+    with ExitStack() as stack:
+        clients = [HTTPConnection("127.0.0.1", replicas.port, timeout=LIMIT) for _ in range(2 * REPLICAS)]
+        for client in clients:
+            stack.callback(client.close)
+            client.request("GET", "/ready")
+            assert client.getresponse().read()
+        for client in clients:
+            client.sock.sendall(begun.encode() + body[:20])
+        # The balancer has read what came before this request.
+        assert replicas.client.get("/ready").status_code == 200
+        victim = containers(replicas)[0]
+        docker("kill", "--signal=KILL", victim)
+        for client in clients:
+            client.sock.sendall(body[20:])
+        for client in clients:
+            answer = HTTPResponse(client.sock, method="POST")
+            answer.begin()
+            assert answer.status == 200, answer.read()
+        docker("start", victim)
+    until(lambda: "simile_replicas 3.0" in replicas.client.get("/metrics").text)
 
 
 def test_a_replica_that_is_stopped_or_added_fails_no_request(replicas: Stack) -> None:
