@@ -5,6 +5,7 @@ The images are built once, under the tag `test`, and each stack is a project of 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import subprocess
 import sys
@@ -43,6 +44,7 @@ def engine() -> None:
 @pytest.fixture(scope="session")
 def service_image(engine: None) -> str:
     """Built from this tree. A build that fails is a failure, never a skip."""
+    faulthandler.cancel_dump_traceback_later()  # a build has a limit of its own, above that of a test
     docker("compose", "build", "service", environment=image_environment(), seconds=1200)
     return f"simile-service:{TAG}"
 
@@ -64,6 +66,7 @@ def wheels() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def trainer_image(service_image: str, wheels: dict[str, str]) -> str:
+    faulthandler.cancel_dump_traceback_later()
     docker("compose", "build", "trainer", environment=image_environment() | wheels, seconds=1800)
     return f"simile-trainer:{TAG}"
 

@@ -57,7 +57,8 @@ def test_the_trainer_reads_with_its_own_key_and_no_log_has_it(keyed: Stack) -> N
     header = add(keyed, "filler", "write")
     keyed.compose("restart", "service")
     keyed.wait_until_ready()
-    documents = [{"id": f"note-{at}", "text": f"Note {at} tells of machine {at}."} for at in range(120)]
+    # A tenth is kept back, and 100 at least are asked for to train on.
+    documents = [{"id": f"note-{at}", "text": f"Note {at} tells of machine {at}."} for at in range(240)]
     assert keyed.client.post("/documents", json={"documents": documents}, headers=header).status_code == 200
     retrain = ["retrain", "--from-service", "http://service:8000", "--gate", "off", "--steps", "2"]
     said = keyed.compose("run", "--rm", "-T", "trainer", *retrain, seconds=600, both=True)
