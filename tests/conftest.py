@@ -5,9 +5,11 @@ The fixtures are a tiny real model, as a source folder and as a published versio
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import os
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +30,7 @@ from models import cpus
 from models.publishing.default import publish_default, wheel_path
 from models.publishing.publish import publish
 from models.store import Store
+from service.runtime import watchdog
 from tests import evaldata, postgres
 from tests.service.busy_host import BUSY
 from tests.tiny import tiny_source as make_tiny_source
@@ -43,6 +46,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     postgres.chosen = config.getoption("--store") == "postgres"
+    end = watchdog.end
+
+    def say_and_end(reason: str) -> None:
+        """A service in this process that hangs ends it: say so where no capture swallows it."""
+        if (capture := config.pluginmanager.get_plugin("capturemanager")) is not None:
+            capture.suspend_global_capture(in_=True)
+        print(f"\n{WORKER or 'pytest'} is ended by the watchdog of a service: {reason}", file=sys.stderr)
+        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        end(reason)
+
+    watchdog.end = say_and_end
 
 
 def pytest_unconfigure() -> None:
