@@ -60,7 +60,8 @@ def test_the_trainer_reads_with_its_own_key_and_no_log_has_it(keyed: Stack) -> N
     # A tenth is kept back, and 100 at least are asked for to train on.
     documents = [{"id": f"note-{at}", "text": f"Note {at} tells of machine {at}."} for at in range(240)]
     assert keyed.client.post("/documents", json={"documents": documents}, headers=header).status_code == 200
-    retrain = ["retrain", "--from-service", "http://service:8000", "--gate", "off", "--steps", "2"]
+    retrain = ["retrain", "--from-service", "http://service:8000", "--recipe", "simcse-unsup"]
+    retrain += ["--gate", "off", "--steps", "2"]
     said = keyed.compose("run", "--rm", "-T", "trainer", *retrain, seconds=600, both=True)
     assert "is published and wanted" in said
     [mount] = [mount for mount in keyed.inspect("trainer")["Mounts"] if "trainer_key" in mount["Destination"]]
