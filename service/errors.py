@@ -170,6 +170,7 @@ def error_types() -> list[str]:
 
 # SQLite's words for a table or a column that another process has removed.
 _LACKS = re.compile(r"no such (table|column)|has no column named")
+_NO_JSON = "malformed JSON"  # SQLite's words for metadata that a filter cannot read
 # SQLite's primary result codes that speak of the machine and not of our SQL.
 DAMAGED_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _DESCRIPTOR_ERRORS = {errno.EMFILE, errno.ENFILE}
@@ -196,16 +197,8 @@ def machine_error(error: BaseException) -> ServiceError | None:
 
 def _sqlite_error(error: sqlite3.Error) -> ServiceError | None:
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    if code in DAMAGED_CODES:
-        return Storage(
-            f"The document store is damaged ({error}). `python -m service check --data` says what is wrong; "
-            "restore a backup (docs/OPERATIONS.md)."
-        )
-    if "malformed JSON" in str(error):
-        return Storage(
-            "The metadata of a document is damaged, so no filter can be answered that reads it. "
-            "`python -m service check --data` names the document: send it again, or delete it."
-        )
+    if code in DAMAGED_CODES or _NO_JSON in str(error):
+        return _damaged(error)
     if code == sqlite3.SQLITE_FULL:
         return _full()
     if code == sqlite3.SQLITE_READONLY:
@@ -227,6 +220,18 @@ def _descriptors_are_out() -> bool:
     except OSError as error:
         return error.errno in _DESCRIPTOR_ERRORS
     return False
+
+
+def _damaged(error: sqlite3.Error) -> Storage:
+    if _NO_JSON in str(error):
+        return Storage(
+            "The metadata of a document is damaged, so no filter can be answered that reads it. "
+            "`python -m service check --data` names the document: send it again, or delete it."
+        )
+    return Storage(
+        f"The document store is damaged ({error}). `python -m service check --data` says what is wrong; "
+        "restore a backup (docs/OPERATIONS.md)."
+    )
 
 
 def _full() -> Storage:
