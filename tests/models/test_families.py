@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ TEXTS = [*PROOF_TEXTS[:20], *short_texts(10), "garden " * 300, "bridge signal " 
 CLOSE = 1e-5
 
 
-def reference(folder: Path, texts: list[str], **how: object) -> NDArray[np.float32]:
+def reference(folder: Path, texts: list[str], **how: Any) -> NDArray[np.float32]:
     """sentence-transformers' own unit vectors."""
     from models.publishing.from_torch.backbone import quiet
 

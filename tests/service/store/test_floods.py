@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from pathlib import Path
@@ -146,11 +146,12 @@ def test_another_keys_write_is_done_before_a_floods_last(store: Any, kind: str) 
         work = store.forget_judgements(Selection(key="ann"), "ann")
     else:
         asyncio.run(store.record_events(events("ann", count), NO_LIMITS))
-        work = {
+        works: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
             "forget events": lambda: store.forget_events(Selection(key="ann"), "ann"),
             "delete": lambda: store.delete_one("d", "default"),
             "delete many": lambda: deleted(store),
-        }[kind]()
+        }
+        work = works[kind]()
     bobs = store.record_events(events("bob", 1, id="e"), NO_LIMITS)
     assert asyncio.run(flood(store, [work], bobs)) == ["ann", "bob", "ann"], "it waited for all steps"
     assert listed(store, "ann") == []
@@ -231,7 +232,7 @@ def test_a_key_that_has_too_many_events_waiting_is_refused_and_others_are_not(
     event = {"search_id": "s", "query": "q", "id": "d", "type": "click"}
 
     def send(key: str, count: int, route: str = "events") -> Any:
-        rows = [event | {"event_id": f"{n}"} for n in range(count)]
+        rows: list[dict[str, Any]] = [event | {"event_id": f"{n}"} for n in range(count)]
         if route == "feedback":
             rows = [{"query": f"{n}", "id": "d", "relevant": True} for n in range(count)]
         return client.post(f"/{route}", json={route: rows}, headers=bearer(key))
