@@ -290,6 +290,7 @@ def test_words_of_each_are_found_after_the_schema_that_had_one_table_for_all(pla
         + "CREATE TEMP TABLE named AS SELECT name FROM collections;"
         + f"DROP TABLE collections; DROP TABLE feedback; {tables};"
         + "ALTER TABLE documents DROP COLUMN title; DROP TABLE events;"
+        + "DROP INDEX documents_without_checksums; ALTER TABLE documents DROP COLUMN checksums;"
         + "INSERT INTO collections SELECT name FROM named; PRAGMA user_version = 7;"
     )
     store.close()

@@ -174,7 +174,11 @@ def test_a_mistake_in_a_body_is_answered_in_plain_words(
         ("/me?name=a", 422, "There is no parameter 'name' here; there is none."),
         ("/mee", 404, "Did you mean /me?"),
         ("/feedback/summry", 404, "Did you mean /feedback/summary?"),
-        ("/feedback/summary?limit=3", 422, "There is no parameter 'limit' here; there are key, collection."),
+        (
+            "/feedback/summary?limit=3",
+            422,
+            "There is no parameter 'limit' here; there are key, collection, user.",
+        ),
         ("/search?q=a&passage_tokens=64", 422, "Did you mean passages?"),
         ("/models/latest/report", 404, "There is no version 'latest'. GET /models lists them."),
         ("/embed", 405, "/embed does not take GET; it takes POST."),

@@ -256,7 +256,9 @@ def legacy(settings: Settings) -> Iterator[str]:
 
     def store(given: str) -> None:
         with sqlite3.connect(path, timeout=LIMIT) as connection:
-            connection.execute("UPDATE documents SET metadata = ? WHERE id = 'd07'", (given,))
+            connection.execute(
+                "UPDATE documents SET metadata = ?, checksums = NULL WHERE id = 'd07'", (given,)
+            )
         connection.close()
 
     store(metadata)

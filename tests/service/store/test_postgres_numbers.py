@@ -34,8 +34,8 @@ def test_numbers_come_back_byte_for_byte(place: Place) -> None:
     rows = {at: Embedding(unit(), truncated=False) for at in range(2)}
 
     def forget_text(connection: Connection) -> None:
-        """As a version stored it that had no column for the text."""
-        connection.execute("UPDATE documents SET sent = NULL")
+        """As a version stored it that had no columns for the text and for checksums."""
+        connection.execute("UPDATE documents SET sent = NULL, checksums = NULL")
 
     async def stored() -> list[bytes]:
         found, _ = await place.store.page("", 10, None)
