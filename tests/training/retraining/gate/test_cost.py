@@ -24,6 +24,7 @@ def store(tmp_path: Path, tiny_source: Path) -> Store:
     return store
 
 
+@pytest.mark.long
 def test_a_pass_that_has_to_wait_for_the_processor_is_not_slower(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,15 @@ def moved(rng: np.random.Generator, count: int, gain: float = 0.0) -> Floats:
     return np.where(changed, rng.normal(gain / 0.3, 0.3, count), 0.0)
 
 
-@pytest.mark.parametrize(("queries", "candidates"), [(30, 1), (200, 1), (200, 3), (200, 4)])
+@pytest.mark.parametrize(
+    ("queries", "candidates"),
+    [
+        (30, 1),
+        (200, 1),
+        pytest.param(200, 3, marks=pytest.mark.long),
+        pytest.param(200, 4, marks=pytest.mark.long),
+    ],
+)
 def test_at_most_one_candidate_in_a_hundred_nights_is_promoted_by_luck(queries: int, candidates: int) -> None:
     """The same queries every night; each candidate starts from the active model, so luck would add up.
 
@@ -58,7 +66,9 @@ def test_at_most_one_candidate_in_a_hundred_nights_is_promoted_by_luck(queries: 
     assert np.mean(np.array(promoted) > 1) < 0.1
 
 
-@pytest.mark.parametrize(("candidates", "expected"), [(1, 0.01), (3, 0.023)])
+@pytest.mark.parametrize(
+    ("candidates", "expected"), [(1, 0.01), pytest.param(3, 0.023, marks=pytest.mark.long)]
+)
 def test_with_new_queries_every_night_it_is_one_night_in_a_hundred_for_the_first_candidate(
     candidates: int, expected: float
 ) -> None:
