@@ -8,7 +8,7 @@ field.
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -37,6 +37,13 @@ class _Refused:
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
+
+
+# A value's place: that of the object or list around it, and its name or number there. None: the body itself.
+_Place: TypeAlias = "tuple[_Place, str | int] | None"
+_LOOKED_AT = (_Refused, str, dict, list)
+_SHOWN_NAMES = 10
+_END = object()
 
 
 def loads(content: bytes) -> Any:
@@ -122,23 +129,37 @@ def _find(content: bytes) -> str | None:
         )
     except (ValueError, RecursionError):
         return None
-    left: list[tuple[str, Any]] = [("", value)]
+    left: list[Iterator[tuple[_Place, Any]]] = [iter([(None, value)])]
     while left:
-        path, value = left.pop()
-        if isinstance(value, _Refused):
-            return f"{path or 'The body'} {value.reason}"
-        if isinstance(value, str) and (half := _SURROGATE.search(value)):
-            return f"{path or 'The body'} has half of a surrogate pair (U+{ord(half[0]):04X}). Leave it out."
-        if isinstance(value, dict):
-            if any(map(_SURROGATE.search, value)):
-                return f"{path or 'The body'} has a name with half of a surrogate pair. Leave it out."
-            named = [
-                (f"{path}.{name[:MAX_CHARACTERS]}".removeprefix("."), each) for name, each in value.items()
-            ]
-            left += named[::-1]
-        elif isinstance(value, list):
-            left += [(f"{path}[{at}]", each) for at, each in enumerate(value)][::-1]
+        place, value = next(left[-1], (None, _END))
+        if value is _END:
+            left.pop()
+        elif isinstance(value, _Refused):
+            return f"{_path(place)} {value.reason}"
+        elif isinstance(value, str):
+            if half := _SURROGATE.search(value):
+                return f"{_path(place)} has half of a surrogate pair (U+{ord(half[0]):04X}). Leave it out."
+        elif isinstance(value, dict) and any(map(_SURROGATE.search, value)):
+            return f"{_path(place)} has a name with half of a surrogate pair. Leave it out."
+        else:
+            left.append(_members(place, value))
     return None
+
+
+def _members(place: _Place, value: Any) -> Iterator[tuple[_Place, Any]]:
+    """The members of `value` that may be refused, one at a time: a body may have millions."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    return (((place, step), each) for step, each in pairs if isinstance(each, _LOOKED_AT))
+
+
+def _path(place: _Place) -> str:
+    """The place in words, by its last names only: a path may be longer than the body."""
+    steps: list[str] = []
+    while place is not None and len(steps) < _SHOWN_NAMES:
+        place, step = place
+        steps.append(f"[{step}]" if isinstance(step, int) else f".{step[:MAX_CHARACTERS]}")
+    path = "".join(reversed(steps))
+    return f"…{path}" if place is not None else path.removeprefix(".") or "The body"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """A stored value comes back unchanged, or it is refused with the field's name; the same on both stores."""
 
 import json
+import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -265,6 +268,39 @@ def test_numbers_are_read_at_the_edges_of_slices(monkeypatch: pytest.MonkeyPatch
     assert exact_json.loads(good) == orjson.loads(good)
     with pytest.raises(exact_json.Inexact, match=r"^b\[1\] is 99999999999999999999\."):
         exact_json.loads(b'{"a":"\\\\\\"9","b":[1,99999999999999999999]}')
+
+
+# Other threads of this process would be measured, too.
+MEASURE = """
+import json, sys, tracemalloc
+from service.http import exact_json
+for body in map(str.encode, json.load(sys.stdin)):
+    tracemalloc.start()
+    try:
+        exact_json.loads(body)
+    except exact_json.Inexact as error:
+        print(json.dumps([tracemalloc.get_traced_memory()[1] / len(body), str(error)]))
+    tracemalloc.stop()
+"""
+
+
+def test_a_deep_value_among_many_takes_the_memory_of_its_body() -> None:
+    many, levels = 2000, 200  # to a depth of 254 two equal names are noticed
+    refused = {
+        "[" + "0," * many + "1e400]": r"\[2000\] is 1e400, which is too large",
+        "[" + '"",' * many + "NaN]": r"\[2000\] is NaN, which JSON does not have",
+        "[" + "[]," * many + r'"\ud800"]': r"\[2000\] has half of a surrogate pair",
+        "[" + "{}," * many + '{"a":1,"a":2}]': r"\[2000\]\.a comes twice",
+        "{" + "".join(f'"{at}":"",' for at in range(many)) + '"b":1e-999}': r"\.b is 1e-999, which",
+        "[" * 100 + "0," * many + "1e400" + "]" * 100: r"(\[0\]){9}\[2000\] is 1e400",
+    }
+    bodies = [f'{{"{"n" * 80}":' * levels + inner + "}" * levels for inner in refused]
+    measure = [sys.executable, "-c", MEASURE]
+    done = subprocess.run(measure, input=json.dumps(bodies), capture_output=True, text=True, check=True)
+    measured = list(map(json.loads, done.stdout.splitlines()))
+    assert max(times for times, _ in measured) < 50, "times the bytes of the body"
+    for (_, message), pattern in zip(measured, refused.values(), strict=True):
+        assert re.match(rf"…(\.n{{80}})*{pattern}", message), message
 
 
 @pytest.mark.sqlite("PostgreSQL never stored one")
