@@ -174,6 +174,17 @@ def test_the_compose_file_lets_the_service_be_called_by_its_name_there() -> None
     assert 'service = "http://service:8000"' in (ROOT / "docker/retrain.toml").read_text(encoding="utf-8")
 
 
+def test_the_balancer_logs_no_query_string() -> None:
+    lines = [line.strip() for line in (ROOT / "docker/haproxy.cfg").read_text(encoding="utf-8").splitlines()]
+    assert not {"option httplog", "option tcplog"} & set(lines)
+    [written] = [line for line in lines if line.startswith("log-format ")]
+    names = set(re.findall(r"%(?:\{[^}]*\})?(\[[^\]]*\]|\w+)", written.replace("[%tr]", "%tr")))
+    assert {"HM", "HPO", "ST"} <= names
+    # The request line, the address with its query, the query, captured headers, and any sample.
+    assert not {name for name in names if name in {"r", "HU", "HQ", "hrl", "hsl"} or name.startswith("[")}
+    assert not [line for line in lines if "capture" in line.partition("#")[0].split()]
+
+
 def test_the_images_are_labelled_with_the_version_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert f"ARG VERSION={project['version']}\n" in (ROOT / "docker/Dockerfile").read_text(encoding="utf-8")

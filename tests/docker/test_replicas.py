@@ -172,10 +172,12 @@ def test_while_the_database_is_away_clients_are_told_to_come_again_and_then_all_
         "/documents", json={"documents": [{"id": "kept", "text": "What was answered is kept."}]}
     ).is_success
     replicas.compose("stop", "postgres")
-    answer = replicas.client.get("/search", params={"q": "kept"})
+    answer = replicas.client.get("/search", params={"q": "kept", "user": "visitor-in-no-log"})
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) > 0
     assert answer.json()["error_type"] == "Unhealthy"
+    until(lambda: " GET /search HTTP/1.1" in replicas.compose("logs", "balancer", both=True))
+    assert "visitor-in-no-log" not in replicas.compose("logs", both=True)
     replicas.compose("start", "postgres")
     until(lambda: is_ready(replicas.client))
     assert replicas.client.get("/documents/kept").status_code == 200
