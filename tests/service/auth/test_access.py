@@ -64,6 +64,8 @@ ROUTES = {
     ("POST", "/documents"): "write",
     ("DELETE", "/documents"): "write",
     ("DELETE", "/documents/{id:anything}"): "write",
+    ("POST", "/files"): "write",
+    ("POST", "/files/preview"): "write",
     ("POST", "/feedback"): "write",
     ("DELETE", "/feedback"): "write",
     ("POST", "/events"): "write",
@@ -75,7 +77,7 @@ ROUTES = {
 ROUTES |= {
     (method, "/collections/{collection}" + path): role
     for (method, path), role in ROUTES.items()
-    if path.startswith(("/search", "/documents", "/feedback", "/events", "/map"))
+    if path.startswith(("/search", "/documents", "/files", "/feedback", "/events", "/map"))
 }
 ROUTES |= {("GET", "/collections"): "read", ("DELETE", "/collections/{collection}"): "write"}
 CALLERS: dict[str, tuple[str | None, set[str]]] = {
