@@ -1,7 +1,8 @@
 """`python -m service check --data`: whether a data directory is sound, while a service runs or not.
 
 A problem is what should not be, with what to do about it. A note is what mends itself, or what an older
-version accepted. Nothing is changed. Of a database only the names in the metadata are checked here.
+version accepted. Nothing is changed. Of a database the documents' checksums and the names in the metadata are
+checked here.
 """
 
 from collections.abc import Iterator
