@@ -94,7 +94,9 @@ async def record_events(request: Request) -> Response:
 
     A malformed event refuses the request. One that cannot be stored for another reason is listed in
     `refused`, and the others are stored: its document is gone, its search is forgotten and it says no
-    `query`, it is too old, or there is no room. Alone it is the error of the request.
+    `query`, its `at` is in the future, before 1970 or too long ago, or there is no room. Alone it is the
+    error of the request: 404, 409, or 422 for an `at` in the future or before 1970, and for U+0000 in the
+    query of its search.
 
     A long list is stored in steps, with other keys' writes between them. An error of the service (503, 504,
     507) says how many were handled before it: send all again. 429 where a key has too many events waiting.
