@@ -144,7 +144,9 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
     max_leaves=6,
 )
-metadatas = st.dictionaries(names, values, max_size=4)
+halves = st.integers(-40, 40).map(lambda twice: twice / 2) | st.sampled_from([1e15, -1e15, 1e-7])
+deep = st.fixed_dictionaries({"a": st.fixed_dictionaries({"b": st.fixed_dictionaries({"c": halves})})})
+metadatas = st.dictionaries(names, values, max_size=4) | deep
 fields = st.lists(names, min_size=1, max_size=3).map(".".join)
 
 

@@ -159,7 +159,8 @@ def _walked(container: str, field: str, one: _Sql | None) -> tuple[str, list[Any
     sql, bound = ("1", []) if one is None else one.on("walk")
     return (
         "EXISTS (WITH RECURSIVE walk (type, value, rest) AS ("
-        f"SELECT 'object', {container}, ? UNION ALL "
+        # The plus: without it `value` has the affinity of the column, and fractions are compared as texts.
+        f"SELECT 'object', +{container}, ? UNION ALL "
         "SELECT inner.type, inner.value, "
         "CASE walk.type WHEN 'object' THEN substr(walk.rest, length(inner.key) + 2) ELSE walk.rest END "
         "FROM walk, json_each(CASE WHEN walk.rest <> '' AND walk.type IN ('object', 'array') "

@@ -6,11 +6,12 @@ from typing import Any
 import orjson
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from service.store.filters.grammar import MAX_CONDITIONS, MAX_DEPTH, FilterError, compile_filter, parse_filter
 from service.store.filters.operands import MAX_VALUES
 from service.store.filters.paths import MAX_FIELD_PARTS
-from tests.service.filtering import cases, matches
+from tests.service.filtering import RANGES, cases, halves, matches
 
 
 def select(filter: object, *rows: dict[str, Any]) -> list[bool]:
@@ -35,6 +36,18 @@ def select(filter: object, *rows: dict[str, Any]) -> list[bool]:
 @given(cases())
 def test_sqlite_selects_what_the_grammar_says(case: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     filter, rows = case
+    assert select(filter, *rows) == [matches(filter, row) for row in rows]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(halves, min_size=1, max_size=4), st.sampled_from(sorted(RANGES)), halves | st.integers(-20, 20)
+)
+def test_fractions_in_nested_objects_are_compared_as_numbers(
+    stored: list[float], operator: str, bound: float
+) -> None:
+    rows: list[dict[str, Any]] = [{"a": {"b": {"c": number}}} for number in stored]
+    filter = {"a.b.c": {operator: bound}}
     assert select(filter, *rows) == [matches(filter, row) for row in rows]
 
 
@@ -71,6 +84,19 @@ def test_sqlite_selects_what_the_grammar_says(case: tuple[dict[str, Any], list[d
             [{"a": '{"b":1}'}, {"a": [[{"b": 1}]]}, {"a": ["b"]}, {"a.b": 2}],
         ),
         ({"a.0": 1}, [{"a": {"0": 1}}], [{"a": [1]}]),
+        # Of three names and more the values come out of a recursive query.
+        (
+            {"a.b.c": {"$gt": 10}},
+            [{"a": {"b": {"c": 10.5}}}, {"a.b": {"c": 1e15}}, {"a": [{"b.c": [2.5, 11]}]}],
+            [{"a": {"b": {"c": 2.5}}}, {"a.b.c": 9.75}, {"a": {"b": {"c": [2.5, "99"]}}}],
+        ),
+        ({"a.b.c": {"$gt": 9}}, [{"a": {"b": {"c": 10.5}}}, {"a.b.c": 9.5}], [{"a": {"b": {"c": 1e-7}}}]),
+        ({"a.b.c": {"$gt": 1}}, [{"a": {"b": {"c": 1.25}}}], [{"a": {"b": {"c": 1.0}}}, {"a.b.c": 1}]),
+        ({"a.b.c": {"$lt": 9}}, [{"a": {"b": {"c": -1e15}}}], [{"a": {"b": {"c": 1e15}}}, {"a.b.c": 10.0}]),
+        ({"a.b.c": {"$gte": 2, "$lte": 2.5}}, [{"a.b": {"c": 2.0}}, {"a.b.c": 2.5}], [{"a.b.c": 10.25}]),
+        ({"a.b.c": 10}, [{"a": {"b": {"c": 10.0}}}], [{"a": {"b": {"c": "10"}}}, {"a.b.c": "10.0"}]),
+        ({"a.b.c": {"$in": [0.5, 1e15]}}, [{"a": {"b": {"c": 1e15}}}, {"a.b.c": 0.5}], [{"a.b.c": "0.5"}]),
+        ({"a.b.c.d": {"$lt": 9}}, [{"a": {"b": {"c": {"d": 2.5}}}}], [{"a": {"b": {"c": {"d": 10.5}}}}]),
         ({"a": 1, "b": 2}, [{"a": 1, "b": 2}], [{"a": 1}, {"b": 2}]),
         ({"$or": [{"a": 1}, {"b": 2}]}, [{"a": 1}, {"b": 2}], [{"a": 2, "b": 1}]),
         ({"$or": [{"a": 1}, {"b": 2}], "c": 3}, [{"a": 1, "c": 3}], [{"a": 1}, {"c": 3}]),
