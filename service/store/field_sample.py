@@ -16,7 +16,7 @@ def field_sample(connection: Reading, collection: str) -> FieldSample:
     sample, left, last = FieldSample(), MAX_BYTES, ""
     for order, bound in (("ASC", DOCUMENTS // 2), ("DESC", DOCUMENTS)):
         before = ""  # of the documents from the end: those that come next have smaller ids
-        while left > 0 and sample.documents < bound:
+        while sample.documents < bound:
             at = ("AND id < ? ", [before]) if before else ("", [])
             rows = connection.execute(
                 f"SELECT id, {connection.METADATA} FROM documents WHERE collection = ? AND id > ? {at[0]}"
@@ -29,6 +29,9 @@ def field_sample(connection: Reading, collection: str) -> FieldSample:
                 parsed = orjson.loads(json)
                 sample.add(parsed if isinstance(parsed, dict) else {})
                 last, before = (id, before) if order == "ASC" else (last, id)
+                if left <= 0:
+                    sample.complete = False
+                    return sample
             pause()
             if len(rows) < TOGETHER:
                 return sample

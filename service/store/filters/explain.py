@@ -12,6 +12,8 @@ from typing import Any
 from service.store.filters.operands import RANGES, listed_in_words, shown
 
 MAX_WARNINGS = 5
+MAX_PATH = 512  # characters of a field that is kept of a document
+MAX_FIELDS = 10_000  # that are kept of all documents
 MAX_COMPARED = 500  # fields that are compared with a mistyped one, and the characters of each
 _CLOSE = 0.6  # difflib's own bound of what looks alike
 _OBJECT = "objects"
@@ -24,13 +26,16 @@ class FieldSample:
     Attributes:
         documents: How many documents were read.
         complete: The collection has no others.
-        kinds: Each field, with the kinds of its values: texts, numbers and so on.
+        kinds: Each field of at most MAX_PATH characters, with the kinds of its values: texts, numbers and
+            so on.
+        truncated: There are more of these fields than MAX_FIELDS, and the others are left out.
 
     """
 
     documents: int = 0
     complete: bool = True
     kinds: dict[str, set[str]] = field(default_factory=dict)
+    truncated: bool = False
 
     def add(self, metadata: dict[str, Any]) -> None:
         """Adds a document."""
@@ -39,12 +44,21 @@ class FieldSample:
         while inside:
             place, value = inside.pop()
             for name, inner in value.items():
+                if len(place) + len(name) > MAX_PATH:
+                    continue
                 path = place + name
-                kinds = self.kinds.setdefault(path, set())
+                kinds = self._kinds_at(path)
+                within = f"{path}."
                 for member in inner if isinstance(inner, list) else [inner]:
                     kinds.add(_kinds_of(member))
                     if isinstance(member, dict):
-                        inside.append((f"{path}.", member))
+                        inside.append((within, member))
+
+    def _kinds_at(self, path: str) -> set[str]:
+        if path not in self.kinds and len(self.kinds) >= MAX_FIELDS:
+            self.truncated = True
+            return set()
+        return self.kinds.setdefault(path, set())
 
 
 def explain(filter: dict[str, Any], sample: FieldSample) -> list[str]:
@@ -71,6 +85,8 @@ def _about(name: str, operations: dict[str, Any], sample: FieldSample) -> Iterat
     looked_at = f"the {sample.documents:,} documents looked at"
     kinds = sample.kinds.get(name)
     if kinds is None:
+        if sample.truncated or len(name) > MAX_PATH:  # it may be one of those that were left out
+            return
         if operations != {"$exists": False}:
             nobody = "No document" if sample.complete else f"None of {looked_at}"
             yield f"{nobody} has the field {shown(name)}.{_suggestion(name, sample)}"
@@ -86,8 +102,9 @@ def _about(name: str, operations: dict[str, Any], sample: FieldSample) -> Iterat
             continue
         given = " or ".join(sorted({_SINGULAR[kind] for kind in wanted}))
         does = "equals" if operator in ("equality", "$in") else f"is compared by {operator} with"
-        inside = next((path for path in sample.kinds if path.startswith(f"{name}.")), None)
-        advice = f" Name a field inside, such as {shown(inside)}." if inside and kinds == {_OBJECT} else ""
+        within = (path for path in sample.kinds if path.startswith(f"{name}."))
+        inside = next(within, None) if kinds == {_OBJECT} else None
+        advice = f" Name a field inside, such as {shown(inside)}." if inside else ""
         yield f"The field {shown(name)} holds {held}{where}, and none of them {does} {given}.{advice}"
 
 

@@ -315,3 +315,10 @@ def test_of_a_large_collection_some_documents_are_looked_at(service: TestClient)
     params = {"filter": '{"n": "x"}'}
     found = service.get("/collections/large/documents/count", params=params).json()
     assert "holds numbers in the 1,000 documents looked at, and none" in found["warnings"][0]
+
+
+def test_no_more_of_large_documents_is_looked_at_than_so_many_bytes(service: TestClient) -> None:
+    put(service, "heavy", {f"{at:05}": {"n": at, "text": "x" * 60_000} for at in range(60)})
+    params = {"filter": '{"zzz": 1}'}
+    found = service.get("/collections/heavy/documents/count", params=params).json()
+    assert found["warnings"] == ["None of the 35 documents looked at has the field 'zzz'."]
