@@ -1,5 +1,7 @@
 """A sample of a collection's documents, for what may be wrong with a filter that nothing passed."""
 
+from typing import Any
+
 import orjson
 
 from service.store.filters.explain import FieldSample
@@ -24,10 +26,8 @@ def field_sample(connection: Reading, collection: str) -> FieldSample:
                 [collection, last, *at[1], TOGETHER],
             ).fetchall()
             for id, metadata in rows:
-                json = connection.as_json(metadata)
-                left -= len(json)
-                parsed = orjson.loads(json)
-                sample.add(parsed if isinstance(parsed, dict) else {})
+                left -= len(metadata)
+                sample.add(_object(connection, metadata))
                 last, before = (id, before) if order == "ASC" else (last, id)
                 if left <= 0:
                     sample.complete = False
@@ -37,3 +37,12 @@ def field_sample(connection: Reading, collection: str) -> FieldSample:
                 return sample
     sample.complete = False
     return sample
+
+
+def _object(connection: Reading, metadata: Any) -> dict[str, Any]:
+    """Returns metadata; what is damaged has no field, and `check --data` names its document."""
+    try:
+        parsed = orjson.loads(connection.as_json(metadata))
+    except orjson.JSONDecodeError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}

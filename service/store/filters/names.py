@@ -69,7 +69,13 @@ def count_unreachable(documents: Iterable[tuple[str, bytes]], shown: int) -> Nam
     ids: list[str] = []
     names: set[str] = set()
     for id, json in documents:
-        if not suspect(json) or not (found := {name for _, name in unreachable_names(orjson.loads(json))}):
+        if not suspect(json):
+            continue
+        try:
+            parsed = orjson.loads(json)
+        except orjson.JSONDecodeError:  # damaged, which the checksums tell
+            continue
+        if not isinstance(parsed, dict) or not (found := {name for _, name in unreachable_names(parsed)}):
             continue
         count += 1
         ids += [id] * (len(ids) < shown)

@@ -14,7 +14,7 @@ from service.files.columns import Columns
 from service.files.values import BadFile
 from service.runtime.runtime import Runtime
 from service.settings import Settings
-from service.store.filters.names import suspect, unreachable_names
+from service.store.filters.names import count_unreachable, suspect, unreachable_names
 from service.store.values import Document
 from tests.service.conftest import new_settings, serving
 
@@ -208,6 +208,12 @@ def test_a_quick_look_misses_no_refused_name() -> None:
         assert next(unreachable_names(metadata), None)
     for metadata in ACCEPTED:
         assert next(unreachable_names(metadata), None) is None
+
+
+def test_names_are_looked_for_beside_damaged_metadata() -> None:
+    damaged = [b'{"":"\xff"}', b'{"$\xff":1}', b'{"$x":', b'"$x"', b'["$x"]', b'{"":1}x']
+    rows = [(f"d{at}", json) for at, json in enumerate(damaged)]
+    assert count_unreachable([*rows, ("old", b'{"$x":1}')], 5) == (1, ["old"], ["$x"])
 
 
 def test_a_column_that_cannot_be_metadata_is_refused_before_a_row_is_sent() -> None:

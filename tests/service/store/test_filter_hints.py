@@ -1,4 +1,4 @@
-"""What is said of a filter that nothing passes: from hostile documents, too, within memory, and never wrongly."""
+"""What is said of a filter that nothing passes: never wrong, and of hostile documents within memory."""
 
 import tracemalloc
 from typing import Any
