@@ -31,8 +31,8 @@ class Predicate:
 
     @property
     def is_empty(self) -> bool:
-        """True without any condition: every condition binds something."""
-        return not self.parameters
+        """True without any condition. One on whether a field is there may bind nothing."""
+        return self.kind == "and" and not self.parts
 
     @property
     def indexed(self) -> bool:

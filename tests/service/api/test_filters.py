@@ -127,6 +127,30 @@ def test_a_delete_by_a_field_with_a_dot_deletes_what_passes(service: TestClient)
 
 
 @pytest.mark.parametrize(
+    "filter",
+    [
+        {"t": {"$exists": True}},
+        {"$and": [{"t": {"$exists": True}}]},
+        {"t": {"$exists": True}, "d.t": {"$exists": False}},
+        {"$or": [{"t": {"$exists": True}}, {"d.t": {"$exists": True}}]},
+        {"d.u": {"$exists": False}, "t": {"$exists": True}},
+        {"u": {"$exists": False}},
+        {"$or": [{"t": {"$exists": True}}, {"t": {"$exists": False}}], "$ids": ["with"]},
+    ],
+)
+def test_a_delete_by_whether_a_field_is_there_deletes_what_passes(
+    service: TestClient, filter: dict[str, Any]
+) -> None:
+    put(service, "there", {"with": {"t": 1}, "without": {"u": 1}})
+    params = {"filter": orjson.dumps(filter).decode()}
+    answer = service.delete("/collections/there/documents", params=params)
+    assert (answer.status_code, answer.json().get("deleted")) == (200, 1), answer.text
+    assert service.get("/collections/there/documents/count").json() == {"count": 1}
+    for absent in ({}, {"filter": "{}"}):
+        assert service.delete("/collections/there/documents", params=absent).status_code == 422
+
+
+@pytest.mark.parametrize(
     ("filter", "passing"),
     [
         ({"$gte": MIDNIGHT}, {"west", "half", "noon", "same", "leap", "day", "far"}),
