@@ -2,19 +2,24 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
 from service.api.responses import in_chunks, json_array
 from service.corpus.search import Hit
 from service.errors import Validation
-from service.store.filters.paths import MAX_FIELD_PARTS, objects_in, splits
+from service.store.filters.paths import MAX_FIELD_PARTS, objects_in
 from service.store.turns import pause
 from service.store.values import COLUMNS, Column
 
 MAX_FIELDS = 100
+MAX_NAMES = 1024  # of all fields together, between their dots
+MAX_CHARACTERS = 65_536  # of all fields together
 METADATA = "metadata"
+
+_Tree: TypeAlias = dict[str | None, "_Tree"]  # names between the dots of fields, each below the one before it
+_END = None  # stands below the last name of a field
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,7 @@ class Shown:
     """Parts of a hit that are shown beside its id and its score."""
 
     columns: tuple[Column, ...] = COLUMNS
-    fields: tuple[str, ...] = ()  # of the metadata these alone, when there are any
+    fields: _Tree | None = None  # of the metadata these alone
 
     def one_list(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
         """The hits of the one query as chunks of JSON; for a reading thread."""
@@ -44,7 +49,7 @@ class Shown:
             parts += b',"text":', hit.document.text_json
         if "metadata" in self.columns:
             chosen = hit.document.metadata_json
-            if self.fields:
+            if self.fields is not None:
                 chosen = orjson.dumps(_chosen(hit.document.metadata, self.fields))
             parts += b',"metadata":', chosen
         if hit.passage is not None:
@@ -54,25 +59,33 @@ class Shown:
         return parts
 
 
-def _chosen(metadata: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
-    """Returns what fields lead to (store/filters/paths.py), inside the objects and arrays around it."""
-    inside: dict[str, list[str] | None] = {}  # name to the fields inside its value; None: all of it
+def _tree(fields: Iterable[str]) -> _Tree:
+    tree: _Tree = {}
     for field in fields:
-        for name, rest in splits(field):
-            if name not in metadata:
-                continue
-            wanted = inside.setdefault(name, [])
-            if rest is None:
-                inside[name] = None
-            elif wanted is not None:
-                wanted.append(rest)
+        inside = tree
+        for name in field.split("."):
+            inside = inside.setdefault(name, {})
+        inside[_END] = {}
+    return tree
+
+
+def _chosen(metadata: dict[str, Any], fields: _Tree) -> dict[str, Any]:
+    """Returns what fields lead to (store/filters/paths.py), inside the objects and arrays around it.
+
+    Each name is looked at once, whatever the fields are.
+    """
     chosen: dict[str, Any] = {}
-    for name, rests in inside.items():
-        value = metadata[name]
-        if rests is None:
-            chosen[name] = value
-        elif found := [part for inner in objects_in(value) if (part := _chosen(inner, rests))]:
-            chosen[name] = found if isinstance(value, list) else found[0]
+    for name, value in metadata.items():
+        inside: _Tree | None = fields
+        for part in name.split("."):
+            inside = inside.get(part)
+            if inside is None:
+                break
+        else:
+            if _END in inside:
+                chosen[name] = value
+            elif found := [kept for inner in objects_in(value) if (kept := _chosen(inner, inside))]:
+                chosen[name] = found if isinstance(value, list) else found[0]
     return chosen
 
 
@@ -87,6 +100,15 @@ def shown_of(fields: Sequence[str] | None) -> Shown:
         return Shown()
     if len(fields) > MAX_FIELDS:
         raise Validation(f"fields has {len(fields)} entries; at most {MAX_FIELDS} go in one request.")
+    for count, what, most in (
+        (sum(field.count(".") for field in fields), "names behind dots", MAX_NAMES),
+        (sum(map(len, fields)), "characters", MAX_CHARACTERS),
+    ):
+        if count > most:
+            raise Validation(
+                f"fields has {count:,} {what}; at most {most:,} go in one request. Ask for fewer fields, or "
+                "for the object around them."
+            )
     named = []
     for field in fields:
         first, *names = field.split(".")
@@ -103,4 +125,4 @@ def shown_of(fields: Sequence[str] | None) -> Shown:
         if names:
             named.append(".".join(names))
     columns = tuple(column for column in COLUMNS if column in fields or (column == METADATA and named))
-    return Shown(columns, () if METADATA in fields else tuple(named))
+    return Shown(columns, _tree(named) if named and METADATA not in fields else None)

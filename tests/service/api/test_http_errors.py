@@ -224,6 +224,7 @@ def test_malformed_json_is_422(client: TestClient, body: bytes) -> None:
         ("/search", {"queries": ["a"], "fields": ["metadata."]}, "'metadata.'"),
         ("/search", {"queries": ["a"], "fields": "text"}, "fields"),
         ("/search", {"queries": ["a"], "fields": ["text"] * 101}, "at most 100"),
+        ("/search", {"queries": ["a"], "fields": ["metadata" + ".x" * 511] * 100}, "fields has 51,100 names"),
         ("/search", {"queries": ["a"], "mode": "telepathic"}, "dense"),
         ("/search", {"queries": ["a"], "filter": {"x": {"$near": 1}}}, "$near"),
         ("/search", {"queries": [[0.1] * 32]}, "model"),
