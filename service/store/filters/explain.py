@@ -14,7 +14,8 @@ from service.store.filters.operands import RANGES, listed_in_words, shown
 MAX_WARNINGS = 5
 MAX_PATH = 512  # characters of a field that is kept of a document
 MAX_FIELDS = 10_000  # that are kept of all documents
-MAX_COMPARED = 500  # fields that are compared with a mistyped one, and the characters of each
+MAX_COMPARED = 500  # fields that are compared with a mistyped one
+MAX_COMPARED_CHARACTERS = 64  # of each of them
 _CLOSE = 0.6  # difflib's own bound of what looks alike
 _OBJECT = "objects"
 
@@ -66,9 +67,12 @@ def explain(filter: dict[str, Any], sample: FieldSample) -> list[str]:
     if not sample.documents:
         return []
     found: dict[str, None] = {}
+    missing: set[str] = set()  # whatever is asked of them, there is one sentence about each
     for name, operations in _conditions(filter):
-        if len(found) < MAX_WARNINGS:
-            found |= dict.fromkeys(_about(name, operations, sample))
+        if len(found) < MAX_WARNINGS and name not in missing:
+            sentences = dict.fromkeys(_about(name, operations, sample))
+            found |= sentences
+            missing |= {name} if sentences and name not in sample.kinds else set()
     return [*found][:MAX_WARNINGS]
 
 
@@ -115,7 +119,8 @@ def _suggestion(name: str, sample: FieldSample) -> str:
     names = [*sample.kinds][:MAX_COMPARED]
     alike = next((one for one in names if one.casefold() == bare.casefold()), None)
     alike = alike or next((one for one in names if one.endswith(f".{bare}")), None)
-    short = [one for one in names if len(one) <= MAX_COMPARED] if len(bare) <= MAX_COMPARED else []
+    most = MAX_COMPARED_CHARACTERS
+    short = [one for one in names if len(one) <= most] if len(bare) <= most else []
     close = [alike] if alike else get_close_matches(bare, short, 1, _CLOSE)
     return f" Did you mean {shown(close[0])}?" if close else ""
 

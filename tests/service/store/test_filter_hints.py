@@ -1,11 +1,13 @@
 """What is said of a filter that nothing passes: never wrong, and of hostile documents within memory."""
 
 import tracemalloc
+from difflib import get_close_matches
 from typing import Any
 
 import pytest
 
-from service.store.filters.explain import MAX_FIELDS, MAX_PATH, FieldSample, explain
+from service.store.filters import explain as module
+from service.store.filters.explain import MAX_FIELDS, MAX_PATH, MAX_WARNINGS, FieldSample, explain
 
 
 def nested(depth: int, name: str, inner: Any) -> dict[str, Any]:
@@ -72,3 +74,24 @@ def test_nothing_is_said_of_fields_longer_than_those_that_are_kept(over: int, sa
     sample.add({place: {"a": 1}, "b": 1})
     assert len(explain({f"{place}.a": "x"}, sample)) == said
     assert explain(NEVER, sample) == ["No document has the field 'zzz'."]
+
+
+def test_each_field_is_compared_with_others_once_and_long_ones_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[tuple[str, list[str]]] = []
+
+    def compare(word: str, possibilities: list[str], n: int, cutoff: float) -> list[str]:
+        compared.append((word, possibilities))
+        return get_close_matches(word, possibilities, n, cutoff)
+
+    monkeypatch.setattr(module, "get_close_matches", compare)
+    sample = FieldSample()
+    sample.add({"category": 1, "c" * 400: 1})
+    same = [{"categorie": {operator: 1}} for operator in ("$gt", "$lt", "$ne")] * 50
+    said = ["No document has the field 'categorie'. Did you mean 'category'?"]
+    assert explain({"$or": [{"categorie": {"$exists": False}}, *same]}, sample) == said
+    assert explain({"d" * 400: 1}, sample)[0].endswith("'.")
+    assert compared == [("categorie", ["category"]), ("d" * 400, [])]
+    assert len(explain({f"categorie{at}": 1 for at in range(100)}, sample)) == MAX_WARNINGS
+    assert len(compared) == 2 + MAX_WARNINGS
