@@ -107,10 +107,11 @@ async def judge(request: Request) -> Response:
     """Store one judgement or many: on disk when this answers 200.
 
     A judgement carries the name of the key that sent it, and replaces that key's earlier one of the same
-    query and document. One of a document that is not there, for example because it was deleted since the
-    search, is 404: nothing could be learnt from it. More than a key may have, in all, of one query or of one
-    document, is 409, and nothing is stored. Of a list, `refused` says which judgements are malformed or of a
-    document that is not there, and the others are stored; when none is left, the first refusal is the answer.
+    query and document, whichever visitor the two name. One of a document that is not there, for example
+    because it was deleted since the search, is 404: nothing could be learnt from it. More than a key may
+    have, in all, of one query or of one document, is 409, and nothing is stored. Of a list, `refused` says
+    which judgements are malformed or of a document that is not there, and the others are stored; when none
+    is left, the first refusal is the answer.
     """
     runtime = runtime_of(request)
     body = await read_body(request, FeedbackRequest, stored=True)

@@ -1,9 +1,9 @@
 """Judgements of searches, stored beside the documents: was this document what that query looked for?
 
 A judgement is of a key: one per collection, query's exact text, document's id and name of the key, which is
-empty where the service has no keys. The same key's newest replaces its earlier one and takes the next number,
-so that a reader who follows the numbers meets it; other keys' judgements of the pair stay. A number is never
-used twice.
+empty where the service has no keys. The same key's newest replaces its earlier one, whichever visitor the two
+name, and takes the next number, so that a reader who follows the numbers meets it; other keys' judgements of
+the pair stay. A number is never used twice.
 
 A judgement can be made only of a document that is there. Once made, it outlives the document's text: after an
 update it still counts, and after a delete it stays, unlisted, until a document is stored under that id again.

@@ -56,10 +56,17 @@ def forget(client: TestClient, name: str, **asked: str) -> Any:
     return client.delete("/feedback", params=asked, headers=bearer(ALL[name]))
 
 
-def test_each_key_has_a_judgement_of_its_own_and_replaces_only_that(client: TestClient) -> None:
+@pytest.mark.parametrize(
+    "users", [({}, {}), ({"user": "first"}, {"user": "second"}), ({"user": "first"}, {})]
+)
+def test_each_key_has_a_judgement_of_its_own_and_replaces_only_that(
+    client: TestClient, users: tuple[dict[str, str], dict[str, str]]
+) -> None:
+    """A judgment is the key's, whichever visitors it names."""
+    before, after = users
     for name, relevant in (("writer", True), ("other", False), ("boss", True)):
-        assert judge(client, name, said("q", "d1", relevant)).status_code == 200
-    assert judge(client, "writer", said("q", "d1", relevant=False)).status_code == 200
+        assert judge(client, name, said("q", "d1", relevant) | before).status_code == 200
+    assert judge(client, "writer", said("q", "d1", relevant=False) | after).status_code == 200
     assert listed(client) == [
         ("other", "q", "d1", False),
         ("boss", "q", "d1", True),
