@@ -18,7 +18,7 @@ attraction is low. The rest is left open. trust.py says which searches count, an
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -42,7 +42,7 @@ _BIASES = np.linspace(0.0, 2.0, 9)
 MOST = 50_000  # searches; more say the same of the same documents
 _SAMPLE = 10_000  # searches from which the bias is estimated
 _MOVED = 200  # impressions of documents in several positions, before the bias is estimated
-_SEEN_BY = 2  # visitors that must have seen a document in a position, before it counts as one
+_SEEN_BY = 2  # as `estimated_bias` takes it; fewer where fewer may decide (events.visitors)
 _PRIOR, _STRENGTH = 0.25, 2.0  # mean of the Beta prior, and how many impressions it is worth
 _ROUNDS = 60
 # Searches without an event for each with one. Where one hit alone is ever clicked, events do not say how
@@ -61,6 +61,10 @@ class Session:
     weights: dict[str, float] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)  # said so by the user
     has_page: bool = False
+
+    @property
+    def caller(self) -> trust.Caller:
+        return self.key, self.user
 
     @property
     def visitor(self) -> str:
@@ -83,7 +87,6 @@ class _Impressions(NamedTuple):
     position: NDArray[np.float64]
     clicked: NDArray[np.bool_]
     weight: NDArray[np.float64]
-    visitor: NDArray[np.int64]  # by number
     has_page: NDArray[np.bool_]
     share: NDArray[np.float64]  # trust.weights of each session
 
@@ -103,7 +106,10 @@ class Sessions(NamedTuple):
 
 
 def sessions_of(rows: Iterable[Mapping[str, Any]]) -> Sessions:
-    """Events as `GET /events` lists them, by visitor, search and query."""
+    """Events as `GET /events` lists them, by visitor, search and query.
+
+    Searches over the share of their key are dropped on the way, by the visitors that it has named so far.
+    """
     trusted: _Named = {}
     untrusted: _Named = {}
     over_share = Counter[Pair]()
@@ -124,10 +130,8 @@ def sessions_of(rows: Iterable[Mapping[str, Any]]) -> Sessions:
 
 def _bounded(sessions: _Named) -> list[Session]:
     """Delete what is over the share of its key and visitor, and return it."""
-    names = [*sessions]
-    keys = [session.key for session in sessions.values()]
-    stay = {*trust.in_turns(keys, [visitor for visitor, _, _ in names], MOST)}
-    return [sessions.pop(name) for at, name in enumerate(names) if at not in stay]
+    stay = {*trust.in_turns([session.caller for session in sessions.values()], MOST)}
+    return [sessions.pop(name) for at, name in enumerate([*sessions]) if at not in stay]
 
 
 def _count_clicks(counter: Counter[Pair], sessions: Iterable[Session]) -> None:
@@ -183,7 +187,7 @@ def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, vis
     if not (read.found or read.untrusted):
         return Use([], "no events", {})
     sessions = read.found
-    used = estimated_bias(sessions) if bias is None else bias
+    used = estimated_bias(sessions, min(_SEEN_BY, visitors)) if bias is None else bias
     found, dropped = judged_by(read, used, least, visitors)
     verdicts = {(each.query, each.id): each.relevant for each in found}
     relevant = sum(verdicts.values())
@@ -211,7 +215,7 @@ def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[l
         read: The searches.
         bias: Of the positions.
         least: Searches that must agree.
-        visitors: Visitors that must agree.
+        visitors: Visitors that must agree, as trust.number_of counts them.
 
     Returns:
         The judgements, and the number of answers that trust.py drops, by reason.
@@ -231,12 +235,11 @@ def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[l
     wanted = dict(zip(impressions.pairs, attraction.tolist(), strict=True))
     for pair in sorted({*wanted, *read.over_share, *read.untrusted}):
         value = wanted.get(pair, 1.0)
-        found = {session.visitor: session for session in clicks.get(pair, ())}
-        passed = {session.visitor: session for session in skips.get(pair, ())}
-        count = len(clicks.get(pair, ()))
-        if value >= _RELEVANT and count >= least and len(found) >= visitors:
+        found, passed = clicks.get(pair, []), skips.get(pair, [])
+        count = len(found)
+        if value >= _RELEVANT and count >= least and _visitors(found) >= visitors:
             said += _of_visitors(pair, found, relevant=True)
-        elif value <= _NOT_RELEVANT and len(skips.get(pair, ())) >= least and len(passed) >= visitors:
+        elif value <= _NOT_RELEVANT and len(passed) >= least and _visitors(passed) >= visitors:
             said += _of_visitors(pair, passed, relevant=False)
         elif count < least or value >= _RELEVANT:  # else the clicks themselves say too little
             left_out = read.over_share[pair], read.untrusted[pair]
@@ -245,15 +248,19 @@ def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[l
     return said, dropped
 
 
-def _of_visitors(pair: Pair, found: Mapping[str, Session], *, relevant: bool) -> Iterator[Judgement]:
-    for visitor in sorted(found):
-        session = found[visitor]
+def _visitors(sessions: Iterable[Session]) -> int:
+    return trust.number_of(session.caller for session in sessions)
+
+
+def _of_visitors(pair: Pair, found: Iterable[Session], *, relevant: bool) -> Iterator[Judgement]:
+    latest = {session.visitor: session for session in found}
+    for visitor in sorted(latest):
+        session = latest[visitor]
         yield Judgement(*pair, relevant, session.key, of_use=True, user=session.user)
 
 
 def _impressions(sessions: Sequence[Session]) -> _Impressions:
     number: dict[Pair, int] = {}
-    visitors: dict[str, int] = {}
     rows = [
         (
             number.setdefault((session.query, id), len(number)),
@@ -261,12 +268,11 @@ def _impressions(sessions: Sequence[Session]) -> _Impressions:
             1 if id in session.skipped else position,  # who says that a hit is wrong has examined it
             id in session.weights,
             session.weights.get(id, 1.0),
-            visitors.setdefault(session.visitor, len(visitors)),
         )
         for at, session in enumerate(sessions)
         for id, position in session.positions.items()
     ]
-    table = np.array(rows, np.float64).reshape(-1, 6)
+    table = np.array(rows, np.float64).reshape(-1, 5)
     return _Impressions(
         [*number],
         table[:, 0].astype(np.int64),
@@ -274,7 +280,6 @@ def _impressions(sessions: Sequence[Session]) -> _Impressions:
         table[:, 2],
         table[:, 3].astype(np.bool_),
         table[:, 4],
-        table[:, 5].astype(np.int64),
         np.array([session.has_page for session in sessions], np.bool_),
         np.array(
             trust.weights([each.query for each in sessions], [each.visitor for each in sessions]), np.float64
@@ -303,27 +308,35 @@ def _attraction(found: _Impressions, bias: float, most_unseen: float) -> NDArray
     return attraction
 
 
-def estimated_bias(sessions: Sequence[Session]) -> float:
+def estimated_bias(sessions: Sequence[Session], seen_by: int = _SEEN_BY) -> float:
     """The bias under which the clicks are likeliest; 1 if too few documents changed their position.
 
     Each visitor has its share of the sample, within each query and in all.
+
+    Args:
+        sessions: The searches.
+        seen_by: Visitors that must have seen a document in a position, before it counts as one.
+
     """
-    visitors = [session.visitor for session in sessions]
-    places = trust.in_turns([session.key for session in sessions], visitors, _SAMPLE)
-    found = _impressions([sessions[at] for at in places])
-    in_all = trust.weights([0] * len(places), [visitors[at] for at in places])
+    sample = [sessions[at] for at in trust.in_turns([each.caller for each in sessions], _SAMPLE)]
+    found = _impressions(sample)
+    in_all = trust.weights([0] * len(sample), [session.visitor for session in sample])
     found = found._replace(share=np.minimum(found.share, in_all))
-    if not found.pairs or float(found.share[found.session] @ _has_moved(found)[found.pair]) < _MOVED:
+    callers = [session.caller for session in sample]
+    if not sample or float(found.share[found.session] @ _has_moved(found, callers, seen_by)) < _MOVED:
         return USUAL_BIAS
     return float(max(_BIASES, key=lambda bias: (_likelihood(found, bias), -abs(bias - USUAL_BIAS))))
 
 
-def _has_moved(found: _Impressions) -> NDArray[np.bool_]:
-    """Whether a document stood in several positions of a query, each seen by _SEEN_BY visitors."""
-    rows = np.unique(np.stack([found.pair, found.position.astype(np.int64), found.visitor], axis=1), axis=0)
-    positions, seen_by = np.unique(rows[:, :2], axis=0, return_counts=True)
-    known = positions[seen_by >= _SEEN_BY, 0]
-    return np.bincount(known, minlength=len(found.pairs)) > 1
+def _has_moved(found: _Impressions, callers: Sequence[trust.Caller], seen_by: int) -> NDArray[np.bool_]:
+    """Whether the document of a row stood in several positions of its query, each seen by enough visitors."""
+    saw: defaultdict[tuple[int, float], set[trust.Caller]] = defaultdict(set)
+    rows = zip(found.pair.tolist(), found.position.tolist(), found.session.tolist(), strict=True)
+    for pair, position, session in rows:
+        saw[pair, position].add(callers[session])
+    known = Counter(pair for (pair, _), each in saw.items() if trust.number_of(each) >= seen_by)
+    moved = np.array([known[pair] > 1 for pair in range(len(found.pairs))], np.bool_)
+    return moved[found.pair]
 
 
 def _likelihood(found: _Impressions, bias: float) -> float:

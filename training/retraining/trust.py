@@ -4,13 +4,17 @@ The rule:
 
 1. Rows of an untrusted key count for nothing. Each row of `GET /events` and `GET /feedback` says whether it
    is trusted; the keys file of the service decides (docs/ACCESS.md).
-2. A visitor is a row's `user`, whatever key sent it. Where a row names no user, its key is the visitor.
+2. A visitor is a row's `user`, whatever key sent it. Where a row names no user, its key is the visitor. Next
+   to users that the same key names, such rows are no further visitor: they may be one of theirs, logged out.
 3. One trusted judgment may move a result. Clicks and skips may only if they come from several visitors
    (`events.visitors`): a visitor alone decides nothing, however often it clicks.
 4. Nobody has more than a share. Of the searches that are read, keys take turns, and within a key its
-   visitors do (`in_turns`): a flood displaces only the searches of its own key and visitor. Within one query,
-   a visitor's searches weigh as much as the median visitor's at most (`weights`). So of n visitors, no one
-   has more than 2 / (n + 1) of the weight.
+   visitors do (`in_turns`). A key has as many turns as visitors, at most MAX_TURNS. So if n keys send, a key
+   with MAX_TURNS visitors keeps all its searches, or 1 / n of all that are read, however many users the
+   others invent. If the others are one key with one visitor, it keeps MAX_TURNS / (MAX_TURNS + 1) of them.
+   Within one query, a visitor's searches weigh as much as the median visitor's at most (`weights`). So of n
+   visitors, no one has more than 2 / (n + 1) of the weight. In turns and weights, the rows of a key without a
+   user are one visitor.
 
 This module holds the rule alone. It knows nothing of click models, collections and HTTP.
 """
@@ -24,11 +28,22 @@ from operator import itemgetter
 _VISITOR = "visitor "  # with a space, so it is no key's name
 SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE = "single visitor", "untrusted key", "over the share"
 REASONS = (SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE)  # for which an answer is dropped
+MAX_TURNS = 10  # of a key in a round: with as many visitors or more, keys are equal (`in_turns`)
+
+
+Caller = tuple[str, str]  # a row's key, and its user: the hash that the service lists, or empty
 
 
 def visitor_of(key: str, user: str) -> str:
-    """The name of the visitor of a row. user: the hash that the service lists, or empty."""
+    """The name of the visitor of a row, under which its searches take turns and weigh."""
     return f"{_VISITOR}{user}" if user else key
+
+
+def number_of(callers: Iterable[Caller]) -> int:
+    """Visitors behind `callers`, at least: a key without a user counts only if it names none of them."""
+    distinct = {*callers}
+    naming = {key for key, user in distinct if user}
+    return len({visitor_of(key, user) for key, user in distinct if user or key not in naming})
 
 
 def described(visitor: str) -> str:
@@ -38,27 +53,38 @@ def described(visitor: str) -> str:
     return f"the key {visitor!r}" if visitor else "callers without a key"
 
 
-def in_turns(keys: Sequence[str], visitors: Sequence[str], most: int) -> list[int]:
+def in_turns(callers: Sequence[Caller], most: int) -> list[int]:
     """The places of the searches to read, in order, at most `most`.
 
-    The latest search of every key comes before the second latest of any, and so on. The searches of one key
-    are ordered by the turns of its visitors in the same way.
+    In each round, a key with v visitors has min(v, MAX_TURNS) turns. Within a key, the latest search of each
+    user comes before the second latest of any. Let w be the turns of a key in a round, and W those of all
+    keys. Then the key keeps all its searches, or at least the first floor(most * w / W) in that order. Of k
+    searches that a key with u users keeps, each user has floor(k / u), or all its own. No user is one, too.
 
     Args:
-        keys: The key of each search, oldest search first.
-        visitors: The visitor of each search.
+        callers: The key and the user of each search, oldest search first.
         most: Searches that are read.
 
     """
-    if len(keys) <= most:
-        return [*range(len(keys))]
-    latest_first = range(len(keys) - 1, -1, -1)
-    return sorted(_turns(_turns(latest_first, visitors), keys)[:most])
+    if len(callers) <= most:
+        return [*range(len(callers))]
+    of_key: defaultdict[str, set[Caller]] = defaultdict(set)
+    for key, user in callers:
+        of_key[key].add((key, user))
+    turns = {key: min(number_of(each), MAX_TURNS) for key, each in of_key.items()}
+    latest_first = range(len(callers) - 1, -1, -1)
+    taken = Counter[str]()
+    ranked = []
+    for place in _turns(latest_first, callers):
+        key = callers[place][0]
+        taken[key] += 1
+        ranked.append((taken[key] / turns[key], -place))
+    return sorted(-place for _, place in sorted(ranked)[:most])
 
 
-def _turns(places: Iterable[int], owners: Sequence[str]) -> list[int]:
+def _turns(places: Iterable[int], owners: Sequence[Hashable]) -> list[int]:
     """The places, with everyone's first before anyone's second."""
-    turns = Counter[str]()
+    turns = Counter[Hashable]()
     ranked = []
     for place in places:
         ranked.append((turns[owners[place]], place))
@@ -134,5 +160,8 @@ def warnings(answers: int, dropped: Mapping[str, int], *, users: bool) -> list[s
     if dropped.get(UNTRUSTED_KEY):
         said.append("Look at the keys that the keys file calls untrusted (`python -m service keys list`).")
     if dropped.get(OVER_SHARE):
-        said.append("One key or visitor sent most searches, and only its latest were read.")
+        said.append(
+            "There are more searches than a run reads. Keys and their visitors took turns, and the older "
+            "searches of those that sent more than their share were not read."
+        )
     return [" ".join(said)]

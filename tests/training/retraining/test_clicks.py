@@ -112,6 +112,32 @@ def test_without_a_change_of_places_the_usual_bias_is_kept() -> None:
     assert estimated_bias([]) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("visitors", "who", "found"),
+    [
+        (1, {"key": "k", "user": ""}, True),
+        (1, {"key": "k", "user": "x"}, True),
+        (2, {"key": "k", "user": ""}, False),
+        (2, {"key": "k", "user": "x"}, False),
+        (3, {}, True),
+    ],
+)
+def test_the_bias_of_one_visitor_is_found_where_one_may_decide(
+    monkeypatch: pytest.MonkeyPatch, visitors: int, who: dict[str, str], found: bool
+) -> None:
+    rows = [row | who for row in log_of(0.5, searches=15, reordered=0.5).events]
+    monkeypatch.setattr(clicks, "events_of", lambda *_: rows)
+    used = clicks.used_at("http://service", ("default",), None, 3, visitors)
+    assert ("position bias 1)" not in used.line) is found
+
+
+def test_a_visitor_who_logs_out_sees_no_hits_move() -> None:
+    rows = log_of(0.5, searches=15, reordered=0.5).events
+    logged_out = [row | {"key": "k", "user": ("x", "")[at % 2]} for at, row in enumerate(rows)]
+    assert estimated_bias(sessions_of(logged_out).found) == 1.0
+    assert estimated_bias(sessions_of(logged_out).found, 1) < 1.0
+
+
 def test_deep_clicks_weigh_more_than_those_at_the_top() -> None:
     """Each was clicked in 8 of 46 searches: at the first place that is little, at the eighth much."""
     page = [f"d{at}" for at in range(1, 9)]

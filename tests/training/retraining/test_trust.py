@@ -92,6 +92,36 @@ def test_a_flood_of_one_key_pushes_out_no_other_searches(
     assert answers([*shop(), *flood]) == answers([*flood, *shop()]) == RIGHT
 
 
+@pytest.mark.parametrize(
+    ("visitors", "who", "keeps"),
+    [
+        (4, lambda _: {"key": "flood", "user": "bot"}, 400),
+        (4, lambda _: {"key": "flood", "user": ""}, 400),
+        (4, lambda at: {"key": "flood", "user": ("", "bot")[at % 2]}, 400),
+        (4, lambda at: {"key": "flood", "user": f"u{at % 4}"}, 250),
+        (10, lambda at: {"key": "flood", "user": f"bot {at}"}, 250),
+        (10, lambda at: {"key": f"flood {at % 3}", "user": f"bot {at}"}, 125),
+        (10, lambda at: {"key": f"flood {at % 2}", "user": "bot"}, 400),
+        (4, lambda _: {"key": "shop", "user": "bot"}, 400),
+    ],
+    ids=["user", "key", "logged out", "as many", "many", "keys of many", "two keys", "own key"],
+)
+def test_a_flood_leaves_a_shop_with_many_searches_its_share(
+    monkeypatch: pytest.MonkeyPatch, visitors: int, who: Callable[[int], dict[str, str]], keeps: int
+) -> None:
+    """400 searches of 500 that are read. By the rule of before, 250 stayed beside a flood of one visitor."""
+    monkeypatch.setattr(clicks, "MOST", 500)
+    rows = shop(visitors=visitors, queries=400 // visitors)
+    flood = [event(f"x{at}", "x", search=f"f{at}") | who(at) for at in range(1500)]
+    for events in ([*rows, *flood], [*flood, *rows]):
+        of_shop = [each for each in sessions_of(events).found if each.query.startswith("q")]
+        assert keeps <= len(of_shop) <= keeps + 1
+        assert {each.user for each in of_shop} == {f"u{at}" for at in range(visitors)}
+        if keeps == 400:
+            assert answers(events) == answers(rows)
+            assert len(answers(rows)) == 400 // visitors
+
+
 def test_a_flood_of_one_visitor_pushes_out_no_other_searches_of_its_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,6 +188,22 @@ def test_a_visitor_counts_once_whatever_its_keys(keys: tuple[str, str]) -> None:
     rows = [event("q", "right", PAGE, search=f"{at}", key=keys[at % 2], user="same") for at in range(8)]
     assert said(rows) == []
     assert said([*rows, event("q", "right", PAGE, search="9", key=keys[0], user="else")]) != []
+
+
+def test_a_visitor_who_logs_out_is_no_second_one() -> None:
+    """Searches with and without a user, of one person by one key."""
+    rows = [event("q", "right", PAGE, search=f"{at}", user=("x", "")[at % 2]) for at in range(8)]
+    assert said(rows) == []
+    skips = [event("q", "other", PAGE, search=f"{at}", user=("x", "")[at % 2]) for at in range(8)]
+    assert said(skips) == [], "nothing is passed over by one person"
+    assert judged_by(sessions_of(rows), 1.0, 3, 2)[1] == {"single visitor": 1}
+    second = event("q", "right", PAGE, search="9", user="y")
+    assert {each.user for each in said([*rows, second]) if each.relevant} == {"x", "y", ""}
+    without = [row | {"user": ""} for row in rows]
+    assert {each[:3] for each in judged_by(sessions_of(without), 1.0, 3, 1)[0]} >= {("q", "right", True)}
+    # A key that names its first user costs no answer of two keys.
+    keys = [row | {"user": "", "key": f"k{at % 2}"} for at, row in enumerate(rows)]
+    assert answers(keys) == answers([*keys, event("q", "right", PAGE, search="9", key="k0")]) != set()
 
 
 def test_without_users_each_key_is_a_visitor_and_rows_of_an_older_service_count() -> None:
@@ -244,15 +290,63 @@ def test_a_flood_of_one_visitor_leaves_the_bias_as_it_is(place: int, who: dict[s
 
 
 def test_searches_are_read_in_turns_of_keys_and_visitors() -> None:
-    keys = ["a", "a", "a", "a", "b", "b", "b", "b", "b", "c"]
-    visitors = ["1", "2", "1", "1", "b", "b", "b", "b", "b", "c"]
-    assert trust.in_turns(keys, visitors, 10) == [*range(10)]
-    assert trust.in_turns(keys, visitors, 3) == [3, 8, 9]
+    callers = [("a", user) for user in "1211"] + [("b", "")] * 5 + [("c", "")]
+    assert trust.in_turns(callers, 10) == [*range(10)]
+    assert trust.in_turns(callers, 1) == [3]
+    assert trust.in_turns(callers, 3) == [3, 8, 9]
     # The second turn of `a` is of its other visitor, though that one searched long ago.
-    assert trust.in_turns(keys, visitors, 5) == [1, 3, 7, 8, 9]
-    assert trust.in_turns(keys, visitors, 8) == [0, 1, 2, 3, 6, 7, 8, 9]
-    assert trust.in_turns(keys, visitors, 1) == [9]
-    assert trust.in_turns([], [], 5) == []
+    assert trust.in_turns(callers, 4) == [1, 3, 8, 9]
+    assert trust.in_turns(callers, 5) == [1, 2, 3, 8, 9], "with two visitors, `a` has two turns for one"
+    assert trust.in_turns(callers, 8) == [0, 1, 2, 3, 6, 7, 8, 9]
+    assert trust.in_turns([], 5) == []
+    # Another key that names the users of `a` takes no turn of theirs.
+    assert trust.in_turns([*callers, *[("d", "2")] * 20], 5)[:2] == [1, 3]
+
+
+CALLERS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 14)), max_size=200)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CALLERS, CALLERS, st.integers(1, 150))
+def test_a_key_keeps_its_share_and_each_user_of_it_one(
+    some: list[tuple[str, int]], more: list[tuple[str, int]], most: int
+) -> None:
+    callers = [(key, f"{user}" if user else "") for key, user in [*some, *more, *some]]
+    kept = trust.in_turns(callers, most)
+    assert len(kept) == min(most, len(callers))
+    assert kept == sorted({*kept})
+    users = {key: {user for other, user in callers if other == key} for key in {key for key, _ in callers}}
+    turns = {key: min(10, len(names - {""}) or 1) for key, names in users.items()}
+    for key, names in users.items():
+        of_key = [at for at in kept if callers[at][0] == key]
+        share = most * turns[key] // sum(turns.values())
+        assert len(of_key) >= min(share, sum(other == key for other, _ in callers))
+        for user in names:
+            own = [at for at, caller in enumerate(callers) if caller == (key, user)]
+            of_user = [at for at in of_key if at in own]
+            assert len(of_user) >= min(len(of_key) // len(names), len(own))
+            assert of_user == own[len(own) - len(of_user) :], "its latest"
+
+
+@pytest.mark.parametrize(
+    ("callers", "number"),
+    [
+        ([], 0),
+        ([("shop", "")], 1),
+        ([("shop", "x")], 1),
+        ([("shop", "x"), ("shop", "")], 1),  # one person, who was logged out for a while
+        ([("shop", ""), ("shop", "x"), ("shop", "y")], 2),
+        ([("shop", "x"), ("app", "x")], 1),
+        ([("shop", "x"), ("app", "x"), ("shop", ""), ("app", "")], 1),
+        ([("shop", "x"), ("app", "")], 2),
+        ([("shop", ""), ("", "")], 2),
+        ([("shop", ""), ("app", ""), ("app", "x")], 2),  # a user more takes no visitor away
+    ],
+)
+def test_a_key_without_a_user_is_no_visitor_beside_its_users(
+    callers: list[tuple[str, str]], number: int
+) -> None:
+    assert trust.number_of(iter(callers)) == number
 
 
 @pytest.mark.parametrize(
@@ -300,7 +394,7 @@ def test_a_shop_that_names_no_user_is_told_so(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_answers_are_dropped_for_a_reason_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clicks, "MOST", 20)
+    monkeypatch.setattr(clicks, "MOST", 40)
     lone = [event("q", "right", PAGE, search=f"s{at}", user="one") for at in range(3)]
     public = [event("q", "spam", PAGE, search=f"p{at}") | {"trusted": False} for at in range(3)]
     older = [event("old", "right", PAGE, search=f"o{at}", key="app", user=f"o{at % 3}") for at in range(30)]
@@ -312,7 +406,12 @@ def test_answers_are_dropped_for_a_reason_each(monkeypatch: pytest.MonkeyPatch) 
     assert "3 answers dropped (1 single visitor, 1 untrusted key, 1 over the share)" in found.line
     [warning] = found.warnings
     assert "No search names its user" not in warning
-    for words in ("service keys list", "only its latest were read", "1 count"):
+    for words in (
+        "service keys list",
+        "more searches than a run reads",
+        "their share were not read",
+        "1 count",
+    ):
         assert words in warning
 
 
