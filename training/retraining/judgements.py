@@ -5,15 +5,17 @@
 
     a line may name the document's collection under `collection`
 
-Each visitor of a service (trust.py), else each key, has one vote on a query and a document, its newest. The
-majority counts; what they disagree on evenly counts for nothing. Untrusted keys have no vote. Feedback is
-newer than the file: where there is any, the file's word does not count. What users do with hits (clicks.py)
-counts where neither says anything. A query judges or is trained on, never both, and so are its answers
-(sides.py).
+Each key has one vote on a query and a document: its newest judgment, whichever visitor it names. Two keys
+that name the same visitor (trust.py) have one vote, the newer one. The majority counts; what they disagree on
+evenly counts for nothing. Untrusted keys have no vote. Feedback is newer than the file: where there is any,
+the file's word does not count. What users do with hits (clicks.py) counts where neither says anything. A
+query judges or is trained on, never both, and so are its answers (sides.py).
 
 A key may not judge alone. A query rests on a key when no other key, no trusted one and no file says that an
-answer of it is relevant. Such queries judge only as far as others do: of the queries that judge, one key's
-are at most half. Where `trusted` names keys, the queries of all others are for training only.
+answer of it is relevant. Users that a key names do not vouch for its feedback, since it may invent them. For
+clicks, two visitors of one key do (trust.py), and one does not. Queries that rest on a key judge only as far
+as others do: of the queries that judge, one key's are at most half. Where `trusted` names keys, the queries
+of all others are for training only.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from training.mining.labelled import folded
 from training.retraining.documents import collection_of
 from training.retraining.heldout import Part, place
 from training.retraining.sides import sides
-from training.retraining.trust import visitor_of
+from training.retraining.trust import number_of, visitor_of
 from training.text.lines import Record, layout, read_records, text_of, valid
 from training.text.service import collections_of, feedback_of, shown
 from training.text.service_collections import ONLY_DEFAULT, qualified
@@ -111,8 +113,8 @@ def judged(
     each key's does, within bounds. learned: as sides.learned, of the models so far; nothing of it judges, and
     its queries train.
     """
-    newest: dict[tuple[str, str], dict[str | None, bool]] = {}
-    of_use: dict[tuple[str, str], dict[str | None, bool]] = {}
+    newest: dict[tuple[str, str], dict[str | None, Judgement]] = {}  # of each key, the oldest first
+    of_use: dict[tuple[str, str], dict[str | None, Judgement]] = {}  # of each visitor
     unknown = contradicted = untrusted = said_in_all = 0
     for judgement in found:
         query = folded(judgement.query)
@@ -123,18 +125,21 @@ def judged(
                 continue
             said_in_all += not judgement.of_use
             votes = (of_use if judgement.of_use else newest).setdefault(pair, {})
-            votes[_voter(judgement, trusted)] = judgement.relevant
+            owner = _voter(judgement, trusted) if judgement.of_use else judgement.key
+            votes.pop(owner, None)
+            votes[owner] = judgement
     answers: dict[str, dict[str, str | None]] = {}  # of a query, each with the key that it rests on
     negatives: dict[str, list[str]] = {}
     for (query, id), said in sorted((of_use | newest).items(), key=lambda item: item[0]):
-        relevant = _majority(said)
+        of_voters = {_voter(judgement, trusted): judgement for judgement in said.values()}
+        relevant = _majority({voter: judgement.relevant for voter, judgement in of_voters.items()})
         if id not in known:
             unknown += 1
         elif relevant is None:
             contradicted += 1
         elif relevant:
-            names = {key for key, yes in said.items() if yes}
-            answers.setdefault(query, {})[id] = _lone(names, trusted)
+            yes = [judgement for judgement in of_voters.values() if judgement.relevant]
+            answers.setdefault(query, {})[id] = _lone(yes, trusted)
         else:
             negatives.setdefault(query, []).append(id)
     # Where some answers of a query are vouched for, those that rest on one key are left out.
@@ -174,20 +179,27 @@ def judged(
 
 
 def _voter(judgement: Judgement, trusted: Collection[str]) -> str | None:
-    """The visitor that a judgement is of, as bounds count it. A key that may judge alone stays one voter."""
+    """The name under which a judgment votes: its visitor's. A key that may judge alone stays one voter."""
     key = judgement.key
     return key if key is None or key in (trusted or [NO_KEY]) else visitor_of(key, judgement.user)
 
 
-def _lone(names: Collection[str | None], trusted: Collection[str]) -> str | None:
-    """The key that an answer rests on; None where a file, a trusted key or a second one says the same.
+def _lone(yes: Collection[Judgement], trusted: Collection[str]) -> str | None:
+    """The key that an answer rests on; None where a file, a trusted key or a second voter says the same.
 
     Callers without a key are trusted unless others are named: a service without keys serves its own machine,
     and nobody else could ever judge there.
+
+    Args:
+        yes: What was said for the answer: feedback has one judgment of a key, clicks one of a visitor.
+        trusted: Names of the keys whose word judges.
+
     """
-    if {None, *(trusted or [NO_KEY])} & {*names} or (len(names) > 1 and not trusted):
+    keys = {judgement.key for judgement in yes}
+    if {None, *(trusted or [NO_KEY])} & keys:
         return None
-    return min(name for name in names if name is not None)
+    named = [(judgement.key, judgement.user) for judgement in yes if judgement.key is not None]
+    return None if number_of(named) > 1 and not trusted else min(key for key, _ in named)
 
 
 def _alone(keys: Mapping[str, str], queries: Collection[str]) -> bool:

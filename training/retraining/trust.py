@@ -46,11 +46,9 @@ def number_of(callers: Iterable[Caller]) -> int:
     return len({visitor_of(key, user) for key, user in distinct if user or key not in naming})
 
 
-def described(visitor: str) -> str:
-    """A visitor as a message names it: a key by its name, a user never by its hash."""
-    if visitor.startswith(_VISITOR):
-        return "one visitor"
-    return f"the key {visitor!r}" if visitor else "callers without a key"
+def described(key: str) -> str:
+    """A key as a message names it."""
+    return f"the key {key!r}" if key else "callers without a key"
 
 
 def in_turns(callers: Sequence[Caller], most: int) -> list[int]:
