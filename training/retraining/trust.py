@@ -30,12 +30,11 @@ SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE = "single visitor", "untrusted key", "
 REASONS = (SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE)  # for which an answer is dropped
 MAX_TURNS = 10  # of a key in a round: with as many visitors or more, keys are equal (`in_turns`)
 
-
 Caller = tuple[str, str]  # a row's key, and its user: the hash that the service lists, or empty
 
 
 def visitor_of(key: str, user: str) -> str:
-    """The name of the visitor of a row, under which its searches take turns and weigh."""
+    """The name of the visitor of a row."""
     return f"{_VISITOR}{user}" if user else key
 
 
