@@ -76,17 +76,22 @@ def _chosen(metadata: dict[str, Any], fields: _Tree) -> dict[str, Any]:
     """
     chosen: dict[str, Any] = {}
     for name, value in metadata.items():
-        inside: _Tree | None = fields
-        for part in name.split("."):
-            inside = inside.get(part)
-            if inside is None:
-                break
-        else:
-            if _END in inside:
-                chosen[name] = value
-            elif found := [kept for inner in objects_in(value) if (kept := _chosen(inner, inside))]:
-                chosen[name] = found if isinstance(value, list) else found[0]
+        inside = _below(fields, name)
+        if inside is None:
+            continue
+        if _END in inside:
+            chosen[name] = value
+        elif found := [kept for inner in objects_in(value) if (kept := _chosen(inner, inside))]:
+            chosen[name] = found if isinstance(value, list) else found[0]
     return chosen
+
+
+def _below(fields: _Tree, name: str) -> _Tree | None:
+    for part in name.split("."):
+        if part not in fields:
+            return None
+        fields = fields[part]
+    return fields
 
 
 def shown_of(fields: Sequence[str] | None) -> Shown:
