@@ -141,11 +141,13 @@ class Schedule:
     def stop(self) -> None:
         """The run in hand stops after its step and is kept; the next one on the same text goes on with it."""
         self._stopping.set()
-        if self._child is not None:
-            self._child.terminate()
+        child = self._child  # The other thread sets it to None when the run ends.
+        if child is not None:
+            child.terminate()
         self._thread.join(_STOPPING_SECONDS)
-        if self._thread.is_alive() and self._child is not None:
-            self._child.kill()
+        child = self._child
+        if child is not None:
+            child.kill()
         self._thread.join(_STOPPING_SECONDS)  # until its end is written down
         self._write({"next_run": None})
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -36,14 +38,19 @@ class Small(Schedule):
 
 
 def small(
-    folder: Path, code: str, corpus: dict[str, Any] | None = None, wall: Wall | None = None, **table: Any
+    folder: Path,
+    code: str,
+    corpus: dict[str, Any] | None = None,
+    wall: Wall | None = None,
+    kind: type[Small] = Small,
+    **table: Any,
 ) -> Small:
     given = {"cron": "* * * * * *", "jitter_seconds": 0} | table
     config = Config.model_validate(
         {"corpus": corpus or {"file": "x.txt"}, "schedule": given, "folders": {"models": folder}}
     )
     jumping: dict[str, Any] = {"wall": wall, "look_seconds": 0.01} if wall else {}
-    made = Small(folder / "retrain.toml", config, **jumping)
+    made = kind(folder / "retrain.toml", config, **jumping)
     made.code = code
     return made
 
@@ -120,6 +127,29 @@ def test_a_stop_ends_the_run_in_hand(tmp_path: Path) -> None:
     found = read_runs(tmp_path)
     assert found["last_run"]["outcome"] == "stopped"
     assert found["running"] is None
+
+
+def test_a_stop_in_the_moment_when_the_run_ends_is_no_error(tmp_path: Path) -> None:
+    class Ending(Small):
+        """The run ends when it has been looked at: each look but the first finds none."""
+
+        @property
+        def _child(self) -> Any:
+            child, self._known = self._known, None
+            return child
+
+        @_child.setter
+        def _child(self, child: Any) -> None:
+            self._known = child
+
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
+        try:
+            idle = small(tmp_path, "", kind=Ending, cron="0 3 1 1 *")
+            with started(idle):
+                idle._child = child
+            assert child.wait(60) == -signal.SIGTERM
+        finally:
+            child.kill()
 
 
 def test_a_run_that_takes_too_much_memory_ends_and_threads_are_bounded(tmp_path: Path) -> None:
