@@ -24,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 _STOPPING_SECONDS = 30.0  # a run that was told to stop ends after its step; later it is killed
 _LOOK_SECONDS = 30.0  # the longest wait between two looks at the clock, so that a jump is noticed
 _SET_BACK = timedelta(minutes=1)  # smaller steps of the clock back do not move the next run
+_RUNS_KEPT = 1000  # times that have had their run, so that they have no second one
 _SAID = 2000  # characters of a run's last words that are kept
 _ENDS = 10  # runs that are kept without them
 _CAME_TO_AN_END = (0, 3, 4)  # exit status; any other run is tried again
@@ -112,7 +114,7 @@ class Schedule:
         self._models = folders(self.config).models
         self._clock = clock(self.config.schedule)
         self._seen = self.wall()
-        self._ran: datetime | None = None  # the newest of `_fires` whose run has begun
+        self._ran: deque[datetime] = deque(maxlen=_RUNS_KEPT)  # each of `_fires` whose run has begun
         self._fires: datetime | None = None  # by the cron expression; the run begins at `_due`, with jitter
         self._due: datetime | None = None
         self._counts_at = 0.0  # monotonic time of the next look at the number of documents
@@ -170,11 +172,13 @@ class Schedule:
         now = self.wall()
         if now < self._seen - _SET_BACK:
             log.info("The clock was set back from %s to %s", self._seen, now)
-            self._set_due(now)
-            self._write({})
+            if self._fires is None or now < self._fires:  # Otherwise its run is pending, and stays so.
+                self._set_due(now)
+                self._write({})
         self._seen = now
         if self._due is not None and now >= self._due:
-            self._ran = self._fires
+            if self._fires is not None:
+                self._ran.append(self._fires)
             self._set_due(now)
             self._run("clock")
         elif self._counts and time.monotonic() >= self._counts_at:
@@ -187,9 +191,9 @@ class Schedule:
             self._write({})
 
     def _set_due(self, now: datetime) -> None:
-        """Find the next run after `now`, without the one that has run, if the clock was set back."""
+        """Find the next run after `now`, without those that have run, if the clock was set back."""
         fires = _after(self._clock, now)
-        if fires is not None and fires == self._ran:
+        while fires is not None and fires in self._ran:
             fires = _after(self._clock, fires)
         self._fires = fires
         jitter = timedelta(seconds=random.uniform(0, self.config.schedule.jitter_seconds))  # noqa: S311
@@ -326,9 +330,12 @@ def clock(table: ScheduleTable) -> BaseTrigger:
 
 
 def _after(trigger: BaseTrigger, now: datetime) -> datetime | None:
-    """The first time after `now` at which the trigger fires."""
+    """Find the first time after `now` at which the trigger fires, in UTC.
+
+    Two local times of the hour that winter time repeats compare as equal, and sums forget which one is meant.
+    """
     found: datetime | None = trigger.get_next_fire_time(None, now + timedelta(microseconds=1))
-    return found
+    return None if found is None else found.astimezone(UTC)
 
 
 def _weekdays(field: str) -> str:

@@ -211,31 +211,58 @@ def runs_of(folder: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("cron", "moments", "runs"),
+    ("cron", "moments", "runs", "table"),
     [
         # Suspended before half past three, until long after it.
-        ("30 3 * * *", ["2026-11-22T08:00"], 1),
+        ("30 3 * * *", ["2026-11-22T08:00"], 1, {}),
         # A container that was paused for three nights.
-        ("30 3 * * *", ["2026-11-25T02:00"], 1),
+        ("30 3 * * *", ["2026-11-25T02:00"], 1, {}),
         # Due every minute, and away for a month.
-        ("* * * * *", ["2026-12-22T03:00:30"], 1),
+        ("* * * * *", ["2026-12-22T03:00:30"], 1, {}),
         # A board without a clock of its own: NTP sets it years ahead.
-        ("* * * * * *", ["2056-11-22T03:00"], 1),
+        ("* * * * * *", ["2056-11-22T03:00"], 1, {}),
         # An hour late, set back after the run: half past three comes twice.
-        ("30 3 * * *", ["2026-11-22T03:31", "2026-11-22T02:31", "2026-11-22T03:31"], 1),
+        ("30 3 * * *", ["2026-11-22T03:31", "2026-11-22T02:31", "2026-11-22T03:31"], 1, {}),
         # Set back before it was due: it is due all the same.
-        ("30 3 * * *", ["2026-11-21T02:00", "2026-11-21T03:31"], 1),
+        ("30 3 * * *", ["2026-11-21T02:00", "2026-11-21T03:31"], 1, {}),
         # A month ahead by mistake: the nights that come after the correction count.
-        ("30 3 * * *", ["2026-12-22T04:00", "2026-11-22T02:00", "2026-11-23T03:31"], 2),
+        ("30 3 * * *", ["2026-12-22T04:00", "2026-11-22T02:00", "2026-11-23T03:31"], 2, {}),
         # Small corrections change nothing.
-        ("30 3 * * *", ["2026-11-22T03:30:01", "2026-11-22T03:29:59", "2026-11-22T03:30:02"], 1),
+        ("30 3 * * *", ["2026-11-22T03:30:01", "2026-11-22T03:29:59", "2026-11-22T03:30:02"], 1, {}),
+        # Every hour, and set back before all of the runs: none of them comes twice.
+        ("0 * * * *", ["T04:01", "T05:01", "T06:01", "T03:30", "T04:01", "T05:01", "T06:01"], 3, {}),
+        (
+            "0 * * * *",
+            ["T04:01", "T05:01", "T04:30", "T05:01", "T03:30", "T04:01", "T05:01", "T06:01"],
+            3,
+            {},
+        ),
+        # A run that jitter delays, and set back meanwhile: by less than that, and by more; and after it.
+        ("5 3 * * *", ["T03:08", "T03:06", "T03:16"], 1, {"jitter_seconds": 600}),
+        ("5 3 * * *", ["T03:08", "T03:06", "T03:09", "T03:05", "T03:16"], 1, {"jitter_seconds": 600}),
+        ("5 3 * * *", ["T03:08", "T03:03", "T03:16"], 1, {"jitter_seconds": 600}),
+        ("5 3 * * *", ["T03:16", "T03:08", "T03:16"], 1, {"jitter_seconds": 600}),
+        # Half past two comes twice in the night of winter time, and both are due.
+        (
+            "30 * * * *",
+            [f"2027-10-31T{at}" for at in ("00:29", "00:31", "01:31")],
+            3,
+            {"timezone": "Europe/Berlin"},
+        ),
     ],
 )
 def test_what_came_due_while_the_clock_jumped_runs_once(
-    tmp_path: Path, cron: str, moments: list[str], runs: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cron: str,
+    moments: list[str],
+    runs: int,
+    table: dict[str, Any],
 ) -> None:
+    """A moment without a date is of the day on which the schedule starts."""
+    monkeypatch.setattr("random.uniform", lambda _, longest: longest)  # the longest jitter
     wall = Wall("2026-11-22T03:00")
-    asleep = small(tmp_path, "raise SystemExit(4)", cron=cron, wall=wall)
+    asleep = small(tmp_path, "raise SystemExit(4)", cron=cron, wall=wall, **table)
     looks = threading.Semaphore(0)
     look = asleep._look
 
@@ -248,7 +275,8 @@ def test_what_came_due_while_the_clock_jumped_runs_once(
     with started(asleep):
         for moment in moments:
             looks.acquire(timeout=60)
-            wall.now = datetime.fromisoformat(moment).replace(tzinfo=UTC)
+            at = f"2026-11-22{moment}" if moment.startswith("T") else moment
+            wall.now = datetime.fromisoformat(at).replace(tzinfo=UTC)
             while looks.acquire(blocking=False):
                 pass
             looks.acquire(timeout=60)  # one that may have begun before the jump
