@@ -31,12 +31,19 @@ def require_same_folder(url: str, models: Path) -> None:
     theirs, ours = info.get("models_id"), store.id()
     if theirs is None and ours is None:
         _require_same_version(url, info.get("model_version"), store)
-    elif theirs != ours:
-        folder = info.get("models_dir") or "of its SIMILE_MODELS_DIR"
+    elif "models_id" not in info:
         raise OtherFolder(
-            f"The service at {shown(url)} uses the models folder {folder} ({_shown_id(theirs)}). "
+            f"The models folder {models.absolute()} has an id, and the service at {shown(url)} is of an "
+            "earlier release, which reports none. "
+            f"Delete {models.absolute() / 'id'} if the folder is this service's. "
+            "Otherwise name the folder of the service: --models-dir, or folders.models in retrain.toml."
+        )
+    elif theirs != ours:
+        named = f" {folder}" if (folder := info.get("models_dir")) else ""
+        raise OtherFolder(
+            f"The service at {shown(url)} uses the models folder{named} ({_shown_id(theirs)}). "
             f"This command would use {models.absolute()} ({_shown_id(ours)}), the folder of another service. "
-            f"Name the folder of the service: --models-dir {folder}, or folders.models in retrain.toml. "
+            f"Name the folder of the service: --models-dir{named}, or folders.models in retrain.toml. "
             f"Or name the address of the service that uses {models.absolute()}."
         )
 

@@ -123,8 +123,12 @@ def old(tiny_models_dir: Path) -> Iterator[str]:
 def test_of_a_service_without_an_id_the_active_version_tells(
     old: str, other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(OtherFolder, match=f"{old} uses the models folder of its SIMILE_MODELS_DIR"):
-        require_same_folder(old, other)  # a newer service uses it
+    with pytest.raises(OtherFolder) as refused:  # a newer service used it, and may use it still
+        require_same_folder(old, other)
+    said = str(refused.value)
+    assert f"The models folder {other} has an id, and the service at {old} is of an earlier release" in said
+    assert f"Delete {other / 'id'} if the folder is this service's." in said
+    assert "another service" not in said
     (other / "id").unlink()
     require_same_folder(old, other)
     assert f"! The service at {old} does not report the id" in capsys.readouterr().err
