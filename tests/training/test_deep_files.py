@@ -138,6 +138,54 @@ def test_files_of_models_that_are_nested_too_deeply_are_refused(tmp_path: Path) 
     assert (store.read_state(), store.desired()) == ({}, None)
 
 
+MANY = ".a" * (MAX_DEPTH - 10)
+DOTS = "A. " * (MAX_DEPTH + 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"x{(MANY + part) * 600} = 1" for part in ('."="', ".'='", '."#"', '."{"', '."\\"="')),
+        "[x" + (MANY + '."="') * 600 + "]",
+        f'x = {{a = """b"""", y{MANY * 600} = 1}}',  # a quote belongs to the string
+        f"x = '\\'\ny{MANY * 600} = 1",
+        f'x = "\\\\"\ny{MANY * 600} = 1',
+    ],
+    ids=range(9),
+)
+def test_a_key_of_many_parts_is_refused_at_once_whatever_strings_it_has(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tomllib.loads", lambda _: pytest.fail("it takes minutes"))
+    with pytest.raises(ValueError, match="it is nested too deeply"):
+        parse_toml(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (f'x = "{DOTS}"', DOTS),
+        (f"x = '{DOTS}'", DOTS),
+        (f'x = """\n{DOTS}"""', DOTS),
+        (f"x = '''{DOTS}'''", DOTS),
+        (f'x = "\\"{DOTS}"', f'"{DOTS}'),
+        (f"x = 1  # {DOTS}", 1),
+        (f'x = "#"  # "{DOTS}', "#"),
+        (f'"{DOTS}" = 1\nx = 2', 2),
+    ],
+    ids=["basic", "literal", "lines", "literal lines", "escape", "comment", "both", "key"],
+)
+def test_dots_of_strings_and_comments_are_not_counted(text: str, value: object) -> None:
+    assert parse_toml(text)["x"] == value
+
+
+@pytest.mark.parametrize("part", ['"', "'", '"""', "'''", '\\"', '"\\', '"""\\', '\\"""', "#", '"\n'])
+def test_a_mebibyte_of_quotes_is_refused_in_time(part: str) -> None:
+    """Not by the clock: a time by the square would be an hour, and the watchdog of the suite ends it."""
+    with pytest.raises(ValueError, match=r"."):
+        parse_toml(f"x = {part * ((1 << 20) // len(part))}")
+
+
 @pytest.mark.parametrize("depth", [MAX_DEPTH, MAX_DEPTH + 1])
 def test_the_deepest_value_that_is_read_has_so_many_levels(depth: int) -> None:
     """What is read can be walked through and written again; orjson's own limit is 254."""
