@@ -164,11 +164,14 @@ def require_finite(name: str, tensor: NDArray[np.float32]) -> None:
 
 
 def require_few_tensors(file: Path) -> None:
-    """Raise Unsupported for a file of more tensors than a model has; each costs memory, also an empty one."""
+    """Raise Unsupported for a file of more tensors than a model has; each costs memory, also an empty one.
+
+    However a tensor is spelled, its shape and its offsets are two lists.
+    """
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         header = stream.read(min(size, MAX_HEADER_BYTES))
-    if (count := header.count(b'"dtype"')) > MAX_TENSORS:
+    if (count := header.count(b"[") // 2) > MAX_TENSORS:
         raise Unsupported(f"{file.name} has {count} tensors; at most {MAX_TENSORS} are read.")
 
 
@@ -190,6 +193,8 @@ def map_safetensors(file: Path) -> Tensors:
     entries = parse_json(bytes(mapped[8 : 8 + size]))
     found: Tensors = {}
     for name, entry in entries.items():
+        if not isinstance(entry, dict):
+            raise Unsupported(f"{file.name} is not a whole safetensors file: {name!r:.100} is not an object")
         if entry.get("dtype") in _DTYPES:
             start, end = entry["data_offsets"]
             found[name] = _as_float32(entry | {"data": mapped[8 + size + start : 8 + size + end]})

@@ -23,6 +23,7 @@ from tests.tiny import WIDTH, tiny_source
 
 SECONDS = Limits(seconds=2)
 WORDS = 400
+OBJECT = '{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
 
 
 def left_in(root: Path) -> list[str]:
@@ -125,9 +126,9 @@ def scanning(folder: Path) -> None:
     graph_of(folder, [node], NUMBERS)
 
 
-def a_million_tensors(folder: Path) -> None:
-    one = '"{:x}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'.format
-    header = ("{" + ",".join(map(one, range(1_000_000))) + "}").encode()
+def empty_tensors(folder: Path, count: int, entry: str = OBJECT) -> None:
+    """Write weights of so many tensors that have no number."""
+    header = ("{" + ",".join(f'"{number:x}":{entry}' for number in range(count)) + "}").encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
 
 
@@ -149,7 +150,22 @@ STRUCTURES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a loop in a branch": (inside_an_if, "has a Loop"),
     "a loop in a function": (inside_a_function, "has a Loop"),
     "a scan": (scanning, "has a Scan"),
-    "a million empty tensors": (a_million_tensors, "has 1000000 tensors; at most 100000 are read"),
+    "a million empty tensors": (
+        lambda at: empty_tensors(at, 1_000_000),
+        "has 1000000 tensors; at most 100000 are read",
+    ),
+    "empty tensors with an escape in a key": (
+        lambda at: empty_tensors(at, 150_000, OBJECT.replace("dtype", "dt\\u0079pe")),
+        "has 150000 tensors; at most 100000 are read",
+    ),
+    "empty tensors with spaces": (
+        lambda at: empty_tensors(at, 150_000, OBJECT.replace(":", " : ").replace("[", " [ ")),
+        "has 150000 tensors; at most 100000 are read",
+    ),
+    "empty tensors as lists": (
+        lambda at: empty_tensors(at, 150_000, '["F32",[0],[0,0]]'),
+        "has 225000 tensors; at most 100000 are read",  # three lists each
+    ),
     "replacements that double a text": (
         lambda at: changed_tokenizer(at, normalizer=replacing(*[({"String": "e"}, "ee")] * 40)),
         "may make a text more than 1000 times as long",
@@ -242,3 +258,9 @@ def test_as_many_tensors_as_models_have_are_read(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(backbone, "MAX_TENSORS", 37)
     with pytest.raises(Unsupported, match="has 38 tensors; at most 37 are read"):
         backbone.tensor_shapes(folder / "model.safetensors")
+
+
+def test_a_tensor_that_is_described_by_a_list_is_not_mapped(tmp_path: Path) -> None:
+    empty_tensors(tmp_path, 1, '["F32",[0],[0,0]]')
+    with pytest.raises(Unsupported, match="is not a whole safetensors file: '0' is not an object"):
+        backbone.map_safetensors(tmp_path / "model.safetensors")
