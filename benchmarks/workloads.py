@@ -67,7 +67,14 @@ def texts_of(file: Path) -> Iterator[str]:
 
 
 def corpus() -> Corpus:
-    """The evaluation folder's texts, or the project's own."""
+    """Returns the evaluation folder's texts, or the project's own. Exits with a sentence on bad files."""
+    try:
+        return _corpus()
+    except TrainingError as error:
+        sys.exit(str(error))
+
+
+def _corpus() -> Corpus:
     folder = optional_data_folder(None)
     files = [folder / name for name in (WIKIPEDIA, *ABSTRACTS)] if folder else []
     if not files or not all(file.is_file() for file in files):

@@ -12,7 +12,7 @@ from benchmarks import engines, gemm
 from benchmarks.contestant import Scenario
 from benchmarks.environments import LIBRARIES, PINS, environment, pins
 from benchmarks.raw import RawEngine, SingleCalls, cosines
-from benchmarks.workloads import Workload, corpus
+from benchmarks.workloads import ABSTRACTS, WIKIPEDIA, Workload, corpus
 from models.encoder import Encoder
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
@@ -143,3 +143,21 @@ def test_without_the_evaluation_folder_words_come_from_the_project_s_own_example
     found = corpus()
     assert "example corpus" in found.source
     assert len(found.passages) > 100
+
+
+@pytest.mark.parametrize("damage", ["missing", "a file", "no gzip"])
+def test_an_evaluation_folder_that_cannot_be_read_ends_a_bench_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    folder, expected = tmp_path / "sets", "is not a folder. Name its folder"
+    if damage == "a file":
+        folder.write_text("")
+    elif damage == "no gzip":
+        for name in (WIKIPEDIA, *ABSTRACTS):
+            (folder / name).parent.mkdir(parents=True)
+            (folder / name).write_bytes(b"no gzip")
+        expected = "wiki_sentences.tsv.gz"
+    monkeypatch.setenv("SIMILE_EVAL_DATA", str(folder))
+    with pytest.raises(SystemExit, match=f"{re.escape(str(folder))}.*{expected}") as ended:
+        corpus()
+    assert "\n" not in str(ended.value)
