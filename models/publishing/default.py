@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 from safetensors.numpy import load
 
@@ -62,6 +63,14 @@ _OTHERS = (
 )
 
 
+class Located(NamedTuple):
+    """A folder on this machine, what to call it, and where it came from."""
+
+    folder: Path
+    origin: str
+    lineage: dict[str, str]
+
+
 def publish_named(
     store: Store, name: str, origin: str = "", say: Say = silent, opened: Opened | None = None
 ) -> Manifest:
@@ -73,13 +82,22 @@ def publish_named(
     """
     if name == "default":
         return publish_default(store, say)
+    folder, origin, lineage = locate(name, origin, say)
+    return publish(store, folder, origin=origin, lineage=lineage, opened=opened, say=say)
+
+
+def locate(name: str, origin: str = "", say: Say = silent) -> Located:
+    """Find a folder, or fetch the one of a hub id. Only its JSON files are read.
+
+    Raises:
+        ModelUnavailable: It cannot be fetched.
+
+    """
     folder = Path(name).expanduser()
     if folder.is_dir() or not is_hub_id(name):
-        return publish(store, folder, origin=origin, opened=opened, say=say)
+        return Located(folder, origin, {})
     say(f"fetching {name} from the hub")
-    return publish(
-        store, fetch(name), origin=origin or name, lineage={"source": name}, opened=opened, say=say
-    )
+    return Located(fetch(name), origin or name, {"source": name})
 
 
 def publish_default(store: Store, say: Say = silent) -> Manifest:

@@ -15,14 +15,11 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from models import cpus
 from models.errors import ModelError
-from models.publishing.default import publish_named
 from models.publishing.importing import open_asked
+from models.publishing.publish import publish
 from models.sources.folder import Asked
 from models.store import Store
-
-_STARTED_SECONDS = 60  # of a processor, for the imports of this process
 
 
 def main() -> None:
@@ -34,16 +31,20 @@ def main() -> None:
 
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    seconds, memory_mb = request["limits"]
-    _limit(resource.RLIMIT_CPU, seconds * cpus.available() + _STARTED_SECONDS)
-    _limit(resource.RLIMIT_DATA, memory_mb << 20)
+    _limit(resource.RLIMIT_CPU, request["cpu_seconds"])
+    _limit(resource.RLIMIT_DATA, request["memory_mb"] << 20)
     _limit(resource.RLIMIT_CORE, 0)
     pooling, max_length, prompts = request["asked"]
     opened = partial(open_asked, Asked(tuple(pooling), max_length, prompts)) if request["torch"] else None
     store = Store(Path(request["store"]))
     try:
-        manifest = publish_named(
-            store, request["source"], request["origin"], lambda step: tell({"say": step}), opened
+        manifest = publish(
+            store,
+            Path(request["folder"]),
+            origin=request["origin"],
+            lineage=request["lineage"],
+            opened=opened,
+            say=lambda step: tell({"say": step}),
         )
     except MemoryError:
         tell({"kind": "MemoryError"})
@@ -70,8 +71,8 @@ def _end_with_the_parent() -> None:
 
 def _limit(which: int, most: int) -> None:
     """Set a limit of this process, unless a lower one holds."""
-    _, hard = resource.getrlimit(which)
-    if hard == resource.RLIM_INFINITY or most < hard:
+    soft, hard = resource.getrlimit(which)
+    if soft == resource.RLIM_INFINITY or most < soft:
         resource.setrlimit(which, (most, hard))
 
 

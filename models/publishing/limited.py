@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 import models
 from models.errors import ModelError, ModelUnavailable, ProofFailed, Unsupported
 from models.manifest import Manifest
-from models.publishing.default import publish_named
+from models.publishing.default import locate, publish_named
 from models.seal import read_manifest
 from models.sources.folder import NOTHING_ASKED, Asked
 from models.store import Store
@@ -34,6 +35,7 @@ MAX_SECONDS = 1800  # six times what the largest model that was measured took on
 LEAST_MB = 6144  # torch alone takes one gigabyte, and the proof of a long context several
 MEMORY_FACTOR = 6  # of the folder's bytes: torch's export holds the weights several times
 LOOK_SECONDS = 0.1
+STARTED_SECONDS = 60  # of a processor, for the imports of the child
 CHILD = "models.publishing.import_process"
 _MB = 1 << 20
 _KINDS = (ModelUnavailable, Unsupported, ProofFailed)
@@ -78,14 +80,17 @@ def publish_limited(
     """
     if source == "default":
         return publish_named(store, source, origin, say)
-    limits = Limits(limits.seconds or MAX_SECONDS, limits.memory_mb or _memory_for(Path(source).expanduser()))
+    located = locate(source, origin, say)  # here, since the limits follow from the folder
+    limits = Limits(limits.seconds or MAX_SECONDS, limits.memory_mb or _memory_for(located.folder))
     request = {
         "store": str(store.root),
-        "source": source,
-        "origin": origin,
+        "folder": str(located.folder),
+        "origin": located.origin,
+        "lineage": located.lineage,
         "asked": [asked.pooling, asked.max_length, dict(asked.prompts)],
         "torch": torch,
-        "limits": limits,
+        "cpu_seconds": _cpu_seconds(limits),
+        "memory_mb": limits.memory_mb,
     }
     try:
         with tempfile.TemporaryDirectory(prefix="simile-import-") as scratch:
@@ -112,7 +117,15 @@ def _memory_for(folder: Path) -> int:
     size = 0
     if folder.is_dir():
         size = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
-    return LEAST_MB + MEMORY_FACTOR * (size // _MB)
+    return LEAST_MB + MEMORY_FACTOR * size // _MB
+
+
+def _cpu_seconds(limits: Limits) -> int:
+    """Processor time that cannot be used in fewer seconds by the clock than the limit.
+
+    All processors count: a quota of the cgroup may be 1.5, and may be exceeded for a moment.
+    """
+    return limits.seconds * (os.cpu_count() or 1) + STARTED_SECONDS
 
 
 def _answer(
@@ -138,18 +151,14 @@ def _answer(
     assert child.stdout is not None  # noqa: S101
     watch = _Watch(child, limits)
     answer: dict[str, Any] | None = None
-    is_fetched = not Path(source).expanduser().is_dir()  # its first step is a download
     try:
         # stdin stays open: the child ends when its parent does.
         child.stdin.write(json.dumps(request) + "\n")
         child.stdin.flush()
-        steps = 0
         for line in child.stdout:
             told = json.loads(line)
             if "say" in told:
-                steps += 1
-                if steps > 1 or not is_fetched:
-                    watch.begin()
+                watch.begin()
                 say(told["say"])
             else:
                 answer = told
@@ -168,14 +177,24 @@ def _answer(
         reached = watch.reason
     elif answer is not None and answer.get("kind") == "MemoryError":
         reached = _too_much_memory(limits)
+        if _is_lower(limits.memory_mb * _MB, resource.RLIMIT_DATA, resource.RLIMIT_AS):
+            reached = "took more memory than its process may (ulimit -d, ulimit -v)."
     elif answer is None and child.returncode == -signal.SIGXCPU:
         reached = _too_slow(limits)
+        if _is_lower(_cpu_seconds(limits), resource.RLIMIT_CPU):
+            reached = "took more processor time than its process may (ulimit -t)."
     else:
         return answer
     raise Unsupported(
         f"Importing {source} {reached} Nothing was published. A graph or a tokenizer that never ends does "
         "this. If you trust the folder, import it by `python -m models import` with a higher limit."
     )
+
+
+def _is_lower(most: int, *which: int) -> bool:
+    """True if one of the limits that the child inherits is below `most`."""
+    inherited = [resource.getrlimit(each)[0] for each in which]
+    return any(each != resource.RLIM_INFINITY and each < most for each in inherited)
 
 
 def _too_slow(limits: Limits) -> str:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import resource
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.__main__ import main
 from models.errors import ModelError, ProofFailed, Unsupported
 from models.graph import backbone
+from models.publishing import default, import_process, limited
 from models.publishing.limited import Limits, publish_limited
 from models.publishing.publish import publish
 from models.store import Store
@@ -249,6 +254,83 @@ def test_a_child_that_is_killed_publishes_nothing(tmp_path: Path, monkeypatch: p
     with pytest.raises(ModelError, match="ended without an answer"):
         publish_limited(store, str(folder), torch=False)
     assert left_in(store.root) == [], "what it had begun is swept"
+
+
+@contextmanager
+def soft(which: int, limit: int) -> Iterator[None]:
+    """A soft limit of this process, and of those that it starts."""
+    before = resource.getrlimit(which)
+    resource.setrlimit(which, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(which, before)
+
+
+def test_a_lower_limit_of_the_process_stays() -> None:
+    with soft(resource.RLIMIT_NOFILE, 500):
+        for asked, holds in ((505, 500), (500, 500), (495, 495), (505, 495)):
+            import_process._limit(resource.RLIMIT_NOFILE, asked)
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == holds
+
+
+@pytest.mark.parametrize(
+    ("ends", "own", "given"),
+    [
+        (
+            "RLIMIT_CPU",
+            "more processor time than its process may (ulimit -t).",
+            "longer than 1000000 s (--max-s",
+        ),
+        (
+            "RLIMIT_DATA",
+            "more memory than its process may (ulimit -d",
+            "more than 1000000 MiB of memory (--max-m",
+        ),
+        (
+            "RLIMIT_AS",
+            "more memory than its process may (ulimit -d",
+            "more than 1000000 MiB of memory (--max-m",
+        ),
+    ],
+)
+def test_the_limit_that_ended_an_import_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, own: str, given: str
+) -> None:
+    monkeypatch.setattr("models.publishing.limited.CHILD", "tests.models.publishing.limited_child")
+    monkeypatch.setenv("ENDS", ends)
+    limits = Limits(seconds=1_000_000, memory_mb=1_000_000)
+    lower = 1_000_000 if ends == "RLIMIT_CPU" else 900_000 << 20
+    for limit, said in ((soft(getattr(resource, ends), lower), own), (nullcontext(), given)):
+        with limit, pytest.raises(Unsupported, match=re.escape(f"took {said}")):
+            publish_limited(Store(tmp_path / "models"), str(tmp_path), limits=limits)
+
+
+@pytest.mark.parametrize("quota", [0.5, 1.5, 2.0, None])
+def test_a_quota_of_processors_does_not_end_an_import_early(
+    monkeypatch: pytest.MonkeyPatch, quota: float | None
+) -> None:
+    """As much processor time as the quota gives in the time of the limit."""
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("models.cpus.quota", lambda _: quota)
+    assert limited._cpu_seconds(Limits(seconds=100)) > 100 * (quota or 4)
+
+
+@pytest.mark.parametrize("source", ["somebody/model", "model", "a folder"])
+def test_an_import_may_take_memory_by_the_folder_s_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """A model of a hub has a folder only once it is fetched."""
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot" / "model.safetensors").write_bytes(os.urandom(2 << 20))
+    monkeypatch.setattr("models.publishing.default.fetch", lambda _: tmp_path / "snapshot")
+    monkeypatch.setattr("models.publishing.limited.CHILD", "tests.models.publishing.limited_child")
+    monkeypatch.setenv("ENDS", "memory")
+    named, origin = (str(tmp_path / "snapshot"), "") if source == "a folder" else (source, source)
+    said = r"took more than 6156 MiB of memory \(--max-memory\)"
+    with pytest.raises(Unsupported, match=f"Importing {named} {said}"):
+        publish_limited(Store(tmp_path / "models"), named, torch=False)
+    assert default.locate(named).origin == origin
 
 
 def test_as_many_tensors_as_models_have_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
