@@ -58,9 +58,9 @@ def fetch(hub_id: str) -> Path:
 def _is_written_here(folder: Path) -> bool:
     try:
         source = read_source(folder)
-    except Unsupported:
-        return False
-    return bool(source.weights) and knows(source.config)
+        return bool(source.weights) and knows(source.config)
+    except (Unsupported, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return False  # publishing names the value of a wrong kind
 
 
 def _snapshot(hub_id: str, wanted: tuple[str, ...]) -> Path:

@@ -11,8 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from models.errors import ModelUnavailable
+from models.errors import ModelError, ModelUnavailable
+from models.publishing.default import publish_named
 from models.sources.hub import fetch, is_hub_id
+from models.store import Store
 from tests.tiny import tiny_source
 
 
@@ -66,6 +68,26 @@ def test_of_a_bert_neither_onnx_nor_pickles_nor_code_are_fetched(hub: Hub) -> No
         name for name in found if name.startswith(("onnx", "openvino")) or name.endswith((".bin", ".py"))
     }
     assert hub.asked == ["somebody/model"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("modules.json", "[1]"),
+        ("modules.json", '[{"idx": 0, "path": 1, "type": 2}]'),
+        ("config.json", '{"max_position_embeddings": "many"}'),
+        ("config.json", '{"model_type": ["bert"]}'),
+        ("tokenizer.json", '{"normalizer": 5, "model": 5}'),
+        ("1_Pooling/config.json", '{"word_embedding_dimension": [], "pooling_mode_mean_tokens": {}}'),
+    ],
+)
+def test_a_value_of_a_wrong_kind_is_refused_in_a_sentence_once_it_is_fetched(
+    hub: Hub, tmp_path: Path, name: str, content: str
+) -> None:
+    (hub.folder / name).write_text(content)
+    with pytest.raises(ModelError) as refused:
+        publish_named(Store(tmp_path / "models"), "somebody/model")
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("why", ["another family", "no weights"])
