@@ -1,4 +1,4 @@
-"""Compare the database with the tables, columns, indexes and rights that this version needs.
+"""Compare the database with the tables, columns, indexes, functions and rights that this version needs.
 
 Start reading at `problem`. The expected names come from the statements of MIGRATIONS (schema.py), so a new
 migration needs no second list.
@@ -19,11 +19,12 @@ RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
 SCHEMA_TABLE = "simile_schema"
 _NAMED = 5  # faults that a message names
 _COMMENT = re.compile(r"--[^\n]*")
+_BODY = re.compile(r"\$\$.*?\$\$", re.DOTALL)  # of a function, with semicolons of its own
 _CREATE_TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+) \((.*)\)", re.DOTALL)
 _CREATE_INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (?:IF NOT EXISTS )?(\w+) ON (\w+)")
-_CREATE_SEQUENCE = re.compile(r"CREATE SEQUENCE (?:IF NOT EXISTS )?(\w+)")
+_CREATE_ALONE = re.compile(r"CREATE (?:OR REPLACE )?(SEQUENCE|FUNCTION) (?:IF NOT EXISTS )?(\w+)")
 _ALTER_TABLE = re.compile(r"ALTER TABLE (\w+) (.*)", re.DOTALL)
-_DROP = re.compile(r"DROP (TABLE|INDEX) (?:IF EXISTS )?(\w+)")
+_DROP = re.compile(r"DROP (TABLE|INDEX|SEQUENCE|FUNCTION) (?:IF EXISTS )?(\w+)")
 _COLUMNS = re.compile(r"\(([\w, ]+)\)")
 
 # Of each relation: whether it exists, its columns, its valid indexes, and the rights that this role lacks.
@@ -45,13 +46,14 @@ class Expected:
     columns: dict[str, set[str]] = field(default_factory=dict)
     indexes: dict[str, set[str]] = field(default_factory=dict)
     sequences: set[str] = field(default_factory=set)
+    functions: set[str] = field(default_factory=set)
 
 
 @cache
 def expected(migrations: tuple[str, ...]) -> Expected:
     """The names that the statements of `migrations` make, after all of them ran."""
     found = Expected()
-    for statement in _COMMENT.sub("", "".join(migrations)).split(";"):
+    for statement in _BODY.sub("", _COMMENT.sub("", "".join(migrations))).split(";"):
         _apply(found, " ".join(statement.split()))
     return found
 
@@ -64,17 +66,29 @@ def _apply(found: Expected, statement: str) -> None:
             _add_column(found, name, entry)
     elif made := _CREATE_INDEX.match(statement):
         found.indexes[made[2]].add(made[1])
-    elif made := _CREATE_SEQUENCE.fullmatch(statement):
-        found.sequences.add(made[1])
+    elif made := _CREATE_ALONE.match(statement):
+        _alone(found, made[1]).add(made[2])
     elif made := _ALTER_TABLE.fullmatch(statement):
         for action in _entries(made[2]):
             _alter(found, made[1], action)
     elif made := _DROP.match(statement):
-        if made[1] == "TABLE":
-            found.columns.pop(made[2], None)
-            found.indexes.pop(made[2], None)
-        for names in found.indexes.values():
-            names.discard(made[2])
+        _drop(found, *made.groups())
+
+
+def _alone(found: Expected, kind: str) -> set[str]:
+    """The names of a kind that belongs to no table."""
+    return {"SEQUENCE": found.sequences, "FUNCTION": found.functions}[kind]
+
+
+def _drop(found: Expected, kind: str, name: str) -> None:
+    if kind in {"SEQUENCE", "FUNCTION"}:
+        _alone(found, kind).discard(name)
+        return
+    if kind == "TABLE":
+        found.columns.pop(name, None)
+        found.indexes.pop(name, None)
+    for names in found.indexes.values():
+        names.discard(name)
 
 
 def _entries(body: str) -> Iterator[str]:
@@ -179,6 +193,12 @@ def _lacking(raw: Raw, needed: Expected) -> Iterator[str]:
             yield f"the sequence {name}"
         elif not usable:
             yield f"the right SELECT, USAGE on {name}"
+    functions = raw.execute(
+        "SELECT name FROM unnest(%s::text[]) AS name WHERE NOT EXISTS "
+        "(SELECT 1 FROM pg_proc WHERE proname = name AND pg_function_is_visible(oid)) ORDER BY name",
+        ([*needed.functions],),
+    ).fetchall()
+    yield from (f"the function {name}" for (name,) in functions)
     readable = raw.execute(
         "SELECT bool_and(has_table_privilege(to_regclass(name), 'SELECT')) "
         "FROM unnest(ARRAY['generations', 'facts']) AS name HAVING count(to_regclass(name)) = 2"
@@ -218,7 +238,7 @@ def _of_table(
 
 
 def drop_everything(raw: Raw, migrations: tuple[str, ...]) -> None:
-    """Drop the tables and sequences of a schema, and the vectors of every generation."""
+    """Drop the tables, sequences and functions of a schema, and the vectors of every generation."""
     needed = expected(migrations)
     vectors = raw.execute(
         "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^vectors_[0-9]+$' AND "
@@ -227,3 +247,5 @@ def drop_everything(raw: Raw, migrations: tuple[str, ...]) -> None:
     tables = [SCHEMA_TABLE, *needed.columns, *(name for (name,) in vectors)]
     raw.execute(f"DROP TABLE IF EXISTS {', '.join(tables)}".encode())
     raw.execute(f"DROP SEQUENCE IF EXISTS {', '.join(sorted(needed.sequences))}".encode())
+    # Triggers and indexes that use them went with the tables.
+    raw.execute(f"DROP FUNCTION IF EXISTS {', '.join(sorted(needed.functions))}".encode())

@@ -60,6 +60,12 @@ def test_the_names_of_the_migrations_are_those_of_the_database() -> None:
                 found.sequences.add(name)
             else:
                 found.columns[name], found.indexes[name] = {*columns}, {*indexes}
+        functions = connection.execute(
+            "SELECT proname FROM pg_proc p WHERE pronamespace = 'public'::regnamespace "
+            "AND NOT EXISTS (SELECT 1 FROM pg_depend WHERE objid = p.oid AND deptype = 'e')"
+        )
+        found.functions.update(name for (name,) in functions)
+    assert "simile_instant" in found.functions
     assert expected(MIGRATIONS) == found
 
 
@@ -68,6 +74,8 @@ def test_later_migrations_may_alter_what_earlier_ones_made() -> None:
     CREATE TABLE a (x bigint PRIMARY KEY, y text NOT NULL, z integer, UNIQUE (y, z));
     CREATE TABLE b (n numeric(3, 2)); -- a comment; with a semicolon
     CREATE INDEX of_n ON b (n);
+    CREATE FUNCTION one() RETURNS integer LANGUAGE plpgsql AS $$ BEGIN DROP TABLE a; RETURN 1; END $$;
+    CREATE OR REPLACE FUNCTION two() RETURNS integer LANGUAGE sql AS $$ SELECT 2; $$;
     """
     altered = """
     ALTER TABLE a ADD COLUMN w text, ADD COLUMN IF NOT EXISTS v bigint UNIQUE, DROP COLUMN z;
@@ -75,10 +83,12 @@ def test_later_migrations_may_alter_what_earlier_ones_made() -> None:
     DROP INDEX of_n;
     CREATE TABLE c (m text);
     """
-    again = "DROP TABLE c; ALTER TABLE b RENAME TO d; CREATE UNIQUE INDEX IF NOT EXISTS one ON d (n);"
+    again = "DROP TABLE c; ALTER TABLE b RENAME TO d; CREATE UNIQUE INDEX IF NOT EXISTS one ON d (n); "
+    again += "DROP FUNCTION IF EXISTS two;"
     found = expected((made, altered, again))
     assert found.columns == {"a": {"x", "why", "w", "v"}, "d": {"n"}}
     assert found.indexes == {"a": {"a_pkey", "a_y_z_key", "a_v_key"}, "d": {"one"}}
+    assert found.functions == {"one"}
 
 
 REMOVED = [
@@ -102,6 +112,10 @@ def test_a_start_names_what_a_database_of_the_right_version_lacks() -> None:
         connection.execute("DROP INDEX one_judgement; ALTER SEQUENCE operations RENAME TO gone")
         with pytest.raises(StartupError, match="the index one_judgement, the sequence operations"):
             PostgresStore(url, [], connections=4, answer_seconds=20)
+        connection.execute("ALTER FUNCTION simile_instant RENAME TO moved")
+        with pytest.raises(StartupError, match="the function simile_instant"):
+            PostgresStore(url, [], connections=4, answer_seconds=20)
+        connection.execute("ALTER FUNCTION moved RENAME TO simile_instant")
         connection.execute("ALTER SEQUENCE gone RENAME TO operations; DROP EXTENSION vector CASCADE")
         with pytest.raises(StartupError, match="the extension vector"):
             PostgresStore(url, [], connections=4, answer_seconds=20)
