@@ -151,7 +151,8 @@ class Pool(ConnectionPool[Raw]):
         raw.execute(
             f"SET statement_timeout = {milliseconds:d}; SET idle_in_transaction_session_timeout = '60s'; "
             "SET hnsw.iterative_scan = relaxed_order; SET hnsw.ef_search = 100; "
-            "SET hnsw.scan_mem_multiplier = 8; SET jit = off".encode()
+            "SET hnsw.scan_mem_multiplier = 8; SET jit = off; "
+            "SET simile.sums = 'on'".encode()  # else schema.py takes it for an older version
         )
         self._be_patient(raw)
 

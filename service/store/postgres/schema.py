@@ -177,7 +177,7 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     # What filters/paths.py and filters/times.py define. Indexes call them, so they name nothing outside of
     # pg_catalog.
     r"""
-    CREATE FUNCTION simile_values(metadata jsonb, field text) RETURNS jsonb
+    CREATE OR REPLACE FUNCTION simile_values(metadata jsonb, field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
     DECLARE
         objects jsonb[] := ARRAY[metadata];
@@ -221,7 +221,7 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         RETURN found;
     END $$;
 
-    CREATE FUNCTION simile_instant(value text) RETURNS text
+    CREATE OR REPLACE FUNCTION simile_instant(value text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
     DECLARE
         year integer;
@@ -267,6 +267,19 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     """
     ALTER TABLE documents ADD COLUMN checksums bytea;
     CREATE INDEX documents_without_checksums ON documents (revision) WHERE checksums IS NULL;
+    """,
+    # A replica of an older version knows neither column, and would leave those of the document before.
+    # Connections of this version say that they set both (connection.py).
+    """
+    CREATE OR REPLACE FUNCTION simile_unsummed() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        NEW.sent := NULL;
+        NEW.checksums := NULL;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER documents_of_older BEFORE UPDATE OF revision ON documents
+        FOR EACH ROW WHEN (current_setting('simile.sums', true) IS DISTINCT FROM 'on')
+        EXECUTE FUNCTION simile_unsummed();
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

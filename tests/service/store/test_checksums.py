@@ -78,6 +78,14 @@ def run_sql(settings: Settings, sql: str) -> int:
         return connection.execute(sql).rowcount
 
 
+def sql_rows(settings: Settings, sql: str) -> list[tuple[Any, ...]]:
+    import psycopg
+
+    assert settings.database is not None
+    with psycopg.connect(settings.database.get_secret_value()) as shared:
+        return shared.execute(sql.encode()).fetchall()
+
+
 def damage(settings: Settings, id: str, column: str, value: str) -> None:
     if column == "checksums":
         flipped = "decode(repeat('00', 16), 'hex')" if postgres.chosen else "zeroblob(16)"
@@ -204,6 +212,33 @@ def test_damage_of_what_filters_read_is_found(service: TestClient, settings: Set
     put(service, "filtered")
     assert "All is sound" in checked(settings)
     assert service.delete("/documents/filtered").json()["deleted"] == 1
+
+
+def test_an_update_by_a_replica_of_an_older_version_keeps_nothing_of_before(
+    service: TestClient, settings: Settings
+) -> None:
+    """It knows neither `sent` nor `checksums`."""
+    if not postgres.chosen:
+        pytest.skip("is about PostgreSQL, which several processes share")
+    for column, value in (
+        ("metadata", "'{\"n\": 2}'::jsonb"),
+        ("text", "'other'"),
+        ("title", "'other'"),
+        ("text", "text"),
+    ):
+        put(service, "shared")
+        run_sql(settings, f"UPDATE documents SET revision = DEFAULT, {column} = {value} WHERE id = 'shared'")
+        found = service.get("/documents/shared")
+        assert found.status_code == 200, found.text
+        before = {"title": "A title", "text": TEXT, "metadata": METADATA}
+        new = {"n": 2} if column == "metadata" else TEXT if value == "text" else "other"
+        assert {name: found.json()[name] for name in before} == before | {column: new}
+        put(service, "shared")
+        put(service, "shared")
+        [whole] = sql_rows(settings, "SELECT sent, checksums FROM documents WHERE id = 'shared'")
+        assert None not in whole, "this version sets both itself"
+    assert "All is sound" in checked(settings)
+    assert service.delete("/documents/shared").json()["deleted"] == 1
 
 
 def test_damaged_documents_are_counted(service: TestClient, settings: Settings) -> None:
