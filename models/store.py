@@ -165,6 +165,17 @@ class Store:
                 return asked
         return DesiredVersion(version, "want", "")
 
+    def is_locked(self) -> bool:
+        """Whether a process writes a request, publishes or removes something at this moment."""
+        try:
+            with (self.root / ".lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # nothing was ever written, or this user may not know
+            return False
+        return False
+
     def asked_at(self) -> float:
         """The Unix time of the file `wanted`, by the clock of its writer; 0 where there is none."""
         try:

@@ -223,8 +223,14 @@ async def activate(request: Request) -> Response:
     runtime, version = runtime_of(request), request.path_params["version"]
     served = version == runtime.live.generation.version
     # When it is active already, a build of another version is dropped.
-    requested = await runtime.controller.requested() if served else None
-    if not served or (requested is not None and requested.version != version):
+    others: set[str | None] = (
+        set()
+    )  # what is requested, and what the folder names and was looked at once at most
+    if served:
+        requested = await runtime.controller.requested()
+        others = {requested and requested.version, await asyncio.to_thread(runtime.store.wanted)}
+        others -= {None, version}
+    if not served or others:
         await _want(runtime, version, "activate")
     audit("activate", request.scope, version=version)
     return json_response({"wanted": version}, status=200 if served else 202)

@@ -60,6 +60,7 @@ class Controller:
         self._kept = Kept()
         self._requesting = asyncio.Lock()  # the store and the folder hear of requests in the same order
         self._reported: str | None = None  # id of the last request that the models folder named
+        self._by_file: str | None = None  # id of the last one that it named by the file `wanted` alone
         self.following = Following(loader, corpus.live, metrics, self._went_over)
 
     @property
@@ -195,11 +196,19 @@ class Controller:
         return standing
 
     def _asked(self) -> tuple[DesiredVersion | None, float]:
-        """The request in the models folder, and when it was made (see `Replicas.requested`)."""
+        """The request in the models folder, and when it was made (see `Replicas.requested`).
+
+        What the file `wanted` alone names counts at the second look: `write_request` replaces two files, and
+        a look between them sees the new one with the old one.
+        """
+        locked = self._store.is_locked()
         asked = self._store.desired()
+        reported = self._reported or self._store.read_state().get(REQUESTED)
         if asked is not None and not asked.id:
             asked = asked._replace(id=f"{asked.version}{_BY_FILE}{self._store.asked_at()}")
-        reported = self._reported or self._store.read_state().get(REQUESTED)
+            seen, self._by_file = self._by_file, asked.id
+            if asked.id != reported and (locked or asked.id != seen):
+                return None, -inf
         if asked is None or reported is None:
             return asked, self._store.asked_at()
         return asked, -inf if asked.id == reported else inf

@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 
 import models.__main__ as command
+import models.store as store_module
 from models.encoder import Encoder
 from models.search.content import Content
-from models.store import Store
+from models.store import REQUESTED, DesiredVersion, Store
 from service.corpus.corpus import Corpus
 from service.errors import Overloaded
 from service.lifecycle.swap import Swap
 from service.live import Generation
 from service.store.generations import go_live, insert, previous
 from service.store.schema import connect, migrate
+from tests import postgres
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
 from tests.waiting import until
@@ -199,6 +201,46 @@ def test_of_decisions_made_at_once_one_is_carried_out_as_the_decision_it_is(plac
         desired = place.store.desired()
         assert desired is not None
         assert desired.kind == "activate"
+
+
+@pytest.mark.parametrize("by", ["this service", "another process"])
+def test_a_look_between_the_two_files_of_a_request_does_not_undo_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """It sees the new asked.json with the old `wanted`, as if somebody had written the old version there."""
+    replace, looks = store_module.replace_text, 5
+    found: list[DesiredVersion | None] = []
+
+    def slowly(path: Path, text: str) -> None:
+        if path.name == "wanted":
+            look = place.app.state.runtime.controller.requested
+            found.extend(place.client.portal.call(look) for _ in range(looks))  # type: ignore[union-attr]
+        replace(path, text)
+
+    with place.serving() as client:
+        place.fill()
+        place.until(lambda: place.store.read_state().get(REQUESTED) is not None)
+        with monkeypatch.context() as patching:
+            patching.setattr(store_module, "replace_text", slowly)
+            if by == "this service":
+                assert client.post(f"/models/{place.b}/activate").status_code == 202
+            else:
+                place.store.want(place.b, "activate")
+        assert len(found) == looks
+        if by == "this service" and postgres.chosen:
+            assert {asked and asked.version for asked in found} == {place.b}, "it counts already"
+        place.until(lambda: place.active() == place.b)
+        (place.store.root / "wanted").write_text(place.c)  # the file alone still counts
+        place.until(lambda: place.active() == place.c)
+
+
+def test_activating_the_active_version_overrules_a_file_that_was_not_looked_at_yet(place: Place) -> None:
+    with place.serving() as client:
+        (place.store.root / "wanted").write_text(place.b)
+        assert client.post(f"/models/{place.a}/activate").status_code in {200, 202}
+        asked = place.store.desired()
+        assert asked is not None
+        assert (asked.version, asked.kind) == (place.a, "activate")
 
 
 @pytest.mark.parametrize(
