@@ -223,9 +223,8 @@ async def activate(request: Request) -> Response:
     runtime, version = runtime_of(request), request.path_params["version"]
     served = version == runtime.live.generation.version
     # When it is active already, a build of another version is dropped.
-    others: set[str | None] = (
-        set()
-    )  # what is requested, and what the folder names and was looked at once at most
+    # What is requested, and what the folder names, which may not count yet (Controller.requested).
+    others: set[str | None] = set()
     if served:
         requested = await runtime.controller.requested()
         others = {requested and requested.version, await asyncio.to_thread(runtime.store.wanted)}
