@@ -20,7 +20,7 @@ from models.manifest import Manifest
 from models.words.progress import Progress
 from service.errors import CommandError, ServiceError, Validation, machine_error
 from service.store import vectors as sqlite_vectors
-from service.store.checksums import damaged_part, parts_of
+from service.store.checksums import damaged_part
 from service.store.connection import Connection as AnyConnection
 from service.store.facts import fact, note
 from service.store.offline import FILES
@@ -191,19 +191,20 @@ async def _page(source: Either, generation: int, collection: str, after: str) ->
     def read(snapshot: Snapshot) -> list[Row]:
         found, size = [], 0
         reading = cast("Reading", snapshot)
+        # Bytes: a connection of SQLite reads invalid UTF-8 as other characters, whose copy would be sound.
+        raw = ", ".join(map(reading.RAW.format, ("collection || '/' || id", "title", "text")))
         rows = reading.execute(
-            f"SELECT revision, id, title, text, {reading.METADATA}, checksums FROM documents "
+            f"SELECT revision, id, title, text, {reading.METADATA}, checksums, {raw} FROM documents "
             "WHERE collection = ? AND id > ? ORDER BY id LIMIT ?",
             (collection, after, PAGE),
         )
-        for *row, checksums in rows:
+        for *row, checksums, name, title, text in rows:
             metadata = row[4].encode() if isinstance(row[4], str) else row[4]
-            parts = [*parts_of(collection, *row[1:4]), metadata]
-            part = damaged_part(checksums, parts, reading.checksum)
+            part = damaged_part(checksums, (name, title, text, metadata), reading.checksum)
             if part is not None:
-                name = f"{row[1]!r} of the collection {collection!r}"
+                document = f"{row[1]!r} of the collection {collection!r}"
                 raise CommandError(
-                    f"The {part} of the document {name} is damaged: it is not what was stored. The copy "
+                    f"The {part} of the document {document} is damaged: it is not what was stored. The copy "
                     "stopped. Send the document again, or delete it; then the same command goes on."
                 )
             found.append(row)
