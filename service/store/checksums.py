@@ -86,26 +86,29 @@ def damaged_part(
     """Returns the first part that is not what was stored. None: all that were read are sound.
 
     Args:
-        checksums: The column. NULL: not computed yet, so that only invalid UTF-8 is found.
+        checksums: The column. NULL: not computed yet, so that only invalid UTF-8 is found. That is damage in
+            any case: `fill` cannot know what was stored.
         parts: As `parts_of` makes them, None for those that were not read.
         checksum: Of one part, as the store computes it.
 
     """
     read = [part for part in parts if part is not None]
-    if len(read) == len(PARTS) and checksums == checksums_of(read, checksum):  # the usual case
-        return None
+    whole = len(read) == len(PARTS) and checksums == checksums_of(read, checksum)  # the usual case
     for at, (name, part) in enumerate(zip(PARTS, parts, strict=True)):
         if part is None:
             continue
-        if checksums is not None:
-            if checksum(part) != checksums[at * SIZE : (at + 1) * SIZE]:
-                return name
-        elif not _is_utf8(part):
+        if not _is_utf8(part):
+            return name
+        if whole or checksums is None:
+            continue
+        if checksum(part) != checksums[at * SIZE : (at + 1) * SIZE]:
             return name
     return None
 
 
 def _is_utf8(part: bytes) -> bool:
+    if part.isascii():  # that is quick
+        return True
     try:
         part.decode()
     except UnicodeDecodeError:

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from starlette.testclient import TestClient
 
+from service.__main__ import parser, run
 from service.cli.commands import backup, check_data
 from service.errors import CommandError, Unusable
 from service.settings import Settings
@@ -275,6 +276,44 @@ def test_documents_of_before_get_their_checksums_in_steps_and_new_ones_at_once(
     assert service.get("/documents/old2").status_code == 507
     for id in ids:
         service.delete(f"/documents/{id}")
+
+
+@pytest.mark.sqlite("PostgreSQL takes no invalid UTF-8")
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("text", "x'61ff62'"),
+        ("text", "x'c3'"),  # cut within a character
+        ("text", "x'eda080'"),  # half of a surrogate pair
+        ("title", "x'ff'"),
+        ("metadata", "x'7b2261223a22ff227d'"),
+        ("id", "x'69ff64'"),
+    ],
+)
+def test_what_is_no_text_stays_damaged_with_a_checksum_and_is_not_copied(
+    tmp_path: Path, tiny_models_dir: Path, column: str, value: str
+) -> None:
+    """An older version stored its document without a checksum, and it was damaged before the upgrade."""
+    settings = new_settings(tmp_path, tiny_models_dir)
+    with serving(settings) as client:
+        put(client, "a", "b")
+        damaged = f"{column} = CAST({value} AS TEXT), checksums = NULL"
+        run_sql(settings, f"UPDATE documents SET {damaged} WHERE id = 'b'")
+        store = client.app.state.runtime.corpus.store  # type: ignore[attr-defined]
+        assert client.portal.call(store.fill_checksums) == 1  # type: ignore[union-attr]
+        for path in ("/documents", *([] if column == "id" else ["/documents/b"])):
+            refused = client.get(path)
+            assert (refused.status_code, refused.json()["error_type"]) == (507, "Storage"), refused.text
+        assert found_ids(client, "dense") == {"a"}
+        with pytest.raises(CommandError, match="not what was stored"):
+            checked(settings)
+        arguments = argparse.Namespace(folder=tmp_path / "backup", models=False, data_dir=None)
+        with pytest.raises(CommandError, match="are damaged: they are not what was stored"):
+            backup.run(arguments, settings)
+    pytest.importorskip("psycopg", reason="needs the extra postgres")
+    words = ["copy", "--to", postgres.new_database(), "--data-dir", str(settings.data_dir)]
+    with pytest.raises(CommandError, match=f"The {column} of the document .* is damaged"):
+        run(parser().parse_args(words))
 
 
 def test_a_start_computes_what_is_missing(tmp_path: Path, tiny_models_dir: Path) -> None:
