@@ -5,6 +5,7 @@ from service.store.facts import fact
 
 COPYING = "copy under way"  # the fact: the version and the form of the vectors that are copied
 START_OVER = "--start-over"
+NONE_THERE = f"The target holds no unfinished copy, so {START_OVER} does not empty it."
 
 
 def problem(connection: Connection, store: str) -> str | None:

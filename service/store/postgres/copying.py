@@ -32,7 +32,7 @@ from service.store.protocol import Snapshot
 from service.store.records import Reading, has_collection
 from service.store.secondary_indexes import add_collection
 from service.store.sqlite import SqliteStore
-from service.store.unfinished import COPYING, START_OVER
+from service.store.unfinished import COPYING, NONE_THERE, START_OVER
 from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
 from service.store.writer import Transaction
 
@@ -87,7 +87,7 @@ def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:
     with contextlib.closing(target):
         if target.unfinished_copy() is None:
             if target.active() is not None:
-                raise CommandError(f"The target holds no unfinished copy, so {START_OVER} does not empty it.")
+                raise CommandError(NONE_THERE)
             return
         if isinstance(target, PostgresStore):
             target.drop_everything()

@@ -173,13 +173,17 @@ class PostgresStore(Shared):
                 yield
 
     def drop_everything(self) -> None:
-        """Drop every table of ours.
+        """Drop every table of ours in a database that holds an unfinished copy.
 
         Raises:
-            CommandError: A copy is under way.
+            CommandError: A copy is under way, or there is none.
 
         """
         with self.copying(), self._own_connection() as raw, raw.transaction():
+            # Another process may have finished the copy, or dropped it, before the locks were held.
+            made = raw.execute("SELECT to_regclass('facts')").fetchone()
+            if made == (None,) or unfinished.problem(Connection(raw), "The database") is None:
+                raise CommandError(unfinished.NONE_THERE)
             schema_check.drop_everything(raw, MIGRATIONS)
 
     def unfinished_copy(self) -> str | None:

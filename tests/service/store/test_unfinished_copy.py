@@ -163,6 +163,29 @@ def test_a_copy_begins_again_on_an_unfinished_one_only(
             command("copy", *words, "--start-over")
 
 
+def test_a_copy_that_another_process_ends_meanwhile_is_not_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends between the look at its mark and the lock."""
+    filled(tmp_path)
+    words = ("copy", "--to", postgres.new_database(), "--data-dir", tmp_path)
+    assert f"{COUNT} documents" in command(*words)
+    for ends in ("", "DROP TABLE facts"):
+        with monkeypatch.context() as patching:
+
+            def unfinished(store: PostgresStore, ends: str = ends) -> str:
+                with store.pool.connection() as raw:
+                    raw.execute(ends.encode())
+                return "an unfinished copy"
+
+            patching.setattr(PostgresStore, "unfinished_copy", unfinished)
+            with pytest.raises(CommandError, match="holds no unfinished copy, so --start-over does not"):
+                command(*words, "--start-over")
+        if not ends:
+            with pytest.raises(CommandError, match="used the target already"):  # and all is there
+                command(*words)
+
+
 def test_two_copies_into_one_database_do_not_mix(tmp_path: Path) -> None:
     filled(tmp_path)
     url = postgres.new_database()
