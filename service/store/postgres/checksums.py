@@ -6,7 +6,7 @@ from service.errors import CommandError
 from service.store.checksums import FILL_DOCUMENTS, SIZE, missing
 from service.store.postgres import documents
 from service.store.postgres.connection import PARAMETERS, Connection, Raw
-from service.store.postgres.errors import reason
+from service.store.postgres.errors import unreadable
 from service.store.postgres.schema import SCHEMA_VERSION
 from service.store.values import DEFAULT_COLLECTION
 
@@ -59,4 +59,4 @@ def examine(url: str) -> tuple[int, int, list[str]]:
                 )
             return documents.count_all(connection), missing(connection), damaged_documents(connection)
     except psycopg.Error as error:
-        raise CommandError(f"The database of SIMILE_DATABASE cannot be read ({reason(error)}).") from error
+        raise unreadable(error) from None

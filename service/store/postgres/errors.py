@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
-from service.errors import ServiceError, Storage, Timeout, Unhealthy, Validation
+from service.errors import CommandError, ServiceError, Storage, Timeout, Unhealthy, Validation
 from service.observability import outages
 from service.store.postgres.connection import NoAnswer
 
@@ -87,6 +87,13 @@ def refusing(what: str) -> Iterator[None]:
         if not isinstance(fault, Validation):  # that is the client's mistake
             outages.warn(log, f"{what}: {reason(error)}")
         raise fault from error
+
+
+def unreadable(error: psycopg.Error) -> CommandError:
+    """For a command that only reads. To be raised `from None`: a wrong URL is quoted, password and all."""
+    if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
+        return CommandError("The database cannot be asked: check the URL of SIMILE_DATABASE.")
+    return CommandError(f"The database of SIMILE_DATABASE cannot be read ({reason(error)}).")
 
 
 def reason(error: Exception) -> str:

@@ -3,10 +3,9 @@
 import orjson
 import psycopg
 
-from service.errors import CommandError
 from service.store.filters.names import NameFaults, count_unreachable
 from service.store.postgres.connection import PARAMETERS, Raw
-from service.store.postgres.errors import reason
+from service.store.postgres.errors import unreadable
 from service.store.values import DEFAULT_COLLECTION
 
 _ROWS = 1000  # read at a time
@@ -43,4 +42,4 @@ def find_name_faults(url: str, shown: int) -> NameFaults:
                 ((id, orjson.dumps(orjson.loads(metadata))) for id, metadata in cursor), shown
             )
     except psycopg.Error as error:
-        raise CommandError(f"The database of SIMILE_DATABASE cannot be read: {reason(error)}.") from error
+        raise unreadable(error) from None

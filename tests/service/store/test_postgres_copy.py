@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ pytest.importorskip("psycopg", reason="needs the extra postgres")
 
 import psycopg
 
-from service.store.postgres import copied_rows
+from service.store.postgres import checksums, copied_rows, name_check
 from tests.waiting import until
 
 LONG = "A sentence of a long text that is split into passages. " * 60
@@ -174,6 +175,26 @@ def test_a_copy_that_is_killed_goes_on(tmp_path: Path, tiny_models_dir: Path) ->
 def test_a_wrong_url_is_said(words: list[str], says: str) -> None:
     with pytest.raises(CommandError, match=says):
         command(*words)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "%zz@localhost/x",
+        "@localhost:port/x",
+        "@localhost/x?nothing=1",
+        "@localhost/x?sslmode",
+        "@[::1/x",
+        "@localhost:99999/x",
+    ],
+)
+@pytest.mark.parametrize("look", [checksums.examine, lambda url: name_check.find_name_faults(url, 5)])
+def test_a_look_at_a_database_quotes_no_password(rest: str, look: Callable[[str], object]) -> None:
+    with pytest.raises(CommandError) as raised:
+        look(f"postgresql://user:geheim{rest}")
+    assert "geheim" not in str(raised.value)
+    assert "SIMILE_DATABASE" in str(raised.value)
+    assert raised.value.__suppress_context__, "a traceback would quote it"
 
 
 @pytest.mark.parametrize(
