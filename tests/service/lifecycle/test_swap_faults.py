@@ -16,6 +16,7 @@ import pytest
 import models.__main__ as command
 import models.store as store_module
 from models.encoder import Encoder
+from models.files.fsync import replace_text
 from models.search.content import Content
 from models.store import REQUESTED, DesiredVersion, Store
 from service.corpus.corpus import Corpus
@@ -208,7 +209,7 @@ def test_a_look_between_the_two_files_of_a_request_does_not_undo_it(
     place: Place, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """It sees the new asked.json with the old `wanted`, as if somebody had written the old version there."""
-    replace, looks = store_module.replace_text, 5
+    replace, looks = replace_text, 5
     found: list[DesiredVersion | None] = []
 
     def slowly(path: Path, text: str) -> None:

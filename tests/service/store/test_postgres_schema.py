@@ -16,7 +16,7 @@ pytest.importorskip("psycopg", reason="needs the extra postgres")
 
 import psycopg
 
-from service.store.postgres import offline
+from service.store.postgres import offline, store
 from service.store.postgres.schema import MIGRATIONS
 from service.store.postgres.schema_check import Expected, expected
 from service.store.postgres.store import PostgresStore
@@ -190,8 +190,9 @@ def ready(client: TestClient) -> str:
 
 
 def test_ready_says_what_the_database_lacks_until_it_is_there_again(
-    tmp_path: Path, tiny_models_dir: Path, owned: Owned
+    tmp_path: Path, tiny_models_dir: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(store, "LOOK_SECONDS", 0.05)
     with serving(new_settings(tmp_path, tiny_models_dir, database=owned.url)) as client:
         assert client.post("/documents", json={"documents": [{"id": "a", "text": "a"}]}).status_code == 200
         owner = f"owner_{owned.admin.info.dbname}"

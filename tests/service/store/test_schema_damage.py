@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.store import sqlite
 from tests.service.conftest import new_settings, serving
 from tests.service.store.test_postgres_schema import DOCUMENT, EVENT, JUDGEMENT, ready
 from tests.waiting import until
@@ -40,12 +41,13 @@ DAMAGES: list[tuple[str, str, str, tuple[str, str, Any] | None]] = [
 
 @pytest.mark.sqlite("it looks into the file")
 def test_ready_says_what_the_file_lacks_until_it_is_there_again(
-    tmp_path: Path, tiny_models_dir: Path
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sqlite, "LOOK_SECONDS", 0.05)
     settings = new_settings(tmp_path, tiny_models_dir)
     with (
         serving(settings) as client,
-        closing(sqlite3.connect(settings.data_dir / "simile.db", 30, isolation_level=None)) as file,
+        closing(sqlite3.connect(settings.data_dir / "simile.db", timeout=30, isolation_level=None)) as file,
     ):
         for at in ("", "/collections/other"):
             answer = client.post(f"{at}/documents", json={"documents": [{"id": "a", "text": "a"}]})

@@ -133,6 +133,8 @@ def test_a_stop_in_the_moment_when_the_run_ends_is_no_error(tmp_path: Path) -> N
     class Ending(Small):
         """The run ends when it has been looked at: each look but the first finds none."""
 
+        _known: Any = None
+
         @property
         def _child(self) -> Any:
             child, self._known = self._known, None
@@ -142,7 +144,7 @@ def test_a_stop_in_the_moment_when_the_run_ends_is_no_error(tmp_path: Path) -> N
         def _child(self, child: Any) -> None:
             self._known = child
 
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], text=True) as child:
         try:
             idle = small(tmp_path, "", kind=Ending, cron="0 3 1 1 *")
             with started(idle):
