@@ -3,7 +3,7 @@
 It guesses, and stores nothing. A person confirms the guess, and the import is told each choice.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,13 @@ import orjson
 from service.files.columns import IDS
 from service.files.conversion import looks_like_html, proposed
 from service.files.lines import TextLine, TextLines
-from service.files.reader import Layout, Options, Unpacked, header_of, layout_of, refuse_arrays
+from service.files.reader import STEP_BYTES, Layout, Options, Unpacked, header_of, layout_of, refuse_arrays
 from service.files.records import Records, note_on
 from service.files.values import MARK, BadFile, BadRow
 
 SHOWN_ROWS = 3
 SHOWN_CHARACTERS = 300  # of a cell
+MAX_BYTES = 1 << 20  # that are looked at, unpacked
 MAX_COLUMNS = 1000
 MAX_PROBLEMS = 20
 _TEXTS = (
@@ -67,14 +68,11 @@ def preview(content: bytes, name: str, options: Options, *, whole: bool) -> Prev
         BadFile: It cannot be read at all.
 
     """
-    unpacked = Unpacked()
-    head = b"".join(unpacked.feed(content))
-    if whole:
-        head += b"".join(unpacked.finish())
+    head, whole = _unpacked(content, whole=whole)
     layout = layout_of(head, name, options, complete=whole)
     refuse_arrays(head, layout)
     found = Preview(layout)
-    lines = [*TextLines(layout.encoding).feed(head, final=whole)]
+    lines = TextLines(layout.encoding).feed(head, final=whole)
     if layout.separator:
         _table(found, lines, options, whole=whole)
     elif layout.format == "jsonl":
@@ -88,7 +86,20 @@ def preview(content: bytes, name: str, options: Options, *, whole: bool) -> Prev
     return found
 
 
-def _table(found: Preview, lines: Sequence[TextLine], options: Options, *, whole: bool) -> None:
+def _unpacked(content: bytes, *, whole: bool) -> tuple[bytes, bool]:
+    """The first MAX_BYTES, and whether they are the whole file: gzip makes a thousand bytes of one."""
+    unpacked, head = Unpacked(), bytearray()
+    for at in range(0, len(content), STEP_BYTES):
+        for part in unpacked.feed(content[at : at + STEP_BYTES]):
+            head += part
+            if len(head) > MAX_BYTES:
+                return bytes(head[:MAX_BYTES]), False
+    if whole:
+        head += b"".join(unpacked.finish())
+    return bytes(head), whole
+
+
+def _table(found: Preview, lines: Iterable[TextLine], options: Options, *, whole: bool) -> None:
     records = Records(found.layout.separator)
     cells: list[list[str]] = []
     for record in _records(records, lines, whole=whole):
@@ -117,7 +128,7 @@ def _table(found: Preview, lines: Sequence[TextLine], options: Options, *, whole
     found.guess = _guess(columns)
 
 
-def _records(records: Records, lines: Sequence[TextLine], *, whole: bool) -> Iterator[Any]:
+def _records(records: Records, lines: Iterable[TextLine], *, whole: bool) -> Iterator[Any]:
     for line in lines:
         yield from records.take(line)
     if whole:
@@ -130,7 +141,7 @@ def _check_names(found: Preview) -> None:
         _problem(found, 1, f"two columns are named {name[:80]!r}. Give each a name of its own")
 
 
-def _objects(found: Preview, lines: Sequence[TextLine]) -> None:
+def _objects(found: Preview, lines: Iterable[TextLine]) -> None:
     objects: list[tuple[int, dict[str, Any]]] = []
     for number, text, _ in lines:
         if text is None:
@@ -151,7 +162,11 @@ def _objects(found: Preview, lines: Sequence[TextLine]) -> None:
     found.columns = names
     for number, value in objects[:SHOWN_ROWS]:
         _show(found, number, [_shown(value.get(name)) for name in names])
-    strings = {name: [v for _, value in objects if isinstance(v := value.get(name), str)] for name in names}
+    strings: dict[str, list[str]] = {name: [] for name in names}
+    for _, value in objects:
+        for name, v in value.items():
+            if isinstance(v, str) and name in strings:
+                strings[name].append(v)
     found.guess = _guess(strings)
     if not set(names) - _JSON_OWN:  # the format of an export: its metadata are an object
         found.guess.metadata = []

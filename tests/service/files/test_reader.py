@@ -2,6 +2,7 @@
 
 import gzip
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from service.files.columns import Columns
 from service.files.conversion import TYPES, plain_text, proposed
 from service.files.detection import ENCODINGS, encoding_of
-from service.files.preview import preview
+from service.files.preview import MAX_BYTES, preview
 from service.files.reader import FileReader, Options, Unpacked
 from service.files.seen import Seen
 from service.files.values import BadFile, BadRow, Row, query_parameter, split_names
@@ -469,3 +470,26 @@ def test_names_with_a_comma_are_in_quotes() -> None:
     assert split_names("") == ()
     with pytest.raises(BadFile, match="stray double quote"):
         split_names('"team')
+
+
+def test_a_preview_of_a_gzip_bomb_looks_at_its_first_mebibyte() -> None:
+    row = b"red river " * 102 + b"gray\n"
+    packed = gzip.compress(row * 40_000)  # 40 MiB
+    tracemalloc.start()
+    found = preview(packed, "x.txt.gz", Options(), whole=True)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(found.rows), found.problems) == (3, [])
+    assert most < 16 << 20
+    cut = gzip.compress(row * (MAX_BYTES // len(row)))
+    assert preview(cut, "x.txt.gz", Options(), whole=True).rows == found.rows
+    with pytest.raises(BadFile, match="the gzip data is cut off"):
+        preview(cut[:-4], "x.txt.gz", Options(), whole=True)
+
+
+def test_a_preview_takes_linear_time_whatever_the_names() -> None:
+    content = b"".join(b'{"a%d": "x"}\n' % at for at in range(60_000))
+    began = time.process_time()
+    found = preview(content, "x.jsonl", Options(), whole=True)
+    assert time.process_time() - began < 3
+    assert (len(found.columns), found.columns[999]) == (1000, "a999")
