@@ -1,7 +1,10 @@
 """The columns of a file, or fields of its JSON lines, that make a document."""
 
 import hashlib
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 from models.words.nearest import did_you_mean
@@ -12,6 +15,8 @@ from service.store.values import COLLECTION_NAME
 Placed: TypeAlias = Literal["each", "one", "unsaid"]
 IDS = ("id", "_id")  # the second is what BEIR's files have
 _TITLE = "title"
+MAX_COLUMNS = 10_000
+_COMPARED = 1000  # names, with one that is missing
 _BETWEEN = "\n\n"  # of several columns that make a text: a blank line
 
 
@@ -45,12 +50,13 @@ class Columns:
             "The first line of the file names its columns; "
             f"{options} and {self.spell('metadata')} say which to take."
         )
-        if missing := [name for name in self.named if name not in header]:
+        if len(header) > MAX_COLUMNS:
+            raise BadFile(f"it has {len(header)} columns; at most {MAX_COLUMNS} are read.", 1)
+        there_are = {*header}
+        if missing := [name for name in self.named if name not in there_are]:
             there = f"there is no column {missing[0]!r}; there are {', '.join(header)[:500]}."
-            raise BadFile(f"{there}{did_you_mean(missing[0], header)} {how}", 1)
-        named = [name for name in header if name]
-        if len({*named}) < len(named):
-            twice = next(name for name in named if named.count(name) > 1)
+            raise BadFile(f"{there}{did_you_mean(missing[0], header[:_COMPARED])} {how}", 1)
+        if twice := next(repeated(header), None):
             raise BadFile(f"two columns are named {twice[:80]!r}. Give each a name of its own.", 1)
         if self.all_metadata and "" in header:
             raise BadFile(
@@ -58,19 +64,21 @@ class Columns:
                 f"Name it, or say which columns to store ({self.spell('metadata')}).",
                 1,
             )
+        stored = self.stored(header)
         for number, name in enumerate(header, 1):
-            if self.stores(name, header) and next(unreachable_names({name: ""}), None) is not None:
+            if name in stored and next(unreachable_names({name: ""}), None) is not None:
                 raise BadFile(
                     f"column {number}, {name[:80]!r}, cannot be metadata: {describe_fault(name)}. Rename it, "
                     f"or say which columns to store ({self.spell('metadata')}).",
                     1,
                 )
 
-    def stores(self, name: str, header: list[str]) -> bool:
-        """True if the column `name` of a table becomes metadata."""
+    def stored(self, header: list[str]) -> set[str]:
+        """The columns of a table that become metadata."""
         if not self.all_metadata:
-            return name in (self.metadata or ())
-        return name not in {self._id_column(dict.fromkeys(header)), *self.text, self.title or _TITLE}
+            return {*header}.intersection(self.metadata or ())
+        title = _TITLE if self.title is None else self.title
+        return {*header} - {self._id_column(dict.fromkeys(header)), *self.text, title}
 
     def document(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Raise BadRow when a field that was named is missing."""
@@ -79,7 +87,7 @@ class Columns:
                 there = ", ".join(sorted(map(str, fields))[:20]) or "none"
                 raise BadRow(
                     f"there is no field {name!r} for the text ({self.spell('text')}); there are: {there}."
-                    f"{did_you_mean(name, map(str, fields))}".removesuffix(".")
+                    f"{did_you_mean(name, map(str, islice(fields, _COMPARED)))}".removesuffix(".")
                 )
         found: dict[str, Any] = {"text": self._text(fields), "metadata": self._metadata(fields)}
         if title := self._title(fields):
@@ -173,6 +181,11 @@ def _merged(fields: dict[str, Any]) -> dict[str, Any]:
     if twice := [name for name in inner if name in others]:
         raise BadRow(f"{twice[0]!r} is a field of the line and of its metadata. Rename one of the two")
     return others | inner
+
+
+def repeated(header: list[str]) -> Iterator[str]:
+    """Names that several columns have."""
+    return (name for name, times in Counter(header).items() if name and times > 1)
 
 
 def derived_id(title: str, text: str) -> str:

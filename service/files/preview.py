@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from service.files.columns import IDS
+from service.files.columns import IDS, repeated
 from service.files.conversion import looks_like_html, proposed
 from service.files.lines import TextLine, TextLines
 from service.files.reader import STEP_BYTES, Layout, Options, Unpacked, header_of, layout_of, refuse_arrays
@@ -136,8 +136,7 @@ def _records(records: Records, lines: Iterable[TextLine], *, whole: bool) -> Ite
 
 
 def _check_names(found: Preview) -> None:
-    named = [name for name in found.columns if name]
-    for name in {name: 0 for name in named if named.count(name) > 1}:
+    for name in repeated(found.columns):
         _problem(found, 1, f"two columns are named {name[:80]!r}. Give each a name of its own")
 
 
@@ -162,15 +161,19 @@ def _objects(found: Preview, lines: Iterable[TextLine]) -> None:
     found.columns = names
     for number, value in objects[:SHOWN_ROWS]:
         _show(found, number, [_shown(value.get(name)) for name in names])
-    strings: dict[str, list[str]] = {name: [] for name in names}
-    for _, value in objects:
-        for name, v in value.items():
-            if isinstance(v, str) and name in strings:
-                strings[name].append(v)
-    found.guess = _guess(strings)
+    found.guess = _guess(_strings(names, objects))
     if not set(names) - _JSON_OWN:  # the format of an export: its metadata are an object
         found.guess.metadata = []
     found.guess.types = {}
+
+
+def _strings(names: list[str], objects: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, list[str]]:
+    strings: dict[str, list[str]] = {name: [] for name in names}
+    for _, value in objects:
+        for name, each in value.items():
+            if isinstance(each, str) and name in strings:
+                strings[name].append(each)
+    return strings
 
 
 def _shown(value: object) -> str:

@@ -440,8 +440,9 @@ def header_of(record: Record, layout: Layout, options: Options, *, checked: bool
                     f"it looks as if {tried!r} separates its columns ({how}). {error}", record.line
                 ) from error
         raise BadFile(str(error), record.line) from error
+    stored = columns.stored(names)
     for name in options.types:
-        if name not in names or not columns.stores(name, names):
+        if name not in stored:
             raise BadFile(
                 f"{options.spell('types')} names {name[:80]!r}, which is not stored as metadata. "
                 f"Name it in {options.spell('metadata')} too.",

@@ -5,6 +5,7 @@ import time
 import tracemalloc
 from typing import Any
 
+import orjson
 import pytest
 
 from service.files.columns import Columns
@@ -155,6 +156,34 @@ def test_a_table_of_one_column_and_a_named_separator() -> None:
 )
 def test_a_header_that_cannot_be_right_is_refused(header: str, options: dict[str, Any], words: str) -> None:
     assert words in refused(f"{header}\n1,a\n".encode(), columns=Columns(**options))
+
+
+def test_a_header_of_very_many_columns_takes_linear_time() -> None:
+    def header(number: int) -> list[str]:
+        return ["id", "text", *(f"c{at}" for at in range(number - 2))]
+
+    began = time.process_time()
+    long = header(120_000)
+    every = Columns(all_metadata=True)
+    assert "it has 120000 columns; at most 10000 are read" in refused(",".join(long).encode(), columns=every)
+    widest = ",".join(header(10_000))
+    assert failed(read(widest.encode(), step=1 << 16, columns=every, types={"c9997": "number"})) == []
+    assert "two columns are named 'c9997'" in refused(f"{widest[:-6]},c9997,c9997".encode())
+    assert "there is no column 'c9998'" in refused(widest.encode(), columns=Columns(metadata=("c9998",)))
+    line = orjson.dumps(dict.fromkeys(long[2:50_000], ""))
+    assert "there is no field 'text'" in failed(read(line, "x.jsonl", step=1 << 16))[0][2]
+    assert time.process_time() - began < 6
+
+
+@pytest.mark.parametrize(
+    ("title", "column"), [("", "title"), ("other", "title"), (None, "other"), ("title", "other")]
+)
+def test_a_column_that_is_no_title_is_stored_and_may_have_a_type(title: str | None, column: str) -> None:
+    columns = Columns(title=title, all_metadata=True)
+    content = b"id,text,title,other\n1,x,12,12\n"
+    [row] = read(content, columns=columns, types={column: "number"})
+    assert isinstance(row.content, dict)
+    assert row.content["metadata"][column] == 12
 
 
 def test_an_empty_name_does_no_harm_where_it_is_not_stored() -> None:
