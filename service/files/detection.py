@@ -20,7 +20,7 @@ from service.http.ndjson import MAX_LINE_BYTES
 HEAD_BYTES = 1 << 16  # looked at before the first row is read
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 ENCODINGS = (
-    "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32",
+    "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be",
     "cp1252", "iso-8859-1", "iso-8859-2", "iso-8859-9", "iso-8859-15", "mac-roman",
     "cp437", "cp850", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "koi8-r",
     "shift_jis", "cp932", "euc_jp", "gb18030", "big5", "euc_kr", "cp949",
@@ -170,6 +170,16 @@ def checked_encoding(name: str, spell: Spelling) -> str:
         hint = did_you_mean(name, ENCODINGS) or f" Known are {', '.join(ENCODINGS)}."
         raise BadFile(f"there is no encoding {name[:40]!r} ({spell('encoding')}).{hint}")
     return known[found]
+
+
+def require_mark(head: bytes, encoding: str, spell: Spelling) -> None:
+    """Raise BadFile for an encoding that was named, and that only a byte order mark makes readable."""
+    marks = tuple(mark for mark, name in _BOMS if name == encoding != "utf-8")
+    if head and marks and not head.startswith(marks):
+        raise BadFile(
+            f"it has no byte order mark, so it is not {encoding.upper()}. "
+            f"{spell('encoding')} names another encoding, such as {encoding}-le."
+        )
 
 
 def checked_separator(mark: str, spell: Spelling) -> str:

@@ -32,6 +32,8 @@ _NAMES = {
     "utf-16-le": "UTF-16-LE",
     "utf-16-be": "UTF-16-BE",
     "utf-32": "UTF-32",
+    "utf-32-le": "UTF-32-LE",
+    "utf-32-be": "UTF-32-BE",
 }
 
 
@@ -220,6 +222,7 @@ def layout_of(head: bytes, name: str, options: Options, *, complete: bool) -> La
     certain, sample = True, ""
     if options.encoding is not None:
         encoding = detection.checked_encoding(options.encoding, options.spell)
+        detection.require_mark(head, encoding, options.spell)
     else:
         encoding, certain, sample = detection.encoding_of(head, complete=complete)
         if kind == "jsonl" and not certain:  # JSON is UTF-8: lines that are not fail by themselves

@@ -8,7 +8,7 @@ const SHOWN_BYTES = 1 << 16; // of a file, sent for the preview
 const SHOWN_ERRORS = 20;
 const FORMATS = [["csv", "a table (CSV)"], ["tsv", "a table (TSV)"], ["jsonl", "JSON lines"], ["text", "a document on each line"], ["file", "one document"]];
 const SEPARATORS = [[",", "commas"], [";", "semicolons"], ["\t", "tabs"], ["|", "vertical bars"]];
-const ENCODINGS = ["utf-8", "utf-16", "cp1252", "iso-8859-1", "iso-8859-15", "cp1250", "cp1251", "mac-roman", "cp850", "shift_jis", "gb18030", "big5", "euc_kr"];
+const ENCODINGS = ["utf-8", "utf-16", "utf-16-le", "utf-16-be", "cp1252", "iso-8859-1", "iso-8859-15", "cp1250", "cp1251", "mac-roman", "cp850", "shift_jis", "gb18030", "big5", "euc_kr"];
 const TYPES = { number: "number", decimal_comma: "number with a decimal comma", date: "date", date_dmy: "date, day first", date_mdy: "date, month first" };
 
 /** Show how a file reads, store it as people say, and tell what became of each row, all in `said`. */

@@ -96,6 +96,21 @@ def test_bytes_that_no_guess_fits_are_a_failure_of_their_line_and_of_no_other() 
     assert failed(read(b'{"text": "a"}\n{"text": "\xf6"}\n', "x.jsonl"))[0][0] == 2
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.txt", "x.log"])
+@pytest.mark.parametrize("content", [UMLAUTS.encode(), UMLAUTS.encode("utf-16-le"), b"\xff"])
+def test_an_encoding_that_needs_a_byte_order_mark_is_refused_without_it(
+    encoding: str, name: str, content: bytes
+) -> None:
+    kind: dict[str, Any] = {"format": "file"} if name == "x.log" else {}
+    said = refused(content, name, encoding=encoding, **kind)
+    assert f"it has no byte order mark, so it is not {encoding.upper()}. --encoding names another" in said
+    with pytest.raises(BadFile, match=f"such as {encoding}-le"):
+        preview(content, name, Options(encoding=encoding, **kind), whole=True)
+    assert read(b"", name, encoding=encoding, **kind)[0].note == "the file is empty."
+    assert texts(UMLAUTS.encode(f"{encoding}-le"), encoding=f"{encoding}-le") == texts(UMLAUTS.encode())
+
+
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_every_encoding_that_is_named_can_be_read(encoding: str) -> None:
     assert texts(b"".join([UMLAUTS.replace("ö", "o").replace("ß", "s").replace("ä", "a").encode(encoding)]),
@@ -168,7 +183,7 @@ def test_a_header_of_very_many_columns_takes_linear_time() -> None:
     assert "it has 120000 columns; at most 10000 are read" in refused(",".join(long).encode(), columns=every)
     widest = ",".join(header(10_000))
     assert failed(read(widest.encode(), step=1 << 16, columns=every, types={"c9997": "number"})) == []
-    assert "two columns are named 'c9997'" in refused(f"{widest[:-6]},c9997,c9997".encode())
+    assert "two columns are named 'c9996'" in refused(f"{widest[:-6]},c9996".encode())
     assert "there is no column 'c9998'" in refused(widest.encode(), columns=Columns(metadata=("c9998",)))
     line = orjson.dumps(dict.fromkeys(long[2:50_000], ""))
     assert "there is no field 'text'" in failed(read(line, "x.jsonl", step=1 << 16))[0][2]
