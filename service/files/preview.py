@@ -21,7 +21,7 @@ SHOWN_CHARACTERS = 300  # of a cell
 MAX_BYTES = 1 << 20  # that are looked at, unpacked
 MAX_COLUMNS = 1000
 MAX_PROBLEMS = 20
-_TEXTS = (
+_TEXT_NAMES = (
     "text",
     "body",
     "content",
@@ -33,6 +33,7 @@ _TEXTS = (
     "inhalt",
 )
 _TITLES = ("title", "headline", "subject", "name", "titel", "betreff")
+_TOO_LONG = "the line is longer than 1 MiB"
 _JSON_OWN = {*IDS, "title", "text", "metadata"}
 
 
@@ -78,11 +79,10 @@ def preview(content: bytes, name: str, options: Options, *, whole: bool) -> Prev
     elif layout.format == "jsonl":
         _objects(found, lines)
     else:
-        for line in lines:
-            if line.text and line.text.strip() and len(found.rows) < SHOWN_ROWS:
-                _show(found, line.number, [line.text.strip()])
+        _texts(found, lines)
     if not found.rows and not found.problems:
-        found.problems.append("The file has no rows.")
+        none = "The file has no rows." if whole else "No row ends in the part that was looked at."
+        found.problems.append(none)
     return found
 
 
@@ -128,6 +128,17 @@ def _table(found: Preview, lines: Iterable[TextLine], options: Options, *, whole
     found.guess = _guess(columns)
 
 
+def _texts(found: Preview, lines: Iterable[TextLine]) -> None:
+    for number, text, _ in lines:
+        if text is None:
+            _problem(found, number, _TOO_LONG)
+            continue
+        if MARK in text:
+            _problem(found, number, f"it is not {found.layout.encoding}")
+        if text.strip() and len(found.rows) < SHOWN_ROWS:
+            _show(found, number, [text.strip()])
+
+
 def _records(records: Records, lines: Iterable[TextLine], *, whole: bool) -> Iterator[Any]:
     for line in lines:
         yield from records.take(line)
@@ -144,7 +155,7 @@ def _objects(found: Preview, lines: Iterable[TextLine]) -> None:
     objects: list[tuple[int, dict[str, Any]]] = []
     for number, text, _ in lines:
         if text is None:
-            _problem(found, number, "the line is longer than 1 MiB")
+            _problem(found, number, _TOO_LONG)
             continue
         if not text.strip():
             continue
@@ -179,14 +190,17 @@ def _strings(names: list[str], objects: Sequence[tuple[int, dict[str, Any]]]) ->
 def _shown(value: object) -> str:
     if isinstance(value, str):
         return value
-    return "" if value is None else orjson.dumps(value).decode()
+    try:
+        return "" if value is None else orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # nested deeper than it can be written
+        return "…"
 
 
 def _guess(columns: Mapping[str, Sequence[str]]) -> Guess:
     by_small = {name.lower(): name for name in reversed([*columns])}
     guess = Guess(id=next((by_small[name] for name in IDS if name in by_small), None))
     guess.title = next((by_small[name] for name in _TITLES[:1] if name in by_small), None)
-    text = next((by_small[name] for name in _TEXTS if name in by_small), None)
+    text = next((by_small[name] for name in _TEXT_NAMES if name in by_small), None)
     if text is None:  # the column with the longest values is most likely the text
         left = [name for name in columns if name not in {guess.id, guess.title}] or [*columns]
         text = max(left, key=lambda name: sum(map(len, columns[name])), default=None)
@@ -209,6 +223,7 @@ def _problem(found: Preview, line: int, what: str) -> None:
 
 
 def _show(found: Preview, line: int, cells: Sequence[str]) -> None:
+    cells = [cell.replace(MARK, "\ufffd") for cell in cells]  # no JSON has it
     found.lines.append(line)
     found.rows.append(
         [cell if len(cell) <= SHOWN_CHARACTERS else f"{cell[:SHOWN_CHARACTERS]} …" for cell in cells]

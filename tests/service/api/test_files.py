@@ -223,6 +223,30 @@ def test_a_preview_shows_how_it_reads_and_stores_nothing(service: Service) -> No
     assert sent(service, b"id,text\n" * 200_000, "/files/preview").status_code == 413
 
 
+@pytest.mark.parametrize(
+    ("content", "query", "rows", "problem"),
+    [
+        ("ß\nb".encode() + b"\xf6\n", {"name": "x.txt"}, ["ß", "b\ufffd"], "Line 2: it is not utf-8."),
+        (b"\xf6\xdf", {"name": "x.txt", "encoding": "utf-8"}, ["\ufffd\ufffd"], "Line 1: it is not utf-8."),
+        (b"\x81", {"name": "x.txt", "encoding": "shift_jis"}, ["\ufffd"], "Line 1: it is not shift_jis."),
+        (b"\xff\xfea\0b", {"name": "notes.log"}, ["a\ufffd"], "Line 1: it is not utf-16."),
+        (b"id,text\n1,\xf6\n", {"encoding": "utf-8"}, [], "Line 2: it is not utf-8."),
+        (b'{"a": "\xf6"}\n{"a": "b"}\n', {"name": "x.jsonl"}, ["b"], "Line 1: it is not valid JSON"),
+        (b'{"a": "\\ud800"}\n{"a": "b"}\n', {"name": "x.jsonl"}, ["b"], "Line 1: it is not valid JSON"),
+        (b'{"a": ' + b"[" * 300 + b"]" * 300 + b"}\n", {"name": "x.jsonl"}, ["…"], None),
+        (b'{"a": ' + b'{"b":' * 300 + b"1" + b"}" * 300 + b"}\n", {"name": "x.jsonl"}, ["…"], None),
+    ],
+)  # fmt: skip
+def test_a_preview_of_what_no_json_has_is_shown_with_its_problem(
+    service: Service, content: bytes, query: dict[str, str], rows: list[str], problem: str | None
+) -> None:
+    answer = sent(service, content, "/files/preview", whole="true", **query)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert [cells[-1] for cells in found["rows"]] == rows
+    assert [line.partition(" (")[0] for line in found["problems"]] == ([problem] if problem else [])
+
+
 def test_a_collection_a_role_and_a_media_type(service: Service) -> None:
     answer = sent(service, b"id,text\n1,a\n", "/collections/other/files")
     assert answer.json()["created"] == 1

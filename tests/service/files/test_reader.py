@@ -531,6 +531,20 @@ def test_a_preview_of_a_gzip_bomb_looks_at_its_first_mebibyte() -> None:
         preview(cut[:-4], "x.txt.gz", Options(), whole=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("x.csv", b"id,text\n1,"), ("x.jsonl", b'{"text": "'), ("x.txt", b""), ("x.log", b" ")],
+)
+def test_a_preview_without_a_row_says_whether_it_saw_the_whole_file(name: str, content: bytes) -> None:
+    content += b" " * 100
+    options = Options("file") if name == "x.log" else Options()
+    part = preview(content, name, options, whole=False)
+    assert part.problems == ["No row ends in the part that was looked at."]
+    packed = preview(gzip.compress(content + b" " * MAX_BYTES), name, options, whole=True)
+    assert packed.problems == part.problems
+    assert preview(b"\n", name, options, whole=True).problems == ["The file has no rows."]
+
+
 def test_a_preview_takes_linear_time_whatever_the_names() -> None:
     content = b"".join(b'{"a%d": "x"}\n' % at for at in range(60_000))
     began = time.process_time()
