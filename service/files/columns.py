@@ -17,6 +17,7 @@ IDS = ("id", "_id")  # the second is what BEIR's files have
 _TITLE = "title"
 MAX_COLUMNS = 10_000
 _COMPARED = 1000  # names, with one that is missing
+_EXPORTED = {"id", "title", "text", "metadata", "collection"}
 _BETWEEN = "\n\n"  # of several columns that make a text: a blank line
 
 
@@ -142,7 +143,8 @@ class Columns:
 
     def refuse_unsaid(self, fields: dict[str, Any]) -> None:
         """Raise BadRow for a line of an export of all collections, whose ids would replace each other."""
-        taken = self.all_metadata or "collection" in self.named
+        exported = fields.keys() <= _EXPORTED  # a line of another file may have metadata of this name
+        taken = "collection" in self.named or (self.all_metadata and not exported)
         if self.placed == "unsaid" and not taken and isinstance(fields.get("collection"), str):
             name = fields["collection"][:64]
             if self.spell is command_option:
