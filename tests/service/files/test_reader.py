@@ -3,6 +3,7 @@
 import gzip
 import time
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -338,6 +339,19 @@ def test_what_was_detected_is_noted_where_it_is_not_what_one_expects() -> None:
         ("number", "nan", None),
         ("number", "1e999", None),
         ("number", "9" * 30, None),
+        ("number", "9999999999999999999", 9999999999999999999),
+        ("number", str(2**64 - 1), 2**64 - 1),
+        ("number", str(2**64), None),
+        ("number", str(-(2**63)), -(2**63)),
+        ("number", str(-(2**63) - 1), None),
+        ("number", "1e-400", None),
+        ("number", "-0.5E-0400", None),
+        ("number", f"0.{'0' * 350}1", None),
+        ("number", "0e-400", 0.0),
+        ("number", "0.000", 0.0),
+        ("number", "5e-324", 5e-324),
+        ("decimal_comma", "18.446.744.073.709.551.615", 2**64 - 1),
+        ("decimal_comma", f"0,{'0' * 350}1", None),
         ("number", "٣", None),
         ("decimal_comma", "9,50", 9.5),
         ("decimal_comma", "1.234,5", 1234.5),
@@ -361,7 +375,7 @@ def test_a_value_becomes_its_type_or_fails_its_row(kind: str, text: str, value: 
     [row] = read(f'id,text,a\n1,x,"{text}"\n'.encode(), columns=columns, types={"a": kind})
     if value is None:
         assert isinstance(row.content, BadRow)
-        assert f"'a' is '{text}'" in str(row.content)
+        assert f"'a' is '{text[:40]}'" in str(row.content)
     else:
         assert isinstance(row.content, dict)
         assert row.content["metadata"] == {"a": value}
@@ -455,6 +469,31 @@ def test_json_lines_keep_their_metadata_and_a_conflict_is_told() -> None:
     assert told[1] == "it is a JSON array. Write one JSON object on a line"
     assert told[2] == "it is not a JSON object"
     assert "Did you mean txt?" in told[3]
+
+
+@pytest.mark.parametrize(
+    ("line", "columns", "stored"),
+    [
+        ({}, Columns(), None),
+        ({}, Columns(all_metadata=True), None),
+        ({"metadata": {"a": 1}, "title": "t"}, Columns(all_metadata=True), None),
+        ({"year": 1}, Columns(), None),
+        ({"year": 1}, Columns(all_metadata=True), {"year": 1, "collection": "b"}),
+        ({}, Columns(metadata=("collection",)), {"collection": "b"}),
+    ],
+)
+def test_a_line_of_an_export_of_all_collections_is_refused_until_a_collection_was_said(
+    line: dict[str, Any], columns: Columns, stored: dict[str, Any] | None
+) -> None:
+    content = orjson.dumps({"id": "1", "text": "a", "collection": "b"} | line)
+    [row] = read(content, "x.jsonl", columns=replace(columns, placed="unsaid"))
+    if stored is None:
+        assert "it is of the collection 'b': --all-collections puts it there" in str(row.content)
+    else:
+        assert isinstance(row.content, dict)
+        assert row.content["metadata"] == stored
+    [said] = read(content, "x.jsonl", columns=replace(columns, placed="one"))
+    assert isinstance(said.content, dict)
 
 
 def test_a_preview_shows_three_rows_and_guesses_the_columns() -> None:
