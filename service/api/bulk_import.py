@@ -83,7 +83,7 @@ class Tally:
         if not self.upserted:
             return "Nothing of the import was stored."
         return (
-            f"Before that {self.upserted} documents were stored, and all lines up to {self.last_line} are "
+            f"Before that {self.upserted} rows were stored, and all lines up to {self.last_line} are "
             "done. Send it again: text that is stored is not embedded again."
         )
 

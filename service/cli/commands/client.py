@@ -1,12 +1,12 @@
 """A running service, as its commands talk to it: one connection, waits where it asks to, errors in words."""
 
 import http.client
+import json
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from models.files.bounded import parse_json
 from service.errors import CommandError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -109,9 +109,11 @@ class Remote:
         wait = response.headers.get("retry-after", "")
         seconds = min(float(wait) if wait.isdigit() else WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         try:
-            return Answer(response.status, parse_json(content), seconds)
+            return Answer(response.status, json.loads(content), seconds)  # as deep as a document may be
         except ValueError as error:
             raise CommandError(f"What answers at {self.url} is not Simile (it sent no JSON).") from error
+        except RecursionError as error:
+            raise CommandError(f"What {self.url} sent is nested too deeply to be read.") from error
 
 
 def path_of(collection: str | None) -> str:

@@ -30,7 +30,7 @@ DEADLINE_PASSED = 504
 AGAIN = BUSY | {DEADLINE_PASSED}
 # The service's words for what it stored of a chunk, whose lines have other numbers than the file's.
 _STORED = re.compile(
-    r" (?:Nothing of the import was stored\.|Before that (\d+) documents were stored\b.*)", re.DOTALL
+    r" (?:Nothing of the import was stored\.|Before that (\d+) rows were stored\b.*)", re.DOTALL
 )
 
 clock = time.monotonic

@@ -162,7 +162,7 @@ def test_what_breaks_off_says_what_was_stored(service: Service) -> None:
     answer = sent(service, packed[: len(packed) // 2], name="x.csv.gz")
     assert answer.status_code == 422
     assert "the gzip data is cut off. Before that " in answer.json()["error"]
-    assert f"Before that {len(service.stored())} documents were stored" in answer.json()["error"]
+    assert f"Before that {len(service.stored())} rows were stored" in answer.json()["error"]
 
 
 def test_columns_types_and_html_are_as_they_were_asked_for(service: Service) -> None:

@@ -161,7 +161,7 @@ def test_what_a_slow_writer_sent_is_stored_while_it_pauses_and_only_silence_ends
         answer = wire.answer()  # nothing comes any more
     message = answer.refused("/documents", 504, "Timeout")
     assert "3 s" in message
-    assert "4 documents were stored" in message
+    assert "4 rows were stored" in message
     assert len(service.stored()) == 4
 
 
@@ -211,7 +211,7 @@ def test_a_stop_signal_in_the_middle_refuses_the_rest_and_keeps_what_was_stored(
             answer = wire.answer()
             message = answer.refused("/documents", 503, "Unhealthy")
             assert "stopping" in message
-            assert "100 documents were stored" in message
+            assert "100 rows were stored" in message
             assert answer.headers["retry-after"]
         assert service.process.wait(LIMIT) == 0
         service.start()
@@ -300,7 +300,7 @@ def test_a_disk_that_fails_in_the_middle_is_507_and_says_what_was_stored(
         answer = place.client.post("/documents", content=body(), headers=NDJSON)
         connection.execute("PRAGMA query_only = 0")
         assert (answer.status_code, answer.json()["error_type"]) == (507, "Storage")
-        assert f"{GROUP_DOCUMENTS * UNDER_WAY} documents were stored" in answer.json()["error"]
+        assert f"{GROUP_DOCUMENTS * UNDER_WAY} rows were stored" in answer.json()["error"]
         assert f"up to {GROUP_DOCUMENTS * UNDER_WAY}" in answer.json()["error"]
         assert place.client.get("/documents/count").json()["count"] == GROUP_DOCUMENTS * UNDER_WAY
         until(lambda: place.metric("simile_admitted_bytes") == 0)

@@ -256,7 +256,7 @@ def test_a_refusal_names_lines_of_the_file_and_counts_what_was_stored_of_them(
     fake: Fake, tmp_path: Path
 ) -> None:
     full = (
-        "The disk is full. Before that 40 documents were stored, and all lines up to 32 are done. Send it "
+        "The disk is full. Before that 40 rows were stored, and all lines up to 32 are done. Send it "
         "again: text that is stored is not embedded again."
     )
     fake.reply = lambda number, ids: done(len(ids)) if number == 1 else (507, {"error": full}, {})
@@ -292,6 +292,28 @@ def test_ctrl_c_leaves_a_true_sentence(fake: Fake, tmp_path: Path) -> None:
     assert "Traceback" not in told
     assert told.startswith("Stopped. 16 documents are stored. Of ")
     assert "lines 17 to 80 it is not known which are stored" in told
+
+
+@pytest.mark.parametrize("levels", [98, 100, 250, 900])
+def test_an_answer_is_read_however_deep_its_documents_are(fake: Fake, levels: int) -> None:
+    deep: dict[str, Any] = {"at": 0}
+    for _ in range(levels):
+        deep = {"a": deep}
+    fake.reply = lambda _, _ids: (200, {"documents": [deep]}, {})
+    remote = client.Remote(fake.url)
+    assert remote.send("POST", "/documents", b"").value == {"documents": [deep]}
+    remote.close()
+
+
+def test_an_answer_that_is_too_deep_or_no_json_is_told_as_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, fake: Fake
+) -> None:
+    remote = client.Remote(fake.url)
+    for content, words in (("[" * 100_000, "sent is nested too deeply"), ("<html>", "it sent no JSON")):
+        monkeypatch.setattr(json, "dumps", lambda _, content=content: content)
+        with pytest.raises(CommandError, match=words):
+            remote.send("POST", "/documents", b"")
+    remote.close()
 
 
 def test_nobody_at_the_address_is_told_at_once(tmp_path: Path, waits: list[float]) -> None:

@@ -86,7 +86,7 @@ def test_a_disk_that_fills_up_in_an_import_is_507_and_what_it_says_was_stored_is
     try:
         response = service.client.post("/documents", content=body, headers=headers)
         assert (response.status_code, response.json()["error_type"]) == (507, "Storage")
-        said = re.search(r"(\d+) documents were stored, and all lines up to (\d+)", response.json()["error"])
+        said = re.search(r"(\d+) rows were stored, and all lines up to (\d+)", response.json()["error"])
         assert said is not None, response.text
         stored = service.stored()
         assert len(stored) == int(said[1]) > 0
