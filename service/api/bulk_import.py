@@ -53,7 +53,7 @@ class Tally:
     """Counts of the documents so far."""
 
     upserted: int = 0
-    created: int = 0
+    created: int | None = 0  # None: not known, as some were sent again after an answer that left it open
     failed: int = 0
     truncated: int = 0
     sequence: int = 0
@@ -72,11 +72,16 @@ class Tally:
         self.upserted += len(documents)
         for document in documents:
             self.seen.add(document.id, document.title, document.text)
-        self.created += stored.created
+        if self.created is not None:
+            self.created += stored.created
         self.truncated += stored.truncated
         self.sequence = max(self.sequence, stored.sequence)
         self.tokens += stored.tokens
         self.version = stored.version
+
+    @property
+    def replaced(self) -> int | None:
+        return None if self.created is None else max(self.seen.distinct - self.created, 0)
 
     def __str__(self) -> str:
         """Words for a refusal: what was stored before it."""
@@ -208,7 +213,9 @@ class Import:
         while True:
             try:
                 return await self._corpus.put(documents, self._collection)
-            except (Overloaded, Timeout, Unhealthy):
+            except (Overloaded, Timeout, Unhealthy) as error:
                 if self._stopping():
                     raise
+                if not isinstance(error, Overloaded):  # they may be stored
+                    self.tally.created = None
             await asyncio.sleep(RETRY_SECONDS)

@@ -98,8 +98,12 @@ class FileImported(BaseModel):
     summary: str
     rows: int = Field(description="Rows that were stored")
     documents: int = Field(description="Fewer than `rows` when an id came more than once")
-    created: int = Field(description="Documents whose id was new")
-    replaced: int = Field(description="Documents whose id was stored before, changed or not")
+    created: int | None = Field(
+        description="Documents whose id was new; null: not known, as some were stored again after a fault"
+    )
+    replaced: int | None = Field(
+        description="Documents whose id was stored before, changed or not; null as `created`"
+    )
     failed: int = Field(description="Lines that were not stored")
     errors: list[FileError] = Field(description=f"The first {MAX_ERRORS}")
     notes: list[FileNote] = Field(description=f"On rows that look odd, the first {MAX_ERRORS}")
@@ -172,13 +176,12 @@ async def import_file(request: Request) -> Response:
     except BadFile as error:
         raise Validation(_sentence(asked.name, error)) from error
     tally = await upload.run()
-    documents = tally.seen.distinct
     answer = {
         "summary": _summary(tally),
         "rows": tally.upserted,
-        "documents": documents,
+        "documents": tally.seen.distinct,
         "created": tally.created,
-        "replaced": max(documents - tally.created, 0),
+        "replaced": tally.replaced,
         "failed": tally.failed,
         "errors": [
             {"line": lines.first, "last_line": lines.last, "error": error} for lines, error in tally.errors
@@ -277,9 +280,8 @@ def _summary(tally: Tally) -> str:
         said = f"{_count(rows, 'row')} stored"
     else:
         said = f"{_count(rows, 'row')} stored as {_count(documents, 'document')} ({tally.seen.sentence()})"
-    replaced = documents - tally.created
-    if replaced > 0:
-        said += f"; {replaced} of them had been stored before"
+    if tally.replaced:
+        said += f"; {tally.replaced} of them had been stored before"
     return f"{said}; {_count(tally.failed, 'line')} failed." if tally.failed else f"{said}."
 
 

@@ -37,7 +37,9 @@ class Imported(BaseModel):
 
     upserted: int
     documents: int = Field(description="Fewer than `upserted` when an id came more than once")
-    created: int = Field(description="How many of their ids were new")
+    created: int | None = Field(
+        description="How many of their ids were new; null: not known, as some were stored again after a fault"
+    )
     failed: int
     errors: list[LineError] = Field(description=f"Of the first {MAX_ERRORS} lines that failed")
     truncated: int = Field(description="How many of the texts the model does not see to their end")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import orjson
@@ -16,6 +17,8 @@ from models.encoder import Encoder
 from service.api import ndjson_import
 from service.api.body import Slices
 from service.api.bulk_import import GROUP_DOCUMENTS, UNDER_WAY
+from service.corpus.corpus import Corpus, Stored
+from service.errors import Overloaded, ServiceError, Timeout, Unhealthy
 from service.http import middleware
 from service.http.body_budget import StreamedBody
 from tests.service.fakes import sqlite_of
@@ -259,6 +262,40 @@ def test_a_text_that_the_model_fails_on_is_one_line_s_failure(
         assert "Nothing of the import was stored" in refused.json()["error"]
         monkeypatch.setattr(Encoder, "forward", forward)
         until(lambda: place.metric("simile_healthy") == 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "known"),
+    [(Unhealthy("A fault."), False), (Timeout("Late."), False), (Overloaded("Full."), True)],
+)
+def test_what_may_have_been_stored_by_an_attempt_that_failed_is_not_counted_as_stored_before(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, fault: ServiceError, known: bool
+) -> None:
+    put = Corpus.put
+    faults: list[ServiceError] = []
+
+    async def fails(self: Corpus, *given: Any) -> Stored:
+        refused = faults.pop() if faults else None
+        if refused is not None and known:
+            raise refused
+        stored = await put(self, *given)
+        if refused is not None:
+            raise refused
+        return stored
+
+    with serving(tmp_path, tiny_models_dir) as place:
+        monkeypatch.setattr(Corpus, "put", fails)
+        faults[:] = [fault]
+        lines = place.client.post("/documents", content=line("a", "red"), headers=NDJSON).json()
+        assert (lines["documents"], lines["created"]) == (1, 1 if known else None)
+        faults[:] = [fault]
+        raw = {"Content-Type": "application/octet-stream"}
+        rows = b"id,text\na,red\nb,blue\n"
+        found = place.client.post("/files", params={"name": "x.csv"}, content=rows, headers=raw).json()
+        counted = (1, 1, "2 rows stored; 1 of them had been stored before.")
+        assert (found["created"], found["replaced"], found["summary"]) == (
+            counted if known else (None, None, "2 rows stored.")
+        )
 
 
 def test_of_equal_ids_the_last_wins_also_when_its_group_is_embedded_first(
