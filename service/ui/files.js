@@ -4,11 +4,11 @@ import { get, post, upload, within } from "./api.js";
 import { foreign, h, say, select } from "./dom.js";
 import { session } from "./session.js";
 
-const SHOWN_BYTES = 1 << 16; // of a file, sent for the preview
+export const SHOWN_BYTES = 1 << 20; // of a file, sent for the preview; the most that it takes
 const SHOWN_ERRORS = 20;
 const FORMATS = [["csv", "a table (CSV)"], ["tsv", "a table (TSV)"], ["jsonl", "JSON lines"], ["text", "a document on each line"], ["file", "one document"]];
 const SEPARATORS = [[",", "commas"], [";", "semicolons"], ["\t", "tabs"], ["|", "vertical bars"]];
-const ENCODINGS = ["utf-8", "utf-16", "utf-16-le", "utf-16-be", "cp1252", "iso-8859-1", "iso-8859-15", "cp1250", "cp1251", "mac-roman", "cp850", "shift_jis", "gb18030", "big5", "euc_kr"];
+export const ENCODINGS = ["utf-8", "utf-16", "utf-16-le", "utf-16-be", "cp1252", "iso-8859-1", "iso-8859-15", "cp1250", "cp1251", "mac-roman", "cp850", "shift_jis", "gb18030", "big5", "euc_kr"];
 const TYPES = { number: "number", decimal_comma: "number with a decimal comma", date: "date", date_dmy: "date, day first", date_mdy: "date, month first" };
 
 /** Show how a file reads, store it as people say, and tell what became of each row, all in `said`. */
@@ -101,8 +101,8 @@ function mistakeIn(found, roles) {
 }
 
 /** Parameters of the import. What is taken by its name anyway is not named: then a row may be without it. */
-function partsOf({ columns }, roles) {
-  if (!columns.length) return {};
+export function partsOf({ columns, format }, roles) {
+  if (!columns.length) return format === "jsonl" ? { metadata: "*" } : {}; // the first line is longer than what was seen
   const named = (role) => columns.filter((_, at) => roles[at] === role);
   const isMetadata = (role) => role === "metadata" || role.startsWith("=");
   const [id] = named("id");
