@@ -23,8 +23,7 @@ from service.api.selected import (
     Forgotten,
     Listing,
     Selected,
-    forgotten,
-    own_only,
+    forget,
     selection_of,
     sender_of,
     shown_as,
@@ -197,5 +196,4 @@ async def delete_events(request: Request) -> Response:
     """
     runtime = runtime_of(request)
     selection = await to_forget(request, runtime, parameters(request, Forgetting))
-    deleted = await runtime.corpus.store.forget_events(selection, own_only(request))
-    return forgotten(request, "delete-events", selection, deleted)
+    return await forget(request, "delete-events", selection, runtime.corpus.store.forget_events)

@@ -21,8 +21,7 @@ from service.api.selected import (
     Listing,
     Selected,
     Sender,
-    forgotten,
-    own_only,
+    forget,
     selection_of,
     sender_of,
     shown_as,
@@ -236,5 +235,4 @@ async def delete_feedback(request: Request) -> Response:
     """
     runtime = runtime_of(request)
     selection = await to_forget(request, runtime, parameters(request, Forgetting))
-    deleted = await runtime.corpus.store.forget_judgements(selection, own_only(request))
-    return forgotten(request, "delete-feedback", selection, deleted)
+    return await forget(request, "delete-feedback", selection, runtime.corpus.store.forget_judgements)

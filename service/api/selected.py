@@ -1,6 +1,8 @@
 """Query parameters of `/feedback` and `/events`: which rows to list, count or delete."""
 
-from collections.abc import Mapping
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, NamedTuple
 
 from fastapi import Request
@@ -122,10 +124,36 @@ async def to_forget(request: Request, runtime: Runtime, asked: Forgetting) -> Se
     return selection
 
 
-def forgotten(request: Request, action: str, selection: Selection, deleted: Mapping[str, int]) -> Response:
-    """The answer to a delete, and a line of the audit log for each key whose rows were deleted."""
-    collection = EVERY_COLLECTION if selection.collection is None else selection.collection
+async def forget(
+    request: Request, action: str, selection: Selection, work: Callable[..., Awaitable[Mapping[str, int]]]
+) -> Response:
+    """Delete rows by `work` of the store, and write a line of the audit log for each key whose rows went.
+
+    Also where it fails or is cancelled after some steps.
+    """
+    deleted: Counter[str] = Counter()
+    ended, lock = False, threading.Lock()
+
+    def tell(step: Mapping[str, int]) -> None:
+        with lock:
+            if not ended:
+                deleted.update(step)
+                return
+        _audit_deleted(request, action, selection, step)  # the deadline came while it was under way
+
+    try:
+        done = await work(selection, own_only(request), tell)
+    except BaseException:
+        with lock:
+            ended = True
+        _audit_deleted(request, action, selection, deleted)
+        raise
     nothing = {EVERY_KEY if selection.key is None else selection.key: 0}
-    for owner, count in sorted((deleted or nothing).items()):
+    _audit_deleted(request, action, selection, done or nothing)
+    return json_response({"deleted": sum(done.values())})
+
+
+def _audit_deleted(request: Request, action: str, selection: Selection, deleted: Mapping[str, int]) -> None:
+    collection = EVERY_COLLECTION if selection.collection is None else selection.collection
+    for owner, count in sorted(deleted.items()):
         audit(action, request.scope, collection=collection, owner=owner or WITHOUT_KEY, deleted=count)
-    return json_response({"deleted": sum(deleted.values())})

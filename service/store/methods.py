@@ -1,8 +1,10 @@
 """Methods that both stores have: each is one query, or one job in a transaction."""
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -19,6 +21,7 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 STEP_EVENTS = 512  # of one transaction: other writes wait some tens of milliseconds for it
+Tell: TypeAlias = Callable[[Mapping[str, int]], None]
 Method: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
@@ -54,19 +57,30 @@ def writing(job: Callable[Concatenate[Any, P], T], **how: bool) -> Method[P, T]:
 def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]]]:
     """A method that deletes selected rows in steps, each on disk before the next.
 
-    It returns how many there were of each key, by its name. Rows that came after the first step stay.
+    It returns how many there were of each key, by its name. Rows that came after the first step stay. `tell`
+    hears the same of each step, also before an error; of one that was under way when the caller was cancelled
+    it hears on the thread that writes.
     """
 
-    async def forget_all(store: Any, selection: Selection, own: str | None = None, /) -> dict[str, int]:
+    async def forget_all(
+        store: Any, selection: Selection, own: str | None = None, tell: Tell | None = None, /
+    ) -> dict[str, int]:
+        def tell_of(done: Future[tuple[Counter[str], int]]) -> None:
+            if tell is not None and not done.cancelled() and done.exception() is None:
+                tell(done.result()[0])
+
         deleted, last = Counter[str](), None
         while True:
+            under_way = store.writer.submit(
+                partial(_forget_some, table=table, selection=selection, own=own, last=last)
+            )
             try:
-                step, last = await store.writer.run(
-                    partial(_forget_some, table=table, selection=selection, own=own, last=last)
-                )
+                step, last = await asyncio.wrap_future(under_way)
             except (Storage, Timeout, Unhealthy) as error:
                 said = f"{error.message} {deleted.total()} were deleted before that. Send it again."
                 raise type(error)(said if deleted else error.message, headers=error.headers) from error
+            finally:
+                under_way.add_done_callback(tell_of)  # at once, unless it goes on without its caller
             deleted += step
             if step.total() < DELETED_ROWS:
                 return dict(deleted)

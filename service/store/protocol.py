@@ -148,7 +148,13 @@ class Feedback(Protocol):
 
     async def count_judgements(self, selection: Selection, /) -> int: ...
     async def sum_up_judgements(self, selection: Selection, /) -> JudgementSummary: ...
-    async def forget_judgements(self, selection: Selection, own: str | None = None, /) -> dict[str, int]: ...
+    async def forget_judgements(
+        self,
+        selection: Selection,
+        own: str | None = None,
+        tell: Callable[[Mapping[str, int]], None] | None = None,
+        /,
+    ) -> dict[str, int]: ...
 
 
 class Events(Protocol):
@@ -159,7 +165,13 @@ class Events(Protocol):
         self, after: int, limit: int, selection: Selection, max_bytes: float, /
     ) -> tuple[list[tuple[int, Event]], bool]: ...
     async def count_events(self, selection: Selection, /) -> int: ...
-    async def forget_events(self, selection: Selection, own: str | None = None, /) -> dict[str, int]: ...
+    async def forget_events(
+        self,
+        selection: Selection,
+        own: str | None = None,
+        tell: Callable[[Mapping[str, int]], None] | None = None,
+        /,
+    ) -> dict[str, int]: ...
     async def expire_events(self, before: float, /) -> bool: ...
 
 

@@ -1,9 +1,11 @@
 """Who may do what: every route of the app, every kind of caller, over real HTTP."""
 
+import contextlib
 import http.client
 import json
 import logging
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,14 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from service.app import create_app
+from service.errors import Storage
 from service.settings import Settings
+from service.store import methods, selected
 from tests.service.conftest import new_settings, wait_until_active, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file, line
 from tests.service.process import Service
 from tests.service.swapping import published
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, until
 
 # By the contract's words: embedding, similarity, tokens, search and reading need read; writing documents and
 # judgements needs write; model changes need admin. Health, readiness, metrics and the description are open.
@@ -367,6 +371,59 @@ def test_what_changes_models_or_deletes_by_filter_is_audited(
         },
         {"action": "activate", "key": who, "version": version, "request_id": "second"},
     ]
+
+
+@pytest.mark.parametrize(("ends", "status"), [("by a full disk", 507), ("by its deadline", 504)])
+def test_a_deletion_that_ends_half_way_is_audited(
+    tmp_path: Path,
+    tiny_models_dir: Path,
+    heard: Heard,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: str,
+    status: int,
+) -> None:
+    """It ends in the third of its steps. What its deadline comes upon goes on without the request."""
+    answered, steps, step = threading.Event(), 0, methods._forget_some
+
+    def failing(connection: Any, **options: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 3 and ends == "by a full disk":
+            raise Storage("The disk is full.")
+        if steps == 3:
+            answered.wait(LIMIT)
+        return step(connection, **options)
+
+    monkeypatch.setattr(methods, "_forget_some", failing)
+    for module in (methods, selected):
+        monkeypatch.setattr(module, "DELETED_ROWS", 2)
+    app = create_app(new_settings(tmp_path, tiny_models_dir, api_keys_file=keys_file(tmp_path)))
+    with TestClient(app, headers=bearer(KEYS["boss"])) as client, contextlib.ExitStack() as stack:
+        stack.callback(answered.set)
+        wait_until_ready(client)
+        documents = [{"id": f"{at}", "text": "red river"} for at in range(8)]
+        assert client.post("/documents", json={"documents": documents}).status_code == 200
+        for path, about in (
+            ("feedback", {"relevant": True}),
+            ("events", {"search_id": "s", "type": "click"}),
+        ):
+            rows = [{"query": "red", "id": f"{at}", **about} for at in range(8)]
+            assert client.post(f"/{path}", json={path: rows}).status_code == 200
+            steps = 0
+            answered.clear()
+            headers = {"x-request-id": path} | ({"x-timeout-ms": "1000"} if status == 504 else {})
+            refused = client.delete(f"/{path}", params={"query": "red"}, headers=headers)
+            assert refused.status_code == status, refused.text
+            line = {"action": f"delete-{path}", "key": "boss", "collection": "default", "owner": "boss"}
+            line["request_id"] = path
+            assert heard.lines == [line | {"deleted": 4}]
+            answered.set()
+            if status == 504:
+                until(lambda: len(heard.lines) == 2)
+                assert heard.lines[1] == line | {"deleted": 2}
+            left = client.get(f"/{path}/count").json()["count"]
+            assert left == 8 - sum(each["deleted"] for each in heard.lines)
+            heard.lines.clear()
 
 
 @pytest.mark.long
