@@ -30,7 +30,7 @@ export async function show(main, { params, signal, go, keep }) {
     const { signal: current } = running;
     keep(asked);
     if (!asked.q.trim() && !asked.id) {
-      results.replaceChildren(await welcome());
+      if (!results.querySelector(".add [role=status] :is(.problem, .note)")) results.replaceChildren(await welcome()); // else it is being read
       return;
     }
     results.setAttribute("aria-busy", "true");
