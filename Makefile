@@ -36,7 +36,7 @@ help:  ## List the commands
 serve: $(VENV)/.installed-$(SERVED) $(MODEL_WHEEL)  ## Serve on http://127.0.0.1:8000 (SIMILE_PORT and others change it)
 	@SIMILE_EXAMPLES=$${SIMILE_EXAMPLES:-1} exec $(BIN)/python -m service
 
-test: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the test suite but for the long tests (under five minutes on two processors)
+test: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the test suite but for the long tests (ten minutes on two processors of an AMD EPYC)
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 # What a service runs on. Other folders need torch, or hold the same on every Python.
@@ -91,8 +91,7 @@ images:  ## Build the images of docker-compose.yml, labelled with the revision o
 check: $(VENV)/.installed-train  ## Lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/mypy --python-version 3.13
+	$(BIN)/mypy --python-version 3.13 & newest=$$!; $(BIN)/mypy && wait $$newest
 	$(BIN)/lint-imports
 
 setup: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Make .venv with all that development and training need
