@@ -165,6 +165,7 @@ def test_the_trainer_runs_as_its_unit_says_and_stops_cleanly(home: Path) -> None
     ) as process:
         try:
             assert process.stderr is not None
+            assert "cannot be reached" in process.stderr.readline(), "no service answers yet"
             assert "The next retraining is due at" in process.stderr.readline()
             process.send_signal(signal.SIGTERM)
             assert process.wait(_STOPPING_SECONDS) == 0

@@ -42,7 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> It
         clicked = [{"search_id": "s", "query": "a river", "id": id, "type": "click"} for id in ("d7", "d8")]
         stored = service.client.post("/events", json={"events": clicked}).json()
         assert stored == {"stored": 2, "refused": []}
-        service.put({"gone": "a secret that was deleted"}).raise_for_status()
+        service.put({"gone": "a gorgon that was deleted"}).raise_for_status()
         service.client.delete("/documents/gone").raise_for_status()
         done = command(service, "backup", service.folder / "backup")
         assert done.returncode == 0, done.stderr
@@ -84,7 +84,7 @@ def test_a_backup_of_a_running_service_comes_back_in_another_directory(
     manifest = json.loads((backup / "manifest.json").read_bytes())
     assert manifest["documents"] == 120
     assert manifest["active"] == place.client.get("/info").json()["model_version"]
-    assert b"secret" not in (backup / "simile.db").read_bytes()  # neither its text nor its words
+    assert b"gorgon" not in (backup / "simile.db").read_bytes()  # neither its text nor its words
     place.put({"later": "green garden"}).raise_for_status()  # the backup does not change
     done = restore(backup, tmp_path)
     assert done.returncode == 0, done.stderr

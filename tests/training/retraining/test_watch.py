@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from models.engines.opening import has_int8
 from models.files.retrainings import PROGRESS, read_progress
 from training.retraining.one import Job, retrain
 from training.retraining.watch import Watch, watched
@@ -49,7 +50,8 @@ def test_a_retraining_tells_its_step_its_lines_and_how_long_it_takes(job: Job) -
     trained = next(at for at, phases in enumerate(known) if 5 in phases)
     phases = [found[0] if at < trained else found[-1] for at, found in enumerate(known) if found]
     assert phases == sorted(phases)
-    assert {*phases, 1, 2, 4} == set(range(1, 10)), f"the page names these phases: {said}"
+    calibrating = set() if has_int8() else {7}  # left out where the processor has no int8
+    assert {*phases, 1, 2, 4} == set(range(1, 10)) - calibrating, f"the page names these phases: {said}"
 
 
 def test_steps_are_written_once_a_second_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
