@@ -217,6 +217,17 @@ def lines(name: str, body: Callable[[], bytes]) -> Case:
     return Case("POST /documents", f"lines of {name}", make, timed=False)
 
 
+def files() -> Iterator[Case]:
+    """Files of a table: an import, which may take for ever, and the look at its first mebibyte."""
+    rows = b"id,text\n" + b"1\n" * (1 << 12)
+
+    def sent(path: str, content: bytes) -> Callable[[Facts], Request]:
+        return lambda facts: Request(f"{path}?name=a.csv", content, "application/octet-stream")
+
+    yield Case("POST /files", "rows that are too short", sent("/files", rows), timed=False)
+    yield Case("POST /files/preview", "rows", sent("/files/preview", rows[: 1 << 20]))
+
+
 def judgements() -> Iterator[Case]:
     route = "POST /feedback"
 
@@ -279,6 +290,7 @@ def cases() -> list[Case]:
         *decoded(),
         *searches(),
         *documents(),
+        *files(),
         *judgements(),
         *events(),
         *others(),
@@ -291,7 +303,7 @@ def _in_a_collection(plain: list[Case]) -> Iterator[Case]:
     for case in plain:
         method, path = case.route.split()
         if (
-            path.startswith(("/search", "/documents", "/feedback", "/events", "/map"))
+            path.startswith(("/search", "/documents", "/files", "/feedback", "/events", "/map"))
             and case.route not in seen
         ):
             seen.add(case.route)
