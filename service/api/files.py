@@ -7,7 +7,6 @@ The command `import` reads files with the same reader (service/files), before it
 """
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Literal
@@ -231,7 +230,7 @@ class _Upload:
                     await importing.look(idle=piece is None)
             for part in self._unpacked.finish():
                 await self._read(part)
-            for row in await asyncio.to_thread(_all, self._reader.finish()):
+            for row in await asyncio.to_thread(list, self._reader.finish()):
                 await self._take(row)
             tally = await importing.finish()
         except BadFile as error:
@@ -246,7 +245,7 @@ class _Upload:
 
     async def _read(self, part: bytes) -> None:
         for at in range(0, len(part), STEP_BYTES):
-            rows = await asyncio.to_thread(_all, self._reader.feed(part[at : at + STEP_BYTES]))
+            rows = await asyncio.to_thread(list, self._reader.feed(part[at : at + STEP_BYTES]))
             self._flow.moved()
             for row in rows:
                 await self._take(row)
@@ -268,10 +267,6 @@ class _Upload:
             self._importing.fail(lines, error.message)
         else:
             await self._importing.add(lines, document)
-
-
-def _all(rows: Iterator[Row]) -> list[Row]:
-    return list(rows)
 
 
 def _summary(tally: Tally) -> str:

@@ -187,10 +187,6 @@ def _integer(digits: str) -> object:
     )
 
 
-def _constant(name: str) -> object:
-    return _Refused(f"is {name}, which JSON does not have. Send null or a text.")
-
-
 def _float(number: str) -> object:
     value, said = float(number), number[:MAX_CHARACTERS]
     if value in (float("inf"), float("-inf")):
