@@ -44,11 +44,11 @@ SERVING_TESTS := $(addprefix tests/service/,corpus http lifecycle runtime store)
 test-serving: $(VENV)/.installed-dev $(MODEL_WHEEL)  ## Run tests of the service without torch: PYTHON=python3.13 VENV=.venv-3.13
 	@$(BIN)/python -m pytest $(WORKERS) $(if $(filter tests/%,$(PYTEST_ARGS)),,$(SERVING_TESTS)) $(PYTEST_ARGS)
 
-# Its last tests measure how long others wait, so they run alone.
+# The tests of COST measure how long others wait, so they run alone. CI leaves them and the tests marked `soak` out.
 COST := tests/service/api/test_cost_of_requests.py
-test-long: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that kill, soak, swap at length or train for long
-	@$(BIN)/python -m pytest -m long $(WORKERS) --ignore $(COST) $(PYTEST_ARGS)
-	@$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -m long $(COST))
+test-long: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that kill, soak, swap at length or train for long; SOAK=0: as CI does, without the longest
+	@$(BIN)/python -m pytest -m 'long$(if $(filter 0,$(SOAK)), and not soak)' $(WORKERS) --ignore $(COST) $(PYTEST_ARGS)
+	@$(if $(PYTEST_ARGS)$(filter 0,$(SOAK)),,$(BIN)/python -m pytest -m long $(COST))
 
 test-evaluation: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that read evaluation sets (SIMILE_EVAL_DATA names their folder)
 	@$(BIN)/python -m pytest -m evaluation_data $(WORKERS) $(PYTEST_ARGS)

@@ -51,7 +51,7 @@ def _source(at: Path, kind: str) -> Path:
     return assembled(raw, at / "model", [modules.Pooling(32, "mean")])
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("kind", ["unigram", pytest.param("bpe", marks=pytest.mark.soak)])
 def test_a_vocabulary_of_250000_is_imported_and_served(tmp_path: Path, kind: str) -> None:
     folder = _source(tmp_path, kind)
     store = Store(tmp_path / "models")
@@ -78,6 +78,7 @@ def test_a_vocabulary_of_250000_is_imported_and_served(tmp_path: Path, kind: str
         extend(store.folder(manifest.version), SOME, tmp_path / "more", 10)
 
 
+@pytest.mark.soak
 def test_a_vocabulary_of_250000_is_trained_from(tmp_path: Path) -> None:
     store = Store(tmp_path / "models")
     manifest = imported(_source(tmp_path, "unigram"), store)

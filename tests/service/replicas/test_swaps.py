@@ -94,6 +94,7 @@ def check_everything(made: Cluster, load: Load) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.soak
 def test_twenty_swaps_and_three_rollbacks_fail_no_request_and_mix_no_models(tmp_path: Path) -> None:
     rng = random.Random(7)
     with cluster(tmp_path, None, SIMILE_BUILD_RATE=str(BUILD_RATE)) as made:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from models import cpus
 from models.store import Store
 from tests.evaldata import FOLDER, needs
 from training.evaluation.data import BY_KEY, SETS, is_absent, load
@@ -40,7 +41,7 @@ class Measured(NamedTuple):
 @pytest.fixture(scope="module")
 def default_encode(default_models_dir: Path) -> Encode:
     store = Store(default_models_dir)
-    encoder = store.open(store.versions()[0].version, threads=1)
+    encoder = store.open(store.versions()[0].version, threads=cpus.available())
     return lambda texts: encoder.encode(texts).vectors
 
 
