@@ -26,6 +26,8 @@ NAME = re.compile(
 )  # a valid one, as the document says; no other is replaced
 FILES = ("report.md", "plane.svg")
 MAX_HITS = 50_000  # SIMILE_MAX_HITS
+MAX_FLOAT = 10**308
+YEAR = re.compile(r"^\d{4}(?=-)")
 counted: Counter[str] = Counter()
 
 
@@ -62,7 +64,7 @@ atexit.register(lambda: Path(FACTS["counts"]).write_text(json.dumps(counted), en
 def _fit_said(body: dict[str, Any]) -> None:
     """Let judgements and events be of documents that are there, now and then.
 
-    An event's position fits its page, and its time has no leap second: no document can say either.
+    An event's position fits its page. Its time is in the past and has no leap second. No schema can say that.
     """
     for said in [body, *_listed(body, "feedback"), *_listed(body, "events")]:
         if not isinstance(said, dict) or not {"relevant", "search_id"} & said.keys():
@@ -72,7 +74,7 @@ def _fit_said(body: dict[str, Any]) -> None:
         if _is_count(said.get("position")) and isinstance(said.get("shown"), list):
             said["position"] = max(said["position"], len(said["shown"]))
         if isinstance(said.get("at"), str):
-            said["at"] = said["at"].replace(":60", ":59")
+            said["at"] = YEAR.sub("2020", said["at"]).replace(":60", ":59")
 
 
 def _listed(body: dict[str, Any], name: str) -> list[Any]:
@@ -148,12 +150,20 @@ def _fit_mode(options: dict[str, Any]) -> None:
 
 
 def _whole(value: Any) -> Any:
-    """`value` with its whole numbers written without a point: 3.0 is one to JSON Schema, and none to us."""
+    """Writes whole numbers of 64 bits without a point, and larger ones with an exponent.
+
+    3.0 is an integer to JSON Schema, and not to the service. Metadata stores 64-bit integers and any float.
+    JSON Schema does not know that difference.
+    """
     if isinstance(value, dict):
         return {name: _whole(member) for name, member in value.items()}
     if isinstance(value, list):
         return [_whole(member) for member in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if not -(2**63) <= value < 2**64:
+        return float(value) if abs(value) < MAX_FLOAT else value
+    return int(value) if value == int(value) else value
 
 
 def _now_and_then(value: Any, known: Any) -> Any:
