@@ -97,7 +97,10 @@ def test_a_service_that_stands_still_is_charged_for_everybody_who_came_meanwhile
     smooth_begin, smooth = outcomes(server.port, "/", rate=200, seconds=1.5)
     assert (found.status == 200).all()
     # Who comes when does not depend on the answers.
-    np.testing.assert_allclose(found.arrived - begin, smooth.arrived - smooth_begin, atol=1e-5)
+    count = min(len(found.arrived), len(smooth.arrived))  # a busy machine begins the last ones too late
+    assert count > 200
+    arrived, smooth_arrived = found.arrived[:count] - begin, smooth.arrived[:count] - smooth_begin
+    np.testing.assert_allclose(arrived, smooth_arrived, atol=1e-5)
     assert stalling.stall is not None
     stopped, resumed = stalling.stall
     meanwhile = found.between(stopped, resumed)

@@ -83,6 +83,7 @@ def test_it_counts_with_its_route_and_for_its_key(client: TestClient) -> None:
         )
         return [float(line.split()[-1]) for name in names for line in lines if line.startswith(name)]
 
+    assert client.post("/embed", json={"inputs": "one"}).status_code == 429
     before = counted()
     assert len(before) == 3
     assert client.post("/embed", json={"inputs": "one more"}).status_code == 429

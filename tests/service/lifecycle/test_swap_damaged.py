@@ -81,9 +81,17 @@ def test_a_damaged_version_is_refused_by_name_and_the_old_one_serves_on(
         shutil.copytree(tmp_path / "whole", folder)
 
 
-def test_a_mended_version_can_be_activated_after_all(place: Place) -> None:
-    place.activate(place.b)
+def test_a_mended_version_can_be_activated_after_all(place: Place, tmp_path: Path) -> None:
+    folder = place.store.folder(place.c)
+    shutil.copytree(folder, tmp_path / "whole")
+    change_a_byte(folder)
+    assert place.client.post(f"/models/{place.c}/activate").status_code == 202
+    place.until(lambda: place.state(place.c)["state"] == "failed")
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "whole", folder)
+    place.activate(place.c)
     assert len(place.everything()) == 60
+    place.activate(place.a)
 
 
 @pytest.mark.long

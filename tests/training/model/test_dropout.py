@@ -61,7 +61,7 @@ def test_nothing_is_dropped_at_zero_and_nearly_all_at_nearly_one() -> None:
 
 
 def test_torchs_own_are_replaced_wherever_they_stand() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout(0.5), nn.ReLU()))
+    model = nn.Sequential(nn.Linear(2, 64), nn.Sequential(nn.Dropout(0.5), nn.ReLU()))
     replace_dropouts(model)
     for p in (0.1, 0.2, 0.0):
         set_dropout(model, p)
