@@ -2,13 +2,15 @@
 `import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md. `map`: docs/PAGE.md.
 
 One process, in the foreground. Ctrl-C and SIGTERM stop it cleanly: `/ready` turns red, what was accepted is
-answered, and the exit status is 0. A second one ends it at once. Status 70: it hung (watchdog.py).
+answered, and the exit status is 0. A second one ends it at once. Status 70 or 1: the service hung
+(watchdog.py). Status 78: it refused to start. Status 1 of another command: it failed.
 """
 
 import argparse
 import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 # Before numpy and FAISS are imported: each would take every processor, and throttle the encoder's threads.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -25,7 +27,8 @@ try:
     from service.observability import logs
     from service.settings import PREFIX, Settings, read
 except ModuleNotFoundError as missing:
-    sys.exit(not_installed("service", missing))
+    print(not_installed("service", missing), file=sys.stderr)
+    sys.exit(os.EX_CONFIG)
 
 
 def main() -> None:
@@ -34,9 +37,9 @@ def main() -> None:
         if said := run(arguments):
             print(said, flush=True)
     except StartupError as error:
-        sys.exit(f"Simile cannot start: {error}")
+        _refuse(arguments.command, f"Simile cannot start: {error}")
     except (KeysError, CommandError) as error:
-        sys.exit(str(error))
+        _refuse(arguments.command, str(error))
     except BrokenPipeError:  # as `| head` leaves the pipe; what is not printed yet goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -45,6 +48,15 @@ def main() -> None:
             sys.exit("Stopped. What was answered or renamed into place stays.")
         # Before the service was up; what was begun is begun again by the next start.
         sys.exit("Stopped before it had started.")
+
+
+def _refuse(command: str | None, message: str) -> NoReturn:
+    """Prints why the command cannot be done and ends the process.
+
+    A refused start has a status of its own: starting again does not help. A hang may end with status 1.
+    """
+    print(message, file=sys.stderr)
+    sys.exit(os.EX_CONFIG if command in {None, "serve"} else 1)
 
 
 class ServiceParser(Parser):

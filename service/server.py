@@ -22,8 +22,8 @@ from service.http.connections import bounded_by_files
 from service.http.handshake import encrypted
 from service.http.protocol import Protocol
 from service.observability import logs
-from service.runtime.interpreter_watchdog import InterpreterWatchdog
 from service.runtime.runtime import Runtime
+from service.runtime.watchdog import interpreter_timer
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -121,11 +121,10 @@ def run(app: FastAPI, listener: socket.socket) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.handle_exit)
     threading.Thread(target=_once_ready, args=(runtime, listener.getsockname()[1]), daemon=True).start()
-    with InterpreterWatchdog(runtime.settings.hang_seconds, runtime.settings.log_format) as watchdog:
-        runtime.beat = watchdog.beat
+    with interpreter_timer(runtime.settings.hang_seconds) as runtime.beat:
         server.run(sockets=[listener])
     if not server.started:
-        sys.exit(1)
+        sys.exit(os.EX_CONFIG)
 
 
 def _once_ready(runtime: Runtime, port: int) -> None:

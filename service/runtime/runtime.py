@@ -65,7 +65,7 @@ class Runtime:
         self.ready = threading.Event()  # set once, when the start is complete
         self.layout = layout_for(settings)
         self.large_bodies = asyncio.Lock()  # one is parsed at a time
-        self.beat: Callable[[], None] = lambda: None  # for whoever watches the supervisor
+        self.beat: Callable[[], None] = lambda: None  # called by the watchdog after each look
         self.store = Store(settings.models_dir)
         self.searches = RecentSearches() if settings.events else None
         self.queued_rows = QueuedRows(settings.max_queue_events)

@@ -1,25 +1,26 @@
-"""A thread that watches the stages, and ends the process when only a new start can help.
+"""Ends the process when only a new start can help.
 
-    every fifth of a second, each stage: restart what died, give up what hangs, say what is ill
-    ill for SIMILE_HANG_SECONDS without a break: every thread's stack to the log, exit status 70
+Start reading at `Watchdog.look`. A thread checks each stage every fifth of a second: the stage restarts what
+died, gives up what hangs, and reports what is ill. After SIMILE_HANG_SECONDS of illness without a break, the
+stacks of all threads go to the log and the process ends with status 70. A task would not see a blocked event
+loop, so it is a thread. Ending is safe: acknowledged writes are on disk.
 
-A thread and not a task, because a blocked event loop is one of the things it must see. Ending is safe: what
-was acknowledged is on disk, and whatever starts the service again finds it there.
+The watchdog counts the time between its own looks, so it does not take a suspended process for a hung one.
 
-A C call that holds the interpreter's lock stops this thread too; interpreter_watchdog.py sees that.
-
-Time is counted in its own looks and not by a clock. A process that was held for a minute (SIGSTOP, a frozen
-container, a laptop asleep) has not hung.
+A C call that holds the interpreter lock stops this thread too. `interpreter_timer` ends the process then. Its
+clock does not stop with the process: a process that was suspended for longer may end when it continues.
 """
 
 import asyncio
+import contextlib
+import faulthandler
 import logging
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ LOOK_SECONDS = 0.2
 MOST_SECONDS = 1.0  # that one look counts for
 SAY_SECONDS = 2.0  # a log that cannot be written must not keep the process from ending
 RETRY_SECONDS = 2.0
+MIN_TIMER_SECONDS = 3.0  # more than a look takes while the log is blocked
 
 
 class Stage(Protocol):
@@ -44,17 +46,24 @@ class Watchdog:
     def __init__(
         self, stages: Sequence[Stage], hang_seconds: float, beat: Callable[[], None] = lambda: None
     ) -> None:
-        """beat: called after each look, to tell who watches the supervisor that it lives."""
+        """Creates the thread; `start` starts it.
+
+        Args:
+            stages: What is watched.
+            hang_seconds: Seconds of illness after which the process ends. 0: it never ends.
+            beat: Called at the start and after each look; it sets the interpreter timer again.
+
+        """
         self._beat = beat
         self.illness: str | None = None
         self._stages = stages
         self._hang_seconds = hang_seconds
         self._ill_seconds = 0.0
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        self._beat()  # from now on it is missed
+        self._beat()
         self._thread.start()
 
     def stop(self) -> None:
@@ -87,6 +96,32 @@ def _reason(stage: Stage, seconds: float) -> str | None:
     except Exception as error:  # a bug of ours: what cannot be watched is not well
         log.exception("A stage cannot be watched")
         return f"{type(stage).__name__} cannot be watched: {type(error).__name__}"
+
+
+@contextlib.contextmanager
+def interpreter_timer(hang_seconds: float) -> Iterator[Callable[[], None]]:
+    """Ends the process with status 1 when the interpreter hangs.
+
+    Each call of the yielded function sets the timer to twice `hang_seconds`, as long as the watchdog takes to
+    end a process. When the timer runs out, faulthandler writes the stacks of all threads to stderr and ends
+    the process. Its thread is C code and needs no interpreter lock.
+
+    Args:
+        hang_seconds: Half of the limit, in seconds. 0: there is no timer.
+
+    """
+    seconds = min(max(2 * hang_seconds, MIN_TIMER_SECONDS), threading.TIMEOUT_MAX)
+
+    def restart() -> None:
+        faulthandler.dump_traceback_later(seconds, exit=True)
+
+    if not hang_seconds:
+        yield lambda: None
+        return
+    try:
+        yield restart
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 class Heartbeat:

@@ -116,7 +116,7 @@ class Writer:
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException:  # the supervisor finds the thread dead; nothing else would say why
+        except BaseException:  # the watchdog finds the thread dead; nothing else would say why
             log.critical("The thread that writes died", exc_info=True)
 
     def _work(self) -> None:

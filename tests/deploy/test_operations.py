@@ -107,6 +107,7 @@ def test_exit_statuses_are_those_of_the_code() -> None:
     told = re.findall(r"^\| ([\d]+)", table, flags=re.MULTILINE)
     assert [int(status) for status in told] == [0, REFUSED, NOTHING, BUSY, STOPPED, 1]
     assert f"status {EXIT_STATUS} (it hung)" in TEXT
+    assert f"It will not start (status {os.EX_CONFIG})" in TEXT
 
 
 def test_numbers_that_files_hold_are_told_as_they_are() -> None:
