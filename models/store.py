@@ -77,7 +77,7 @@ class Store:
         is already there with the same prompts and search, that version is the answer and the new folder is
         dropped; but not where the new one has a calibration or a faster graph that it was published without.
         """
-        with self._temporary() as folder:
+        with self.temporary() as folder:
             manifest = seal(folder, build(folder))
             with self._locked():
                 existing = self.find(manifest)
@@ -271,8 +271,12 @@ class Store:
                 yield name, trouble
 
     @contextlib.contextmanager
-    def _temporary(self) -> Iterator[Path]:
-        """An empty folder beside the versions, so that the rename stays within one file system."""
+    def temporary(self) -> Iterator[Path]:
+        """An empty folder for a version that is being written, on the file system of the versions.
+
+        It is locked until the end, and removed unless it was renamed. What a killed process leaves of it is
+        removed by a later call.
+        """
         self.root.mkdir(parents=True, exist_ok=True)
         folder = self.root / f"{_TEMPORARY}{secrets.token_hex(4)}"
         with self._locked():
@@ -284,7 +288,7 @@ class Store:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # renamed away when it was published
+            shutil.rmtree(folder, ignore_errors=True)
             os.close(builder)
 
     def sweep(self) -> None:

@@ -108,7 +108,7 @@ def test_an_import_of_a_model_names_the_full_disk_and_publishes_nothing(found: F
         ),
         ("export, read only", "small/all.jsonl.gz cannot be written (Read-only file system). No file was"),
         ("import, read only", "Read-only file system."),
-        ("backup, there", "file is there already. Name a folder that is not."),
+        ("backup, there", "file already exists. Name a new folder."),
         ("backup, below a file", "file/b cannot be written (File exists). No backup was left behind."),
         ("backup, a long name", "cannot be written (File name too long). No backup was left behind."),
         ("export, no folder", "none/all.jsonl cannot be written (No such file or directory). No file was"),
