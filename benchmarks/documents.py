@@ -1,6 +1,6 @@
 """The cost of one more document in a store that is already large, beyond embedding its text.
 
-The large store is written by the service's own store (service/store/writes.py), with random unit vectors
+The large store is written by the service's own store (service/store/sqlite/writes.py), with random unit vectors
 in the place of embedded ones: an exact index takes the same time over any. Then, on the running service,
 `POST /embed` and `POST /documents` of the same new text take turns, one client, one request at a time; first
 alone, then while another client searches without a pause. A pair's difference is what storing adds.
@@ -24,10 +24,10 @@ from benchmarks.places import BenchError
 from benchmarks.results import p50_p99
 from benchmarks.server import Server, served
 from benchmarks.wire import get
-from service.store.schema import DATABASE, connect
+from service.store.sqlite.schema import DATABASE, connect
+from service.store.sqlite.writer import Transaction
+from service.store.sqlite.writes import upsert
 from service.store.values import Document, Embedding, json_of
-from service.store.writer import Transaction
-from service.store.writes import upsert
 
 DOCUMENTS = 50_000
 COMMIT_DOCUMENTS = 2000

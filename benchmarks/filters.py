@@ -16,15 +16,15 @@ import numpy as np
 from benchmarks.places import arguments, say, scratch
 from benchmarks.results import Spread
 from benchmarks.tables import table
-from service.store.filter_cache import FilterCache
-from service.store.filters.grammar import compile_filter
-from service.store.filters.planner import matching
 from service.store.filters.predicate import Predicate
-from service.store.schema import connect, migrate
-from service.store.secondary_indexes import bring_up_to_date
+from service.store.sqlite.filter_cache import FilterCache
+from service.store.sqlite.filter_plan import matching
+from service.store.sqlite.filters import compile_filter
+from service.store.sqlite.schema import connect, migrate
+from service.store.sqlite.secondary_indexes import bring_up_to_date
+from service.store.sqlite.writer import Transaction
+from service.store.sqlite.writes import delete_some
 from service.store.values import DEFAULT_COLLECTION
-from service.store.writer import Transaction
-from service.store.writes import delete_some
 
 DECLARED = ("topic", "year", "owner", "half", "price")
 FILTERS: dict[str, dict[str, Any]] = {

@@ -26,12 +26,12 @@ from service.corpus.search import Hits, Query, Search, find
 from service.index.index_set import Indexes
 from service.index.stored import StoredIndexes
 from service.live import Generation
-from service.store import vectors as embedded_vectors
 from service.store.postgres import field_indexes, vectors
 from service.store.postgres.connection import Connection, Raw
 from service.store.postgres.store import PostgresStore
-from service.store.schema import DATABASE
-from service.store.sqlite import SqliteStore
+from service.store.sqlite import vectors as embedded_vectors
+from service.store.sqlite.schema import DATABASE
+from service.store.sqlite.store import SqliteStore
 from service.store.values import DEFAULT_COLLECTION, Embedding
 
 # Names of the table's settings, and what is set for each.

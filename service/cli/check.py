@@ -16,7 +16,7 @@ from service.index import gpu
 from service.lifecycle.fastest_form import asked_of, kept_form
 from service.lifecycle.model_loader import require_device, wanted_form
 from service.settings import PREFIX, Settings, otlp_endpoints
-from service.store.offline import DATABASE, reading
+from service.store.sqlite.offline import DATABASE, reading
 
 
 def report(settings: Settings) -> str:

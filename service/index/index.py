@@ -10,7 +10,7 @@ appends rows behind the last one that any view sees (exact.py), a removal makes 
 and each step ends in a new `View` (view.py). Many rows become a base that is searched approximately (ivf.py),
 in the background (merge_policy.py, merger.py).
 
-A row is one passage of a document; its int64 id (service/store/ids.py) holds the revision, which the document
+A row is one passage of a document; its int64 id (service/store/values.py) holds the revision, which the document
 store makes once and never uses again for another text. What is searched for is documents.
 
 Not here: documents, their ids and metadata (the store has them, and can always make this index again),

@@ -27,7 +27,7 @@ DEEPEST = 1000  # to try so many takes 5 ms
 
 
 class Filtered(Protocol):
-    """Documents that pass a filter, as store/passing.py finds them."""
+    """Documents that pass a filter, as a snapshot of the store finds them."""
 
     @property
     def all(self) -> Revisions: ...

@@ -25,7 +25,7 @@ from service import memory
 from service.live import Generation, Live
 from service.observability.metrics import GENERATION_STATES, Metrics
 from service.runtime.health import Health
-from service.store import checksums
+from service.store.sql import checksums
 
 SAMPLE_SECONDS = 0.5
 

@@ -30,7 +30,7 @@ from service.lifecycle.model_loader import ModelLoader
 from service.observability import logs
 from service.observability.outages import Outages
 from service.settings import Settings
-from service.store.schema import connect, migrate
+from service.store.sqlite.schema import connect, migrate
 from tests.service.conftest import HOST, wait_until_ready
 from tests.service.process import Service, plain_environment
 from tests.service.store.test_storage_faults import in_its_namespace, needs_mounts, start_on

@@ -34,7 +34,7 @@ from models.store import Store
 from models.words.progress import Progress
 from service.errors import CommandError, unwritable
 from service.settings import Settings, models_dir_of
-from service.store.offline import DATABASE, SCHEMA_VERSION, copy
+from service.store.sqlite.offline import DATABASE, SCHEMA_VERSION, copy
 
 MANIFEST, MODELS = "manifest.json", "models"
 FORMAT = 1

@@ -15,7 +15,7 @@ from service.errors import CommandError
 from service.index.ivf_snapshots import damage
 from service.settings import Settings
 from service.store.filters.names import NameFaults, shown
-from service.store.offline import DATABASE, SHOWN_IDS, GenerationRow, OfflineStore, named, reading
+from service.store.sqlite.offline import DATABASE, SHOWN_IDS, GenerationRow, OfflineStore, named, reading
 
 MAX_LISTED = 1000  # documents that a user has to send again
 _RESTORE = "Restore a backup, or export what can be read and import it into a new directory."

@@ -24,7 +24,7 @@ from service.cli.commands.backup import MODELS, Contents, checksum, read_manifes
 from service.errors import CommandError, StartupError, Unusable, unwritable
 from service.runtime.data_lock import ASIDE, DataDirLock
 from service.settings import INDEXES, Settings, models_dir_of
-from service.store.offline import DATABASE, FILES, examine, fold_log
+from service.store.sqlite.offline import DATABASE, FILES, examine, fold_log
 
 REPLACED = "replaced-"  # followed by the time: the folder of the store that was replaced
 

@@ -14,13 +14,12 @@ compared by its members: one that matches is enough, and `$ne` wants none that i
 values (paths.py) is compared as an array of them. A field that is missing passes `$ne` and
 `{"$exists": false}` only. Texts are compared letter by letter, unless both are times (times.py).
 
-Every name and value is a bound parameter. What one condition is in SQL is a dialect's matter: SQLite's is
-beside this file, PostgreSQL's in its folder.
+Every name and value is a bound parameter. Each store has a `Dialect`, which writes one condition as SQL.
 
 Not here: whole objects or arrays as values, and arrays within arrays.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -41,7 +40,6 @@ from service.store.filters.operands import (
 from service.store.filters.operands import FilterError as FilterError  # noqa: PLC0414  who uses filters finds it here
 from service.store.filters.paths import MAX_FIELD_PARTS
 from service.store.filters.predicate import Predicate
-from service.store.filters.sqlite_dialect import SqliteDialect
 
 MAX_DEPTH = 16  # of $and and $or
 MAX_CONDITIONS = 256
@@ -78,11 +76,6 @@ class Dialect(Protocol):
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any], /) -> Predicate:
         """Several operators on one field, which `both` joins; what `bounds` they are may be of use."""
-
-
-def compile_filter(filter: object, declared: Container[str] = ()) -> Predicate:
-    """`filter` in SQLite's SQL; `declared` are the fields that can be looked up. Raises as `compile_in`."""
-    return compile_in(SqliteDialect(declared), filter)
 
 
 def compile_in(dialect: Dialect, filter: object) -> Predicate:

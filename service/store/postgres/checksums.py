@@ -1,13 +1,13 @@
-"""Checksums of documents in PostgreSQL, which computes them: store/checksums.py says what they are."""
+"""Checksums of documents in PostgreSQL, which computes them: sql/checksums.py says what they are."""
 
 import psycopg
 
 from service.errors import CommandError
-from service.store.checksums import FILL_DOCUMENTS, SIZE, missing
 from service.store.postgres import documents
 from service.store.postgres.connection import PARAMETERS, Connection, Raw
 from service.store.postgres.errors import unreadable
 from service.store.postgres.schema import SCHEMA_VERSION
+from service.store.sql.checksums import FILL_DOCUMENTS, SIZE, missing
 from service.store.values import DEFAULT_COLLECTION
 
 
@@ -32,7 +32,7 @@ def fill(connection: Connection) -> int:
 
 
 def damaged_documents(connection: Connection) -> list[str]:
-    """The ids of documents that are not what was stored, as store/checksums.py returns them."""
+    """The ids of documents that are not what was stored, as sql/checksums.py returns them."""
     rows = connection.execute(
         f"SELECT collection || '/' || id FROM documents WHERE CASE WHEN checksums <> {STORED} THEN TRUE "
         "ELSE coalesce(sent::jsonb <> metadata, FALSE) END ORDER BY collection, id"

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from models.manifest import Manifest
 from models.search.content import Content
 from service.errors import Conflict, StartupError
-from service.store import generations
-from service.store.generations import ACTIVE, BUILDING, DROPPED, kept_numbers
 from service.store.postgres import replicas, vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.errors import Again
-from service.store.records import last_revision
+from service.store.sql import generations
+from service.store.sql.generations import ACTIVE, BUILDING, DROPPED, kept_numbers
+from service.store.sql.records import last_revision
 from service.store.values import Embedding, Lacking, Moved, Unembedded
 
 LAST_DOCUMENTS = 64  # that a swap embeds at most, while writes wait for it

@@ -2,11 +2,11 @@
 
 import psycopg
 
-from service.store import unfinished
 from service.store.postgres import documents, schema_check
 from service.store.postgres.connection import PARAMETERS, Connection, Raw
 from service.store.postgres.errors import reason
 from service.store.postgres.schema import MIGRATIONS
+from service.store.sql import unfinished
 
 
 def look(url: str) -> str:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from service.store import records
-from service.store.checksums import md5
 from service.store.filters.predicate import Predicate, scoped
 from service.store.postgres import documents, generations, nearest, passing, vectors, words
 from service.store.postgres.connection import Connection
 from service.store.postgres.numbers import as_sent
+from service.store.sql import records
+from service.store.sql.checksums import md5
 
 
 class Snapshot(Connection):

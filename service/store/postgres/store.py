@@ -1,4 +1,4 @@
-"""The store in PostgreSQL: each method is one query or one transaction, as in sqlite.py.
+"""The store in PostgreSQL: each method is one query or one transaction, as in sqlite/store.py.
 
 Vectors are searched in the database, so no index follows the writes.
 """
@@ -14,12 +14,8 @@ import psycopg
 
 from models.manifest import Manifest
 from service.errors import CommandError, ServiceError, StartupError, Unhealthy
-from service.store import feedback, records, unfinished
-from service.store import generations as states
-from service.store.facts import visitor_secret
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
-from service.store.methods import reading, reading_itself, writing
 from service.store.postgres import (
     checksums,
     documents,
@@ -39,6 +35,10 @@ from service.store.postgres.schema import MIGRATIONS, migrate
 from service.store.postgres.shared import Shared
 from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
+from service.store.sql import feedback, records, unfinished
+from service.store.sql import generations as states
+from service.store.sql.facts import visitor_secret
+from service.store.sql.methods import reading, reading_itself, writing
 from service.store.values import Active, Changes, Lacking
 
 P = ParamSpec("P")

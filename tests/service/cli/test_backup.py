@@ -23,7 +23,7 @@ from service.cli.commands import check_data
 from service.cli.commands import restore as restoring
 from service.errors import CommandError
 from service.settings import Settings
-from service.store import offline
+from service.store.sqlite import offline
 from tests.service.cli.test_commands import run
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import TEXTS

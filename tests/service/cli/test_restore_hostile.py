@@ -20,7 +20,7 @@ from service.cli.commands import check_data
 from service.cli.commands import restore as restoring
 from service.errors import CommandError, StartupError
 from service.settings import Settings
-from service.store.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION, migrate
+from service.store.sqlite.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION, migrate
 from tests.service.cli.test_commands import run
 from tests.service.process import Service, run_and_fail
 

@@ -14,8 +14,9 @@ from models.search.content import Content
 from service.corpus.corpus import Corpus
 from service.lifecycle.builder import HARMLESS
 from service.live import Generation
-from service.store import backfill, generations, methods
-from service.store.sqlite import SqliteStore
+from service.store.sql import generations, methods
+from service.store.sqlite import backfill
+from service.store.sqlite.store import SqliteStore
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
 

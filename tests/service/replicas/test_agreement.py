@@ -14,11 +14,11 @@ import pytest
 
 from models.store import DesiredVersion
 from service.errors import Conflict, StartupError
-from service.store.generations import verdicts
 from service.store.postgres import generations, replicas, roll_call, vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.roll_call import Answer
 from service.store.postgres.schema import MIGRATIONS
+from service.store.sql.generations import verdicts
 from service.store.values import FAILED, Active, Document, Embedding, Moved, Unembedded, Verdict
 from tests import postgres
 from tests.service.fakes import until
@@ -29,8 +29,8 @@ pytest.importorskip("psycopg", reason="needs the extra postgres")
 
 import psycopg
 
-from service.store.generations import judge
 from service.store.postgres.store import PostgresStore
+from service.store.sql.generations import judge
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from service.errors import Storage
-from service.store.methods import STEP_EVENTS
-from service.store.selected import DELETED_ROWS
-from service.store.sqlite import SqliteStore
+from service.store.sql.methods import STEP_EVENTS
+from service.store.sql.selection import DELETED_ROWS
+from service.store.sqlite.store import SqliteStore
 from service.store.values import Document, Embedding, Event, EventLimits, Judgement, Selection
 from service.store.write_queue import WriteQueue, caller
 from tests import postgres

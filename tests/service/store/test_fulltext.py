@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from models.search import words
 from models.tokens import normalize
-from service.store import fulltext, secondary_indexes
-from service.store.facts import fact
-from service.store.filter_cache import FilterCache
 from service.store.filters.predicate import Predicate
-from service.store.passing import Passing
-from service.store.schema import MIGRATIONS, connect, migrate
-from service.store.secondary_indexes import LEXICAL_RULES, bring_up_to_date
+from service.store.sql.facts import fact
+from service.store.sqlite import fulltext, secondary_indexes
+from service.store.sqlite.filter_cache import FilterCache
+from service.store.sqlite.passing import Passing
+from service.store.sqlite.schema import MIGRATIONS, connect, migrate
+from service.store.sqlite.secondary_indexes import LEXICAL_RULES, bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION
 
 

@@ -7,10 +7,10 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from service.app import create_app
-from service.store import operation_log
-from service.store.documents import sequence
-from service.store.schema import connect, migrate
-from service.store.writer import Transaction
+from service.store.sqlite import operation_log
+from service.store.sqlite.documents import sequence
+from service.store.sqlite.schema import connect, migrate
+from service.store.sqlite.writer import Transaction
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.waiting import until
 

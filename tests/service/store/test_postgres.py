@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 
 from models.manifest import Manifest
 from service.errors import Validation
-from service.store import feedback, fulltext, schema, secondary_indexes
 from service.store.filters.grammar import compile_in
 from service.store.ids import revisions_of, row_of
-from service.store.records import page
+from service.store.sql import feedback
+from service.store.sql.records import page
+from service.store.sqlite import fulltext, schema, secondary_indexes
 from service.store.values import Document, Embedding, Judgement, Limits, NeedsVectors, Passage, json_of
 from tests import postgres
 from tests.service.filtering import cases, matches

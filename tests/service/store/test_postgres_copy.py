@@ -17,7 +17,7 @@ from service.__main__ import parser, run
 from service.cli.commands import check_data
 from service.errors import CommandError
 from service.settings import Settings
-from service.store.sqlite import SqliteStore
+from service.store.sqlite.store import SqliteStore
 from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Judgement
 from tests import postgres
 from tests.service.conftest import HOST, new_settings, serving

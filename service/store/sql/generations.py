@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from models.manifest import Manifest
-from service.store.connection import Connection
-from service.store.facts import fact, note
+from service.store.sql.connection import Connection
+from service.store.sql.facts import fact, note
 from service.store.values import ROLLED_BACK, Active, Known, Verdict
 
 ACTIVE, BUILDING, STANDBY, DROPPED = "active", "building", "standby", "dropped"

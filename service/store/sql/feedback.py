@@ -19,8 +19,8 @@ Here are queries, and jobs for the writer.
 from collections.abc import Sequence
 
 from service.errors import Conflict, NotFound
-from service.store.connection import Connection
-from service.store.selected import condition_of, insert, matches, there_are, within
+from service.store.sql.connection import Connection
+from service.store.sql.selection import condition_of, insert, matches, there_are, within
 from service.store.values import NO_KEY, Judgement, JudgementSummary, Limits, Selection
 
 NAMED = 10  # unknown ids that a refusal names at most

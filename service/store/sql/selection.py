@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from service.errors import Forbidden
-from service.store.connection import Connection
+from service.store.sql.connection import Connection
 from service.store.values import Selection
 
 Table = Literal["feedback", "events"]

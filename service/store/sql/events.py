@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from service.errors import Conflict, NotFound, ServiceError
-from service.store.connection import Connection
-from service.store.selected import condition_of, insert, matches, within
+from service.store.sql.connection import Connection
+from service.store.sql.selection import condition_of, insert, matches, within
 from service.store.values import Event, EventLimits, Recorded, Selection
 
 SHOWN_CHARACTERS = 80  # of an id in a refusal

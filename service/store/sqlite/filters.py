@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from service.store.filters.field_index import (
+from service.store.filters.grammar import compile_in
+from service.store.filters.operands import RANGES, Among, Compared, Test
+from service.store.filters.paths import splits
+from service.store.filters.predicate import Lookup, Predicate
+from service.store.filters.times import DAY, parse_time
+from service.store.sqlite.field_index import (
     FALSE,
     INSTANT,
     MANY,
@@ -21,10 +26,6 @@ from service.store.filters.field_index import (
     TIMES_END,
     TRUE,
 )
-from service.store.filters.operands import RANGES, Among, Compared, Test
-from service.store.filters.paths import splits
-from service.store.filters.predicate import Lookup, Predicate
-from service.store.filters.times import DAY, parse_time
 
 BLOBS = {None: NULL, False: FALSE, True: TRUE}
 _NESTED_NAMES = 2  # with more, or with times, nested SQL is too deep for SQLite's parser
@@ -129,6 +130,20 @@ class SqliteDialect:
         many = Predicate("1", [], "lookup", lookups=(Lookup("field = ? AND value = ?", [field, MANY]),))
         of_many = Predicate(sql, parameters, "and", (many, Predicate(sql, parameters)))
         return Predicate(sql, parameters, "or", (inside, of_many))
+
+
+def compile_filter(filter: object, declared: Container[str] = ()) -> Predicate:
+    """Compiles a filter to SQLite's SQL.
+
+    Args:
+        filter: Parsed JSON of the grammar.
+        declared: The fields that the table `fields` indexes.
+
+    Raises:
+        FilterError: The filter breaks the grammar or a limit.
+
+    """
+    return compile_in(SqliteDialect(declared), filter)
 
 
 def _nested(container: str, field: str, one: _Sql | None, depth: int = 0) -> tuple[str, list[Any]]:

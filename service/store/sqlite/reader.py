@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from service.observability import outages
 from service.store.answers import share
-from service.store.filter_cache import FilterCache
-from service.store.schema import connect
-from service.store.snapshot import Snapshot
+from service.store.sqlite.filter_cache import FilterCache
+from service.store.sqlite.schema import connect
+from service.store.sqlite.snapshot import Snapshot
 from service.store.turns import ReadingThreads, Turn, Turns, current
 
 log = logging.getLogger(__name__)

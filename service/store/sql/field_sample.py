@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from service.store.filters.explain import FieldSample
-from service.store.records import Reading
+from service.store.sql.records import Reading
 from service.store.turns import pause
 
 DOCUMENTS = 1000  # that are read at most, half of them from each end of the order of ids

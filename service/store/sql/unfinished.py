@@ -1,7 +1,7 @@
 """The mark of a `copy` that has not ended. No service uses a marked store, and no backup is made of it."""
 
-from service.store.connection import Connection
-from service.store.facts import fact
+from service.store.sql.connection import Connection
+from service.store.sql.facts import fact
 
 COPYING = "copy under way"  # the fact: the version and the form of the vectors that are copied
 START_OVER = "--start-over"

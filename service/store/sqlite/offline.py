@@ -15,18 +15,20 @@ import orjson
 from models.search.content import Content
 from models.words.progress import Progress
 from service.errors import DAMAGED_CODES, CommandError, Unusable
-from service.store import checksums, documents, secondary_indexes, unfinished
 from service.store.filters.names import NameFaults, count_unreachable
-from service.store.generations import ACTIVE, DROPPED
-from service.store.last_known import FILE as LAST_KNOWN
-from service.store.schema import BUSY_SECONDS, MIGRATIONS, tolerant
-from service.store.schema import DATABASE as DATABASE  # noqa: PLC0414  commands find it here
-from service.store.schema import SCHEMA_VERSION as SCHEMA_VERSION  # noqa: PLC0414
-from service.store.schema_check import foreign, harden
-from service.store.selected import Table
-from service.store.snapshot import Snapshot
+from service.store.sql import unfinished
+from service.store.sql.checksums import missing
+from service.store.sql.generations import ACTIVE, DROPPED
+from service.store.sql.selection import Table
+from service.store.sqlite import checksums, documents, secondary_indexes
+from service.store.sqlite.last_known import FILE as LAST_KNOWN
+from service.store.sqlite.schema import BUSY_SECONDS, MIGRATIONS, tolerant
+from service.store.sqlite.schema import DATABASE as DATABASE  # noqa: PLC0414  commands find it here
+from service.store.sqlite.schema import SCHEMA_VERSION as SCHEMA_VERSION  # noqa: PLC0414
+from service.store.sqlite.schema_check import foreign, harden
+from service.store.sqlite.snapshot import Snapshot
+from service.store.sqlite.vectors import is_sound
 from service.store.values import DEFAULT_COLLECTION, Vector
-from service.store.vectors import is_sound
 
 SHOWN_IDS = 5  # examples of one kind of problem
 FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LAST_KNOWN)
@@ -89,7 +91,7 @@ class OfflineStore(Snapshot):
     unequal = secondary_indexes.unequal
     with_null_characters = with_null_characters
     damaged_documents = checksums.damaged_documents
-    without_checksums = checksums.missing
+    without_checksums = missing
 
     def number(self, sql: str, *parameters: object) -> int:
         return int(self.execute(sql, parameters).fetchone()[0])

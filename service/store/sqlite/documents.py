@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from service.store.filters.planner import matching
 from service.store.filters.predicate import Predicate, scoped
+from service.store.sqlite.filter_plan import matching
 from service.store.values import DEFAULT_COLLECTION, Document
 
 FEW_REVISIONS = 10_000  # that SQLite is given one by one

@@ -3,10 +3,10 @@
 import sqlite3
 from functools import cached_property
 
-from service.store.filter_cache import FilterCache
-from service.store.filters.planner import is_narrow, of_these
 from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions
+from service.store.sqlite.filter_cache import FilterCache
+from service.store.sqlite.filter_plan import is_narrow, of_these
 
 
 class Passing:

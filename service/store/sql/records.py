@@ -14,9 +14,9 @@ import orjson
 
 from models.search.content import Content
 from service.errors import Conflict
-from service.store.checksums import DamagedDocument, damaged_part, met
-from service.store.connection import Connection
 from service.store.filters.predicate import Predicate
+from service.store.sql.checksums import DamagedDocument, damaged_part, met
+from service.store.sql.connection import Connection
 from service.store.turns import pause, reads
 from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, TooMuch, Unembedded
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.errors import StartupError, machine_error
-from service.store.schema_check import foreign, harden
+from service.store.sqlite.schema_check import foreign, harden
 
 # One entry per schema version: the statements that lead to it from the one before.
 MIGRATIONS = (

@@ -4,11 +4,12 @@ import sqlite3
 
 import orjson
 
-from service.store import documents, fulltext, records, vectors
-from service.store.checksums import crc32
-from service.store.filter_cache import FilterCache
 from service.store.filters.predicate import Predicate
-from service.store.passing import Passing
+from service.store.sql import records
+from service.store.sql.checksums import crc32
+from service.store.sqlite import documents, fulltext, vectors
+from service.store.sqlite.filter_cache import FilterCache
+from service.store.sqlite.passing import Passing
 
 
 class Snapshot(sqlite3.Connection):

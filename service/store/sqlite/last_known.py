@@ -20,9 +20,9 @@ from models.files.bounded import read_json
 from models.files.fsync import replace_text
 from service.errors import DAMAGED_CODES, StartupError, machine_error
 from service.observability import outages
-from service.store.documents import count_all, sequence
-from service.store.schema import BUSY_SECONDS, DATABASE
-from service.store.schema_check import harden
+from service.store.sqlite.documents import count_all, sequence
+from service.store.sqlite.schema import BUSY_SECONDS, DATABASE
+from service.store.sqlite.schema_check import harden
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,14 @@ a delete that came after it.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from service.store import events, secondary_indexes, vectors
-from service.store.checksums import checksums_of, parts_of
-from service.store.documents import number_of, sequence
-from service.store.generations import kept_numbers, live_number
-from service.store.records import refuse_another
-from service.store.selected import DELETED_ROWS
+from service.store.sql import events
+from service.store.sql.checksums import checksums_of, parts_of
+from service.store.sql.generations import kept_numbers, live_number
+from service.store.sql.records import refuse_another
+from service.store.sql.selection import DELETED_ROWS
+from service.store.sqlite import secondary_indexes, vectors
+from service.store.sqlite.documents import number_of, sequence
+from service.store.sqlite.writer import Transaction
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
@@ -25,7 +27,6 @@ from service.store.values import (
     Put,
     Step,
 )
-from service.store.writer import Transaction
 
 # Of one job, so that other writes wait some tens of milliseconds for it and no longer.
 DELETE_CHARACTERS = 1 << 18

@@ -6,9 +6,9 @@ so far; where it does not, loading the vectors anew is faster than that many ste
 
 import sqlite3
 
-from service.store.documents import sequence
-from service.store.generations import DROPPED, has_dropped
-from service.store.writer import Transaction
+from service.store.sql.generations import DROPPED, has_dropped
+from service.store.sqlite.documents import sequence
+from service.store.sqlite.writer import Transaction
 
 KEPT_OPERATIONS = 100_000  # the latest ones; as many vectors are loaded anew in about a second
 PURGE_ROWS = 256

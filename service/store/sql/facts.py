@@ -2,7 +2,7 @@
 
 from secrets import token_hex
 
-from service.store.connection import Connection
+from service.store.sql.connection import Connection
 
 _VISITOR_SECRET = "visitor secret"  # noqa: S105  the name of the fact
 _SECRET_BYTES = 32

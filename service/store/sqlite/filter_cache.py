@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.store.documents import sequence
-from service.store.filters.planner import matching, of_these
 from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions
+from service.store.sqlite.documents import sequence
+from service.store.sqlite.filter_plan import matching, of_these
 from service.store.turns import pause, resting
 
 MOST_BYTES = 64 * 2**20  # sixteen filters that pass half of a million documents, a twentieth of their index

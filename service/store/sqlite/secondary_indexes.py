@@ -15,11 +15,10 @@ import orjson
 
 from models.search.content import Content
 from models.search.words import RULES
-from service.store import checksums, fulltext
-from service.store.documents import number_of
-from service.store.facts import fact, note
-from service.store.filters import field_index
-from service.store.schema import starting
+from service.store.sql.facts import fact, note
+from service.store.sqlite import checksums, field_index, fulltext
+from service.store.sqlite.documents import number_of
+from service.store.sqlite.schema import starting
 
 log = logging.getLogger(__name__)
 

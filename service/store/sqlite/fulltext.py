@@ -20,9 +20,9 @@ import orjson
 from numpy.typing import NDArray
 
 from models.search.words import TABLE, cut, expression
-from service.store.documents import FEW_REVISIONS, number_of
 from service.store.ids import Revisions
-from service.store.passing import Passing
+from service.store.sqlite.documents import FEW_REVISIONS, number_of
+from service.store.sqlite.passing import Passing
 
 Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]
 

@@ -9,8 +9,8 @@ import orjson
 from numpy.typing import NDArray
 
 from service.store.ids import MAX_PASSAGES, PASSAGE_BITS, row_of
+from service.store.sqlite.writer import Transaction
 from service.store.values import Embedding, Passage, Vector
-from service.store.writer import Transaction
 
 
 def add(

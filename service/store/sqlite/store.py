@@ -16,32 +16,21 @@ from pathlib import Path
 from models.manifest import Manifest
 from models.store import DesiredVersion
 from service.errors import ServiceError
-from service.store import (
-    backfill,
-    checksums,
-    documents,
-    events,
-    feedback,
-    fulltext,
-    generations,
-    last_known,
-    operation_log,
-    records,
-    unfinished,
-    writes,
-)
-from service.store.facts import visitor_secret
-from service.store.filters.grammar import compile_filter, indexed_fields
+from service.store.filters.grammar import indexed_fields
 from service.store.filters.predicate import Predicate
-from service.store.methods import CommonMethods, reading, reading_itself, writing
 from service.store.protocol import VectorSink
-from service.store.reader import Readers
-from service.store.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION, connect, migrate, starting
-from service.store.schema_check import foreign
-from service.store.secondary_indexes import bring_up_to_date
-from service.store.snapshot import Snapshot
+from service.store.sql import events, feedback, generations, records, unfinished
+from service.store.sql.facts import visitor_secret
+from service.store.sql.methods import CommonMethods, reading, reading_itself, writing
+from service.store.sqlite import backfill, checksums, documents, fulltext, last_known, operation_log, writes
+from service.store.sqlite.filters import compile_filter
+from service.store.sqlite.reader import Readers
+from service.store.sqlite.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION, connect, migrate, starting
+from service.store.sqlite.schema_check import foreign
+from service.store.sqlite.secondary_indexes import bring_up_to_date
+from service.store.sqlite.snapshot import Snapshot
+from service.store.sqlite.writer import Transaction, Writer
 from service.store.values import Active, Changes
-from service.store.writer import Transaction, Writer
 
 LOOK_SECONDS = 1.0  # between two looks at the tables
 
