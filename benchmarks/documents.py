@@ -1,7 +1,7 @@
 """The cost of one more document in a store that is already large, beyond embedding its text.
 
-The large store is written by the service's own store (service/store/sqlite/writes.py), with random unit vectors
-in the place of embedded ones: an exact index takes the same time over any. Then, on the running service,
+The large store is written by the service's own store (service/store/sqlite/writes.py), with random unit
+vectors instead of embedded ones: an exact index takes the same time over any. Then, on the running service,
 `POST /embed` and `POST /documents` of the same new text take turns, one client, one request at a time; first
 alone, then while another client searches without a pause. A pair's difference is what storing adds.
 """

@@ -21,7 +21,7 @@ from benchmarks.filtered import Data, K, Way, measured
 from benchmarks.places import SCRATCH, arguments, say
 from benchmarks.tables import Verdict, conclude, table
 from service.index.index import Index
-from service.store.ids import PASSAGE_BITS, revisions_of
+from service.store.values import PASSAGE_BITS, revisions_of
 
 LOAD_ROWS = 4096
 LEAST_RECALL, UNFILTERED_MS, FILTERED_MS = 0.98, 15.0, 50.0

@@ -163,7 +163,7 @@ class Corpus:
             Storage: a step failed. The message says how many documents were deleted before.
 
         """
-        revisions, number = await self.store.passing(where, collection)
+        revisions, number = await self.store.matching(where, collection)
         done = deleted = 0
         while done < len(revisions):
             try:

@@ -24,10 +24,9 @@ from service.errors import Conflict, NotFound
 from service.index.stored import Moment
 from service.live import Generation
 from service.store.filters.predicate import Predicate
-from service.store.ids import revisions_of
-from service.store.protocol import Passing, Snapshot
+from service.store.protocol import FilterMatches, Snapshot
 from service.store.turns import SLICE_SECONDS, pause
-from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record
+from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, revisions_of
 
 clock = time.perf_counter
 
@@ -135,7 +134,7 @@ def find(
         snapshot.require(generation.number, kept=kept)
     moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
     queries, own = _resolved(snapshot, generation, queries, search.collection)
-    allowed = None if search.where is None else snapshot.passing(search.where, search.collection)
+    allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
     rankings = _rankings(snapshot, moment, queries, search, allowed)
     pages = [
         _page(snapshot, ranking, search, excluded) for ranking, excluded in zip(rankings, own, strict=True)
@@ -211,7 +210,7 @@ def _rankings(
     moment: Moment | None,
     queries: Sequence[Query],
     search: Search,
-    allowed: Passing | None,
+    allowed: FilterMatches | None,
 ) -> Iterator[list[Ranked]]:
     """The best documents of each query, as many as the hits need and all that tie with the last of them."""
     if moment is None:
@@ -234,7 +233,7 @@ def _rankings(
 
 
 def _dense(
-    moment: Moment, queries: Sequence[Query], depth: int, allowed: Passing | None, *, heads_only: bool
+    moment: Moment, queries: Sequence[Query], depth: int, allowed: FilterMatches | None, *, heads_only: bool
 ) -> Iterator[list[Ranked]]:
     """The ranking of each query, a few queries at a time."""
     most = max(1, min(TOGETHER, TOGETHER_CANDIDATES // depth))
@@ -257,7 +256,7 @@ def _dense(
 
 
 def _lexical(
-    snapshot: Snapshot, query: Query, depth: int, allowed: Passing | None, collection: str
+    snapshot: Snapshot, query: Query, depth: int, allowed: FilterMatches | None, collection: str
 ) -> list[Ranked]:
     revisions, scores = snapshot.nearest_words(query.text, depth, allowed, collection)
     return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]

@@ -23,7 +23,7 @@ from service.index.segments import (
     order_of,
     selector,
 )
-from service.store.ids import RowNames
+from service.store.values import RowNames
 
 ROOM_SHARE = 0.25  # of the rows: room for later ones, whenever rows are copied to new memory
 

@@ -10,7 +10,7 @@ appends rows behind the last one that any view sees (exact.py), a removal makes 
 and each step ends in a new `View` (view.py). Many rows become a base that is searched approximately (ivf.py),
 in the background (merge_policy.py, merger.py).
 
-A row is one passage of a document; its int64 id (service/store/values.py) holds the revision, which the document
+A row is one passage of a document; its int64 id (store/values.py) holds the revision, which the document
 store makes once and never uses again for another text. What is searched for is documents.
 
 Not here: documents, their ids and metadata (the store has them, and can always make this index again),
@@ -34,7 +34,7 @@ from service.index.ivf_snapshots import IvfSnapshots
 from service.index.merger import Merger, Step
 from service.index.segments import Rows, Segment, order_of
 from service.index.view import Hits, Part, View
-from service.store.ids import Revisions, revisions_of
+from service.store.values import Revisions, revisions_of
 
 EXACT, APPROXIMATE = "exact", "IVF,SQ8"
 

@@ -13,9 +13,8 @@ from service.index.gpu import GpuThread
 from service.index.index import Index
 from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.index.moment import IndexMoment
-from service.store.ids import RowNames
 from service.store.protocol import Snapshot
-from service.store.values import DEFAULT_COLLECTION
+from service.store.values import DEFAULT_COLLECTION, RowNames
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from service.index.segments import (
     order_of,
     selector,
 )
-from service.store.ids import RowNames
+from service.store.values import RowNames
 
 # Chosen on a million vectors of a mixture and on 100,000 real sentences; docs/PERFORMANCE.md has the figures.
 LISTS_PER_ROOT = (

@@ -33,7 +33,7 @@ from service.errors import machine_error
 from service.index.gpu import GpuThread
 from service.index.ivf import Clustered, Training
 from service.observability import outages
-from service.store.ids import RowNames
+from service.store.values import RowNames
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from service.index.index import Index
 from service.index.view import Hits, View, cut
-from service.store.ids import Revisions, revisions_of
+from service.store.values import Revisions, revisions_of
 
 SMALL = 2000  # documents, of which a filter is applied to all
 SAMPLE = 64  # documents that are tried

@@ -15,7 +15,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from service.store.ids import PASSAGE_BITS, Revisions, RowNames, passages_of, revisions_of
+from service.store.values import PASSAGE_BITS, Revisions, RowNames, passages_of, revisions_of
 
 Positions: TypeAlias = NDArray[np.int64]  # rows within one segment
 Vectors: TypeAlias = NDArray[np.float32]

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from service.index.moment import IndexMoment
 from service.index.recall import Measured
-from service.store.ids import RowNames
-from service.store.protocol import Passing, Snapshot
+from service.store.protocol import FilterMatches, Snapshot
+from service.store.values import RowNames
 
 Size = Callable[[int], tuple[int, int]]  # documents and rows of a generation, as last counted
 
@@ -25,7 +25,7 @@ class StoredMoment:
     is_split: ClassVar = True  # as far as is known without asking
 
     def search(
-        self, vectors: NDArray[np.float32], depth: int, allowed: Passing | None, *, heads_only: bool
+        self, vectors: NDArray[np.float32], depth: int, allowed: FilterMatches | None, *, heads_only: bool
     ) -> Iterator[tuple[NDArray[np.float32], RowNames]]:
         return iter(
             self.snapshot.nearest(

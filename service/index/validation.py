@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from service.index.segments import Vectors
-from service.store.ids import RowNames, passages_of, revisions_of
+from service.store.values import RowNames, passages_of, revisions_of
 
 
 def rows(names: ArrayLike, vectors: ArrayLike, dimension: int) -> tuple[RowNames, Vectors]:

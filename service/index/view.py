@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from service.index.exact import Exact, copied
 from service.index.segments import Bitmap, Positions, Rows, Scores, Segment, Selection, Vectors
-from service.store.ids import Revisions, RowNames, revisions_of
+from service.store.values import Revisions, RowNames, revisions_of
 
 Rounded: TypeAlias = NDArray[np.float64]  # rounded to `DECIMALS`, so that equal means tied
 Hits: TypeAlias = tuple[Scores, RowNames]

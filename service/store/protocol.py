@@ -16,7 +16,6 @@ from models.manifest import Manifest
 from models.store import DesiredVersion
 from service.store.filters.explain import FieldSample
 from service.store.filters.predicate import Predicate
-from service.store.ids import Revisions, RowNames
 from service.store.values import (
     COLUMNS,
     DEFAULT_COLLECTION,
@@ -37,6 +36,8 @@ from service.store.values import (
     Put,
     Record,
     Recorded,
+    Revisions,
+    RowNames,
     Selection,
     Step,
     Unembedded,
@@ -47,7 +48,7 @@ from service.store.values import (
 T = TypeVar("T")
 
 
-Passing: TypeAlias = Any  # what passes a filter, as a store's own search takes it
+FilterMatches: TypeAlias = Any  # what passes a filter, as a store's own search takes it
 
 
 class VectorSink(Protocol):
@@ -73,7 +74,7 @@ class Snapshot(Protocol):
 
     def require(self, generation: int, *, kept: bool) -> None: ...
     def sequence(self) -> int: ...
-    def passing(self, where: Predicate, collection: str) -> Passing: ...
+    def matching(self, where: Predicate, collection: str) -> FilterMatches: ...
     def ids_of(self, revisions: Sequence[int]) -> dict[int, str]: ...
 
     def answered(
@@ -84,7 +85,7 @@ class Snapshot(Protocol):
     def passages(self, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]: ...
 
     def nearest_words(
-        self, query: str, depth: int, allowed: Passing | None, collection: str
+        self, query: str, depth: int, allowed: FilterMatches | None, collection: str
     ) -> tuple[Revisions, NDArray[np.float32]]: ...
 
 
@@ -100,7 +101,7 @@ class Documents(Protocol):
     ) -> tuple[list[Record], bool]: ...
 
     async def count(self, where: Predicate | None, collection: str, /) -> int: ...
-    async def passing(self, where: Predicate | None, collection: str, /) -> tuple[list[int], int]: ...
+    async def matching(self, where: Predicate | None, collection: str, /) -> tuple[list[int], int]: ...
     async def count_all(self) -> int: ...
     async def sequence(self) -> int: ...
     async def unchanged(self, documents: Sequence[Document], collection: str, /) -> set[int]: ...

@@ -13,6 +13,11 @@ from models.search.content import Content
 from service.errors import ServiceError
 
 Vector = NDArray[np.float32]
+# A row of an index is one passage of a document: `revision << 16 | passage`. Every document has passage 0.
+Revisions: TypeAlias = NDArray[np.int64]
+RowNames: TypeAlias = NDArray[np.int64]
+PASSAGE_BITS = 16
+MAX_PASSAGES = 1 << PASSAGE_BITS  # of one text
 
 Column: TypeAlias = Literal["title", "text", "metadata"]  # parts of a document that an answer may leave out
 COLUMNS: tuple[Column, ...] = ("title", "text", "metadata")
@@ -303,3 +308,15 @@ class Selection:
     id: str | None = None
     key: str | None = None
     visitor: str | None = None
+
+
+def row_of(revision: int, passage: int = 0) -> int:
+    return revision << PASSAGE_BITS | passage
+
+
+def revisions_of(rows: RowNames) -> Revisions:
+    return rows >> PASSAGE_BITS
+
+
+def passages_of(rows: RowNames) -> NDArray[np.int64]:
+    return rows & (MAX_PASSAGES - 1)

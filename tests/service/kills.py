@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from service.store.sql.generations import kept_numbers, live_number
+from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.schema import connect, migrate
-from service.store.sqlite.snapshot import Snapshot
 from tests.service.killed_snapshots import KilledSnapshots
 from tests.service.store_worker import BUILDER, MERGERS, THREADS, parity_of
 

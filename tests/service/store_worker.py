@@ -42,11 +42,10 @@ from service.store.sqlite import vectors
 from service.store.sqlite.backfill import add_vectors, lacking
 from service.store.sqlite.documents import sequence
 from service.store.sqlite.filters import compile_filter
-from service.store.sqlite.operation_log import purge, trim
+from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.schema import connect, migrate
-from service.store.sqlite.snapshot import Snapshot
 from service.store.sqlite.writer import Transaction, Writer
-from service.store.sqlite.writes import upsert
+from service.store.sqlite.writes import purge, trim, upsert
 from service.store.values import DEFAULT_COLLECTION, Changes, Document, Embedding, json_of
 from tests.service.deleting import delete
 

@@ -65,14 +65,14 @@ def run(settings: Settings) -> str:
 def _run_database(url: str) -> str:
     """Compare the documents of a database with their checksums, in words. Raises as `run`."""
     try:  # an extra, which only those have who need it
-        from service.store.postgres import checksums, name_check  # noqa: PLC0415
+        from service.store.postgres import offline  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise CommandError(
             "A database needs the extra postgres: pip install 'simile[cpu,postgres]'."
         ) from error
 
-    documents, unknown, damaged = checksums.examine(url)
-    found = [*_documents(damaged, unknown), *_names(name_check.find_name_faults(url, SHOWN_IDS))]
+    documents, unknown, damaged = offline.examine(url)
+    found = [*_documents(damaged, unknown), *_names(offline.find_name_faults(url, SHOWN_IDS))]
     lines = [f"The database of SIMILE_DATABASE: {documents} documents"]
     lines += [f"{'problem' if one.problem else 'note'}: {one.text}" for one in found]
     lines.append("PostgreSQL checks its pages itself; vectors are not compared here.")

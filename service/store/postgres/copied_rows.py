@@ -12,8 +12,8 @@ import orjson
 
 from service.errors import CommandError
 from service.store.postgres.store import PostgresStore
+from service.store.sql.connection import COPYING
 from service.store.sql.connection import Connection as AnyConnection
-from service.store.sql.unfinished import COPYING
 from service.store.sqlite.offline import with_null_characters
 from service.store.sqlite.store import SqliteStore
 

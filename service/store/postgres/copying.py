@@ -25,10 +25,9 @@ from service.store.postgres.copied_rows import TABLES, Either, copy_rows, refuse
 from service.store.postgres.store import LEAST_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
 from service.store.sql.checksums import damaged_part
+from service.store.sql.connection import COPYING, NONE_THERE, START_OVER, fact, note
 from service.store.sql.connection import Connection as AnyConnection
-from service.store.sql.facts import fact, note
 from service.store.sql.records import Reading, has_collection
-from service.store.sql.unfinished import COPYING, NONE_THERE, START_OVER
 from service.store.sqlite import vectors as sqlite_vectors
 from service.store.sqlite.offline import FILES
 from service.store.sqlite.secondary_indexes import add_collection

@@ -19,7 +19,7 @@ from service.store.postgres.connection import Connection
 from service.store.postgres.generations import LAST_DOCUMENTS, add_vectors, hold_states, last_lacking
 from service.store.postgres.replicas import LEASE_SECONDS, PATIENCE_SECONDS
 from service.store.sql import generations
-from service.store.sql.facts import fact
+from service.store.sql.connection import fact
 from service.store.sql.generations import ACTIVE, DROPPED, HANDLED
 from service.store.values import Embedding, Unembedded
 

@@ -11,8 +11,8 @@ from functools import cache
 
 from service.store.postgres.connection import Raw
 from service.store.postgres.vectors import HALF_DIMENSIONS, table
+from service.store.sql.connection import COPYING
 from service.store.sql.generations import ACTIVE, BUILDING, DROPPED
-from service.store.sql.unfinished import COPYING
 
 LEAST_PGVECTOR = (0, 8)  # iterative scans
 RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]

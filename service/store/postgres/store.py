@@ -35,9 +35,9 @@ from service.store.postgres.schema import MIGRATIONS, migrate
 from service.store.postgres.shared import Shared
 from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
-from service.store.sql import feedback, records, unfinished
+from service.store.sql import feedback, records
 from service.store.sql import generations as states
-from service.store.sql.facts import visitor_secret
+from service.store.sql.connection import NONE_THERE, unfinished_copy, visitor_secret
 from service.store.sql.methods import reading, reading_itself, writing
 from service.store.values import Active, Changes, Lacking
 
@@ -182,13 +182,13 @@ class PostgresStore(Shared):
         with self.copying(), self._own_connection() as raw, raw.transaction():
             # Another process may have finished the copy, or dropped it, before the locks were held.
             made = raw.execute("SELECT to_regclass('facts')").fetchone()
-            if made == (None,) or unfinished.problem(Connection(raw), "The database") is None:
-                raise CommandError(unfinished.NONE_THERE)
+            if made == (None,) or unfinished_copy(Connection(raw), "The database") is None:
+                raise CommandError(NONE_THERE)
             schema_check.drop_everything(raw, MIGRATIONS)
 
     def unfinished_copy(self) -> str | None:
         with self.pool.connection() as raw:
-            return unfinished.problem(Connection(raw), "The database of SIMILE_DATABASE")
+            return unfinished_copy(Connection(raw), "The database of SIMILE_DATABASE")
 
     def active(self) -> Active | None:
         with self.pool.connection() as raw:
@@ -211,7 +211,7 @@ class PostgresStore(Shared):
 
     collections = reading(documents.counts)
     count = reading(documents.count)
-    passing = reading(documents.passing)
+    matching = reading(documents.matching_revisions)
     count_all = reading_itself(documents.count_all)
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)

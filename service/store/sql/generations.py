@@ -15,8 +15,7 @@ from typing import Any
 import orjson
 
 from models.manifest import Manifest
-from service.store.sql.connection import Connection
-from service.store.sql.facts import fact, note
+from service.store.sql.connection import Connection, fact, note
 from service.store.values import ROLLED_BACK, Active, Known, Verdict
 
 ACTIVE, BUILDING, STANDBY, DROPPED = "active", "building", "standby", "dropped"

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 from service.errors import Storage, Timeout, Unhealthy
 from service.store.filters.predicate import Predicate
 from service.store.sql import checksums, events, feedback, generations, records
-from service.store.sql.field_sample import field_sample
+from service.store.sql.records import field_sample
 from service.store.sql.selection import DELETED_ROWS, Table, delete_some, forget
 from service.store.turns import ReadingThreads
 from service.store.values import Event, EventLimits, Recorded, Selection, Step

@@ -14,6 +14,7 @@ import orjson
 
 from models.search.content import Content
 from service.errors import Conflict
+from service.store.filters.explain import FieldSample
 from service.store.filters.predicate import Predicate
 from service.store.sql.checksums import DamagedDocument, damaged_part, met
 from service.store.sql.connection import Connection
@@ -23,6 +24,9 @@ from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, To
 log = logging.getLogger(__name__)
 
 SAMPLE_IDS = 5000  # looked at in one go: some milliseconds
+SAMPLED_DOCUMENTS = 1000  # for `field_sample`, half of them from each end of the order of ids
+SAMPLED_TOGETHER = 100
+MAX_SAMPLED_BYTES = 2 << 20  # of metadata: some 20 ms
 
 
 class Reading(Connection, Protocol):
@@ -259,3 +263,38 @@ def _record(connection: Reading, row: Sequence[Any]) -> Record:
 
 def _json(part: bytes | None) -> bytes:
     return orjson.dumps((part or b"").decode())
+
+
+def field_sample(connection: Reading, collection: str) -> FieldSample:
+    """Reads the fields of the first and the last documents of a collection, by id."""
+    sample, left, last = FieldSample(), MAX_SAMPLED_BYTES, ""
+    for order, bound in (("ASC", SAMPLED_DOCUMENTS // 2), ("DESC", SAMPLED_DOCUMENTS)):
+        before = ""  # of the documents from the end: those that come next have smaller ids
+        while sample.documents < bound:
+            at = ("AND id < ? ", [before]) if before else ("", [])
+            rows = connection.execute(
+                f"SELECT id, {connection.METADATA} FROM documents WHERE collection = ? AND id > ? {at[0]}"
+                f"ORDER BY id {order} LIMIT ?",
+                [collection, last, *at[1], SAMPLED_TOGETHER],
+            ).fetchall()
+            for id, metadata in rows:
+                left -= len(metadata)
+                sample.add(_object(connection, metadata))
+                last, before = (id, before) if order == "ASC" else (last, id)
+                if left <= 0:
+                    sample.complete = False
+                    return sample
+            pause()
+            if len(rows) < SAMPLED_TOGETHER:
+                return sample
+    sample.complete = False
+    return sample
+
+
+def _object(connection: Reading, metadata: Any) -> dict[str, Any]:
+    """Returns metadata; what is damaged has no field, and `check --data` names its document."""
+    try:
+        parsed = orjson.loads(connection.as_json(metadata))
+    except orjson.JSONDecodeError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -8,16 +8,15 @@ from itertools import product
 import numpy as np
 import orjson
 
-from service.store.ids import row_of
 from service.store.protocol import VectorSink
 from service.store.sql.generations import DROPPED, go_live, kept_numbers
 from service.store.sql.records import collections, last_revision, sizes, unembedded
 from service.store.sqlite import vectors
 from service.store.sqlite.documents import sequence
-from service.store.sqlite.snapshot import Snapshot
+from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.vectors import is_sound
 from service.store.sqlite.writer import Transaction
-from service.store.values import Column, Embedding, Lacking
+from service.store.values import Column, Embedding, Lacking, row_of
 
 SHARED_ROWS = 512  # a write waits for one such job at most
 EMBEDDED: tuple[Column, ...] = ("title", "text")

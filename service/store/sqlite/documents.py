@@ -29,9 +29,9 @@ def number_of(connection: sqlite3.Connection, name: str) -> int | None:
 def scope(connection: sqlite3.Connection, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
     """SQL and parameters for the documents of a collection that pass `where`."""
     if where is not None and where.indexed:
-        passing = matching(connection, where, collection)
-        if len(passing) <= FEW_REVISIONS:  # else enough of them come soon by the order of ids
-            listed = orjson.dumps(passing, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+        found = matching(connection, where, collection)
+        if len(found) <= FEW_REVISIONS:  # else enough of them come soon by the order of ids
+            listed = orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY).decode()
             return "revision IN (SELECT value FROM json_each(?))", [listed]
     return scoped(where, collection)
 
@@ -77,7 +77,7 @@ def unchanged(
     }
 
 
-def passing(
+def matching_revisions(
     connection: sqlite3.Connection, where: Predicate | None, collection: str
 ) -> tuple[list[int], int]:
     """The revisions that pass a filter, rising, and the operation number of the same moment."""

@@ -8,23 +8,24 @@ that were deleted and gains those that were put and pass, and the operation log 
 never stale, and a write does not make it worthless. Searches read at moments of their own, some a little
 older than others, so of each filter the two latest states are kept.
 
-Of a filter itself only a hash is kept. Not here: what passes (planner.py).
+Of a filter itself only a hash is kept. filter_plan.py finds the revisions.
 """
 
 import sqlite3
 import threading
 import time
 from collections import OrderedDict
+from functools import cached_property
 from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 
 from service.store.filters.predicate import Predicate
-from service.store.ids import Revisions
 from service.store.sqlite.documents import sequence
-from service.store.sqlite.filter_plan import matching, of_these
+from service.store.sqlite.filter_plan import is_narrow, matching, of_these
 from service.store.turns import pause, resting
+from service.store.values import Revisions
 
 MOST_BYTES = 64 * 2**20  # sixteen filters that pass half of a million documents, a twentieth of their index
 STATE_BYTES = 1024  # of a state beside its revisions, at most
@@ -153,3 +154,33 @@ def _brought(
     if not len(gone) and not len(came):
         return before
     return np.concatenate([np.delete(before, gone), came])
+
+
+class FilterMatches:
+    """The documents that a search may find. The connection has begun the transaction of the moment."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, filters: FilterCache, where: Predicate, collection: str
+    ) -> None:
+        self._connection = connection
+        self._filters = filters
+        self._where = where
+        self._collection = collection
+
+    def is_narrow(self, most: int) -> bool:
+        """True when lookups show that at most `most` pass: all are found sooner than some are tried."""
+        return is_narrow(self._connection, self._where, self._collection, most)
+
+    @cached_property
+    def all(self) -> Revisions:
+        """All revisions that pass, rising; not to be changed.
+
+        Raises:
+            Abandoned: its caller has left.
+
+        """
+        return self._filters.of(self._connection, self._where, self._collection)
+
+    def among(self, revisions: Revisions) -> Revisions:
+        """The ones of a few revisions that pass, rising."""
+        return of_these(self._connection, self._where, self._collection, revisions)

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from service.store.filters.predicate import Lookup, Predicate, scoped
-from service.store.ids import Revisions
+from service.store.values import Revisions
 
 FEW = 1000  # documents whose metadata is read sooner than a lookup of any size is made
 COUNTED = 1000  # values, at most, to find out which of two lookups is the rarer
@@ -21,7 +21,7 @@ COUNTED = 1000  # values, at most, to find out which of two lookups is the rarer
 
 def matching(connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
     """The revisions of a collection's documents that pass a filter, rising."""
-    return _Search(connection, collection).passing(where, None)
+    return _Search(connection, collection).matching(where, None)
 
 
 def of_these(
@@ -41,7 +41,7 @@ class _Search:
         self._connection = connection
         self._collection = collection
 
-    def passing(self, where: Predicate, among: Revisions | None) -> Revisions:
+    def matching(self, where: Predicate, among: Revisions | None) -> Revisions:
         """The revisions that pass, of `among`; None: of all."""
         if among is not None and not len(among):
             return among
@@ -51,13 +51,13 @@ class _Search:
             return _common(self._looked_up(where.lookups), among)
         if where.kind == "and":
             for part in sorted(where.parts, key=self._cost):
-                among = self.passing(part, among)
+                among = self.matching(part, among)
             return self._all() if among is None else among
         if where.kind == "or":
-            return _rising(np.concatenate([self.passing(part, among) for part in where.parts]))
+            return _rising(np.concatenate([self.matching(part, among) for part in where.parts]))
         among = self._all() if among is None else among
         [part] = where.parts
-        return np.setdiff1d(among, self.passing(part, among), assume_unique=True)
+        return np.setdiff1d(among, self.matching(part, among), assume_unique=True)
 
     def _cost(self, where: Predicate) -> int:
         """The order of trial: the cheapest part comes first."""

@@ -20,9 +20,9 @@ import orjson
 from numpy.typing import NDArray
 
 from models.search.words import TABLE, cut, expression
-from service.store.ids import Revisions
 from service.store.sqlite.documents import FEW_REVISIONS, number_of
-from service.store.sqlite.passing import Passing
+from service.store.sqlite.filter_cache import FilterMatches
+from service.store.values import Revisions
 
 Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]
 
@@ -87,7 +87,7 @@ def optimize(connection: sqlite3.Connection, number: int) -> None:
 
 
 def nearest(
-    connection: sqlite3.Connection, query: str, depth: int, allowed: Passing | None, collection: str
+    connection: sqlite3.Connection, query: str, depth: int, allowed: FilterMatches | None, collection: str
 ) -> Ranking:
     """The revisions of the `depth` documents that rank highest, and their scores, best first.
 

@@ -16,17 +16,17 @@ from models.search.content import Content
 from models.words.progress import Progress
 from service.errors import DAMAGED_CODES, CommandError, Unusable
 from service.store.filters.names import NameFaults, count_unreachable
-from service.store.sql import unfinished
 from service.store.sql.checksums import missing
+from service.store.sql.connection import unfinished_copy
 from service.store.sql.generations import ACTIVE, DROPPED
 from service.store.sql.selection import Table
 from service.store.sqlite import checksums, documents, secondary_indexes
 from service.store.sqlite.last_known import FILE as LAST_KNOWN
+from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.schema import BUSY_SECONDS, MIGRATIONS, tolerant
 from service.store.sqlite.schema import DATABASE as DATABASE  # noqa: PLC0414  commands find it here
 from service.store.sqlite.schema import SCHEMA_VERSION as SCHEMA_VERSION  # noqa: PLC0414
 from service.store.sqlite.schema_check import foreign, harden
-from service.store.sqlite.snapshot import Snapshot
 from service.store.sqlite.vectors import is_sound
 from service.store.values import DEFAULT_COLLECTION, Vector
 
@@ -201,7 +201,7 @@ def reading(data_dir: Path) -> Iterator[OfflineStore]:
                 )
             if (problem := foreign(store, MIGRATIONS)) is not None:
                 raise CommandError(f"{path} is not a store of Simile as it should be: {problem}.")
-            if (problem := unfinished.problem(store, str(data_dir))) is not None:
+            if (problem := unfinished_copy(store, str(data_dir))) is not None:
                 raise CommandError(problem)
             store.execute("BEGIN")
             yield store
@@ -289,7 +289,7 @@ def _not_as_made(store: OfflineStore, schema: int) -> str | None:
         return f"its schema is {version}, and the manifest says {schema}"
     if (problem := foreign(store, MIGRATIONS[:version])) is not None:
         return problem
-    if unfinished.problem(store, DATABASE) is not None:
+    if unfinished_copy(store, DATABASE) is not None:
         return "it is of an unfinished `copy`, so documents may be missing"
     found = store.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":

@@ -1,4 +1,4 @@
-"""Reads of the document store: their threads.
+"""Reads of the SQLite store: `Snapshot` and the threads that read.
 
     read()   a client's: READERS of them run at a time; after SLICE_SECONDS the next one in the line goes on
       └─ heavy    one of many queries, or one that scans: HEAVY of them have begun at a time, the others wait
@@ -15,12 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import orjson
+
 from service.observability import outages
-from service.store.answers import share
-from service.store.sqlite.filter_cache import FilterCache
+from service.store.filters.predicate import Predicate
+from service.store.sql import records
+from service.store.sql.checksums import crc32
+from service.store.sqlite import documents, fulltext, vectors
+from service.store.sqlite.filter_cache import FilterCache, FilterMatches
 from service.store.sqlite.schema import connect
-from service.store.sqlite.snapshot import Snapshot
-from service.store.turns import ReadingThreads, Turn, Turns, current
+from service.store.turns import ReadingThreads, Turn, Turns, current, share
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +35,45 @@ HEAVY = 24
 CACHE_KB = 1024  # of SQLite's pages, for each connection; the system has the file in memory too
 OWN = 2
 PROGRESS_STEPS = 10_000  # of SQLite's machine, some tenths of a millisecond
+
+
+class Snapshot(sqlite3.Connection):
+    """A read transaction; protocol.py says what its methods promise."""
+
+    filters: FilterCache  # of the service, for all its connections
+
+    AMONG = "IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
+    # SQLite counts characters of a text, and bytes of a blob. octet_length() needs 3.43.
+    BYTES = "length(CAST({} AS BLOB))"
+    RAW = "CAST({} AS BLOB)"
+    METADATA = "CAST(metadata AS BLOB)"
+
+    scope = documents.scope
+    sequence = documents.sequence
+    count = documents.count
+    collections = records.collections
+    page = records.page
+    ids_of = records.ids_of
+    answered = records.answered
+    vector_of = vectors.vector_of
+    passages = vectors.passages
+    nearest_words = fulltext.nearest
+
+    listed = staticmethod(orjson.dumps)
+
+    as_json = staticmethod(bytes)
+
+    checksum = staticmethod(crc32)
+
+    def require(self, _generation: int, *, kept: bool) -> None:
+        """Nothing: whoever borrowed a generation has it, with its index, until the end."""
+
+    def renew(self) -> None:
+        self.rollback()
+        self.execute("BEGIN")
+
+    def matching(self, where: Predicate, collection: str) -> FilterMatches:
+        return FilterMatches(self, self.filters, where, collection)
 
 
 class Readers(ReadingThreads):

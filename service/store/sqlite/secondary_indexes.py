@@ -15,7 +15,7 @@ import orjson
 
 from models.search.content import Content
 from models.search.words import RULES
-from service.store.sql.facts import fact, note
+from service.store.sql.connection import fact, note
 from service.store.sqlite import checksums, field_index, fulltext
 from service.store.sqlite.documents import number_of
 from service.store.sqlite.schema import starting

@@ -19,16 +19,15 @@ from service.errors import ServiceError
 from service.store.filters.grammar import indexed_fields
 from service.store.filters.predicate import Predicate
 from service.store.protocol import VectorSink
-from service.store.sql import events, feedback, generations, records, unfinished
-from service.store.sql.facts import visitor_secret
+from service.store.sql import events, feedback, generations, records
+from service.store.sql.connection import unfinished_copy, visitor_secret
 from service.store.sql.methods import CommonMethods, reading, reading_itself, writing
-from service.store.sqlite import backfill, checksums, documents, fulltext, last_known, operation_log, writes
+from service.store.sqlite import backfill, checksums, documents, fulltext, last_known, writes
 from service.store.sqlite.filters import compile_filter
-from service.store.sqlite.reader import Readers
+from service.store.sqlite.reader import Readers, Snapshot
 from service.store.sqlite.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION, connect, migrate, starting
 from service.store.sqlite.schema_check import foreign
 from service.store.sqlite.secondary_indexes import bring_up_to_date
-from service.store.sqlite.snapshot import Snapshot
 from service.store.sqlite.writer import Transaction, Writer
 from service.store.values import Active, Changes
 
@@ -118,7 +117,7 @@ class SqliteStore(Alone, CommonMethods):
 
     def unfinished_copy(self) -> str | None:
         with starting(self._data_dir):
-            return unfinished.problem(self.connection, str(self._data_dir))
+            return unfinished_copy(self.connection, str(self._data_dir))
 
     # Before the first write, on the thread that starts the service.
 
@@ -143,7 +142,7 @@ class SqliteStore(Alone, CommonMethods):
 
     collections = reading(documents.counts)
     count = reading(documents.count)
-    passing = reading(documents.passing)
+    matching = reading(documents.matching_revisions)
     count_all = reading_itself(documents.count_all)
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)
@@ -179,9 +178,9 @@ class SqliteStore(Alone, CommonMethods):
         return backfill.load(Transaction(self.connection), generation, indexes)
 
     async def tidy(self) -> bool:
-        if not await self.readers.own(operation_log.is_untidy):
+        if not await self.readers.own(writes.is_untidy):
             return False
-        return await self.writer.run(operation_log.tidy)
+        return await self.writer.run(writes.tidy)
 
 
 def _damage(snapshot: Snapshot) -> str | None:

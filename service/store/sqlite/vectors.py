@@ -8,9 +8,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.store.ids import MAX_PASSAGES, PASSAGE_BITS, row_of
 from service.store.sqlite.writer import Transaction
-from service.store.values import Embedding, Passage, Vector
+from service.store.values import MAX_PASSAGES, PASSAGE_BITS, Embedding, Passage, Vector, row_of
 
 
 def add(

@@ -1,4 +1,4 @@
-"""Writes of documents: jobs for the writer, each inside one transaction.
+"""Writes of documents, and `tidy`: jobs for the writer, each inside one transaction.
 
 A document's title and text are an immutable revision. An upsert removes the old revision and puts a new
 one, with a vector of the live generation and, where they are at hand, of the one that is being built or kept
@@ -6,12 +6,13 @@ for a rollback; a builder's vector is stored only while its revision lives, so i
 a delete that came after it.
 """
 
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from service.store.sql import events
 from service.store.sql.checksums import checksums_of, parts_of
-from service.store.sql.generations import kept_numbers, live_number
+from service.store.sql.generations import DROPPED, has_dropped, kept_numbers, live_number
 from service.store.sql.records import refuse_another
 from service.store.sql.selection import DELETED_ROWS
 from service.store.sqlite import secondary_indexes, vectors
@@ -30,6 +31,11 @@ from service.store.values import (
 
 # Of one job, so that other writes wait some tens of milliseconds for it and no longer.
 DELETE_CHARACTERS = 1 << 18
+# The operation log is kept short. A reader that follows from an earlier moment loads all vectors again, which
+# is faster than so many steps.
+KEPT_OPERATIONS = 100_000
+PURGE_ROWS = 256  # of one step, as TRIM_ROWS: a write waits a few milliseconds for it
+TRIM_ROWS = 1024
 
 
 def upsert(
@@ -199,3 +205,50 @@ def _kept(job: _Upsert, generation: int, revision: int) -> Embedding | None:
     """A revision's stored vectors; None when they are absent, damaged, or of less of the text than wanted."""
     stored = vectors.stored(job.transaction, generation, revision)
     return None if stored is None or (job.split and stored.cut) else stored
+
+
+def is_long(connection: sqlite3.Connection) -> bool:
+    """True when there is enough to trim for a step to be worth its commit."""
+    [first] = connection.execute("SELECT coalesce(min(sequence), 0) FROM operations").fetchone()
+    return bool(first and first <= sequence(connection) - KEPT_OPERATIONS - TRIM_ROWS)
+
+
+def is_untidy(connection: sqlite3.Connection) -> bool:
+    """True when `tidy` has something to do: vectors of a dropped generation, or a log that is long."""
+    return has_dropped(connection) or is_long(connection)
+
+
+def tidy(transaction: Transaction) -> bool:
+    """Delete some vectors of dropped generations, then some operations; whether there are more."""
+    return purge(transaction) or trim(transaction)
+
+
+def purge(transaction: Transaction) -> bool:
+    """Delete some vectors of dropped generations; whether there are more."""
+    execute = transaction.connection.execute
+    row = execute("SELECT number FROM generations WHERE state = ? LIMIT 1", (DROPPED,)).fetchone()
+    if row is None:
+        return False
+    [number] = row
+    left = False
+    for table in ("vectors", "skipped"):
+        deleted = execute(
+            f"DELETE FROM {table} WHERE generation = ?1 AND revision IN "
+            f"(SELECT revision FROM {table} WHERE generation = ?1 LIMIT ?2)",
+            (number, PURGE_ROWS),
+        ).rowcount
+        left = left or deleted >= PURGE_ROWS  # a revision may have several
+    if not left:
+        execute("DELETE FROM generations WHERE number = ?", (number,))
+    return True
+
+
+def trim(transaction: Transaction) -> bool:
+    """Delete some operations, the oldest first; whether there are more."""
+    execute, last = transaction.connection.execute, sequence(transaction.connection)
+    deleted = execute(
+        "DELETE FROM operations WHERE sequence IN "
+        "(SELECT sequence FROM operations WHERE sequence <= ? ORDER BY sequence LIMIT ?)",
+        (last - KEPT_OPERATIONS, TRIM_ROWS),
+    ).rowcount
+    return deleted == TRIM_ROWS

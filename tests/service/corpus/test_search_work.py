@@ -20,8 +20,8 @@ from service.settings import Settings
 from service.store.sql import records
 from service.store.sqlite import documents, vectors
 from service.store.sqlite import fulltext as lexical
+from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.schema import DATABASE
-from service.store.sqlite.snapshot import Snapshot
 from service.store.turns import READERS
 from service.store.values import Document, Record
 from tests.service.conftest import HOST

@@ -11,7 +11,7 @@ import pytest
 from service.index import ivf, merge_policy
 from service.index.index import Index
 from service.index.ivf_snapshots import IvfSnapshots, Origin, read, write
-from service.store.ids import revisions_of
+from service.store.values import revisions_of
 from tests.service.brute_force import firsts, settle
 from tests.service.index.test_ivf import DIMENSION, mixture
 

@@ -22,9 +22,9 @@ from service.store.sql.records import page
 from service.store.sqlite import field_index, filter_plan, secondary_indexes
 from service.store.sqlite.documents import FEW_REVISIONS, count
 from service.store.sqlite.filters import compile_filter
+from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.schema import connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
-from service.store.sqlite.snapshot import Snapshot
 from service.store.values import DEFAULT_COLLECTION
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.filtering import cases, matches

@@ -12,7 +12,6 @@ import orjson
 import pytest
 
 from service.store.filters.predicate import Predicate
-from service.store.ids import Revisions
 from service.store.sqlite import filter_cache
 from service.store.sqlite.filter_cache import FilterCache
 from service.store.sqlite.filter_plan import matching
@@ -21,7 +20,7 @@ from service.store.sqlite.schema import connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import upsert
-from service.store.values import DEFAULT_COLLECTION, Document, Embedding, json_of
+from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Revisions, json_of
 from tests.service.deleting import delete
 from tests.waiting import LIMIT
 

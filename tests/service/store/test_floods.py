@@ -162,7 +162,7 @@ def test_another_keys_write_is_done_before_a_floods_last(store: Any, kind: str) 
 
 async def deleted(store: Any) -> None:
     """Delete d as `Corpus.delete` does."""
-    revisions, _ = await store.passing(None, "default")
+    revisions, _ = await store.matching(None, "default")
     done = 0
     while done < 1:
         done += (await store.delete_some(revisions[:1], "default")).done
