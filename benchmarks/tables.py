@@ -1,7 +1,6 @@
 """The report of a single benchmark: Markdown tables, the machine, verdicts; and the same as JSON."""
 
 import json
-import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -45,14 +44,6 @@ def _cell(value: object) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
-
-
-def mean_of(values: Sequence[float], decimals: int) -> str:
-    """The mean, and the standard deviation of several that differ; nothing of none."""
-    if not values:
-        return ""
-    spread = f" ± {statistics.stdev(values):.{decimals}f}" if len(set(values)) > 1 else ""
-    return f"{statistics.fmean(values):.{decimals}f}{spread}"
 
 
 def of_machine(date: str, described: dict[str, Any]) -> str:
