@@ -34,7 +34,8 @@ class Layout(NamedTuple):
 def layout_for(settings: Settings) -> Layout:
     """A worker of one thread on each processor, unless the settings say otherwise.
 
-    Independent workers beat one pass on several threads wherever it was measured (benchmarks/layouts.py).
+    In every measurement, independent workers were faster than one pass on several threads
+    (docs/decisions/batching.md).
     """
     if settings.workers or settings.threads:
         threads = settings.threads or 1

@@ -1,7 +1,4 @@
-"""A store whose process is killed again and again, and looked at after each kill.
-
-Used by the suite and by benchmarks/sigkill.py.
-"""
+"""A store whose process is killed again and again, and checked after each kill."""
 
 import random
 import subprocess
