@@ -1,4 +1,4 @@
-"""A server that embeds texts by their characters: what the generators are tried on."""
+"""A server that computes vectors from characters, for tests of the load generators."""
 
 import json
 import threading
@@ -11,19 +11,25 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-WIDTH = 8
+DIMENSION = 8
 
 
 def vector(text: str) -> NDArray[np.float32]:
-    """Another one for each text."""
-    return np.random.default_rng(list(text.encode())).standard_normal(WIDTH).astype(np.float32)
+    """Return a vector that differs for each text."""
+    return np.random.default_rng(list(text.encode())).standard_normal(DIMENSION).astype(np.float32)
 
 
-class Embedding(ThreadingHTTPServer):
-    """`POST /embed` as the service answers it. `mixed`: a text gets another's vector.
+class EmbeddingServer(ThreadingHTTPServer):
+    """Answers `POST /embed` as the service does, with faults on request.
 
-    closes: connections that it closes instead of answering. idle_seconds: how long it keeps one on which
-    nothing comes. slow_seconds: how long the answer to the text "slow" takes.
+    Attributes:
+        mixed: True if texts get vectors of other texts.
+        status: Status of all answers.
+        closes: Number of requests that it answers by closing the connection.
+        idle_seconds: Seconds until it closes an idle connection.
+        slow_seconds: Seconds that the text "slow" takes.
+        bodies: Counts of the request bodies.
+
     """
 
     daemon_threads = True
@@ -43,7 +49,7 @@ class Embedding(ThreadingHTTPServer):
         self.closes = closes
         self.idle_seconds = idle_seconds
         self.slow_seconds = slow_seconds
-        self.asked: Counter[str] = Counter()  # bodies
+        self.bodies: Counter[str] = Counter()
         self.port = int(self.server_address[1])
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
 
@@ -61,8 +67,9 @@ class Embedding(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # head and body go in two writes: the second would wait for an ACK, 40 ms
-    server: Embedding
+    # Head and body are separate writes, and Nagle's algorithm would delay the second by 40 ms.
+    disable_nagle_algorithm = True
+    server: EmbeddingServer
 
     def setup(self) -> None:
         super().setup()
@@ -74,12 +81,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.closes -= 1
             self.close_connection = True
             return
-        self.server.asked[body] += 1
+        self.server.bodies[body] += 1
         inputs: Any = json.loads(body)["inputs"]
         texts = [inputs] if isinstance(inputs, str) else inputs
         time.sleep(self.server.slow_seconds if "slow" in texts else 0)
-        wrong = "?" if self.server.mixed else ""
-        answer = json.dumps([vector(text + wrong).tolist() for text in texts]).encode()
+        suffix = "?" if self.server.mixed else ""
+        answer = json.dumps([vector(text + suffix).tolist() for text in texts]).encode()
         self.send_response(self.server.status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(answer)))
@@ -87,4 +94,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Write no log."""
