@@ -31,9 +31,9 @@ from models.publishing.publish import publish
 from models.sources.folder import read_source
 from models.store import Store
 from service.store.sqlite.schema import DATABASE, connect
-from service.store.values import Document, Embedding, json_of
 from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import upsert
+from service.store.values import Document, Embedding, json_of
 from training.text.corpus import read_corpus
 
 DOCUMENTS = 50_000

@@ -95,7 +95,7 @@ WITHOUT = """
 import os, resource, sqlite3, sys
 from pathlib import Path
 from service.errors import machine_error
-from service.store.schema import connect
+from service.store.sqlite.schema import connect
 held = []
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 while True:
