@@ -69,7 +69,7 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a layer of another width": (
         lambda at: _dense_of(at, np.ones((8, WIDTH - 1), np.float32)),
-        rf"weights .8, {WIDTH - 1}. and a bias .8,., and takes {WIDTH} numbers",
+        rf"weights .8, {WIDTH - 1}. and a bias .8,., but its input has {WIDTH} numbers",
     ),
     "a layer that is not finite": (
         lambda at: _dense_of(at, np.full((8, WIDTH), np.inf, np.float32)),

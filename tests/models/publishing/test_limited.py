@@ -150,7 +150,7 @@ def large(op: str) -> Callable[[Path], None]:
 STRUCTURES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a loop": (
         lambda at: graph_of(at, [rounds()], NUMBERS),
-        "has a Loop .unnamed., whose rounds have no bound",
+        "has a Loop .unnamed., which may never end",
     ),
     "a loop in a branch": (inside_an_if, "has a Loop"),
     "a loop in a function": (inside_a_function, "has a Loop"),
@@ -193,7 +193,7 @@ STRUCTURES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: (at / "config.json").write_text(
             json.dumps(json.loads((at / "config.json").read_bytes()) | {"num_hidden_layers": 2**40})
         ),
-        "The weights lack the tensor encoder.layer.2",
+        "The weights are incomplete: the tensor encoder.layer.2",
     ),
 }
 
@@ -344,5 +344,5 @@ def test_as_many_tensors_as_models_have_are_read(tmp_path: Path, monkeypatch: py
 
 def test_a_tensor_that_is_described_by_a_list_is_not_mapped(tmp_path: Path) -> None:
     empty_tensors(tmp_path, 1, '["F32",[0],[0,0]]')
-    with pytest.raises(Unsupported, match="is not a whole safetensors file: '0' is not an object"):
+    with pytest.raises(Unsupported, match="is not a valid safetensors file: '0' is not an object"):
         backbone.map_safetensors(tmp_path / "model.safetensors")
