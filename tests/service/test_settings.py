@@ -203,7 +203,7 @@ def test_check_prints_every_setting_with_its_source_and_writes_nothing(
 
 def test_check_says_when_a_precision_cannot_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMILE_PRECISION", "fp16")
-    assert "none: SIMILE_PRECISION=fp16: fp16 is not built yet" in check.report(read())
+    assert "none: SIMILE_PRECISION=fp16: fp16 is not available" in check.report(read())
     monkeypatch.setenv("SIMILE_PRECISION", "fp32")
     monkeypatch.setenv("SIMILE_DETERMINISTIC", "1")
     assert "fp32/onnxruntime, deterministic" in check.report(read())
