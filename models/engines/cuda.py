@@ -53,9 +53,7 @@ class CudaEngine:
         self._provider = provider
         self._longest = longest
         self._session = open_session(prepared(file, precision), provider)
-        self._exact: onnxruntime.InferenceSession | None = (
-            None  # The fp32 session, opened when a row needs it.
-        )
+        self._exact: onnxruntime.InferenceSession | None = None  # fp32, opened when a row needs it
         self._opening = threading.Lock()
         self._halving = Halving()
         self._recomputed = 0

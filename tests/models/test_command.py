@@ -32,7 +32,7 @@ def test_a_folder_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixture
     version = first.out.split()[0]
     assert "-mine-" in version
     assert first.out.endswith(" published\n")
-    assert "proving" in first.err
+    assert "verifying" in first.err
     assert _run(tmp_path / "models", "import", str(source)) == 0
     assert capsys.readouterr().out == f"{version} was published before\n"
 

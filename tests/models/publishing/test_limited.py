@@ -251,7 +251,7 @@ def test_an_import_that_takes_more_memory_than_it_may_is_ended(tmp_path: Path) -
 def test_a_child_that_is_killed_publishes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, store = tiny_source(tmp_path / "model"), Store(tmp_path / "models")
     monkeypatch.setattr("models.publishing.limited.CHILD", "tests.models.publishing.crashing")
-    with pytest.raises(ModelError, match="ended without an answer"):
+    with pytest.raises(ModelError, match="its process crashed or was killed"):
         publish_limited(store, str(folder), torch=False)
     assert left_in(store.root) == [], "what it had begun is swept"
 
@@ -279,17 +279,17 @@ def test_a_lower_limit_of_the_process_stays() -> None:
     [
         (
             "RLIMIT_CPU",
-            "more processor time than its process may (ulimit -t).",
+            "more processor time than the limit of its process (ulimit -t).",
             "longer than 1000000 s (--max-s",
         ),
         (
             "RLIMIT_DATA",
-            "more memory than its process may (ulimit -d",
+            "more memory than the limit of its process (ulimit -d",
             "more than 1000000 MiB of memory (--max-m",
         ),
         (
             "RLIMIT_AS",
-            "more memory than its process may (ulimit -d",
+            "more memory than the limit of its process (ulimit -d",
             "more than 1000000 MiB of memory (--max-m",
         ),
     ],

@@ -146,7 +146,7 @@ def test_a_version_that_fails_the_forms_bound_stays_as_it_is_and_is_not_judged(
         assert client.get("/info").json()["form"] == "fp32/onnxruntime"
         assert client.get("/models").json()["models"][0]["state"] == "active"
         assert_found_in(client, in_form(settings, FP32))
-    assert "in bf16/openvino points elsewhere" in caplog.text
+    assert "in bf16/openvino points away" in caplog.text
     assert stored(settings, "SELECT version FROM verdicts") == []
 
 

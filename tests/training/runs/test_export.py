@@ -96,7 +96,7 @@ def test_weights_that_are_not_whole_are_refused_rather_than_made_up(tmp_path: Pa
     weights = load_file(source / "model.safetensors")
     del weights["encoder.layer.1.output.dense.weight"]
     save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(Unsupported, match=r"lack encoder.layer.1.output.dense.weight"):
+    with pytest.raises(Unsupported, match=r"are incomplete: encoder.layer.1.output.dense.weight"):
         export(source, Store(tmp_path / "models"), origin="x")
 
 
