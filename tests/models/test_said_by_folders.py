@@ -207,7 +207,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "a module of its own": (_own_module, "needs code of its own .custom_st.Transformer.*never run"),
     "an unknown family": (lambda at: _config(at, model_type="mystery"), "'mystery'|`mystery`"),
     "a pickle": (_unpickled, "pickled weights only, which are never read"),
-    "words by Sudachi": (lambda at: _japanese(at, "sudachi"), "finds words by sudachi"),
+    "words by Sudachi": (lambda at: _japanese(at, "sudachi"), "uses sudachi for words"),
 }
 
 
