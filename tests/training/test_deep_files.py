@@ -196,7 +196,7 @@ def test_the_deepest_value_that_is_read_has_so_many_levels(depth: int) -> None:
     for parse, texts in spelled.items():
         for text in texts:
             if depth > MAX_DEPTH:
-                with pytest.raises(ValueError, match="it is nested too deeply; 100 levels are the most"):
+                with pytest.raises(ValueError, match="it is nested too deeply; the limit is 100 levels"):
                     parse(text)
             else:
                 json.dumps(parse(text))
