@@ -118,7 +118,7 @@ def test_a_folder_without_a_model_is_refused_before_its_links_are_looked_at(tmp_
         ("models import default --prompt query", "'query' must be NAME=TEXT"),
         (
             "models import https://huggingface.co/BAAI/bge-small-en",
-            "Name the hub id alone: BAAI/bge-small-en.",
+            "Name only the hub id: BAAI/bge-small-en.",
         ),
         ("models show", "VERSION is missing."),
         ("training retune", "COMMAND must be train, blank,"),

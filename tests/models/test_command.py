@@ -97,7 +97,8 @@ def test_a_hub_id_without_network_says_so(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     assert _run(root, "import", "nobody/nothing") == 1
-    assert "nobody/nothing is no folder on this machine and could not be fetched" in capsys.readouterr().err
+    refused = "nobody/nothing is not a folder on this machine, and could not be fetched"
+    assert refused in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["promote", "x"], ["show"], ["import"]])

@@ -65,7 +65,7 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a length below 0": (
         lambda at: _said(at, "sentence_bert_config.json", max_seq_length=-5),
-        "would have -5 tokens. Say a number above 0: max_seq_length",
+        "would have -5 tokens. Set a number above 0: max_seq_length",
     ),
     "a layer of another width": (
         lambda at: _dense_of(at, np.ones((8, WIDTH - 1), np.float32)),

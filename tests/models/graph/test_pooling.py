@@ -252,7 +252,7 @@ def _foreign_onnx(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_distilbert, "first_last.mean is there for BERT folders only"),
+        (_distilbert, "first_last.mean is supported for BERT folders only"),
         (_foreign_onnx, "put model.safetensors next to"),
         (lambda at: _edit_pooling(at, "static.cls"), "the same for every text"),
         (lambda at: _edit_pooling(at, "static.mask:2"), "the same for every text"),
