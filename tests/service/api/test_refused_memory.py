@@ -82,7 +82,9 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("size", "bound"), [(128 << 10, 80), pytest.param(2 << 20, 150, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("size", "bound"), [(128 << 10, 80), pytest.param(2 << 20, 150, marks=pytest.mark.soak)]
+)
 def test_fifty_refused_bodies_of_each_kind_leave_nothing(
     tmp_path: Path, tiny_models_dir: Path, size: int, bound: float
 ) -> None:
