@@ -154,7 +154,7 @@ class Encoder:
     def open_alone(self, threads: int) -> None:
         """Opens the graph a second time for `forward(…, alone=True)`, with `threads` that share each call.
 
-        This takes the memory of the graph without its word table. It is thread-safe.
+        It takes the memory of the graph without its word table.
         """
         if not isinstance(self._engine, OnnxEngine) or self.deterministic:
             return
@@ -198,13 +198,10 @@ class Encoder:
     def forward(
         self, ids: Sequence[Sequence[int]], *, normalize: bool = True, alone: bool = False
     ) -> NDArray[np.float32]:
-        """Computes a batch, padded to its longest row.
+        """Computes the vectors (n, dimension) of a batch, padded to its longest row.
 
         Args:
             alone: Use the engine of `open_alone`, because no other call is in progress.
-
-        Returns:
-            Vectors, shape (n, dimension).
         """
         if not ids:
             return np.empty((0, self.dimension), dtype=np.float32)

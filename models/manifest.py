@@ -1,7 +1,7 @@
 """The manifest of a published version, `manifest.json` in its folder. Start at `Manifest`.
 
-It has the identity of the version, how it turns text into a vector, its origin, its scores, and the SHA-256
-of every other file of the folder. seal.py checks those files.
+It has the identity, settings, origin and scores of the version, and the SHA-256 of every other file, which
+seal.py checks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Gate(BaseModel):
 
 
 class Int8(BaseModel):
-    """The range of a vector's components: 8-bit integers span -limit..limit."""
+    """8-bit integers span the range -limit..limit of a vector's components."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

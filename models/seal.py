@@ -1,7 +1,7 @@
 """Seals the folder of a version, and checks that it is unchanged. Start at `seal` and `check`.
 
-A folder is rejected for a missing, extra or changed file, a pickle, a link, a path outside of the folder, and
-for a manifest that is damaged or contradicts the ONNX file. proof.py checks the vectors.
+A folder is rejected for a missing, extra or changed file, a pickle, a link, a path outside, and a manifest
+that is damaged or contradicts the ONNX file. proof.py checks the vectors.
 """
 
 from __future__ import annotations
@@ -62,12 +62,7 @@ def check(folder: Path) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest of a folder.
-
-    Raises:
-        Damaged: It is missing, malformed or another version's.
-        Unreadable: It cannot be read now.
-    """
+    """Reads the manifest of a folder, with the errors of `check`."""
     if folder.is_symlink():
         raise Damaged(folder.name, "its folder is a link")
     manifest = _read(folder)

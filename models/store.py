@@ -95,7 +95,7 @@ class Store:
             pass
 
     def find(self, like: Manifest) -> Manifest | None:
-        """Returns the newest intact version with the identity of `like`, or None."""
+        """Returns the newest intact version with the vectors, prompts and search of `like`, or None."""
         for known in reversed(self.versions()):
             if _identity(known) == _identity(like):
                 with contextlib.suppress(Damaged):
@@ -113,7 +113,7 @@ class Store:
         return set()
 
     def problems(self) -> dict[str, str]:
-        """Returns the reasons why other folders are not versions. Does not check files; `verify` does."""
+        """Returns the names of invalid folders with the reason. Does not check files; `verify` does."""
         found = {name: entry.reason for name, entry in self._entries() if not isinstance(entry, Manifest)}
         pointer = self._pointer()
         if pointer and pointer != self.wanted():
@@ -146,14 +146,7 @@ class Store:
         self.write_request(self.new_request(version, kind))
 
     def new_request(self, version: str, kind: Kind) -> DesiredVersion:
-        """Creates a request for `write_request`.
-
-        Raises:
-            UnknownVersion: The version is not in the store.
-            Damaged: Its manifest is damaged.
-            Unreadable: Its manifest cannot be read now.
-            OSError: The folder cannot be written.
-        """
+        """Creates a request. Raises UnknownVersion, Damaged, Unreadable, or OSError in a read-only folder."""
         read_manifest(self.folder(version))
         self.require_writable()
         return DesiredVersion(version, kind, secrets.token_hex(8))

@@ -108,7 +108,7 @@ def test_a_folder_without_a_model_is_refused_before_its_links_are_looked_at(tmp_
         ("training retrain --config retrain.toml", "There is no file retrain.toml."),
         ("service maps", "not 'maps'. Did you mean map?"),
         ("service map --points 0", "--points: '0' is not a whole number from 1 on."),
-        ("service export --format csv", "service export: there is no argument --format. `"),
+        ("service export --format csv", "service export: there is no argument --format. See `"),
         ("service export", "FILE is missing."),
         ("service keys", "COMMAND is missing."),
         ("service import rows.csv --passages 64", "Set SIMILE_PASSAGES instead."),

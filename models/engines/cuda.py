@@ -39,9 +39,6 @@ Vectors = NDArray[np.float32]
 class CudaEngine:
     """A version on a GPU, in fp32 or fp16.
 
-    Args:
-        longest: Limit of tokens in a row.
-
     Raises:
         DeviceUnavailable: The provider or its device is missing.
         Unsupported: The graph cannot be computed in fp16.

@@ -4,10 +4,9 @@
     longer             in a batch of one
 
 A runtime chooses kernels, and with them the order of sums, by the shape of a batch. In all measurements, rows
-padded to one length gave equal bits in batches of at least two rows and 17 tokens. A single row did not.
-OpenVINO uses another kernel up to 16 tokens (an AMX tile has 16 rows), which changed bits of one text in 200.
-Smaller batches therefore repeat their rows. `Shapes.tried` tests this with twelve rows when a version is
-opened. If it fails, every text is computed by itself. The test may miss rare differences.
+of one padded length had equal bits in batches of at least two rows and 17 tokens. OpenVINO uses another
+kernel up to 16 tokens (an AMX tile has 16 rows). So smaller batches repeat their rows. `Shapes.tried` tests
+this when a version is opened; rare differences may escape it.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SHORT_TOKENS = 64  # Batches of longer texts are hardly faster than single texts.
-# Steps of the padded length. Short steps pad less; long steps let more texts share a batch. If only attention
-# computes padding, 32 was the fastest of 8, 16, 32 and 64. For other graphs, 8 was faster than 4 and 16.
+# Steps of the padded length. Short steps pad less; long steps let more texts share a batch. 32 was the
+# fastest of 8, 16, 32 and 64 if only attention computes padding, else 8 of 4, 8 and 16.
 _STEP_TOKENS, _STEP_TOKENS_PACKED = 8, 32
 _TRIED_ROWS = 12
 _LEAST_ROWS, _LEAST_TOKENS = 2, 17
@@ -44,7 +43,7 @@ class Shapes(NamedTuple):
         """Tests whether rows made of `ids` have the same bits in batches of two, three and twelve.
 
         Returns:
-            These shapes, or shapes that compute each text by itself if the test fails.
+            These shapes, or after a failure shapes that compute single texts.
         """
         same = all(self._same(run, ids, length) for length in range(self.step, self.short + 1, self.step))
         return self if same else self._replace(short=0)
@@ -57,7 +56,6 @@ class Shapes(NamedTuple):
         return all(np.array_equal(self._enough(run, rows[at], length), together[at]) for at in few)
 
     def run(self, ids: Sequence[Sequence[int]], run: Run) -> NDArray[np.float32]:
-        """Computes at least one row of ids in these shapes."""
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(ids)
         for at, length in self._batches([len(row) for row in ids]):
             rows = [ids[position] for position in at]

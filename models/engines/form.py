@@ -1,6 +1,6 @@
 """The precision and the runtime of a version's vectors.
 
-They are stored with the fingerprint of all vectors, because vectors of another form differ slightly.
+Stored vectors keep both, because another precision or runtime changes the numbers slightly.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     attention_mask ─▶ number of tokens of each text ─▶ Attention
     layer: Attention, MatMul, SkipLayerNormalization, MatMul, BiasGelu, MatMul, SkipLayerNormalization
 
-It is built from the weights and the head of the published graph (bert.py). Packing is best on a CPU. On a GPU
-it would wait for the CPU, change the shape with every batch, and split attention. Graphs that other tools
-exported are not changed. Callers must verify that the result computes the same vectors.
+It is built from the published graph (bert.py), without packing, which is slow on a GPU: it waits for the CPU,
+and changes the shape with every batch. Graphs of other tools are not changed. Callers must verify the
+vectors.
 """
 
 from __future__ import annotations

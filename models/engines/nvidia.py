@@ -21,8 +21,6 @@ CUDA = "CUDAExecutionProvider"
 
 
 class Provider(NamedTuple):
-    """The execution provider of a session."""
-
     name: str
     options: dict[str, str]
     device: str  # Device of inputs and outputs.

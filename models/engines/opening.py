@@ -70,7 +70,6 @@ def open_engine(
     Args:
         threads: Threads that share one call.
         callers: Concurrent calls that do not wait for each other.
-        longest: Limit of tokens in a row.
 
     Raises:
         FormUnavailable: This machine cannot compute the form, or the version has no int8 graph.

@@ -1,7 +1,4 @@
-"""Computes with OpenVINO on the CPU, in bf16. Needs the extra `openvino`.
-
-Import it only when necessary: the import takes a third of a second.
-"""
+"""Computes with OpenVINO on the CPU, in bf16. Needs the extra `openvino`."""
 
 from __future__ import annotations
 

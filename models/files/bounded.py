@@ -48,12 +48,7 @@ def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def read_json(file: Path, most: int = MOST_BYTES) -> Any:
-    """Reads JSON from a file.
-
-    Raises:
-        OSError: The file is missing or cannot be read.
-        ValueError: `read_bytes` or `parse_json` rejects it.
-    """
+    """Reads JSON from a file, with the errors of `read_bytes` and `parse_json`."""
     return parse_json(read_bytes(file, most))
 
 
@@ -75,8 +70,8 @@ def parse_toml(text: str) -> dict[str, Any]:
     Raises:
         ValueError: The text is not TOML, or is nested too deeply, by brackets or by dots in a key.
     """
-    # tomllib takes quadratic time for the dots in a key: minutes for 50,000. Strings and comments are removed
-    # before the count, because their dots do not matter.
+    # tomllib takes quadratic time for the dots in a key: minutes for 50,000. Dots in strings and comments do
+    # not count.
     parts = _TOML_ENDS.split(_TOML_TEXTS.sub("", text))
     if any(part.count(".") > MAX_DEPTH for part in parts):
         raise ValueError(_TOO_DEEP)

@@ -1,7 +1,6 @@
 """Stores large weights next to the graph, because an ONNX file holds at most 2 GB.
 
-Tensors stay views of the mapped checkpoint until they are written one by one, so a large model never has to
-fit into memory.
+Tensors are written one by one from the mapped checkpoint, so a large model need not fit into memory.
 """
 
 from __future__ import annotations

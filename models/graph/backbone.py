@@ -91,11 +91,7 @@ class Backbone:
         return {name: value for name, value in asdict(self).items() if later.get(name, ...) != value}
 
     def shapes(self, tokens: str = "last") -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yields the name and shape of every tensor of the graph. Weights are (out, in).
-
-        Args:
-            tokens: Which token vectors are pooled (head.py).
-        """
+        """Yields the name and shape of every tensor of the graph. Weights are (out, in)."""
         d = self.width
         narrow = self.table or d
         yield "embeddings.word_embeddings.weight", (self.vocabulary, narrow)

@@ -107,7 +107,6 @@ class Writer(Steps[Backbone]):
         return self._nodes("Gather", self._weight("embeddings.word_embeddings"), ids, out=out)
 
     def _embeddings(self, packing: Packing) -> str:
-        """Writes the embeddings, shape (tokens, width)."""
         # With three dimensions, ONNX Runtime 1.31 would fuse Add and LayerNormalization. That kernel took
         # 14 % of the time on a CPU; the two operators took 5 %.
         n = self._nodes
@@ -145,5 +144,5 @@ class Writer(Steps[Backbone]):
         return packing.join(n("MatMul", n("Softmax", scores, axis=3), value), width)
 
     def linears(self, x: str, *layers: str) -> list[str]:
-        """Applies several linear layers to the same rows `x` (tokens, width)."""
+        """Applies linear layers to the same rows `x` (tokens, width)."""
         return [self._linear(x, at) for at in layers]

@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-LARGEST = 1_900_000_000  # Bytes of tensors in one ONNX file; the rest of the message needs room.
+LARGEST = 1_900_000_000  # Bytes of tensors in one ONNX file of at most 2 GB.
 FINGERPRINT = "simile.fingerprint"
 SPACE = "simile.space"
 _METADATA, _GRAPH, _INITIALIZER = 14, 7, 5

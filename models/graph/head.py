@@ -48,7 +48,6 @@ class Head:
     Args:
         pooling: One or more of POOLINGS, `min`, or `mask:K`, the vector K tokens before the last one, where a
             prompt template has its [MASK] (template.py). Results are concatenated.
-        layers: Layers after the pooling.
         tokens: Which token vectors are pooled: `last` layer, mean of the first and last layer (`first_last`),
             mean of the last two layers (`top2`), or rows of the word table (`static`).
         left_out: Prompts that influence the token vectors but are not pooled.

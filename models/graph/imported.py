@@ -4,7 +4,7 @@
     outputs sentence_embedding as well   ─▶ normalization is appended (doing it twice changes nothing)
     outputs what Simile publishes        ─▶ unchanged
 
-proof.py verifies the result. Graphs in half precision are rejected.
+proof.py verifies the result.
 """
 
 from __future__ import annotations

@@ -44,8 +44,6 @@ def int8_model(backbone: Backbone, tensors: Tensors, head: Head, spans: Spans) -
 
 
 class Quantised(Writer):
-    """Writes linear layers in 8 bits."""
-
     def __init__(self, backbone: Backbone, tensors: Tensors, nodes: Nodes, *, spans: Spans) -> None:
         super().__init__(backbone, tensors, nodes)
         self._spans = spans

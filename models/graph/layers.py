@@ -30,7 +30,7 @@ class Dense:
 
     weight: Vector  # (out, in)
     bias: Vector | None  # (out,)
-    activation: str  # A value of ACTIVATIONS.
+    activation: str
 
 
 @dataclass(frozen=True)

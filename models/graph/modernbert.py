@@ -3,8 +3,8 @@
     words ─▶ norm ─▶ layer, layer, … ─▶ norm
     layer: x + attention(norm(x)), then x + down(activation(up(norm(x))) * gate(norm(x)))
 
-Positions are rotations of queries and keys (RoPE). Most layers attend to tokens within half a window, every
-third layer to all tokens (Warner et al. 2024). Tensors have the names of transformers.
+Positions are rotations of queries and keys (RoPE). Most layers attend within a window, every third layer to
+all tokens (Warner et al. 2024).
 """
 
 from __future__ import annotations
@@ -77,7 +77,6 @@ class ModernBackbone:
 
     @property
     def said(self) -> dict[str, Any]:
-        """The sizes in the fingerprint."""
         return {"family": FAMILY, **asdict(self)}
 
     def shapes(self, _: str = "last") -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -104,7 +103,6 @@ class ModernBackbone:
     def rotations(self, kind: str, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Returns the cosines and sines of each position's angles, float32 (length, head size / 2) each."""
         size = self.width // self.heads
-        # Float32, as in torch.
         angles = np.float32(self.theta[kind == LOCAL]) ** (
             np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
         )
@@ -150,7 +148,7 @@ class _Writer(Steps[ModernBackbone]):
         packing.unpack(self._normalise(x, "final_norm"), HIDDEN)
 
     def _far(self) -> str:
-        """Adds MASKED to scores of tokens that are too far apart, shape (sequence, sequence)."""
+        """Returns MASKED for tokens that are too far apart, else 0, shape (sequence, sequence)."""
         n = self._nodes
         places = plain(n)
         apart = n("Abs", n("Sub", n("Unsqueeze", places, n.ints(0)), n("Unsqueeze", places, n.ints(1))))

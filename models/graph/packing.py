@@ -4,10 +4,8 @@
     (tokens, width) ──split──▶ (batch, heads, sequence, size) ──join──▶ (tokens, width)
     (tokens, width) ──unpack──▶ (batch, sequence, width)
 
-Only attention then computes padding; other layers skip it. Each direction is one Gather, which costs no more
-than the Transpose of a padded batch.
-
-After `split` and `unpack`, padding holds the vector of some token, so readers must apply the mask.
+Only attention then computes padding. Each direction is one Gather, which costs no more than the Transpose of
+a padded batch. After `split` and `unpack`, padding holds the vector of some token, so readers need the mask.
 """
 
 from __future__ import annotations

@@ -73,7 +73,6 @@ def token_vectors(backbone: Backbone, tensors: Tensors, tokens: str, rows: Rows)
 
 
 def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends: Array) -> list[Array]:
-    """Returns the output of every layer, shape (N, D) each."""
     places = tensors["embeddings.position_embeddings.weight"][
         np.concatenate([_places(row, backbone.padding) for row in rows])
     ]

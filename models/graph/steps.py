@@ -33,7 +33,7 @@ class Steps(Generic[Kind]):
         self._nodes = nodes
 
     def _mask(self) -> str:
-        """Adds 0 or MASKED to attention scores, shape (batch, 1, 1, sequence)."""
+        """Returns 0 for tokens and MASKED for padding, shape (batch, 1, 1, sequence)."""
         n = self._nodes
         mask = n("Unsqueeze", "attention_mask", n.ints(1))
         mask = n("Cast", n("Unsqueeze", mask, n.ints(2)), to=TensorProto.FLOAT)

@@ -1,7 +1,6 @@
 """Measures the range of a version's 8-bit vectors when it is published.
 
-All dimensions share one symmetric range, so inner products of int8 vectors stay proportional to those of the
-floats. It comes from fixed texts, so the int8 vector of a text does not depend on its request.
+One symmetric range keeps inner products proportional. Fixed texts keep int8 vectors independent of requests.
 """
 
 from __future__ import annotations

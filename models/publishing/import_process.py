@@ -1,7 +1,7 @@
 """The child process that publishes an untrusted folder with limits on itself. limited.py starts it.
 
-It reads the request from the first line of stdin, and prints each step and the answer as a line of JSON. It
-exits when its parent dies, because stdin then ends.
+It reads a request from stdin, and prints each step and the answer as a line of JSON. It exits when its parent
+dies, because stdin then ends.
 """
 
 from __future__ import annotations

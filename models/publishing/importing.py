@@ -4,7 +4,7 @@
            ─▶ torch.onnx.export, verified by torch     every other family that transformers supports
            ─▶ the ONNX file of the folder              without torch, or without weights
 
-The service does not import this module. It publishes only models that do not need torch.
+The service never imports this module.
 """
 
 from __future__ import annotations

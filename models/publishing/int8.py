@@ -3,7 +3,7 @@
     half of the example corpus, PROOF_TEXTS, random words ─▶ spans ─▶ onnx/int8.graph
     the other half ─▶ float32 and int8 vectors ─▶ their difference, for the manifest
 
-The random words cover the parts of the vocabulary that English texts do not use.
+Random words cover the vocabulary that English texts do not use.
 """
 
 from __future__ import annotations

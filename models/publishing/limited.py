@@ -1,8 +1,7 @@
 """Publishes an untrusted folder in a child process with limited time and memory. Start at `publish_limited`.
 
-A folder may contain a graph or a tokenizer that never ends or takes all memory. C code runs them, which no
-exception can interrupt. So a child process (import_process.py) does the work, and this process kills it at a
-limit and removes its unfinished files.
+A graph or a tokenizer may never end or take all memory. C code runs them, which no exception can interrupt.
+So a child process (import_process.py) does the work, and this process kills it at a limit.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from models.words.progress import Say, silent
 
 MAX_SECONDS = 1800  # Six times the time of the largest measured model on four busy cores.
 LEAST_MB = 6144  # torch takes 1 GB, and the proof of a long context several.
-MEMORY_FACTOR = 6  # Per byte of the folder, because torch's export copies the weights several times.
+MEMORY_FACTOR = 6  # torch's export copies the weights several times.
 LOOK_SECONDS = 0.1
 STARTED_SECONDS = 60  # Processor time for the imports of the child.
 CHILD = "models.publishing.import_process"
@@ -115,10 +114,7 @@ def _memory_for(folder: Path) -> int:
 
 
 def _cpu_seconds(limits: Limits) -> int:
-    """Returns the processor seconds that the child cannot use within its time limit.
-
-    All processors count, because a cgroup quota may be exceeded for a moment.
-    """
+    """Returns a limit of processor seconds that the child cannot reach within its time limit."""
     return limits.seconds * (os.cpu_count() or 1) + STARTED_SECONDS
 
 

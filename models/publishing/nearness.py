@@ -32,9 +32,7 @@ def cosines(one: Vectors, other: Vectors) -> Vectors:
 def same_neighbours(one: tuple[Vectors, Vectors], other: tuple[Vectors, Vectors]) -> float:
     """Returns the mean share of common documents among the ten nearest of each query.
 
-    Args:
-        one: Queries and documents of one encoder. Query n is the text of document n, which does not count.
-        other: The same for the other encoder.
+    Both arguments are queries and documents of an encoder. Query n skips document n, its own text.
     """
     pairs = zip(_nearest(*one), _nearest(*other), strict=True)
     return float(np.mean([len(nearest & others) / _NEAREST for nearest, others in pairs]))

@@ -37,9 +37,7 @@ _SHARED = ("dimension", "search_prompt", "document_prompt", "normalize")
 
 
 def pair(store: Store, version: str, student: str, say: Say = silent) -> Manifest:
-    """Publishes a copy of `version` with `student` as its query encoder.
-
-    If `version` is a pair, `student` replaces its query encoder.
+    """Publishes a copy of `version` with `student` as its new query encoder.
 
     Raises:
         Unsupported: `student` did not learn the vectors of `version`, or has other settings.

@@ -5,8 +5,8 @@
     3  every value finite, every vector of length 1
     4  known vectors, if any                                             |difference| ≤ 1e-5
 
-golden.json stores the vectors, so `check_golden` can verify a version on any machine. These limits are for
-fp32; lower precisions are compared by cosine (`FORMS`).
+golden.json stores the vectors for `check_golden`. These limits are for fp32; `FORMS` has those of lower
+precisions.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ def prove(
     """Verifies an encoder.
 
     Args:
-        reference: Computes the same vectors independently.
+        reference: Computes the same vectors independently, in the library `computed_in`.
         known: Expected vectors from another source.
-        computed_in: Name of the reference's library, for messages.
 
     Returns:
         The vectors of PROOF_TEXTS, each computed by itself.

@@ -3,7 +3,7 @@
     source ─▶ graph ─▶ fingerprint ─▶ files ─▶ proof ─▶ Store
 
 Graphs of BERT, its relatives and word tables are written from the weights. Other families need an ONNX file.
-This module does not use torch. Trained models also pass `publish_prepared` (from_torch/export.py).
+With torch, from_torch/export.py calls `publish_prepared`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ from models.words.progress import Say, silent
 
 
 class Prepared(NamedTuple):
-    """A source with its graph, and the space that the graph computes."""
-
     source: Source
     model: onnx.ModelProto
     space: Space

@@ -2,13 +2,9 @@
 
     fused = w · (1 + cosine) / (1 + best cosine) + (1 - w) · bm25 / best bm25        default: w = 0.8
 
-Scores of each ranking are scaled to the range from 0 (the smallest possible score) to 1 (the best score of
-the query). A document without the query's terms has a bm25 of 0. A document that is missing from the dense
-ranking gets the smallest cosine of that ranking. With 0, documents that only the keyword search found would
-never reach the first page.
-
 This is the convex combination of Bruch, Gai and Ingber (An Analysis of Fusion Functions for Hybrid Retrieval,
-2023), with their weight. docs/SEARCH.md compares it with reciprocal rank fusion.
+2023), with their weight. A document that is missing from the dense ranking gets the smallest cosine of that
+ranking. With 0, documents that only the keyword search found would never reach the first page.
 """
 
 from collections.abc import Mapping
@@ -24,13 +20,7 @@ LEAST_COSINE = -1.0
 def fuse(
     dense: Mapping[int, float], lexical: Mapping[int, float], weight: float = DENSE_WEIGHT
 ) -> dict[int, np.float32]:
-    """Fuses scores by revision. The result has no order.
-
-    Args:
-        dense: Cosines.
-        lexical: BM25 scores above 0.
-        weight: Weight of the dense ranking, 0 to 1.
-    """
+    """Fuses scores by revision: cosines, and BM25 scores above 0. `weight` of the dense ranking is 0 to 1."""
     near, worded = _in_range(dense, LEAST_COSINE), _in_range(lexical, 0.0)
     missing = min(near.values(), default=0.0)
     return {

@@ -15,9 +15,9 @@ learn another length. Passages as long as the head start after it:
     others                                  ├─ sentence. Sentence. ─┤
                                                           ├─ Sentence. … ─┤
 
-The head has the vector of the text without passages. Other passages start and end with sentences if possible.
-They share about an eighth of their tokens with the passage before. The last passage shares more, because a
-short rest has too little context. The title precedes each passage, because it often names the subject.
+The head has the vector of the text without passages. Other passages start and end with sentences if possible,
+and repeat about an eighth of the passage before. The last one repeats more, because a short rest has too
+little context. The title precedes each passage, because it often names the subject.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ LEAST_ROOM = 8  # Tokens. With less room after the prompt, a text is not split.
 # sentence within the limits. Without one, it repeats USUAL and starts inside a sentence.
 LEAST, USUAL, MOST = 1 / 16, 1 / 8, 1 / 4
 SHORTEST = 1 / 2  # Minimum share of a passage that ends with a sentence.
-SPARE_TOKENS = 2  # A passage by itself may start with more tokens than inside the text.
+SPARE_TOKENS = 2  # A passage by itself may have more tokens than inside the text.
 LEAST_USUAL = 64  # Minimum of the default length in tokens, if the model reads that many.
 
 
@@ -85,8 +85,7 @@ def split(
 ) -> Split | None:
     """Splits a text into passages.
 
-    Tokenizes the whole text, which takes some hundred milliseconds per megabyte. Do not call it on the event
-    loop.
+    Do not call it on the event loop: it takes some hundred milliseconds per megabyte.
 
     Args:
         prompt: The prompt of documents, which precedes each passage.

@@ -10,9 +10,8 @@ SQLite's FTS5 (`TABLE`) stems, counts and ranks the terms with BM25 (k1 = 1.2, b
     Korean         starts exactly one term
 
 Queries follow the same rules, without the single last character. A run of one character matches the terms
-that start with it. Terms are quoted, so a query cannot contain FTS5 syntax. Documents with any of the terms
-match. Function words are indexed, but searched only if the query has no other words: almost every text has
-them.
+that start with it. Documents with any of the terms match. Function words are searched only if the query has
+no other words, because almost every text has them.
 
 FTS5's `unicode61` ends with Unicode 6.1 and splits words at vowel signs, and its `trigram` cannot find words
 of two characters. Other languages have no stemmer, and a run of Thai is one word.

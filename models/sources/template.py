@@ -2,8 +2,8 @@
 
     this sentence of "{}" means [MASK].
 
-In tokenizer.json, the ids of the template are special tokens of the post-processor, like [CLS] and [SEP].
-Every tool then adds the template, and truncation never cuts it. Start at `with_template`.
+The ids of the template are special tokens in tokenizer.json, like [CLS] and [SEP]. So every tool adds it, and
+truncation never cuts it. Start at `with_template`.
 """
 
 from __future__ import annotations

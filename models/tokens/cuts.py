@@ -1,15 +1,14 @@
 """Cuts a text into pieces that have exactly the tokens of the whole text. Start at `Cuts.split`.
 
-This works for BERT's pipeline (BertNormalizer, BertPreTokenizer, WordPiece) before whitespace, punctuation
-and separated ideographs. Each of them starts a new word, and never combines with the character before it.
-Characters inside added tokens, such as "]" of "[SEP]", are not used.
+In BERT's pipeline (BertNormalizer, BertPreTokenizer, WordPiece), whitespace, punctuation and separated
+ideographs start a new word, and never combine with the character before. Texts are cut there, but not inside
+added tokens, for example before "]" of "[SEP]".
 
-A piece has a limit, because tokenizing takes up to 400 bytes per character. After `FURTHEST` characters
-without a safe place, a text is cut anyway. Texts of other pipelines are cut before whitespace. Only then can
-tokens around the cut differ from those of the whole text.
+Tokenizing takes up to 400 bytes per character. So after `FURTHEST` characters without a safe place, a text is
+cut anyway, and texts of other pipelines are cut before whitespace. Tokens around such cuts may differ.
 
-Two kinds of runs are shortened. Whitespace has no tokens. Letters without a boundary are one unknown token if
-the word is longer than WordPiece accepts.
+Two kinds of runs are shortened: whitespace, which has no tokens, and words that are longer than WordPiece
+accepts, which are one unknown token.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ WHITESPACE = " \t\n\r\u00a0\u3000"
 PUNCTUATION = string.punctuation + "¡¿«»–—‘’“”…、。「」『』・，．：；！？（）"  # noqa: RUF001  meant as they are
 # BertNormalizer puts spaces around these characters, and Unicode normalization does not change them.
 _IDEOGRAPHS = "\u4e00-\u9fff"
-# Each of these letters and emoji leaves at least one character of a word. The list need not be complete: runs
-# of other characters are tokenized in full.
+# Letters and emoji of which normalization leaves at least one character. Other runs are tokenized in full.
 LETTERS = "0-9A-Za-zÀ-ÖØ-öø-ʯΑ-ΡΣ-ωЀ-ҁא-תء-غف-يぁ-ゖァ-ヺ가-힣\U0001f300-\U0001f64f"
 _MARKS = "\u0300-\u036f"
 _LONG_GAP = 64  # Longer runs of whitespace are shortened.
@@ -67,11 +65,10 @@ class Cuts:
     def split(self, text: str, size: int, left: bool) -> tuple[str, str]:
         """Cuts a piece from the start of `text`, or from its end if `left`.
 
-        The piece covers at least `size` characters of the text, and has at most `size` + `FURTHEST`. It can
-        be shorter than the part that it covers.
+        It covers at least `size` characters of the text, and has at most `size` + `FURTHEST`.
 
         Returns:
-            The piece and the rest of the text.
+            The piece, with shortened runs, and the rest of the text.
         """
         if len(text) <= size or (self._cut is None and len(text) <= FURTHEST):
             return text, ""

@@ -3,7 +3,7 @@
     vocab.txt, tokenizer_config.json ─▶ tokenizer.json with the extra part `WORDS` (`described`)
     text ─▶ NFKC ─▶ MeCab finds words ─▶ lowercase if configured ─▶ WordPiece, or single characters
 
-The package `fugashi` contains MeCab. Each dictionary is a separate package.
+MeCab comes with the package `fugashi`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,7 @@ _INSTALL = "In Simile's folder: pip install -c constraints.txt '.[japanese]'"
 
 
 def described(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Builds the content of a tokenizer.json.
-
-    Args:
-        config: The content of tokenizer_config.json.
-
-    Raises:
-        Unsupported: The tokenizer has another kind of words or pieces, or vocab.txt is missing.
-    """
+    """Builds the content of a tokenizer.json from that of tokenizer_config.json. Raises Unsupported."""
     words, pieces = config.get("word_tokenizer_type"), config.get("subword_tokenizer_type", "wordpiece")
     if words != "mecab" or pieces not in ("wordpiece", "character"):
         raise Unsupported(
@@ -73,10 +66,7 @@ def described(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def use_mecab(opened: tokenizers.Tokenizer, said: Mapping[str, Any]) -> None:
-    """Makes a tokenizer find words with MeCab.
-
-    Args:
-        said: The part `WORDS` of tokenizer.json.
+    """Makes a tokenizer find words with MeCab, configured by the part `WORDS` of tokenizer.json.
 
     Raises:
         Unsupported: MeCab or the dictionary is not installed.

@@ -5,10 +5,8 @@
 
 `unicodedata.normalize` sorts runs of combining marks in quadratic time, and holds the GIL: 480 KB of marks
 take half a minute. So U+034F breaks a run after 30 marks (Stream-Safe Text Process, UAX #15), and each call
-gets some thousand characters.
-
-The result is exact, unless a run has more than 30 marks, or more than `LONGEST_RUN` characters without a
-place to cut.
+gets some thousand characters. Otherwise the result is exact, unless `LONGEST_RUN` characters have no place to
+cut.
 """
 
 from __future__ import annotations
@@ -39,10 +37,7 @@ def normalized(text: str, form: Form) -> str:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Yields pieces of at most `PIECE` + `LONGEST_RUN` characters that can be normalized separately.
-
-    Case folding and removal of marks before the normalization are also safe.
-    """
+    """Yields pieces that can be normalized separately, also after case folding and removal of marks."""
     start = 0
     while len(text) - start > PIECE:
         end = piece_end(text, start + PIECE)

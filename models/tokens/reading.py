@@ -1,8 +1,7 @@
 """Tests whether a vocabulary can read texts, by tokens per word and unknown tokens.
 
-Measured with BERT's vocabulary on 1,000 to 2,000 texts each: English has 1.1 to 1.6 tokens per word, none
-unknown. Korean has 5.2 to 6.0, 4.2 to 5.0 % unknown. With 8,000 added Korean tokens, it has 2.0 to 2.1, and
-up to 0.5 % unknown.
+With BERT's vocabulary, English has 1.1 to 1.6 tokens per word, none unknown. Korean has 5.2 to 6.0, 4 to 5 %
+unknown, and with 8,000 added Korean tokens 2.0 to 2.1, up to 0.5 % unknown (1,000 to 2,000 texts each).
 """
 
 from __future__ import annotations

@@ -28,10 +28,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 FILE_NAME = "tokenizer.json"
 _FIRST_PIECE = 8  # Characters per token. Prose has 4 to 5, so one piece is nearly always enough.
 _LARGEST_PIECE = 1 << 16  # Characters. Each takes up to 500 bytes.
-# Characters that are read of a text with too few tokens. Prose needs a fiftieth of it. A text of marks
-# without tokens would occupy its thread for seconds.
+# Characters that are read of a text with few tokens. Prose needs a fiftieth of it.
 _MOST_LOOKED_AT = 1 << 19
-_SHORTENED = 4  # Removed characters of a run that cost as much as a tokenized one.
+_SHORTENED = 4  # Removing this many characters of a run costs as much as tokenizing one.
 _SPANS_PIECE = 1 << 16  # Characters per piece if cuts need not be exact.
 _TOGETHER = 1 << 18  # Characters of texts in one call, which limits memory.
 
@@ -100,14 +99,14 @@ class Tokenizer:
         """Tokenizes texts.
 
         Args:
-            truncate: Truncate long texts. A text counts as long if half a million characters (or 8 per token)
-                have fewer tokens than the model's maximum.
+            truncate: Truncate texts with too many tokens. A text also ends after half a million characters,
+                or 8 per token of the maximum if that is more.
             left: Drop tokens from the start of a long text, not from its end.
             wanted: Called before each piece. False stops the work, and the result has no meaning.
 
         Raises:
-            BadText: A text is not valid Unicode, or may not be truncated and has too few tokens.
-            TooLong: A text may not be truncated and has too many tokens.
+            BadText: A text is not valid Unicode, or has too many characters without `truncate`.
+            TooLong: A text has too many tokens without `truncate`.
         """
         for index, text in enumerate(texts):
             _check_text(index, text)
@@ -143,14 +142,8 @@ class Tokenizer:
     def spans(self, text: str, wanted: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
         """Returns start and end of every token in characters, shape (n, 2).
 
-        Works in pieces that end before whitespace if possible, so memory has a limit. Around the ends of
-        pieces, tokens can differ from those of the whole text.
-
-        Args:
-            wanted: See `tokenize`.
-
-        Raises:
-            BadText: The text is not valid Unicode.
+        To limit memory, the text is read in pieces. Tokens around their ends may differ from those of the
+        whole text. For `wanted`, see `tokenize`. Raises BadText.
         """
         _check_text(0, text)
         found = [np.empty((0, 2), np.int64)]

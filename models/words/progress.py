@@ -39,7 +39,7 @@ class Progress:
     """Counts items and reports the progress.
 
     Args:
-        what: Plural noun of the items.
+        what: Noun for the items, in the plural.
         total: Units of work; 0 if unknown.
         step: Prefix of the line.
         first: Items that an earlier run counted.

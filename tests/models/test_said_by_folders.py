@@ -201,7 +201,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "NaN weights": (_not_finite, r"The tensor .*LayerNorm\.weight is not finite"),
     "a missing shard": (
         _without_a_shard,
-        r"00002-of-00002\.safetensors is missing, which ",
+        r"00002-of-00002\.safetensors is missing, but ",
     ),
     "remote code": (_own_code, "needs code of its own .modeling_own.OwnModel.*never runs remote code"),
     "a module of its own": (_own_module, "needs code of its own .custom_st.Transformer.*never run"),

@@ -123,7 +123,7 @@ def test_check_says_whether_the_device_can_be_used(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SIMILE_DEVICE", "cpu")
     assert said_of_the_device(check.report(read())) == "cpu"
     monkeypatch.setenv("SIMILE_DEVICE", "cuda:99")  # on no machine
-    with pytest.raises(StartupError, match="SIMILE_DEVICE asks for"):
+    with pytest.raises(StartupError, match="SIMILE_DEVICE requests"):
         check.report(read())
 
 

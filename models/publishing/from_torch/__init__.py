@@ -6,6 +6,5 @@
     families with a graph by Simile: from the weights ─▶ ONNX ─▶ proof ─▶ Store      (export.py)
     others: torch.onnx.export of the backbone, then graph/head.py
 
-Only this package of `models` imports torch and transformers, and the service does not import it. It reads
-only safetensors, and never runs code from a folder.
+Only this package of `models` imports torch and transformers. It never opens pickles or runs code of a folder.
 """

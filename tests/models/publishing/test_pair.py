@@ -140,9 +140,9 @@ def test_a_student_of_another_teacher_is_refused(place: Place) -> None:
 @pytest.mark.parametrize(
     ("prompts", "pooling", "reason"),
     [
-        ({"query": "find: "}, "mean", "has search_prompt='find: ' and .* 'query: '"),
-        ({}, "mean", "has search_prompt='' and .* 'query: '"),
-        ({"query": "query: "}, ["cls", "mean"], "has dimension=64 and .* 32"),
+        ({"query": "find: "}, "mean", "has search_prompt='find: ', but .* 'query: '"),
+        ({}, "mean", "has search_prompt='', but .* 'query: '"),
+        ({"query": "query: "}, ["cls", "mean"], "has dimension=64, but .* 32"),
     ],
 )
 def test_a_student_of_another_shape_is_refused(
