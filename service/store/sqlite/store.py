@@ -1,7 +1,7 @@
-"""The store in SQLite: one thread writes, others read, each method is one query or one job of its own.
+"""The store in SQLite: one thread writes, others read, and each method names its query or its job.
 
-protocol.py says what the methods promise. The queries and jobs themselves are functions in the files beside
-this one, named by what they are about.
+protocol.py says what the methods promise. The queries and jobs are functions in the other files of this
+folder.
 """
 
 import asyncio
@@ -35,16 +35,16 @@ LOOK_SECONDS = 1.0  # between two looks at the tables
 
 
 class Alone:
-    """The promises of `protocol.Replicas`, for one owner: nobody to wait for, and nobody to hear of."""
+    """`protocol.Replicas` of a store that one process owns."""
 
     lost: str | None = None
     others = 0
 
     async def keep_in_touch(self, _serves: Callable[[], int], _follow: Callable[[Active], None], /) -> None:
-        """Nobody asks."""
+        """Returns at once: no other process exists."""
 
     async def joined(self) -> None:
-        """It always has."""
+        """Returns at once."""
 
     def starting(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -53,7 +53,7 @@ class Alone:
         return asked
 
     async def request(self, asked: DesiredVersion) -> None:
-        """The models folder says it all."""
+        """Does nothing: the models folder has the request."""
 
     async def once(self, _name: str, work: Callable[[], Awaitable[str]], /) -> str:
         return await work()
