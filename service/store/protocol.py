@@ -646,7 +646,7 @@ class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
         """Returns the secret that ids of visitors are hashed with. The first call creates it. Blocks."""
 
     async def tidy(self) -> bool:
-        """Deletes some rows of dropped generations and of the operation log. Returns whether more are left."""
+        """Deletes some rows of dropped generations and of the operation log. Returns whether more remain."""
 
     def after_writes(self, work: Callable[[], None], /) -> None:
         """Runs `work` after all writes that were accepted before."""
