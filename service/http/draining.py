@@ -1,4 +1,4 @@
-"""The rest of a refused body, where its connection ends with the answer: read, and thrown away."""
+"""Discards the rest of a rejected body, within limits, before its connection closes."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,6 @@ SECONDS = 10.0
 
 
 async def drain(receive: Receive) -> None:
-    """Read until the body ends, MOST_BYTES came, or SECONDS passed."""
     left = MOST_BYTES
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SECONDS):

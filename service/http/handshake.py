@@ -1,7 +1,7 @@
-"""TLS handshakes: bounded in number and time, before there is a connection that HTTP could count.
+"""Limits the number and duration of TLS handshakes.
 
-The event loop's own TLS says nothing of a connection until its handshake is done, so that those which never
-begin one could take every file.
+asyncio's own TLS reports a connection only after its handshake, so clients that never start one could use up
+all file descriptors.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ SECONDS = 10
 
 
 def encrypted(certificate: Path, key: Path | None) -> Callable[..., asyncio.BaseProtocol]:
-    """A maker of connections, as uvicorn asks for one, that speak TLS first."""
+    """Returns a protocol factory for uvicorn whose connections start with TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     handshakes = Connections(MOST)
@@ -41,7 +41,7 @@ class _Encrypted(Protocol):
 
 
 class Handshake(sslproto.SSLProtocol):
-    """A connection: first its handshake, then what stands between HTTP and the socket."""
+    """A TLS connection, which is counted here until its handshake ends."""
 
     def __init__(self, protocol: _Encrypted, context: ssl.SSLContext, handshakes: Connections) -> None:
         waiter: Any = None

@@ -1,8 +1,7 @@
-"""Routes call their endpoints at once, without the framework's way there.
+"""Routes and a router that skip FastAPI's per-request work.
 
-The router asks one route after the other for a match. Around an endpoint the framework puts stacks of
-contexts for dependencies and handlers of exceptions. Endpoints here take the request alone, need none of it,
-and refuse through the edge.
+Starlette's router tries one route after another, and FastAPI wraps each endpoint in dependency and exception
+contexts. Endpoints here take only the request and need neither. middleware.py answers their errors.
 """
 
 import re
@@ -21,24 +20,24 @@ from service.errors import Validation
 from service.store.values import NO_KEY
 from service.store.write_queue import caller
 
-OPEN = "open"  # the role of a route that needs no key
+OPEN = "open"  # role of a route that needs no key
 CHANGING = {Role.WRITE, Role.ADMIN}
 _IN_PATH = re.compile(r"{(\w+)")
 
 
 class Direct(APIRoute):
-    """A route that lets in whom its role allows, and calls its endpoint with the request.
+    """A route that checks the caller's role and calls its endpoint with the request.
 
-    FastAPI's own way to an endpoint collects and validates parameters first, which costs a short embedding
-    as much as all the rest of HTTP.
+    FastAPI would collect and validate parameters first. For a short embedding that costs as much as the rest
+    of HTTP.
     """
 
     def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
-        # Without a media type of its own: describe() says which there are.
+        # Plain Response has no media type. describe() documents the media types.
         options["response_class"] = Response
         extra = dict(options.get("openapi_extra") or {})
         if "x-role" not in extra:
-            raise TypeError(f"{path} must say who may call it: describe(role).")
+            raise TypeError(f"{path} needs a role: describe(role).")
         described = extra.get("parameters", [])
         names = {one["name"] for one in described if one["in"] == "path"}
         if left := [name for name in _IN_PATH.findall(path) if name not in names]:
@@ -48,18 +47,17 @@ class Direct(APIRoute):
         self.role = None if extra["x-role"] == OPEN else Role(extra["x-role"])
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a caller in, then answer."""
         self.let_in(scope)
         if scope["method"] not in (self.methods or ()):
-            await super().handle(scope, receive, send)  # it is refused
+            await super().handle(scope, receive, send)  # answers 405
             return
         response = await self.endpoint(Request(scope, receive))
         await response(scope, receive, send)
 
     def let_in(self, scope: Scope) -> None:
-        """Refuse a caller without the right key before a byte of the body is read.
+        """Rejects a caller without the right key, before the body is read.
 
-        A wrong method is 405 for whoever has a key.
+        A wrong method leads to 405, but only for callers with a valid key.
         """
         state = scope["app"].state
         if self.role in CHANGING:
@@ -75,7 +73,7 @@ class Direct(APIRoute):
 
 
 class ExactRouter:
-    """`routes` of fixed paths are found at once; all else is `app`'s."""
+    """Finds routes with fixed paths in a dictionary, and passes other requests to `app`."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self._app = app
@@ -96,7 +94,7 @@ class ExactRouter:
 
 
 def check_utf8(scope: Scope) -> None:
-    """Refuse a path or a query in another encoding: decoded all the same, it would name something else."""
+    """Rejects a path or query that is not UTF-8, because lossy decoding would name something else."""
     for part, name in ((scope.get("raw_path") or b"", "path"), (scope["query_string"], "query")):
         if b"%" in part:
             try:
