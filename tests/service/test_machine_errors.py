@@ -38,7 +38,7 @@ from tests.service.swapping import published
 from tests.waiting import until
 
 TIME = len("2026-01-31 12:00:00,000 ")  # that a line of the log begins with
-SINCE = re.compile(r" \(\d+ times more since it was last said\)$")
+SINCE = re.compile(r" \(\d+ more times since the last line\)$")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_what_lasts_is_logged_once_a_minute_with_how_often_it_came(caplog: pytes
         outages.warn(log, "The disk is full")
         outages.warn(log, f"another {at % 3}")
     lines = [record.getMessage() for record in caplog.records if "full" in record.getMessage()]
-    assert lines == ["The disk is full"] + ["The disk is full (59 times more since it was last said)"] * 3
+    assert lines == ["The disk is full"] + ["The disk is full (59 more times since the last line)"] * 3
     for at in range(5000):
         outages.warn(log, str(at))
     assert len(outages._said) <= 100
