@@ -152,7 +152,7 @@ def test_all_collections_go_in_again_each_into_its_own(service: Service, tmp_pat
     assert service.client.get("/collections/one/documents/count").json() == {"count": 5}
     bad = put(service, "-", "--format", "jsonl", "--all-collections", given=b'{"id": "x", "text": "red"}\n')
     assert bad.returncode == 1
-    assert "-:1: there is no name of a collection" in bad.stderr
+    assert "-:1: 'collection' is not the name of a collection" in bad.stderr
     twice = run(
         "import",
         out,
@@ -235,7 +235,7 @@ def test_a_column_title_is_the_title_and_another_one_can_be_named(service: Servi
     assert document(service, "1")["title"] == "S"
     put(service, file, "--title", "")
     assert "title" not in document(service, "1")
-    assert "there is no column 'headline'" in put(service, file, "--title", "headline").stderr
+    assert "the column 'headline' is missing" in put(service, file, "--title", "headline").stderr
 
 
 @pytest.mark.long
@@ -275,7 +275,7 @@ def test_beir_needs_no_option_and_a_field_title_of_another_type_is_none(service:
     assert document(service, "x1")["title"] == "T"
     assert document(service, "2") == {"id": "2", "text": "red", "metadata": {}}
     named = put(service, "-", "--format", "jsonl", "--title", "title", given=lines)
-    assert "-:2: 'title' is no text (--title)" in named.stderr
+    assert "-:2: 'title' is not a text (--title)" in named.stderr
 
 
 def test_fields_of_json_lines_can_be_named_and_what_fails_is_told_with_file_and_line(
