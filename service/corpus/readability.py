@@ -1,4 +1,4 @@
-"""A look at the first texts of each collection: one line in the log where a version cannot read them."""
+"""Logs a warning if a version cannot read the language of a collection, judged by its first texts."""
 
 import logging
 import threading
@@ -7,31 +7,31 @@ from collections.abc import Sequence
 from models.encoder import Encoder
 from models.tokens.reading import ENOUGH, Count, count
 
-_TEXTS, _CHARACTERS = 16, 500  # of one write: what takes a few milliseconds
+_TEXTS, _CHARACTERS = 16, 500  # checked per write, which takes a few milliseconds
 
 log = logging.getLogger(__name__)
 
 
 class Readability:
-    """Thread safe."""
+    """Counts readable words. Thread safe."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], Count] = {}  # by version and collection
         self._lock = threading.Lock()
 
     def knows(self, version: str, collection: str) -> bool:
-        """True if enough words were looked at."""
+        """Returns whether enough words were counted."""
         found = self._counts.get((version, collection))
         return found is not None and found.words >= ENOUGH
 
     def look(self, encoder: Encoder, texts: Sequence[str], collections: Sequence[str]) -> None:
-        """Count these as well, and tell once of each collection what is to be told."""
+        """Counts words of `texts`, and logs at most one warning per collection."""
         version = encoder.manifest.version
-        both = zip(texts, collections, strict=True)
-        looked = [(text, name) for text, name in both if not self.knows(version, name)][:_TEXTS]
-        for collection in dict.fromkeys(name for _, name in looked):
-            started = [text[:_CHARACTERS] for text, name in looked if name == collection]
-            seen = count(started, lambda rows: [[piece.id for piece in encoder.pieces(row)] for row in rows])
+        pairs = zip(texts, collections, strict=True)
+        checked = [(text, name) for text, name in pairs if not self.knows(version, name)][:_TEXTS]
+        for collection in dict.fromkeys(name for _, name in checked):
+            starts = [text[:_CHARACTERS] for text, name in checked if name == collection]
+            seen = count(starts, lambda rows: [[piece.id for piece in encoder.pieces(row)] for row in rows])
             with self._lock:
                 if self.knows(version, collection):
                     continue
@@ -39,8 +39,8 @@ class Readability:
                 found = self._counts[version, collection] = known + seen
                 if found.words >= ENOUGH and (reason := found.unreadable()):
                     log.warning(
-                        "%s cannot read the documents of the collection %s: %s. Search by words, or teach "
-                        "it: docs/RETRAINING.md",
+                        "%s cannot read the documents of the collection %s: %s. Use keyword search, or "
+                        "retrain it (docs/RETRAINING.md).",
                         version,
                         collection,
                         reason,

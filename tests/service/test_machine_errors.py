@@ -136,7 +136,7 @@ def test_what_lasts_is_logged_once_a_minute_with_how_often_it_came(caplog: pytes
     assert lines == ["The disk is full"] + ["The disk is full (59 more times since the last line)"] * 3
     for at in range(5000):
         outages.warn(log, str(at))
-    assert len(outages._said) <= 100
+    assert len(outages._logged) <= 100
 
 
 def reason_of(client: httpx2.Client, version: str) -> str | None:
