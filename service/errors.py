@@ -37,9 +37,7 @@ class ServiceError(Exception):
     """An error that the client receives. The message says what is wrong and what to do.
 
     Args:
-        message: Text of the answer.
         retry_after_seconds: Value of the Retry-After header, rounded up to whole seconds.
-        headers: Further headers of the answer.
         param: Name of the wrong field, which OpenAI's error body reports.
 
     """
@@ -261,14 +259,7 @@ def _no_descriptors() -> Unhealthy:
 
 
 def unwritable(target: object, error: OSError, left: str) -> str:
-    """Returns the message for a file or a folder that a command cannot write.
-
-    Args:
-        target: The file or folder.
-        error: Error of the system call.
-        left: Sentence about the files that exist now.
-
-    """
+    """Returns the message for a target that a command cannot write. `left` describes what exists now."""
     advice = " Free some room, or name another place." if error.errno in FULL_ERRORS else ""
     return f"{target} cannot be written ({error.strerror or error}). {left}{advice}"
 

@@ -37,13 +37,7 @@ IndexesOf: TypeAlias = Callable[[int, Encoder], AnyIndexes]
 
 
 def in_memory(snapshots: Path | None = None, owner: GpuThread | None = None) -> IndexesOf:
-    """Returns a factory of indexes in this process.
-
-    Args:
-        snapshots: Folder for snapshots of trained indexes. None keeps no snapshots.
-        owner: Thread of the GPU that searches large indexes. None searches on the CPU.
-
-    """
+    """Returns a factory of indexes in this process, with optional snapshots and GPU search."""
 
     def made(number: int, encoder: Encoder) -> Indexes:
         origin = Origin(number, encoder.fingerprint, encoder.dimension)
@@ -53,12 +47,7 @@ def in_memory(snapshots: Path | None = None, owner: GpuThread | None = None) -> 
 
 
 def in_store(size: Size) -> IndexesOf:
-    """Returns a factory of indexes that the store searches.
-
-    Args:
-        size: Returns the number of documents and of rows of a generation.
-
-    """
+    """Returns a factory of indexes that the store searches. `size` counts a generation."""
     return lambda number, encoder: StoredIndexes(number, encoder.dimension, size)
 
 
@@ -67,14 +56,7 @@ class Retired(Exception):
 
 
 class Generation:
-    """A model version and its index.
-
-    Args:
-        number: Names the generation's vectors in the document store.
-        encoder: The open model.
-        made: Factory of its indexes.
-
-    """
+    """A model version and its index. `number` names its vectors in the document store."""
 
     def __init__(self, number: int, encoder: Encoder, made: IndexesOf) -> None:
         self.number = number
@@ -101,7 +83,6 @@ class Generation:
 
     @property
     def encoders(self) -> tuple[Encoder, ...]:
-        """The encoder, and its query encoder if the model has a separate one."""
         queries = self.encoder.queries
         return (self.encoder,) if queries is None else (self.encoder, queries)
 
@@ -160,7 +141,6 @@ class Live:
     """The active generation and its followers. A swap replaces one reference.
 
     Args:
-        generation: The first active generation.
         on_close: Called with each encoder after its generation closes.
 
     """
@@ -190,7 +170,6 @@ class Live:
         }
 
     def follow(self, generation: Generation) -> None:
-        """Adds a follower, which then receives every write."""
         generation.on_close = self._on_close
         with self._changing:
             if generation not in self.generations:
@@ -204,7 +183,6 @@ class Live:
             self.generations = (generation, *others)
 
     def leave(self, generation: Generation) -> None:
-        """Removes and retires a follower."""
         with self._changing:
             self.generations = tuple(other for other in self.generations if other is not generation)
         generation.retire()
@@ -234,10 +212,7 @@ class Live:
             generation._leave()  # noqa: SLF001
 
     async def left(self, generation: Generation) -> None:
-        """Waits until this replica also activates the version that another replica has activated.
-
-        Args:
-            generation: The generation that is active here until then.
+        """Waits until another generation than `generation` is active here, as on another replica.
 
         Raises:
             Unhealthy: `FOLLOW_SECONDS` passed.
@@ -281,7 +256,6 @@ class Live:
             yield borrowed
 
     def close(self) -> None:
-        """Closes every generation when the service stops."""
         for generation in self.generations:
             generation.close()
 

@@ -103,7 +103,6 @@ def bound(settings: Settings) -> socket.socket:
 
 
 def run(app: FastAPI, listener: socket.socket) -> None:
-    """Serves until a stop signal arrives."""
     runtime: Runtime = app.state.runtime
     settings = runtime.settings
     app.state.connections.most = bounded_by_files(settings.max_connections)
@@ -151,7 +150,6 @@ def calm_collector() -> None:
 
 
 def _welcome(runtime: Runtime, port: int) -> None:
-    """Prints the address and commands to try."""
     settings = runtime.settings
     host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
     address = f"{'http' if settings.tls_cert_file is None else 'https'}://{host}:{port}"

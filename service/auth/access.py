@@ -70,7 +70,6 @@ class Account:
         self._counted_requests.inc()
 
     def charge(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Charges the tokens that the headers of an answer report."""
         for name, value in headers:
             if name == TOKENS_HEADER:
                 self._tokens.take(int(value))
@@ -143,7 +142,6 @@ class Access:
 
 
 def _bearer(scope: Scope) -> bytes | None:
-    """Returns the bearer token of a request, or None."""
     scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
     return key.strip() or None if scheme.lower() == b"bearer" else None
 

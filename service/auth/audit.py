@@ -14,14 +14,7 @@ log.setLevel(logging.INFO)  # SIMILE_LOG_LEVEL does not apply to the audit log.
 
 
 def audit(action: str, scope: Scope | None = None, **what: str | int) -> None:
-    """Writes one line.
-
-    Args:
-        action: Name of the action.
-        scope: The request. None if no request caused the action.
-        what: Further fields, such as a version or a count.
-
-    """
+    """Writes one line about `action`, with the fields `what`. `scope` is the request, if any."""
     account = None if scope is None else scope.get("account")
     fields: dict[str, str | int] = {"key": "-" if account is None else account.key.name, **what}
     fields["request_id"] = "-" if scope is None else scope["request_id"]

@@ -13,8 +13,6 @@ _CHARACTERS = 32  # hexadecimal: 128 bits
 
 
 class Visitors:
-    """Hashes the ids of visitors with a secret."""
-
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
 

@@ -210,7 +210,6 @@ class Batcher:
         return Answer(call.vectors, call.tokens, call.truncated, timing)
 
     async def _fill(self, call: EmbedCall, inputs: Sequence[Source], *, bypass_cache: bool) -> None:
-        """Fills `call` with vectors from the cache, from items in flight, and from new items."""
         if not call.truncate:
             await self._refuse_long_texts(call, inputs)
         new, joined = self._in_flight.look_up(call, inputs, bypass_cache=bypass_cache)

@@ -34,8 +34,6 @@ ENTRY_BYTES = 416
 
 
 class Entry(NamedTuple):
-    """A vector, and the other facts about its text that an answer reports."""
-
     vector: bytes  # float32
     tokens: int
     truncated: bool

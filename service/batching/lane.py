@@ -64,7 +64,6 @@ class FairQueue:
             self.wait(item)
 
     def wait(self, item: Item) -> None:
-        """Adds a tokenized item that is not counted yet."""
         self.count(item)
         self.ahead += 1
         if not item.call.ready:

@@ -109,7 +109,6 @@ class Scheduler:
                 self.lanes[item.call.lane].tokenized(item)
 
     def discard(self, items: Iterable[Item]) -> None:
-        """Removes items that no call waits for."""
         with self._wake:
             unwanted = set(items)
             for call in {item.call for item in unwanted}:
@@ -170,11 +169,9 @@ class Scheduler:
         return self.next_job(candidates=False) if self._all_on_candidates() else None
 
     def _all_on_candidates(self) -> bool:
-        """Returns whether every worker but the spare runs a candidate."""
         return all(worker.on_candidate for worker in self._workers if not worker.spare)
 
     def _notify(self, workers: int) -> None:
-        """Wakes that many workers, and the spare worker if it is needed."""
         self._wake.notify(workers)
         if self._all_on_candidates():
             self._wake_spare.notify()

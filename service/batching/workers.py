@@ -96,7 +96,6 @@ class Workers:
                 worker.thread.join(JOIN_SECONDS)
 
     def replace_dead(self) -> int:
-        """Replaces dead threads and returns their number."""
         dead = [number for number, worker in enumerate(self.all) if not worker.thread.is_alive()]
         for number in dead:
             self._replace(number)
@@ -124,7 +123,6 @@ class Workers:
 
     @property
     def all_hang(self) -> bool:
-        """Whether all workers but the spare hang."""
         return all(worker.hangs for worker in self.all if not worker.spare)
 
     @property

@@ -279,12 +279,7 @@ class Corpus:
     ) -> Coroutine[Any, Any, T]:
         """Searches on a reading thread, and returns the result of `then` for the hits.
 
-        Args:
-            generation: The generation that embedded `queries`.
-            queries: The queries.
-            search: Options of the search.
-            then: Called with the hits on the reading thread.
-            kept: Whether the generation may be another one than the active one.
+        `generation` has embedded `queries`. With `kept`, it may be another one than the active one.
 
         Raises:
             TooMuch: The hits have more than `search.max_bytes` bytes in total.

@@ -35,7 +35,6 @@ class DocumentEncoder:
         }
 
     def close(self) -> None:
-        """Stops splitting, without waiting for hanging threads."""
         for pool in self._splitting.values():
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -20,7 +20,6 @@ class Readability:
         self._lock = threading.Lock()
 
     def knows(self, version: str, collection: str) -> bool:
-        """Returns whether enough words were counted."""
         found = self._counts.get((version, collection))
         return found is not None and found.words >= ENOUGH
 

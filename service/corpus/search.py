@@ -99,7 +99,6 @@ class Hit:
     """A document with its score.
 
     Attributes:
-        document: The document.
         score: A cosine, a BM25 score or a fused score. Larger is better.
         passage: Start and end of the nearest passage in characters. None if the text has only one, or in
             lexical search.

@@ -46,7 +46,6 @@ class Columns:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Columns that a table must have."""
         return (*self.text, *filter(None, (self.id, self.title)), *(self.metadata or ()))
 
     def check(self, header: list[str]) -> None:
@@ -206,7 +205,6 @@ def _merged(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def repeated(header: list[str]) -> Iterator[str]:
-    """Yields names that several columns have."""
     return (name for name, times in Counter(header).items() if name and times > 1)
 
 
@@ -217,5 +215,4 @@ def derived_id(title: str, text: str) -> str:
 
 
 def _as_text(value: Any) -> Any:
-    """Returns an integer as text, and other values unchanged."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -204,8 +204,6 @@ def plain_text(markup: str) -> str:
 
 
 class _Tags:
-    """Finds the ends of tags."""
-
     def __init__(self, markup: str) -> None:
         self._markup = markup
         # Characters that all searches for closing quotes may read, which keeps the time linear.

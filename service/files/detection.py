@@ -81,14 +81,7 @@ _TRIED_ROWS = 50
 
 
 class Encoding(NamedTuple):
-    """A detected encoding.
-
-    Attributes:
-        name: One of `ENCODINGS`.
-        certain: Whether the bytes prove it.
-        sample: A word by which a user can check it.
-
-    """
+    """A detected encoding. `certain` is False for a guess, and `sample` is a word to check it."""
 
     name: str
     certain: bool

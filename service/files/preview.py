@@ -39,8 +39,6 @@ _JSON_OWN = {*IDS, "title", "text", "metadata"}
 
 @dataclass(slots=True)
 class Guess:
-    """The guessed use of each column."""
-
     id: str | None = None
     title: str | None = None
     text: list[str] = field(default_factory=list)

@@ -151,7 +151,6 @@ class FileReader:
         self._maker: _Maker
 
     def feed(self, piece: bytes) -> Iterator[Row]:
-        """Yields the rows that end in `piece`."""
         self._fed += len(piece)
         if self.layout is None:
             self._head += piece
@@ -163,7 +162,6 @@ class FileReader:
 
     @property
     def share(self) -> float:
-        """The share of received bytes whose rows were returned."""
         return self._done / self._fed if self._fed else 0.0
 
     def _taken(self, piece: bytes) -> Iterator[Row]:
@@ -248,7 +246,6 @@ def layout_of(head: bytes, name: str, options: Options, *, complete: bool) -> La
 
 
 def unsure(layout: Layout, spell: Spelling) -> str:
-    """Returns the message for an uncertain encoding."""
     shown = f": {layout.sample!r}" if layout.sample else ""
     how = spell("encoding")
     repeat = f"Send it again with {how}" if how.endswith("=") else f"Run it again with {how} "
@@ -270,8 +267,6 @@ def refuse_arrays(head: bytes, layout: Layout) -> None:
 
 
 class _Maker:
-    """Turns lines into rows."""
-
     def __init__(self, name: str, layout: Layout, options: Options) -> None:
         self._name, self._layout, self._options = name, layout, options
         self.begun = False  # The column names were read.
@@ -342,8 +337,6 @@ class _LineMaker(_Maker):
 
 
 class _FileMaker(_Maker):
-    """Reads the whole file as one document."""
-
     def __init__(self, name: str, layout: Layout, options: Options) -> None:
         super().__init__(name, layout, options)
         self._parts: list[str] = []

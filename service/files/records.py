@@ -41,7 +41,6 @@ class Records:
         self._first = self._last = 0
 
     def take(self, line: TextLine) -> Iterator[Record]:
-        """Yields the record that ends with this line, if any."""
         number, text, size = line
         self._last = number
         if not self._lines:

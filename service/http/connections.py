@@ -23,8 +23,6 @@ OTHER_FILES = 550
 
 
 class Place(Enum):
-    """How a connection was accepted."""
-
     USUAL = "usual"
     SPARE = "spare"  # for /health, /ready and /metrics only
     NONE = "none"
@@ -72,12 +70,10 @@ class Connections:
         return False
 
     def idle(self, connection: Closable) -> None:
-        """Marks `connection` as waiting for a request."""
         self._idle.pop(connection, None)
         self._idle[connection] = self._clock()
 
     def busy(self, connection: Closable) -> None:
-        """Marks `connection` as busy when the head of a request has arrived."""
         self._idle.pop(connection, None)
 
     def refusal(self) -> Unhealthy:

@@ -31,7 +31,6 @@ def status_in(family: str, status: int) -> int:
 
 
 def response(path: str, error: ServiceError) -> Response:
-    """Returns the answer for `error` in the style of the path's family."""
     style = family(path)
     status = status_in(style, error.status)
     body: dict[str, Any]

@@ -31,8 +31,6 @@ def encrypted(certificate: Path, key: Path | None) -> Callable[..., asyncio.Base
 
 
 class _Encrypted(Protocol):
-    """HTTP inside TLS."""
-
     handshake: "Handshake"
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -109,8 +109,6 @@ def _as_header(names: Sequence[str]) -> bytes:
 
 
 class Exchange:
-    """A request and its answer."""
-
     def __init__(self, edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
         self._edge = edge
         asked = scope["method"]
@@ -163,7 +161,6 @@ class Exchange:
                 self._watching.cancel()
 
     async def _answer(self, app: ASGIApp) -> None:
-        """Runs `app` and turns its errors, timeouts and bugs into answers."""
         try:
             timeout_ms = None if self._timeout_ms is None else self._timeout_ms.decode("latin-1")
             seconds = self._edge.deadline_seconds(timeout_ms)
@@ -244,7 +241,6 @@ class Exchange:
 
     @property
     def _closes(self) -> bool:
-        """Whether the connection closes after this answer."""
         asked = dict(self._scope["headers"]).get(b"connection", b"").lower()
         return b"close" in asked or self._scope["http_version"] == "1.0"
 
@@ -252,7 +248,6 @@ class Exchange:
         self._watching = asyncio.create_task(self._watch(task))
 
     async def _watch(self, task: asyncio.Task[Any]) -> None:
-        """Cancels `task` when its client disconnects."""
         await self._body_read.wait()  # The route itself receives until then.
         while (await self._receive())["type"] != "http.disconnect":
             pass

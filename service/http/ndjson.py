@@ -29,7 +29,6 @@ class Lines:
         self._too_long = False
 
     def feed(self, piece: bytes) -> Iterator[Line]:
-        """Yields the lines that end in `piece`."""
         start = 0
         while (end := piece.find(b"\n", start)) >= 0:
             self._keep(piece[start:end])
@@ -38,7 +37,6 @@ class Lines:
         self._keep(piece[start:])
 
     def finish(self) -> Iterator[Line]:
-        """Yields the last line if no line feed ended it."""
         yield from self._line()
 
     def _keep(self, part: bytes) -> None:

@@ -26,8 +26,6 @@ _UPGRADE = {b"connection", b"upgrade", b"http2-settings"}
 
 
 class Protocol(HttpToolsProtocol):
-    """An HTTP connection."""
-
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         app: Any = self.config.app
@@ -212,7 +210,6 @@ class Protocol(HttpToolsProtocol):
         self._refuse(error)
 
     def _refuse(self, error: ServiceError) -> None:
-        """Answers with `error` outside of a request, and closes."""
         answer = response(self.url.decode("latin-1"), error)
         self._metrics.errors.labels(error.error_type).inc()
         self._metrics.requests.labels("other", UNMATCHED, str(answer.status_code)).inc()

@@ -38,7 +38,6 @@ class Exact(Segment):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole buffer."""
         names, vectors = self._buffer
         return names.nbytes + vectors.nbytes
 

@@ -91,11 +91,7 @@ def _on_gpu(number: int) -> Copy:
 
 
 class GpuThread:
-    """The thread that owns all lists on one device.
-
-    Args:
-        name: Name of the device.
-        open: Returns the function that copies lists to the device. Runs on the thread.
+    """The thread that owns all lists on one device. `open` runs on it and returns a copying function.
 
     Raises:
         RuntimeError: The device cannot be used.
@@ -152,11 +148,9 @@ class GpuThread:
         return self._do(search, SEARCH_SECONDS)
 
     def free(self, number: int) -> None:
-        """Frees a copy after the jobs that use it."""
         self._jobs.put(lambda: self._held.pop(number, None))
 
     def close(self) -> None:
-        """Frees all copies and ends the thread."""
         self._closed = True
         self._jobs.put(None)
         self._thread.join(SEARCH_SECONDS)

@@ -117,7 +117,6 @@ class Index:
 
     @property
     def device(self) -> str:
-        """The device that searches the base: `cpu` or a GPU."""
         bases = [part.segment for part in self.view.parts if isinstance(part.segment, ivf.Clustered)]
         return bases[0].device if bases else CPU
 
@@ -208,7 +207,6 @@ class Index:
             self._merger.wait()
 
     def _due(self) -> Step | None:
-        """Returns the work that is due for the background thread, or None."""
         if merge_policy.due(self.view):
             return self._merge
         return self._measure if self.view.is_float16 and self._recall.due() else None
@@ -217,7 +215,6 @@ class Index:
         self._recall.measure(self.view, self._wait)
 
     def _wait(self, seconds: float) -> bool:
-        """Sleeps. Returns whether the index closes or a merge is due."""
         return self._merger.closing.wait(seconds) or merge_policy.due(self.view)
 
     def _merge(self) -> None:

@@ -70,7 +70,6 @@ class Indexes:
 
     @property
     def largest(self) -> Index:
-        """The index with the most rows, for reports."""
         return max(self.collections.values(), key=lambda index: index.rows)
 
     @property

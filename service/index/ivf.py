@@ -82,7 +82,6 @@ class Clustered(Segment):
         self._lists = lists
 
     def place(self, gpu: GpuThread) -> None:
-        """Copies the lists to a GPU if it has room."""
         self.placed = gpu.place(self._lists)
 
     @property
@@ -177,7 +176,6 @@ class Clustered(Segment):
 
 
 def _only(selection: Selection) -> Any:
-    """Returns FAISS's search parameters for the selected rows."""
     swig: Any = faiss
     return None if selection.bitmap is None else swig.SearchParameters(sel=selector(selection))
 
@@ -228,7 +226,6 @@ def _halved(vectors: Vectors) -> NDArray[np.uint8]:
 
 
 def training_bytes(rows: int, dimension: int) -> int:
-    """Returns the bytes of the training sample for this number of rows."""
     return min(rows, SAMPLE_PER_LIST * _lists(rows)) * 4 * dimension
 
 

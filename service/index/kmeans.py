@@ -56,7 +56,6 @@ def assigned(
 
 
 def _unit(vectors: Vectors) -> Vectors:
-    """Scales `vectors` to length 1 in place. Zero vectors stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     np.divide(vectors, lengths, out=vectors, where=lengths > 0)
     return vectors

@@ -35,7 +35,6 @@ class Merger:
                 self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits for the thread to end, and returns whether it has ended."""
         with self._changing:
             thread = self._thread
         if thread is not None:
@@ -62,7 +61,6 @@ class Merger:
 
 
 def lower_priority() -> None:
-    """Lowers the priority of the calling thread."""
     if sys.platform == "linux":  # Other systems have no priorities of single threads.
         thread = threading.get_native_id()
         with contextlib.suppress(OSError):  # A sandbox may forbid it.

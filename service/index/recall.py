@@ -23,15 +23,11 @@ PAUSE_SECONDS = 0.05  # Between two queries. An exact search of a million rows t
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Measured recall, and the number of queries it is based on."""
-
     recall: float
     queries: int
 
 
 class Watch:
-    """The latest queries of one index, and the last measurement."""
-
     def __init__(self) -> None:
         self.measured: Measured | None = None
         self._latest: deque[Vectors] = deque(maxlen=KEPT)

@@ -100,7 +100,6 @@ class Segment(ABC):
         return places if self._order is None else self._order[places]
 
     def _places(self, names: RowNames) -> Positions:
-        """Returns the places of `names` in the sorted order of names."""
         return np.searchsorted(self.names, names, sorter=self._order)
 
     @abstractmethod

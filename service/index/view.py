@@ -30,8 +30,6 @@ FURTHER = 4  # Factor for more rows if the rows of a few documents fill the top.
 
 
 class _Choice(NamedTuple):
-    """The rows of one segment that a search may return."""
-
     segment: Segment
     selection: Selection
     is_float16: bool  # A segment of the view is float16, so all segments are scored in float16.
@@ -101,7 +99,6 @@ class Part:
         return self._with(self.alive & ~self._bitmap(positions)) if len(positions) else self
 
     def without_names(self, names: RowNames) -> "Part":
-        """Returns the part with the rows of these names dead."""
         if not len(names) or not len(self):
             return self
         places = self.segment.newest(names)

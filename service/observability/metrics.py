@@ -227,13 +227,11 @@ class Metrics:
         self.request_seconds.labels(UNMATCHED)
 
     def build(self, done: int, total: int, eta_seconds: float | None = None) -> None:
-        """Reports the progress of the candidate, or zeros without one."""
         self.build_done.set(done)
         self.build_total.set(total)
         self.build_eta.set(math.nan if eta_seconds is None else eta_seconds)
 
     def serve(self, manifest: Manifest, form: Form) -> None:
-        """Reports the version of `manifest` as the active one."""
         self.by_version.open(manifest.version)
         self.model.clear()
         self.model.labels(manifest.version, manifest.fingerprint, str(form)).set(1)

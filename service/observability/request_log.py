@@ -49,7 +49,6 @@ class RequestRecord:
 
 
 def write_line(record: RequestRecord) -> None:
-    """Writes a line of the access log."""
     found = {field.name: getattr(record, field.name) for field in fields(record) if field.name not in TRACED}
     found["seconds"] = round(record.seconds, 6)
     shown = {name: value for name, value in found.items() if value is not None}

@@ -32,8 +32,6 @@ class Inference:
 
 
 class VersionMetrics:
-    """All metrics with a version label."""
-
     def __init__(self, registry: CollectorRegistry, namespace: str) -> None:
         ours: dict[str, Any] = {"registry": registry, "namespace": namespace}
 
@@ -81,7 +79,6 @@ class VersionMetrics:
                         series.remove(version, lane)
 
     def open(self, version: str) -> None:
-        """Creates the series of a version."""
         with self._changing:
             if version not in self._inference:
                 self.index_bytes.labels(version)

@@ -140,7 +140,6 @@ class Settings(BaseSettings):
 
     @property
     def place(self) -> Place:
-        """The device that runs the model."""
         return place_of(self.device, self.gpu_mem_mb)
 
     @property
@@ -154,7 +153,6 @@ class Settings(BaseSettings):
 
     @property
     def events_seconds(self) -> float:
-        """The age at which an event is deleted, in seconds."""
         return self.events_days * 86_400 or inf
 
     @property
