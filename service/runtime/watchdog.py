@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 EXIT_STATUS = 70
 LOOK_SECONDS = 0.2
 MOST_SECONDS = 1.0  # that one look counts for
-SAY_SECONDS = 2.0  # a log that cannot be written must not keep the process from ending
+SAY_SECONDS = 2.0  # a blocked log must not keep the process from ending
 RETRY_SECONDS = 2.0
 MIN_TIMER_SECONDS = 3.0  # more than a look takes while the log is blocked
 
@@ -37,11 +37,11 @@ class Stage(Protocol):
     """A part of the service that is watched."""
 
     def check(self, seconds: float, /) -> str | None:
-        """Why it is ill, None when it is well. `seconds` have passed since the last look."""
+        """Returns why the stage is ill, or None. `seconds` have passed since the last look."""
 
 
 class Watchdog:
-    """Looks at `stages`. `hang_seconds` 0: it restarts and tells, and never ends the process."""
+    """Checks the stages, and ends the process if they stay ill."""
 
     def __init__(
         self, stages: Sequence[Stage], hang_seconds: float, beat: Callable[[], None] = lambda: None
@@ -93,7 +93,7 @@ class Watchdog:
 def _reason(stage: Stage, seconds: float) -> str | None:
     try:
         return stage.check(seconds)
-    except Exception as error:  # a bug of ours: what cannot be watched is not well
+    except Exception as error:  # a bug in the check counts as an illness of its stage
         log.exception("A stage cannot be watched")
         return f"{type(stage).__name__} cannot be watched: {type(error).__name__}"
 
@@ -125,7 +125,7 @@ def interpreter_timer(hang_seconds: float) -> Iterator[Callable[[], None]]:
 
 
 class Heartbeat:
-    """The event loop as a stage: a blocked loop answers no request, and nothing else would notice."""
+    """The event loop as a stage. A blocked loop answers no request."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hang_seconds: float) -> None:
         self._loop = loop
@@ -150,33 +150,33 @@ class Heartbeat:
 
 
 def end(reason: str) -> None:
-    """Say why and where every thread is, and end the process at once.
+    """Logs the reason and the stack of every thread, and ends the process at once.
 
-    The stacks name files, lines and functions, and no text of anybody's.
+    The stacks name files, lines and functions. They contain no text of a user.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     stacks = [
         f"{names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sys._current_frames().items()  # noqa: SLF001  there is no public way
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001  Python has no public way
     ]
     _say(f"{reason}. The process ends with status {EXIT_STATUS}, to be started again.\n{''.join(stacks)}")
     os._exit(EXIT_STATUS)
 
 
 def _say(words: str) -> None:
-    """Log it on a thread of its own: that the log is blocked may be just what is wrong."""
+    """Logs on a new thread, because a blocked log may be the cause of the hang."""
     thread = threading.Thread(target=log.critical, args=("%s", words), daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # no thread can be had, which must not end this one
+    except RuntimeError:  # the system has no thread left, which must not end this one
         return
     thread.join(SAY_SECONDS)
 
 
 async def lasting(name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` until it ends by itself; when it breaks, say so and run it again.
+    """Runs `work` until it returns. After an exception it logs and runs the work again.
 
-    A task that is not awaited would otherwise die unseen.
+    Otherwise a task that nothing awaits would die unnoticed.
     """
     while True:
         try:
