@@ -22,7 +22,7 @@ from models.errors import FULL_ERRORS
 
 
 class StartupError(Exception):
-    """The service cannot start. The message says why and what to do."""
+    """The service cannot start. The message has the reason and advice."""
 
 
 class Unusable(ValueError):
@@ -30,11 +30,11 @@ class Unusable(ValueError):
 
 
 class CommandError(Exception):
-    """A command failed. The message says what is wrong, what was done so far, and what to do."""
+    """A command failed. The message has the reason, the work done so far, and advice."""
 
 
 class ServiceError(Exception):
-    """An error that the client receives. The message says what is wrong and what to do.
+    """An error that the client receives. The message has the reason and advice.
 
     Args:
         retry_after_seconds: Value of the Retry-After header, rounded up to whole seconds.
