@@ -32,7 +32,7 @@ INDEXES = "indexes"  # folder of snapshots in the data directory
 
 
 def default_device() -> str:
-    """Returns `cuda` if the extra gpu is installed. The start then fails if no GPU works."""
+    """Returns `cuda` if the extra gpu is installed, so that an unusable GPU is reported."""
     try:
         version("onnxruntime-gpu")
     except PackageNotFoundError:
