@@ -136,7 +136,6 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 def _refuse_database(command: str | None, arguments: argparse.Namespace, settings: Settings) -> None:
-    """Rejects commands that read a data directory's files if the documents are in a database."""
     instead: dict[str | None, str] = {
         "backup": "back it up with pg_dump, or copy it into a data directory with `copy --from`",
         "restore": "restore it with pg_restore, or restore a data directory (--data-dir) and `copy --to` it",

@@ -126,7 +126,6 @@ def _of_the_machine(machine: Path, name: str) -> Iterator[int]:
 
 
 def _value(text: str, name: str) -> int:
-    """Returns the number after `name` in lines of names and numbers, or 0."""
     for line in text.splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == name and words[1].isdecimal():
@@ -135,7 +134,6 @@ def _value(text: str, name: str) -> int:
 
 
 def _read(file: Path) -> str:
-    """Returns the file's text, or an empty string if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

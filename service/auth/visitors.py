@@ -1,9 +1,8 @@
 """Pseudonyms of the visitors who search and click.
 
-A request may contain an opaque id of its visitor, `user`. The service neither stores nor logs the id, but an
-HMAC of it. The secret is in the store, so equal ids have equal hashes, also after a restore or in a copy of
-the store. Without the secret a hash cannot be matched with an id. The secret is never rotated, because every
-visitor would then seem new.
+A request may contain an opaque id of its visitor, `user`. The service stores only an HMAC of it, and never
+logs the id. The secret is in the store, so hashes stay equal after a restore. It is never rotated, because
+every visitor would then seem new.
 """
 
 import hashlib

@@ -4,11 +4,10 @@
           event loop                     └──── worker threads, one per processor ────┘         event loop
 
 A free worker takes pending items at once, without a timer. An idle service adds no latency, and a busy one
-builds large batches by itself. Each item names its encoder, so one batcher serves all generations. A batch
-never mixes two.
+builds large batches by itself. One batcher serves all generations, but a batch has items of one encoder.
 
-cache.py shares equal texts, scheduler.py chooses the next job, and planner.py forms batches. executor.py runs
-a job, admission.py limits the queue and the time of a job, and workers.py manages the threads.
+cache.py shares equal texts, scheduler.py chooses the next job, planner.py forms batches, executor.py runs
+jobs, admission.py sets limits, and workers.py manages the threads.
 """
 
 import asyncio

@@ -129,7 +129,6 @@ class Executor:
     def _answer(
         self, items: list[Item], vectors: NDArray[np.float32], started: float, seconds: float
     ) -> None:
-        """Hands finite vectors to the waiting calls, and fails the items of the others."""
         finite = np.isfinite(vectors)
         if finite.all():
             self.failures[items[0].call.encoder] = None
@@ -142,7 +141,6 @@ class Executor:
         self.on_loop(self._in_flight.complete, items, vectors, started, seconds)
 
     def _split(self, worker: Worker, items: list[Item], failure: Exception) -> None:
-        """Retries the halves of a failed batch, and fails a single item."""
         self._pass_failed(items[0].call, f"the model failed: {safe_message(failure)}")
         if len(items) == 1:
             log.error("The model failed on one input", exc_info=failure)

@@ -124,7 +124,6 @@ class FairQueue:
         return items
 
     def _take_group(self, budget_tokens: int) -> list[Item]:
-        """Takes the batch that contains the oldest item of the first call."""
         first, sizes = self.ready[0], self._sizes
         alike = [
             call.ready

@@ -130,7 +130,6 @@ class Corpus:
         changed: set[int],
         embedded: dict[int, dict[int, Embedding]],
     ) -> None:
-        """Embeds the changed documents that are missing in `embedded[generation.number]`."""
         rows = embedded[generation.number]
         missing = sorted(changed - rows.keys())
         contents = [documents[at].content for at in missing]

@@ -185,7 +185,6 @@ def _page(
 
 
 def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
-    """Returns the best `count` documents and all that tie with the last one, unsorted."""
     if len(ranking) <= count:
         return ranking
     scores = np.array([ranked.score for ranked in ranking])
@@ -247,7 +246,6 @@ def _rankings(
 def _dense(
     moment: Moment, queries: Sequence[Query], depth: int, allowed: FilterMatches | None, *, heads_only: bool
 ) -> Iterator[list[Ranked]]:
-    """Yields the ranking of each query. Searches a few queries at a time."""
     most = max(1, min(TOGETHER, TOGETHER_CANDIDATES // depth))
     together, start = min(FIRST_TOGETHER, most), 0
     while start < len(queries):

@@ -124,7 +124,6 @@ class Columns:
         return next((name for name in IDS if name in fields), IDS[0])
 
     def _text(self, fields: dict[str, Any]) -> Any:
-        """Returns a single column unchanged, or joins several without the empty ones."""
         if len(self.text) == 1:
             return fields[self.text[0]]
         parts = []

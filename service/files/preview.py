@@ -84,7 +84,6 @@ def preview(content: bytes, name: str, options: Options, *, whole: bool) -> Prev
 
 
 def _unpacked(content: bytes, *, whole: bool) -> tuple[bytes, bool]:
-    """Returns the first MAX_BYTES uncompressed bytes, and whether they are the whole file."""
     unpacked, head = Unpacked(), bytearray()
     for at in range(0, len(content), STEP_BYTES):
         for part in unpacked.feed(content[at : at + STEP_BYTES]):

@@ -185,7 +185,6 @@ class FileReader:
             yield Row(self.name, 1, None, note=f"the file {problem}.")
 
     def _told(self) -> Iterator[Row]:
-        """Yields a note if the detected encoding or separator is unusual."""
         assert self.layout is not None  # noqa: S101  `_begin` has set it
         kind, encoding, _, _, separator = self.layout
         expected = {"csv": ",", "tsv": "\t"}.get(kind, "")
@@ -407,7 +406,6 @@ class _TableMaker(_Maker):
 
 
 def _id_hint(names: list[str], spell: Spelling) -> str:
-    """Returns a note if a column's name is almost `id`, otherwise an empty text."""
     if any(name in IDS for name in names):
         return ""
     nearly = next((name for name in names if name.lower() in IDS), None)

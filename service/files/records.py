@@ -69,7 +69,6 @@ class Records:
             self._lines = []
 
     def _ends(self, text: str) -> bool:
-        """Returns whether no quoted cell continues after this line."""
         if not self._lines and '"' not in text:
             return True
         at = 0

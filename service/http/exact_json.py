@@ -159,7 +159,6 @@ def _find(content: bytes) -> str | None:
 
 
 def _members(place: _Place, value: Any) -> Iterator[tuple[_Place, Any]]:
-    """Yields the members of `value` that may be rejected. Lazy, because a body may have millions."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value)
     return (((place, step), each) for step, each in pairs if isinstance(each, _LOOKED_AT))
 

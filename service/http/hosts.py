@@ -117,7 +117,6 @@ def _is_own(origin: str, scheme: str, host: bytes) -> bool:
 
 @lru_cache(maxsize=256)
 def _authority(text: bytes) -> Authority | None:
-    """Parses a host with an optional port. Returns None if it is invalid."""
     found = _AUTHORITY.fullmatch(text.decode("latin-1"))
     if found is None:
         return None

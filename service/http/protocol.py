@@ -199,7 +199,7 @@ class Protocol(HttpToolsProtocol):
             and not cycle.response_complete
             and (not cycle.more_body or cycle.response_started)
         ):
-            cycle.keep_alive = False  # The request before it was complete, and is answered first.
+            cycle.keep_alive = False  # The previous request was complete and gets its answer first.
             return
         error: ServiceError = Malformed("Malformed HTTP request. Send HTTP/1.1.")
         if self._too_large:

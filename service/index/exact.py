@@ -82,7 +82,6 @@ class Exact(Segment):
         return scores, positions
 
     def _compared(self, queries: Vectors) -> tuple[Any, ...]:
-        """Returns the first arguments of a FAISS function that compares `queries` with all rows."""
         rows, dimension = self.vectors.shape
         return faiss.swig_ptr(queries), faiss.swig_ptr(self.vectors), dimension, len(queries), rows
 

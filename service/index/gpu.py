@@ -2,11 +2,9 @@
 
     a search ─▶ GpuIndex.candidates() ─▶ queue ─▶ GpuThread ─▶ FAISS on the GPU ─▶ candidates
 
-FAISS's GPU indexes are not thread safe, not even for searches. So a single thread copies lists to the GPU,
-searches them, and frees them.
-
-The GPU returns only candidates. The segment scores them by its own vectors (ivf.py), so scores do not depend
-on the device. A copy in main memory serves whatever the GPU cannot do or fails to do.
+FAISS's GPU indexes are not thread safe, not even for searches. The GPU returns only candidates. The segment
+scores them by its own vectors (ivf.py), so scores do not depend on the device. A copy in main memory serves
+whatever the GPU cannot do.
 """
 
 import itertools
@@ -216,5 +214,4 @@ class GpuIndex:
 
 
 def _first_line(error: Exception) -> str:
-    """Returns the first line of a FAISS error, without its source location."""
     return re.sub(r"^Error in .*?: Error: ", "", str(error), flags=re.DOTALL).partition("\n")[0][:300]

@@ -5,13 +5,12 @@
     merging ───────┘   at most one low-priority thread: all rows become a new base, dead rows are dropped
 
 FAISS crashes if one thread searches an index while another adds to it, and a lock would make writes wait for
-searches. So searched data never changes. A write appends rows after the last row of any view (exact.py), a
-removal creates a new bitmap of living rows, and each step creates a new `View` (view.py). A background thread
-turns many rows into a base for approximate search (ivf.py, merge_policy.py, merger.py).
+searches. So searched data never changes. A write appends rows (exact.py), a removal creates a new bitmap of
+living rows, and both create a new `View` (view.py). A background thread turns many rows into a base for
+approximate search (ivf.py, merge_policy.py, merger.py).
 
-A row is one passage of a document. Its int64 name (service/store/values.py) contains the document's revision,
-which the store never reuses. The caller must not add a revision that it has removed. The store has all data,
-so the index can always be rebuilt.
+A row is one passage of a document. Its int64 name (store/ids.py) contains the document's revision, which is
+never reused. The caller must not add a revision that it has removed.
 """
 
 import threading

@@ -5,9 +5,9 @@
 
 A copy of the lists on a GPU may find the candidates (gpu.py).
 
-A row has one byte per dimension for its code and two for its float16 vector. A million rows of 384 dimensions
-take 1.2 GB, where float32 takes 1.5 GB. Scores of unit vectors differ from float32 by at most 2^-11 = 0.0005,
-usually by 0.00002. A view with such a segment scores all rows in float16 (view.py), so equal texts tie.
+Codes and float16 vectors of a million rows with 384 dimensions take 1.2 GB, where float32 takes 1.5 GB.
+Scores of unit vectors differ from float32 by at most 2^-11, usually by 0.00002. A view with such a segment
+scores all rows in float16 (view.py), so equal texts tie.
 """
 
 import math
@@ -127,7 +127,6 @@ class Clustered(Segment):
         return scores[None, best], candidates[None, best]
 
     def _candidates(self, query: Vectors, count: int, selection: Selection, probes: int) -> Positions:
-        """Returns the best selected rows in the nearest lists, according to their codes."""
         swig: Any = faiss
         looked_at = swig.SearchParametersIVF(nprobe=probes, sel=selector(selection))
         _, [found] = self._lists.search(query, count, params=looked_at)

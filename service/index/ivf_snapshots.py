@@ -5,10 +5,8 @@
     └── .2.lists-9f8e7d6c          being written; removed at the next start
 
 A snapshot contains the centers, the ranges of codes, and the list of each row: about 12 bytes per row. The
-store has the vectors and decides which rows exist, so a snapshot of any age can be used.
-
-A damaged file is ignored with a log line, because a derived file must never prevent a start. The checksum is
-verified before anything is parsed, because FAISS's C++ reader trusts its input.
+store has the vectors and decides which rows exist, so a snapshot of any age can be used. A damaged file is
+ignored with a log line. The checksum is verified first, because FAISS's C++ reader trusts its input.
 """
 
 import hashlib

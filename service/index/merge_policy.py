@@ -2,9 +2,9 @@
 
     writes ──▶ tail, exact search ──(50,000 rows, or a tenth of the base's)──▶ base, inverted lists
 
-Up to `BASE_ROWS` rows an index has only a tail (exact.py). A larger index has one base (ivf.py), and its tail
-contains later writes. Both are merged when the tail has a tenth of the base's rows, or a fifth of the base's
-rows are dead. The new base keeps its centers until it is twice as large, so training is rare.
+A larger index has one base (ivf.py), and a tail with later writes (exact.py). Both are merged when the tail
+has a tenth of the base's rows, or a fifth of the base's rows are dead. The base is trained again only when it
+is twice as large.
 """
 
 from service.index.ivf import Clustered

@@ -258,7 +258,6 @@ def _scan(choices: Sequence[_Choice], query: Vectors, score: float) -> tuple[Rou
 
 
 def _ranked(scores: Scores, names: RowNames) -> tuple[Rounded, RowNames]:
-    """Rounds scores and sorts along the last axis: best first, then by name."""
     rounded: Rounded = scores.astype(np.float64).round(DECIMALS)
     order = np.lexsort((names, -rounded), axis=-1)
     return np.take_along_axis(rounded, order, -1), np.take_along_axis(names, order, -1)

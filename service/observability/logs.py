@@ -104,7 +104,6 @@ class Objects(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
-    """Returns the fields of a line: `extra={"fields": …}` of the caller, and the request id."""
     fields: dict[str, Any] = dict(getattr(record, "fields", {}))
     if here := request_id.get():
         fields.setdefault("request_id", here)

@@ -2,12 +2,9 @@
 
     POST /embed ──▶ queue, tokenise, inference
 
-Spans are created after the answer, from recorded times, and the SDK sends them on its own thread. So requests
-never wait for traces, and an unavailable collector only loses spans. The SDK reads its settings from the
-standard OTEL_ variables.
-
-The provider is not registered globally, because other libraries would then trace users' texts, such as query
-strings.
+Spans are created after the answer, and the SDK sends them on its own thread, so requests never wait for
+traces. The SDK reads the standard OTEL_ variables. The provider is not registered globally, because other
+libraries would then trace users' texts, such as query strings.
 """
 
 import threading

@@ -273,6 +273,5 @@ def _message(problem: Any) -> str:
 
 
 def _elsewhere(name: str) -> str | None:
-    """Returns the setting that other servers call by another name."""
     known = {"PROVIDER": "DEVICE", "ADDRESS": "HOST", "BIND": "HOST", "TOKEN": "API_KEYS_FILE"}
     return next((ours for word, ours in known.items() if word in name), None)
