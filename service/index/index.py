@@ -9,8 +9,8 @@ searches. So searched data never changes. A write appends rows (exact.py), a rem
 living rows, and both create a new `View` (view.py). A background thread turns many rows into a base for
 approximate search (ivf.py, merge_policy.py, merger.py).
 
-A row is one passage of a document. Its int64 name (store/values.py) contains the document's revision, which is
-never reused. The caller must not add a revision that it has removed.
+A row is one passage of a document. Its int64 name (store/values.py) contains the document's revision, which
+is never reused. The caller must not add a revision that it has removed.
 """
 
 import threading
