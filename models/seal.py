@@ -148,9 +148,9 @@ def _check_space(folder: Path, manifest: Manifest, within: str = "") -> None:
     if len(claims) != 1 or not manifest.version.endswith(manifest.fingerprint[:8]):
         raise Damaged(folder.name, f"its manifest claims another fingerprint than {name}")
     for field in ("pooling", "search_prompt", "document_prompt", "max_length", "dimension"):
-        claimed, computed = getattr(manifest, field), space.get(field)
-        if claimed != computed:
-            raise Damaged(folder.name, f"its manifest says {field}={claimed!r} and {name} {computed!r}")
+        claimed, stored = getattr(manifest, field), space.get(field)
+        if claimed != stored:
+            raise Damaged(folder.name, f"its manifest says {field}={claimed!r} and {name} {stored!r}")
 
 
 def _walk(folder: Path) -> Iterator[Path]:
