@@ -10,12 +10,11 @@ from fastapi import Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from service.api.body import Slices
 from service.api.bulk_import import MAX_ERRORS, Import, Span
-from service.api.inference import VERSION_HEADER
-from service.api.responses import json_response
+from service.api.embedding import VERSION_HEADER
 from service.errors import Empty, ServiceError, TooLarge, Validation
 from service.http import exact_json
+from service.http.bodies import Slices, json_response
 from service.http.body_budget import StreamedBody
 from service.http.ndjson import MAX_LINE_BYTES, Line, Lines
 from service.runtime.runtime import Runtime

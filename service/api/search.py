@@ -7,60 +7,60 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import orjson
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictStr, WithJsonSchema
+from fastapi import Query as QueryParameters
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
-from service.api.body import parameters, read_body
 from service.api.collections import existing
-from service.api.contract import EMBEDS, TIMED, Role, describe
-from service.api.inference import VERSION_HEADER, inference_headers, pinned
-from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText, Warnings
-from service.api.responses import JsonChunks
-from service.api.search_hits import MAX_FIELDS, shown_of
+from service.api.embedding import VERSION_HEADER, inference_headers, pinned
+from service.api.openapi import (
+    EMBEDS,
+    TIMED,
+    Filter,
+    FilterText,
+    Role,
+    ShownAs,
+    Text,
+    Texts,
+    Warnings,
+    describe,
+)
+from service.api.search_hits import MAX_FIELDS, parse_fields
 from service.api.search_params import (
     Options,
     answered,
     check_characters,
     find_warnings,
+    parse_where,
     queries_of,
     query_of,
-    where_of,
 )
 from service.corpus.search import Hit, Query, Search
 from service.errors import NotFound, Storage, Validation
-from service.http.routing import Direct
+from service.http.bodies import JsonChunks
+from service.http.routing import RoleRoute
 from service.live import Generation
-from service.runtime.runtime import Runtime, runtime_of
+from service.runtime.runtime import Runtime, Service
 from service.store.values import MAX_SHOWN, TooMuch
 
-router = APIRouter(route_class=Direct, tags=["search"])
+router = APIRouter(route_class=RoleRoute, tags=["search"])
 
-_ID: dict[str, Any] = {"type": "string", "minLength": 1}
-_LIKE: dict[str, Any] = {
-    "type": "object",
-    "properties": {"id": _ID},
-    "required": ["id"],
-    "additionalProperties": False,
-}
-_QUERIES: dict[str, Any] = {
-    "anyOf": [{"type": "array", "items": kind, "minItems": 1} for kind in (TEXT, VECTOR, _LIKE)]
-}
 _PATH = r"title|text|metadata(\.[^.,]+)*"
-_FIELDS: dict[str, Any] = {
-    "type": "array",
-    "items": {"type": "string", "pattern": r"^(title|text|metadata(\.[^.]+)*)$"},
-    "maxItems": MAX_FIELDS,
-}
+_Field = Annotated[str, Field(pattern=r"^(title|text|metadata(\.[^.]+)*)$")]
+_Fields = Annotated[list[_Field], Field(max_length=MAX_FIELDS)]
+_Vectors = Annotated[list[Annotated[list[float], Field(min_length=1)]], Field(min_length=1)]
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
 _STUDENT = "The version that encoded the queries; absent when `model` did, or no text was encoded"
-_SHOWS = "What a hit shows beside id and score"
+_SHOWS = "What a hit shows besides id and score"
 
 
 class SearchParameters(Options):
-    q: str | None = Field(None, description="What to look for", json_schema_extra=TEXT)
+    q: Text | None = Field(None, description="What to look for")
     id: str | None = Field(
-        None, description="In place of q: a document whose like to look for", json_schema_extra=_ID
+        None,
+        description="Instead of q: a document to find similar ones to",
+        json_schema_extra={"minLength": 1},
     )
     fields: str | None = Field(
         None,
@@ -71,20 +71,34 @@ class SearchParameters(Options):
     passages: Literal["true", "false"] = Field("true", description=_PASSAGES)
 
 
+class SimilarTo(BaseModel):
+    """A query: a document to find similar ones to."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: Annotated[str, Field(min_length=1)]
+
+
+_Similar = Annotated[list[SimilarTo], Field(min_length=1)]
+
+
 class SearchRequest(Options):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    queries: Annotated[list[Any], WithJsonSchema(_QUERIES)]
-    fields: Annotated[list[StrictStr], Field(fail_fast=True), WithJsonSchema(_FIELDS)] | None = Field(
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={"examples": [{"queries": ["how do I get my money back"], "k": 3}]},
+    )
+    queries: Annotated[list[Any], ShownAs(Texts | _Vectors | _Similar)]
+    fields: Annotated[list[StrictStr], Field(fail_fast=True), ShownAs(_Fields)] | None = Field(
         None, description=f"{_SHOWS}: title, text, metadata, metadata.NAME; null: all"
     )
-    filter: Annotated[dict[str, Any], WithJsonSchema(FILTER)] | None = None
+    filter: Annotated[dict[str, Any], ShownAs(Filter)] | None = None
     passages: bool = Field(True, description=_PASSAGES)
     model: str | None = Field(None, description="Needed for vector queries: the version that made them")
 
 
 class PassageFound(BaseModel):
     start: int = Field(description="Its first character of the text (Unicode code points)")
-    end: int = Field(description="The one behind its last")
+    end: int = Field(description="The character after its last")
 
 
 class Found(BaseModel):
@@ -98,7 +112,7 @@ class Found(BaseModel):
 
 class SearchAnswer(BaseModel):
     query: str = Field("", description="Absent when the search is by id")
-    id: str = Field("", description="Of the document whose like is looked for")
+    id: str = Field("", description="Of the document to find similar ones to")
     model: str
     mode: str
     query_encoder: str = Field("", description=_STUDENT)
@@ -121,17 +135,18 @@ _Answer: TypeAlias = tuple[list[bytes], dict[str, str], list[str], dict[str, Any
 _SEARCHES: dict[str, Any] = {"raises": (*EMBEDS, NotFound, Storage), "headers": TIMED}
 
 
-@router.get("/search", **describe(Role.READ, None, SearchAnswer, query=SearchParameters, **_SEARCHES))
-async def search_one(request: Request) -> Response:
+@router.get("/search", **describe(Role.READ, SearchAnswer, **_SEARCHES))
+async def search_for_one_query(
+    request: Request, runtime: Service, asked: Annotated[SearchParameters, QueryParameters()]
+) -> Response:
     """The documents that answer one query best: give `q` or `id`."""
-    runtime = runtime_of(request)
-    started = time.perf_counter()
-    asked = parameters(request, SearchParameters)
-    split = asked.passages == "true"
+    split, started = asked.passages == "true", request.scope["started"]
     query = query_of(asked.q, asked.id)
     check_characters([query], runtime.settings.max_query_characters)
-    where = where_of(runtime, asked.filter)
-    shown = shown_of(None if asked.fields is None else [field for field in asked.fields.split(",") if field])
+    where = parse_where(runtime, asked.filter)
+    shown = parse_fields(
+        None if asked.fields is None else [field for field in asked.fields.split(",") if field]
+    )
     collection = await existing(request, runtime)
     version = pinned(request, None, runtime)
 
@@ -163,16 +178,14 @@ async def search_one(request: Request) -> Response:
     return JsonChunks([orjson.dumps(found)[:-1] + b',"hits":', *hits, b"}"], headers)
 
 
-@router.post("/search", **describe(Role.READ, SearchRequest, SearchAnswers, **_SEARCHES))
-async def search_many(request: Request) -> Response:
+@router.post("/search", **describe(Role.READ, SearchAnswers, **_SEARCHES))
+async def search_for_several_queries(request: Request, runtime: Service, body: SearchRequest) -> Response:
     """The documents that answer each of several queries best: texts, vectors, or documents by their ids."""
-    runtime = runtime_of(request)
-    started = time.perf_counter()
-    asked = await read_body(request, SearchRequest)
+    asked, started = body, request.scope["started"]
     queries = queries_of(asked.queries, runtime.settings.max_inputs)
     check_characters(queries, runtime.settings.max_query_characters)
-    shown = shown_of(asked.fields)
-    where = where_of(runtime, asked.filter)
+    shown = parse_fields(asked.fields)
+    where = parse_where(runtime, asked.filter)
     collection = await existing(request, runtime)
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else asked.model

@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 
 from models.manifest import Mode, SearchDefaults
 from models.search.fusion import weight_of
-from service.api.inference import VERSION_HEADER, check_count, prompt_of, texts_of, unit
-from service.api.json_schemas import MAX_K, MAX_OFFSET, USER, User
+from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts, unit
+from service.api.openapi import MAX_K, MAX_OFFSET, USER, User
 from service.api.search_hits import Shown
 from service.batching.request import Answer, Timing
 from service.corpus.search import Query, Search
@@ -25,7 +25,7 @@ from service.store.filters.predicate import Predicate
 TOGETHER = 100  # times as many characters as one query may have, for the queries of a request
 
 
-def where_of(runtime: Runtime, filter: object) -> Predicate | None:
+def parse_where(runtime: Runtime, filter: object) -> Predicate | None:
     """A filter as SQL, None for none."""
     if filter is None:
         return None
@@ -147,7 +147,7 @@ def queries_of(given: Sequence[Any], limit: int) -> list[Query]:
         return [Query(vector=vector) for vector in given]
     if isinstance(given[0], dict):
         return [Query(similar_to=_id_of(query, at)) for at, query in enumerate(given)]
-    return [Query(text) for text in texts_of(given, limit, "queries")]
+    return [Query(text) for text in parse_texts(given, limit, "queries")]
 
 
 def check_characters(queries: Sequence[Query], limit: int) -> None:
@@ -211,7 +211,7 @@ async def answered(
         return queries, none, None
     encoder, manifest = generation.encoder, generation.manifest
     usual = manifest.search_prompt
-    prompt = usual if asked.prompt_name is None else prompt_of(asked.prompt_name, manifest)
+    prompt = usual if asked.prompt_name is None else get_prompt(asked.prompt_name, manifest)
     if prompt == usual:
         encoder = encoder.for_queries
     answer = await runtime.batcher.embed(encoder, [prompt + query.text for query in queries])

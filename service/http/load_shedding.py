@@ -13,7 +13,7 @@ from service.auth.access import Access
 from service.errors import ServiceError
 from service.http.connections import Connections
 from service.http.hosts import Hosts
-from service.http.routing import Direct
+from service.http.routing import RoleRoute
 
 # Routes that always need the encoder.
 PATHS = {"/", "/embed", "/similarity", "/embeddings", "/v1/embeddings", "/v2/embed"}
@@ -43,7 +43,9 @@ class LoadShedder:
         self._access = access
         self._hosts = hosts
         self._connections = connections
-        direct = (route for route in routes if isinstance(route, Direct) and METHOD in (route.methods or ()))
+        direct = (
+            route for route in routes if isinstance(route, RoleRoute) and METHOD in (route.methods or ())
+        )
         self._routes = {route.path: route for route in direct if route.path in PATHS}
 
     def refusal(self, scope: Scope) -> ServiceError | None:

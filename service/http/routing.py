@@ -1,22 +1,27 @@
-"""Routes and a router that skip FastAPI's per-request work.
+"""Routes: they let in callers by role, read what an endpoint declares, and call it.
 
-Starlette's router tries one route after another, and FastAPI wraps each endpoint in dependency and exception
-contexts. Endpoints here take only the request and need neither. middleware.py answers their errors.
+An endpoint declares its parameters as FastAPI has them, and FastAPI describes them in the OpenAPI document.
+Start reading at `RoleRoute.handle`.
 """
 
+import inspect
 import re
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, get_args, get_origin
 from urllib.parse import unquote_to_bytes
 
-from fastapi import Request
+from fastapi import Request, params
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.auth.keys import Role
 from service.errors import Validation
+from service.http.bodies import STORED, read_body, read_query
 from service.store.values import NO_KEY
 from service.store.write_queue import caller
 
@@ -25,39 +30,67 @@ CHANGING = {Role.WRITE, Role.ADMIN}
 _IN_PATH = re.compile(r"{(\w+)")
 
 
-class Direct(APIRoute):
-    """A route that checks the caller's role and calls its endpoint with the request.
+class RoleRoute(APIRoute):
+    """A route for callers of one role.
 
-    FastAPI would collect and validate parameters first. For a short embedding that costs as much as the rest
-    of HTTP.
+    It reads the declared body, query, parts of the path and dependencies itself. FastAPI's own handling would
+    add 40 µs to a request without a body and 65 µs to one with a body (AMD EPYC, 2026-11-26), which is more
+    than all other HTTP work for a short embedding. It would also accept NaN, and has another error body.
     """
 
     def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
-        # Plain Response has no media type. describe() documents the media types.
+        # Without a media type of its own: describe() names the media types.
         options["response_class"] = Response
         extra = dict(options.get("openapi_extra") or {})
         if "x-role" not in extra:
-            raise TypeError(f"{path} needs a role: describe(role).")
-        described = extra.get("parameters", [])
-        names = {one["name"] for one in described if one["in"] == "path"}
-        if left := [name for name in _IN_PATH.findall(path) if name not in names]:
-            text = {"in": "path", "required": True, "schema": {"type": "string"}}
-            extra["parameters"] = [*described, *(text | {"name": name} for name in left)]
-        super().__init__(path, endpoint, **options | {"openapi_extra": extra})
+            raise TypeError(f"{path} must say who may call it: describe(role).")
+        options.setdefault("summary", endpoint.__name__.replace("_", " ").capitalize())
         self.role = None if extra["x-role"] == OPEN else Role(extra["x-role"])
+        self.body: type[BaseModel] | None = None  # the model of its JSON body
+        self._stored = False  # the body's values are stored
+        self._readers: dict[str, Callable[[Request], Any]] = {}
+        for parameter in inspect.signature(endpoint).parameters.values():
+            self._declare(parameter.name, parameter.annotation)
+        described = extra.get("parameters", [])
+        names = {*self._readers, *(each["name"] for each in described if each["in"] == "path")}
+        text = {"in": "path", "required": True, "schema": {"type": "string"}}
+        missing = [text | {"name": name} for name in _IN_PATH.findall(path) if name not in names]
+        if missing:
+            extra["parameters"] = [*described, *missing]
+        super().__init__(path, endpoint, **options | {"openapi_extra": extra})
+
+    def _declare(self, name: str, annotation: Any) -> None:
+        """Note how to read one parameter of the endpoint."""
+        kind, *notes = get_args(annotation) if get_origin(annotation) is Annotated else [annotation]
+        dependency = next((note.dependency for note in notes if isinstance(note, params.Depends)), None)
+        if kind is Request:
+            return
+        if dependency is not None:
+            self._readers[name] = dependency
+        elif any(isinstance(note, params.Query) for note in notes):
+            self._readers[name] = partial(read_query, model=kind)
+        elif issubclass(kind, BaseModel):
+            self.body, self._stored = kind, STORED in notes
+        else:
+            self._readers[name] = lambda request: request.path_params[name]
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.let_in(scope)
         if scope["method"] not in (self.methods or ()):
-            await super().handle(scope, receive, send)  # answers 405
+            await super().handle(scope, receive, send)  # FastAPI answers 405
             return
-        response = await self.endpoint(Request(scope, receive))
+        scope["started"] = time.perf_counter()
+        request = Request(scope, receive)
+        arguments = {name: read(request) for name, read in self._readers.items()}
+        if self.body is not None:
+            arguments["body"] = await read_body(request, self.body, stored=self._stored)
+        response = await self.endpoint(request, **arguments)
         await response(scope, receive, send)
 
     def let_in(self, scope: Scope) -> None:
-        """Rejects a caller without the right key, before the body is read.
+        """Reject a caller without the right key before the body is read.
 
-        A wrong method leads to 405, but only for callers with a valid key.
+        A wrong method is 405 only for callers with a key.
         """
         state = scope["app"].state
         if self.role in CHANGING:
@@ -73,14 +106,14 @@ class Direct(APIRoute):
 
 
 class ExactRouter:
-    """Finds routes with fixed paths in a dictionary, and passes other requests to `app`."""
+    """Finds `routes` of fixed paths by one look-up, and leaves all other requests to `app`."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self._app = app
         self._routes = {
             (method, route.path): route
             for route in routes
-            if isinstance(route, Direct) and "{" not in route.path
+            if isinstance(route, RoleRoute) and "{" not in route.path
             for method in route.methods or ()
         }
 
@@ -94,7 +127,7 @@ class ExactRouter:
 
 
 def check_utf8(scope: Scope) -> None:
-    """Rejects a path or query that is not UTF-8, because lossy decoding would name something else."""
+    """Reject a path or a query in another encoding. Decoded all the same, it would name something else."""
     for part, name in ((scope.get("raw_path") or b"", "path"), (scope["query_string"], "query")):
         if b"%" in part:
             try:

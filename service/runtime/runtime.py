@@ -10,8 +10,9 @@ import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from models import cpus
 from models.store import Store
@@ -297,3 +298,6 @@ def runtime_of(request: Request) -> Runtime:
     if runtime.stopping:
         raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
     return runtime
+
+
+Service = Annotated[Runtime, Depends(runtime_of)]  # the parameter of an endpoint

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
-from service.api.json_schemas import MAX_K, MAX_OFFSET
-from service.api.metadata import MAX_DEPTH
+from service.api.documents import MAX_DEPTH
+from service.api.openapi import MAX_K, MAX_OFFSET
 from service.api.search_params import TOGETHER
 from service.corpus.search import CANDIDATES
 from service.store.filters.grammar import MAX_CONDITIONS

@@ -10,25 +10,26 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from service.api.collections import existing, existing_named
-from service.api.contract import Role
-from service.api.json_schemas import Limit, User
-from service.api.responses import json_response
+from service.api.openapi import Limit, Role, User
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Storage, Validation
+from service.http.bodies import json_response
 from service.runtime.runtime import Runtime
 from service.store.values import COLLECTION_NAME, NO_KEY, Event, Judgement, Selection
 
 INT64 = 2**63
-_Name = Annotated[str | None, Field(json_schema_extra={"minLength": 1})]
-# A text that no key's name and no collection's name can be.
+_Name = Annotated[
+    str | None, Field(json_schema_extra={"minLength": 1})
+]  # empty: another message than pydantic's
+# No key and no collection can have such a name.
 WITHOUT_KEY, EVERY_COLLECTION, EVERY_KEY = "-", "*", "*"
-SELECTS = (Empty, NotFound, Storage)  # refusals of a route that selects
+SELECTS = (Empty, NotFound, Storage)  # errors of a route that selects
 HASHED = "The hash of the visitor's id; empty if none was given"
 TRUSTED = "Whether a retraining may learn from it: its key was trusted, and is not marked untrusted now"
 
 
 class Sender(NamedTuple):
-    """The key that a request carries, by its name, and whether a retraining learns from it."""
+    """The name of a request's key, and whether a retraining learns from it."""
 
     key: str
     trusted: bool
@@ -62,12 +63,12 @@ class Forgotten(BaseModel):
 
 
 def shown_as(model: type[BaseModel], row: object, **others: object) -> dict[str, object]:
-    """The fields of `model`, out of `others` or else of a stored row."""
+    """Returns the fields of `model`, taken from `others` or else from a stored row."""
     return {name: others[name] if name in others else getattr(row, name) for name in model.model_fields}
 
 
 def sender_of(request: Request) -> Sender:
-    """The sender of a request. A service without keys trusts its callers."""
+    """Returns the sender of a request. A service without keys trusts all clients."""
     account = request.scope.get("account")
     return Sender(NO_KEY, True) if account is None else Sender(account.key.name, account.key.trusted)
 
@@ -84,38 +85,39 @@ def trusted_now(request: Request, row: Event | Judgement) -> bool:
 
 
 def own_only(request: Request) -> str | None:
-    """The name of the key whose rows alone the request may delete; None: it may delete all."""
+    """Returns the name of the key whose rows the request may delete. None: it may delete all rows."""
     account = request.scope.get("account")
     return None if account is None or Role.ADMIN in account.allows else account.key.name
 
 
-async def selection_of(request: Request, runtime: Runtime, asked: Selected) -> Selection:
-    """The rows that query parameters select.
+async def selection_of(request: Request, runtime: Runtime, params: Selected) -> Selection:
+    """Returns the rows that query parameters select.
 
     Raises:
-        Empty: a parameter that names nothing.
-        NotFound: there is no such collection.
+        Empty: A parameter is empty.
+        NotFound: The collection does not exist.
 
     """
-    for name in asked.model_fields_set:
-        # An unset variable of the caller's: by the other name alone, more would go than was meant.
-        if getattr(asked, name) == "":
+    for name in params.model_fields_set:
+        # Perhaps an unset variable of the client. By the other parameters, more rows would be deleted than
+        # was meant.
+        if getattr(params, name) == "":
             raise Empty(f"{name} is empty, and nothing stored has that. Leave it out, or name one.")
     collection: str | None = None
-    if asked.collection is None:
+    if params.collection is None:
         collection = await existing(request, runtime)
-    elif asked.collection != EVERY_COLLECTION:
-        collection = await existing_named(asked.collection, runtime)
-    key = NO_KEY if asked.key == WITHOUT_KEY else asked.key
-    visitor = None if asked.user is None else runtime.visitors.hashed(asked.user)
-    if isinstance(asked, Forgetting):
-        return Selection(collection, asked.query, asked.id, key, visitor)
+    elif params.collection != EVERY_COLLECTION:
+        collection = await existing_named(params.collection, runtime)
+    key = NO_KEY if params.key == WITHOUT_KEY else params.key
+    visitor = None if params.user is None else runtime.visitors.hashed(params.user)
+    if isinstance(params, Forgetting):
+        return Selection(collection, params.query, params.id, key, visitor)
     return Selection(collection, None, None, key, visitor)
 
 
-async def to_forget(request: Request, runtime: Runtime, asked: Forgetting) -> Selection:
-    """The rows to delete. Raises as `selection_of`, and Validation where none are named."""
-    selection = await selection_of(request, runtime, asked)
+async def to_forget(request: Request, runtime: Runtime, params: Forgetting) -> Selection:
+    """Returns the rows to delete. Raises as `selection_of`, and Validation if no parameter is given."""
+    selection = await selection_of(request, runtime, params)
     if selection == Selection(selection.collection):
         route = request.url.path.rpartition("/")[2]
         raise Validation(
@@ -127,9 +129,10 @@ async def to_forget(request: Request, runtime: Runtime, asked: Forgetting) -> Se
 async def forget(
     request: Request, action: str, selection: Selection, work: Callable[..., Awaitable[Mapping[str, int]]]
 ) -> Response:
-    """Delete rows by `work` of the store, and write a line of the audit log for each key whose rows went.
+    """Deletes rows by `work` of the store, and writes a line of the audit log for each key whose rows were
+    deleted.
 
-    Also where it fails or is cancelled after some steps.
+    The lines are also written if the work fails or is cancelled after some steps.
     """
     deleted: Counter[str] = Counter()
     ended, lock = False, threading.Lock()
@@ -139,7 +142,7 @@ async def forget(
             if not ended:
                 deleted.update(step)
                 return
-        _audit_deleted(request, action, selection, step)  # the deadline came while it was under way
+        _audit_deleted(request, action, selection, step)  # The deadline passed during this step.
 
     try:
         done = await work(selection, own_only(request), tell)

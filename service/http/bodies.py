@@ -1,25 +1,31 @@
-"""A request's JSON body: read strictly, and parsed at a cost that is known before.
+"""JSON bodies: those of requests are read strictly and at a cost that is known before, and answers are
+written.
 
-FastAPI would read bodies itself, but with a looser parser (it takes NaN), another error shape, and no 415.
+Start reading at `read_body`. The JSON parser holds the interpreter lock until it returns, and its objects
+take up to forty times the bytes of the body: 16 MiB of nested lists took 2 s and 635 MiB. So values are
+counted in the bytes first. Large bodies are parsed one at a time on another thread, and other requests run
+between two of them.
 
-The parser holds the interpreter until it is done, and makes objects of up to forty times the bytes: 16 MiB of
-nested lists took 2 s and 635 MiB. So values are counted in the bytes first, and large bodies take turns, each
-parsed on another thread: between two of them everybody else has a turn.
+Answers: a stored text and its metadata come as JSON from the reading thread. `JsonChunks` joins them without
+    parsing or copying them, and sends a chunk at a time, no faster than the client reads. So a large answer
+    never holds the event loop.
 """
 
 import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 from fastapi import Request
 from pydantic import BaseModel, RootModel, ValidationError
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from models.words.nearest import MAX_CHARACTERS, no_field
 from models.words.refusals import sentence
@@ -31,26 +37,33 @@ from service.http.exact_json import structure
 
 M = TypeVar("M", bound=BaseModel)
 
-LARGE_BYTES = 1 << 18  # smaller bodies are parsed at once: in microseconds to 60 ms
-SLICE_SECONDS = 0.005  # a few bodies may be worked on at once, and an answer needs some rounds of the loop
-MAX_FIELDS = 100  # of an object of ours; none has as many
+STORED = (
+    "stored"  # Annotated[Model, STORED]: the body's values are stored, so none may change when it is parsed
+)
+LARGE_BYTES = 1 << 18  # Smaller bodies are parsed on the event loop, in microseconds to 60 ms.
+SLICE_SECONDS = 0.005  # Several bodies may be in work at once, and an answer needs some rounds of the loop.
+MAX_FIELDS = 100  # No object of our routes has as many fields.
 MAX_IGNORED = 10  # names of ignored fields that an answer repeats
-# Weights of what counts for more than a number, by the time that the parser takes.
+# Weights of values that take the parser longer than a number does.
 CONTAINER_VALUES = 4  # a list or an object
 KEY_VALUES = 2
+CHUNK_BYTES = 1 << 18  # of an answer
 _WEIGHTS = np.zeros(256, np.uint8)
 for _mark, _weight in (b",", 1), (b":", KEY_VALUES), (b"[", CONTAINER_VALUES), (b"{", CONTAINER_VALUES):
     _WEIGHTS[ord(_mark)] = _weight
 
 
 async def read_body(request: Request, model: type[M], *, stored: bool = False) -> M:
-    """The request's JSON body as `model`.
+    """Returns the request's JSON body as `model`.
 
-    stored: refuse values that a parser would change, because what the body says is stored.
+    Args:
+        request: Its body is read once and kept.
+        model: Of the body.
+        stored: Reject values that the parser would change.
 
     Raises:
-        MediaType: the content is not declared as JSON.
-        Validation: it does not parse, holds too many values, or a field is wrong; the field is named.
+        MediaType: The content is not declared as JSON.
+        Validation: The body does not parse, holds too many values, or has a wrong field, which is named.
 
     """
     async with parsed_body(request, model, stored=stored) as body:
@@ -59,9 +72,9 @@ async def read_body(request: Request, model: type[M], *, stored: bool = False) -
 
 @contextlib.asynccontextmanager
 async def parsed_body(request: Request, model: type[M], *, stored: bool = False) -> AsyncIterator[M]:
-    """The body as `read_body` has it, for a block that turns it into something smaller.
+    """Yields the body as `read_body` returns it, for a block that turns it into something smaller.
 
-    One large body is parsed and held at a time: parsed, it takes up to 25 times as much memory.
+    One large body is parsed and held at a time, because it takes up to 25 times as much memory once parsed.
     """
     require_json(request)
     content = await request.body()
@@ -75,20 +88,20 @@ async def parsed_body(request: Request, model: type[M], *, stored: bool = False)
     try:
         yield _read(request, model, await asyncio.shield(parsing))
     finally:
-        # A thread that parses for a request that was given up keeps the turn until it is done.
+        # The thread may outlive its request, and keeps the lock until it ends.
         parsing.add_done_callback(lambda _: runtime.large_bodies.release())
         memory.give_back()
 
 
 def validated(model: type[M], value: object, name: str = "") -> M:
-    """`value` as `model`; a refusal names the field, behind `name`.
+    """Returns `value` as `model`. An error names the field after `name`.
 
     Raises:
-        Validation: a field is wrong.
+        Validation: A field is wrong.
 
     """
     if refuses_unknown(model) and isinstance(value, dict) and len(value) > MAX_FIELDS:
-        # One error would be made of each: of a million in 5 s and 1.5 GiB.
+        # pydantic makes an error of each one. A million of them took 5 s and 1.5 GiB.
         raise Validation(f"{name or 'the body'} has {len(value)} fields, far more than there are.")
     try:
         return model.model_validate(value)
@@ -100,18 +113,20 @@ def validated(model: type[M], value: object, name: str = "") -> M:
 
 
 def refuses_unknown(model: type[BaseModel]) -> bool:
-    """True for bodies of our own routes; those of other APIs may have fields that are not known here."""
+    """Returns whether unknown fields are an error: on our own routes, but not on those of other APIs."""
     return model.model_config.get("extra") == "forbid" or issubclass(model, RootModel)
 
 
 def _path(name: str, loc: tuple[int | str, ...]) -> str:
-    """A field's place as people write it: documents[0].text."""
+    """Returns a field's place as people write it: documents[0].text."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part[:MAX_CHARACTERS]}" for part in loc)
     return (name + "".join(parts)).removeprefix(".")
 
 
 def _read(request: Request, model: type[M], value: Any) -> M:
-    """`value` as `model`; names of ignored fields go to the answer's header, by way of the scope."""
+    """Returns `value` as `model`. The middleware writes the names of ignored fields to a header of the
+    answer.
+    """
     body = validated(model, value)
     if not refuses_unknown(model) and (ignored := list(islice(_ignored(body, value), MAX_IGNORED))):
         request.scope["ignored_fields"] = ignored
@@ -149,7 +164,7 @@ def _parse(content: bytes, *, stored: bool = False) -> Any:
 
 
 def _parse_large(content: bytes, max_values: int, *, stored: bool = False) -> Any:
-    """Parse with the garbage collector off: many new values would start it again and again."""
+    """Parses without garbage collection, which many new values would start again and again."""
     count = values_in(content, max_values)
     if count > max_values:
         raise Validation(
@@ -164,9 +179,10 @@ def _parse_large(content: bytes, max_values: int, *, stored: bool = False) -> An
 
 
 def values_in(content: bytes, enough: int) -> int:
-    """About how many values JSON holds: members of lists and objects, keys, and lists and objects once more.
+    """Returns about how many values JSON holds, and stops counting above `enough`.
 
-    Beyond `enough` nothing is counted. What stands in texts never counts.
+    Members of lists and objects count, and keys, and lists and objects once more. Characters inside texts
+    never count.
     """
     most = content.count(b",") + KEY_VALUES * content.count(b":")
     most += CONTAINER_VALUES * (content.count(b"[") + content.count(b"{"))
@@ -183,34 +199,88 @@ def _outside_texts(content: bytes, enough: int) -> int:
 
 
 class Slices:
-    """Work on one body on the event loop, in slices. Call `rest` between its steps."""
+    """Divides long work on the event loop into slices. Call `rest` between its steps."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
 
     async def rest(self) -> None:
-        """Let the event loop go round once, when the slice is over."""
+        """Lets other tasks run if the slice is over."""
         if time.perf_counter() - self._began > SLICE_SECONDS:
             await asyncio.sleep(0)
             self._began = time.perf_counter()
 
 
-def parameters(request: Request, model: type[M]) -> M:
-    """The request's query parameters as `model`; a part of the path is none of them.
+def read_query(request: Request, model: type[M]) -> M:
+    """Returns the request's query parameters as `model`. A field that is part of the path is not a parameter.
 
     Raises:
-        Validation: a parameter is unknown, comes twice, or is wrong.
+        Validation: A parameter is unknown, is repeated, or is wrong.
 
     """
-    known_parameters(request, *(name for name in model.model_fields if name not in request.path_params))
+    check_parameters(request, *(name for name in model.model_fields if name not in request.path_params))
     return validated(model, dict(request.query_params))
 
 
-def known_parameters(request: Request, *names: str) -> None:
-    """Refuse a query parameter that the route does not have, or that comes twice: no mistake passes."""
+def check_parameters(request: Request, *names: str) -> None:
+    """Raises Validation for a query parameter that is not one of `names`, or that is repeated."""
     given = request.query_params.multi_items()
     for name, _ in given:
         if name not in names:
             raise Validation(no_field(name, names, "parameter"))
     if len(given) > len(request.query_params):
         raise Validation("A parameter comes more than once. Give each of them once.")
+
+
+def json_response(value: object, headers: Mapping[str, str] | None = None, *, status: int = 200) -> Response:
+    """Returns `value` as a JSON answer. Numpy arrays and numbers are written directly, float32 in its
+    shortest form.
+    """
+    return Response(
+        orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers, "application/json"
+    )
+
+
+def json_array(values: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """Yields the parts of a JSON array, given the parts of each of its values."""
+    yield b"["
+    for at, value in enumerate(values):
+        if at:
+            yield b","
+        yield from value
+    yield b"]"
+
+
+def in_chunks(parts: Iterable[bytes]) -> list[bytes]:
+    """Returns `parts` as chunks to send: small parts are joined, large parts stay as they are."""
+    chunks: list[bytes] = []
+    held: list[bytes] = []
+    held_bytes = 0
+    for part in chain(parts, [b""]):
+        if held and (not part or held_bytes + len(part) > CHUNK_BYTES):
+            chunks.append(b"".join(held) if len(held) > 1 else held[0])
+            held, held_bytes = [], 0
+        held.append(part)
+        held_bytes += len(part)
+    return chunks
+
+
+class JsonChunks(Response):
+    """An answer whose parts are JSON when joined, sent in chunks."""
+
+    media_type = "application/json"
+
+    def __init__(self, parts: Iterable[bytes], headers: Mapping[str, str] | None = None) -> None:
+        self._chunks = in_chunks(parts)
+        size = sum(map(len, self._chunks))
+        super().__init__(None, 200, {**(headers or {}), "content-length": str(size)})
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        await send(start)
+        last = len(self._chunks) - 1
+        for at, chunk in enumerate(self._chunks):
+            for begin in range(0, len(chunk), CHUNK_BYTES):
+                piece = chunk[begin : begin + CHUNK_BYTES]
+                more = at < last or begin + CHUNK_BYTES < len(chunk)
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
