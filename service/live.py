@@ -9,9 +9,7 @@ everything, so query and document vectors always come from one model. The last b
 generation closes it.
 """
 
-import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,10 +25,6 @@ from service.index.index_set import Indexes
 from service.index.ivf_snapshots import Origin
 from service.index.stored import Size, StoredIndexes
 from service.store.values import Changes
-
-# Seconds to wait for a version that another replica activated, and seconds between two checks.
-FOLLOW_SECONDS, LOOK_SECONDS = 5.0, 0.005
-
 
 AnyIndexes: TypeAlias = Indexes | StoredIndexes
 IndexesOf: TypeAlias = Callable[[int, Encoder], AnyIndexes]
@@ -210,22 +204,6 @@ class Live:
             yield generation
         finally:
             generation._leave()  # noqa: SLF001
-
-    async def left(self, generation: Generation) -> None:
-        """Waits until another generation than `generation` is active here, as on another replica.
-
-        Raises:
-            Unhealthy: `FOLLOW_SECONDS` passed.
-
-        """
-        deadline = time.monotonic() + FOLLOW_SECONDS
-        while self.generation is generation:
-            if time.monotonic() > deadline:
-                raise Unhealthy(
-                    "Another version became active, and this replica has not loaded it yet. Send again.",
-                    retry_after_seconds=1,
-                )
-            await asyncio.sleep(LOOK_SECONDS)
 
     def _enter_live(self) -> Generation:
         # A swap may retire the generation between the two calls.

@@ -32,7 +32,7 @@ from service.api.openapi import (
     Warnings,
     describe,
 )
-from service.api.search_params import find_warnings, parse_where
+from service.api.search_plan import find_warnings, parse_where
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
 from service.files.columns import derived_id

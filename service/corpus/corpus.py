@@ -7,7 +7,7 @@ borrows one generation, so query and document vectors come from one model.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -31,7 +31,6 @@ from service.store.values import (
     MAX_COLLECTIONS,
     Document,
     Embedding,
-    Moved,
     NeedsVectors,
     Unembedded,
 )
@@ -114,10 +113,8 @@ class Corpus:
                     if not put.gaps.isdisjoint(follower.number for follower in followers):
                         self.on_gap()
                     return Stored(put.truncated, put.sequence, tokens, live.version, put.created)
-                except NeedsVectors as error:  # Another write changed documents, or a swap happened.
+                except NeedsVectors as error:  # Another write, or a swap, came first.
                     changed.update(error.positions)
-                    if error.live != live.number:
-                        await self.live.left(live)
                 finally:
                     for task in following:
                         task.cancel()
@@ -194,19 +191,6 @@ class Corpus:
     def close(self) -> None:
         self._encoder.close()
 
-    async def in_service(self, work: Callable[[Generation], Awaitable[T]], version: str | None) -> T:
-        """Calls `work` with the active generation, or with `version` if given.
-
-        Repeats the call if another replica activates another version meanwhile.
-        """
-        while True:
-            with self.live.borrow(version) as generation:
-                try:
-                    return await work(generation)
-                except Moved:
-                    pass
-            await self.live.left(generation)
-
     async def embed(
         self, generation: Generation, documents: Sequence[Content], collections: Sequence[str]
     ) -> list[Embedding]:
@@ -233,32 +217,26 @@ class Corpus:
         )
         return encoded.vectors
 
-    @staticmethod
-    def check_whole(generation: Generation) -> None:
-        """Rejects a search early while the index is incomplete.
+    async def check_complete(self, generation: Generation, *, active: bool) -> None:
+        """Rejects a search, before it costs anything, unless the generation holds every document.
+
+        A version that is not active may lack recent documents, because its failures fail no write.
+
+        Args:
+            generation: The generation to search.
+            active: It was borrowed as the active one, and not by its name.
 
         Raises:
-            Unhealthy: The index is being rebuilt.
+            Unhealthy: It is active, and its index is being rebuilt.
+            Conflict: It is not active, and lacks documents.
 
         """
-        if not generation.is_complete:
-            raise Unhealthy(
-                "The index is being rebuilt; GET /ready shows how far it is. Embedding works meanwhile.",
-                retry_after_seconds=5,
-            )
-
-    async def check_kept(self, generation: Generation) -> None:
-        """Rejects a search of a requested version that does not have all documents.
-
-        A version that is not active may miss recent writes, because its failures do not fail writes.
-
-        Raises:
-            Unhealthy: The version is active and its index is being rebuilt.
-            Conflict: The version is not active and misses documents.
-
-        """
-        if generation is self.live.generation:
-            self.check_whole(generation)
+        if active or generation is self.live.generation:
+            if not generation.is_complete:
+                raise Unhealthy(
+                    "The index is being rebuilt; GET /ready shows how far it is. Embedding works meanwhile.",
+                    retry_after_seconds=5,
+                )
             return
         gaps = await self.store.lacking(generation.number, generation.complete_through, 1)
         if gaps or not generation.is_complete:
@@ -276,13 +254,18 @@ class Corpus:
         *,
         kept: bool,
     ) -> Coroutine[Any, Any, T]:
-        """Searches on a reading thread, and returns the result of `then` for the hits.
+        """Returns `then` of each query's hits. `then` runs on the reading thread.
 
-        `generation` has embedded `queries`. With `kept`, it may be another one than the active one.
+        Args:
+            generation: Its encoder made the vectors of `queries`.
+            queries: What to look for.
+            search: How, and how many.
+            then: What to make of the hits.
+            kept: The generation need not be the active one.
 
         Raises:
-            TooMuch: The hits have more than `search.max_bytes` bytes in total.
-            Moved: Another replica has activated another version.
+            TooMuch: The hits have more than `search.max_bytes` bytes together.
+            Moved: Another generation became active meanwhile.
 
         """
         work = partial(find, generation=generation, queries=queries, search=search, then=then, kept=kept)

@@ -15,18 +15,13 @@ STEP_DOCUMENTS = 64
 
 
 def example_rows() -> list[dict[str, Any]]:
-    """Returns the documents as JSON, each with `metadata.example = true`."""
+    """Returns the corpus as JSON, each document marked with `metadata.example = true`."""
     rows = map(orjson.loads, example_lines())
     return [row | {"metadata": row["metadata"] | {"example": True}} for row in rows]
 
 
-async def load_examples(corpus: Corpus) -> str:
-    """Stores the corpus if this store was created for it and does not have it yet. Returns the outcome."""
-    if not await corpus.store.examples_wanted():
-        return "not wanted"
+async def put_examples(corpus: Corpus) -> None:
     examples = [Document(row["id"], row["text"], json_of(row["metadata"])) for row in example_rows()]
     for start in range(0, len(examples), STEP_DOCUMENTS):
         await corpus.put(examples[start : start + STEP_DOCUMENTS])
-    await corpus.store.examples_loaded()
     log.info("Loaded %d example documents", len(examples))
-    return "loaded"

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.auth.keys import Role
 from service.errors import Validation
 from service.http.bodies import STORED, read_body, read_query
-from service.store.values import NO_KEY
+from service.store.values import NO_KEY, Moved
 from service.store.write_queue import caller
 
 OPEN = "open"  # role of a route that needs no key
@@ -84,7 +84,12 @@ class RoleRoute(APIRoute):
         arguments = {name: read(request) for name, read in self._readers.items()}
         if self.body is not None:
             arguments["body"] = await read_body(request, self.body, stored=self._stored)
-        response = await self.endpoint(request, **arguments)
+        while True:
+            try:
+                response = await self.endpoint(request, **arguments)
+                break
+            except Moved:  # A new version became active during the request, and answers it.
+                continue
         await response(scope, receive, send)
 
     def let_in(self, scope: Scope) -> None:

@@ -27,8 +27,7 @@ STEP_DOCUMENTS = 64
 STEP_BYTES = 16 << 20  # of their texts together, unless one has more
 LOAD_ROWS = 1024  # a write waits for one such step at most: 5 ms at 384 dimensions
 STORE_ROWS = 1024  # of one job; a document's passages stay together
-ELSEWHERE_SECONDS = 0.2  # between two looks at documents that other processes embed
-LAST_LOOKS = 3  # that find only what was just written, or others are at: a swap does the rest
+LAST_LOOKS = 3  # that find only recent documents, or none that is free: a swap embeds the rest
 RECOUNT_SECONDS = 10.0  # documents written meanwhile are to be embedded too
 HARMLESS = Content("A short sentence.")
 
@@ -84,7 +83,7 @@ class Builder:
             self._check()
             if time.monotonic() - counted > RECOUNT_SECONDS:
                 total, counted = await self._store.count_all(), time.monotonic()
-            step, last, skipped, elsewhere, closing = await self._store.next_lacking(
+            step, last, skipped, left, closing = await self._store.next_lacking(
                 generation.number, generation.complete_through, self._step(), STEP_BYTES
             )
             if self._paced_to is None:
@@ -96,10 +95,9 @@ class Builder:
             generation.skipped, generation.missing = skipped, max(total - done, 0) + skipped
             if closing and (not step or min(step) > self._paced_to):
                 looks += 1
-            if looks > LAST_LOOKS or not (step or elsewhere):
+            if looks > LAST_LOOKS or not (step or left):
                 break
             if not step:
-                await asyncio.sleep(ELSEWHERE_SECONDS)
                 continue
             started = time.monotonic()
             lacking = {**step}

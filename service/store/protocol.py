@@ -294,13 +294,16 @@ class Documents(Protocol):
             work: Calls `turns.pause` between its steps.
             heavy: The work is long, so it leaves threads for other reads.
 
+        Raises:
+            Moved: `work` raised it. This process now serves the active generation.
+
         """
 
-    async def examples_wanted(self) -> bool:
-        """Returns whether the example corpus was requested and is not stored yet."""
+    async def fill_with_examples(self, put: Callable[[], Awaitable[None]], /) -> None:
+        """Stores the example documents by `put`, once, if the store was created for them.
 
-    async def examples_loaded(self) -> None:
-        """Notes that the example corpus is stored."""
+        After an exception the next call stores them.
+        """
 
 
 class Feedback(Protocol):
@@ -478,8 +481,25 @@ class Generations(Protocol):
     async def keep_verdict(self, version: str, verdict: Verdict, desired: str, /) -> None:
         """Notes why a version is not chosen automatically again, and that the request was handled."""
 
-    async def keep_canary(self, version: str, canary: Mapping[str, Any], /) -> None:
-        """Stores the comparison of a version's answers with those of the version before it."""
+    async def compare_once(
+        self,
+        version: str,
+        new: int,
+        active: int,
+        compare: Callable[[], Awaitable[Mapping[str, Any] | None]],
+        /,
+    ) -> Mapping[str, Any] | None:
+        """Returns and stores the result of `compare`, which runs once for a pair of generations.
+
+        After an exception it runs again.
+
+        Args:
+            version: Version of the new generation.
+            new: Number of the new generation.
+            active: Number of the active generation.
+            compare: Compares the answers of both generations.
+
+        """
 
     async def lacking(self, generation: int, after: int, limit: int, /) -> list[int]:
         """Returns the first revisions after `after` without a vector of the generation, rising.
@@ -581,12 +601,6 @@ class Replicas(Protocol):
 
     async def request(self, asked: DesiredVersion, /) -> None:
         """Makes a request, which counts until the next one."""
-
-    async def once(self, name: str, work: Callable[[], Awaitable[str]], /) -> str:
-        """Returns the result of `work`, which one process runs for all.
-
-        After an exception the next process runs it.
-        """
 
 
 class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):

@@ -49,7 +49,11 @@ class NeedsVectors(Exception):
 
 
 class Moved(Exception):
-    """The generation that was to be searched is not the live one any more; nothing was read."""
+    """The generation to search is not the active one any more. Nothing was read; search the active one."""
+
+    def __init__(self, generation: int) -> None:
+        super().__init__(f"Generation {generation} is not active")
+        self.generation = generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +170,14 @@ class Unembedded(NamedTuple):
 class Lacking(NamedTuple):
     """The next documents that a generation has no vector of, by rising revision.
 
-    Of the same moment: the last revision there is, how many texts were skipped, and how many more documents
-    other processes are embedding. closing: whatever else it lacks then is so little that a swap embeds it.
+    Of the same moment: the last revision that exists, how many texts were skipped, and how many more
+    documents it lacks. closing: after these documents, it lacks so few that a swap embeds them.
     """
 
     documents: dict[int, Unembedded]
     last_revision: int
     skipped: int
-    elsewhere: int = 0
+    left: int = 0
     closing: bool = False
 
 

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from service.api.documents import MAX_DEPTH
 from service.api.openapi import MAX_K, MAX_OFFSET
-from service.api.search_params import TOGETHER
+from service.api.search_plan import TOGETHER
 from service.corpus.search import CANDIDATES
 from service.store.filters.grammar import MAX_CONDITIONS
 from service.store.filters.operands import MAX_VALUES

@@ -140,7 +140,7 @@ def require(connection: Connection, generation: int, *, kept: bool) -> None:
     row = connection.execute("SELECT state FROM generations WHERE number = ?", (generation,)).fetchone()
     state = DROPPED if row is None else row[0]
     if not kept and state != ACTIVE:
-        raise Moved
+        raise Moved(generation)
     if state == DROPPED:
         raise Conflict("This version is not kept warm any more. GET /models lists the versions.")
 

@@ -48,6 +48,7 @@ Method: TypeAlias = Callable[Concatenate["PostgresStore", P], Coroutine[Any, Any
 OWN = 2  # connections for the service's own reads, which no client's takes
 LEAST_CONNECTIONS = OWN + 2
 LOOK_SECONDS = 1.0  # between two looks at how large the generations are
+TAKEN_SECONDS = 0.2  # between two looks at documents that other processes embed
 
 
 def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
@@ -215,7 +216,7 @@ class PostgresStore(Shared):
     count_all = reading_itself(documents.count_all)
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)
-    put = _writes_documents(writes.put)
+    _put = _writes_documents(writes.put)
     fill_checksums = writing(checksums.fill)
     _delete_one = _writes_documents(writes.delete_one)
     delete_some = _writes_documents(writes.delete_some)
@@ -251,10 +252,12 @@ class PostgresStore(Shared):
                 connection, self.replica, generation, limit, most_bytes
             )
         )
-        ends = found.closing or not (found.documents or found.elsewhere)
-        if not ends or await self.build_index(generation):
-            return found
-        return Lacking({}, found.last_revision, found.skipped, elsewhere=1)
+        ends = found.closing or not (found.documents or found.left)
+        if ends and not await self.build_index(generation):
+            found = Lacking({}, found.last_revision, found.skipped, left=1)
+        if found.left and not found.documents:  # other processes embed the rest
+            await asyncio.sleep(TAKEN_SECONDS)
+        return found
 
     async def build_index(self, generation: int) -> bool:
         """Build the index of a generation, unless it is there. False: another process is about to."""

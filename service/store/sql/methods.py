@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+
+import orjson
 
 from service.errors import Storage, Timeout, Unhealthy
 from service.store.filters.predicate import Predicate
@@ -22,6 +24,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 STEP_EVENTS = 512  # of one transaction: other writes wait some tens of milliseconds for it
 Tell: TypeAlias = Callable[[Mapping[str, int]], None]
+Overlap: TypeAlias = Mapping[str, Any]
+Compare: TypeAlias = Callable[[], Awaitable[Overlap | None]]
 Method: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
@@ -164,6 +168,27 @@ class CommonMethods:
     known = reading_itself(generations.known)
     keep_decision = writing(generations.handled)
     keep_verdict = writing(generations.judge)
-    keep_canary = writing(generations.remember_canary)
-    examples_wanted = reading_itself(generations.examples_wanted)
-    examples_loaded = writing(generations.examples_loaded)
+    once: Callable[[str, Callable[[], Awaitable[str]]], Coroutine[Any, Any, str]]  # each store's own
+    _keep_canary = writing(generations.remember_canary)
+    _examples_wanted = reading_itself(generations.examples_wanted)
+    _examples_loaded = writing(generations.examples_loaded)
+
+    async def compare_once(self, version: str, new: int, active: int, compare: Compare) -> Overlap | None:
+        async def work() -> str:
+            found = await compare()
+            if found is not None:
+                await self._keep_canary(version, found)
+            return orjson.dumps(found).decode()
+
+        overlap: Overlap | None = orjson.loads(await self.once(f"overlap of {new} and {active}", work))
+        return overlap
+
+    async def fill_with_examples(self, put: Callable[[], Awaitable[None]]) -> None:
+        async def work() -> str:
+            if not await self._examples_wanted():
+                return "not wanted"
+            await put()
+            await self._examples_loaded()
+            return "loaded"
+
+        await self.once("examples", work)

@@ -119,7 +119,7 @@ def test_what_an_update_left_listed_amid_the_listing_holds_up_no_swap(place: Pla
     run(place, gone.format(number, 1_000, 1_000 + generations.LAST_DOCUMENTS))
     assert call(place, "a", number) is Answer.LACKS
     looked = place.write(lambda it: generations.take_lacking(it, "a", number, 5, 1 << 20))
-    assert (looked.documents, looked.elsewhere) == ({}, 0)
+    assert (looked.documents, looked.left) == ({}, 0)
     run(place, gone.format(number, 2_000, 2_000))
     swap = place.write(
         lambda it: roll_call.go_live(

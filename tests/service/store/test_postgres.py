@@ -310,7 +310,7 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     others = place.write(lambda connection: take(connection, "you", number, 100, 1 << 20))
     assert (len(mine.documents), len(others.documents)) == (6, 5)
     assert mine.documents.keys().isdisjoint(others.documents)
-    assert (mine.elsewhere, others.elsewhere) == (5, 6)
+    assert (mine.left, others.left) == (5, 6)
     again = place.write(lambda connection: take(connection, "me", number, 100, 1 << 20))
     assert again.documents.keys() == mine.documents.keys(), "one's own are taken again after a failure"
     place.write(

@@ -1,6 +1,7 @@
-"""Parameters of a search: queries as texts, vectors or ids, options, and the parts of a hit to show."""
+"""Requests for a search, parsed into a plan: texts, vectors or ids to look for, a filter, options."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User
 from service.api.search_hits import Shown
 from service.batching.request import Answer, Timing
-from service.corpus.search import Query, Search
+from service.corpus.search import Hits, Query, Search
 from service.errors import Conflict, Empty, Validation
 from service.live import Generation
 from service.runtime.runtime import Runtime
@@ -22,11 +23,11 @@ from service.store.filters.explain import explain
 from service.store.filters.grammar import FilterError, parse_filter
 from service.store.filters.predicate import Predicate
 
-TOGETHER = 100  # times as many characters as one query may have, for the queries of a request
+TOGETHER = 100  # All queries of a request may have so many times the characters of one query.
 
 
 def parse_where(runtime: Runtime, filter: object) -> Predicate | None:
-    """A filter as SQL, None for none."""
+    """Returns a filter as SQL, or None without a filter."""
     if filter is None:
         return None
     try:
@@ -37,7 +38,7 @@ def parse_where(runtime: Runtime, filter: object) -> Predicate | None:
 
 
 async def find_warnings(runtime: Runtime, filter: object, collection: str) -> dict[str, list[str]]:
-    """Returns the `warnings` of an answer in which nothing passed `filter`, if there are any."""
+    """Returns the `warnings` of an answer without a match for `filter`, if any."""
     parsed = parse_filter(filter) if isinstance(filter, str) else filter
     if not isinstance(parsed, dict) or not parsed:
         return {}
@@ -60,71 +61,88 @@ class Options(BaseModel):
     prompt_name: str | None = None
     user: User | None = Field(None, description=f"{USER}. Events of this search inherit it if they name none")
 
-    def search(
-        self,
-        settings: Settings,
-        generation: Generation,
-        collection: str,
-        where: Predicate | None,
-        shown: Shown,
-        queries: Sequence[Query],
-        *,
-        passages: bool,
-    ) -> Search:
-        """The search that these options describe; what they leave open, `generation` has learned.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A search, before a version answers it.
+
+    Args:
+        queries: What to look for.
+        options: As they were sent. What they leave open, the version has learned.
+        passages: Compare with passages, not only with the head of each document.
+        filter: As it was sent.
+        where: The filter, parsed.
+        shown: The parts of a hit to show.
+        collection: The collection to search.
+        version: The version that must answer. None: the active version.
+        write: Writes the hits of each query as chunks of JSON.
+        check: Raises Validation if the search is too much work.
+        vectors_of: The version that made the vectors among the queries.
+
+    """
+
+    queries: list[Query]
+    options: Options
+    passages: bool
+    filter: object
+    where: Predicate | None
+    shown: Shown
+    collection: str
+    version: str | None
+    write: Callable[[Hits], list[bytes]]
+    check: Callable[[Search], None] = lambda _: None
+    vectors_of: str | None = None
+
+    def search(self, settings: Settings, generation: Generation) -> Search:
+        """Returns the search of this plan by a generation.
 
         Raises:
-            Validation: options contradict each other, or the kind of the queries.
+            Validation: Options contradict each other, or the kind of the queries.
 
         """
-        learned = generation.manifest.search.get(collection)
-        of_words = not queries or (queries[0].vector is None and queries[0].similar_to is None)
-        mode = self.mode or self._default(settings, learned, of_words=of_words, passages=passages)
-        if not of_words:
-            self._check_without_words("document" if queries[0].vector is None else "vector", mode)
-        if self.min_score is not None and mode != "dense":
+        options, learned = self.options, generation.manifest.search.get(self.collection)
+        of_text = self.queries[0].vector is None and self.queries[0].similar_to is None
+        mode = options.mode or self._default(settings, learned, of_text=of_text)
+        if not of_text:
+            noun = "document" if self.queries[0].vector is None else "vector"
+            if mode != "dense":
+                raise Validation(f"A {noun} has no words to look for. Use mode dense, or send a text.")
+            if options.prompt_name is not None:
+                raise Validation("A prompt goes before a text; vectors take none. Leave prompt_name out.")
+        if options.min_score is not None and mode != "dense":
             raise Validation(f"min_score is a cosine, and the scores of mode {mode} are none. Leave it out.")
-        if not passages and mode == "lexical":
+        if not self.passages and mode == "lexical":
             raise Validation(
                 "Mode lexical looks for words in whole texts, not in passages. Leave passages out."
             )
-        if self.prompt_name is not None and mode == "lexical":
+        if options.prompt_name is not None and mode == "lexical":
             raise Validation("A prompt is for the model, and mode lexical asks none. Leave prompt_name out.")
         return Search(
-            collection=collection,
-            k=self.k,
-            offset=self.offset,
+            collection=self.collection,
+            k=options.k,
+            offset=options.offset,
             mode=mode,
             weight=weight_of(learned),
-            where=where,
-            min_score=self.min_score,
-            passages=passages,
+            where=self.where,
+            min_score=options.min_score,
+            passages=self.passages,
             max_bytes=settings.max_answer_bytes,
-            columns=shown.columns,
+            columns=self.shown.columns,
         )
 
-    def _default(
-        self, settings: Settings, learned: SearchDefaults | None, *, of_words: bool, passages: bool
-    ) -> Mode:
-        """The mode where none is named: the operator's, else the learned one, else dense.
+    def _default(self, settings: Settings, learned: SearchDefaults | None, *, of_text: bool) -> Mode:
+        """Returns the mode if none is named: the operator's, else the learned one, else dense.
 
-        Dense, too, where that mode cannot do what is asked.
+        Dense, too, if that mode cannot do what was asked.
         """
-        wanted = settings.search_mode or (learned.mode if learned else "dense")
-        of_vectors = self.prompt_name is not None or not passages
-        dense = not of_words or self.min_score is not None or (wanted == "lexical" and of_vectors)
-        return "dense" if dense else wanted
-
-    def _check_without_words(self, noun: str, mode: Mode) -> None:
-        """Refuse for a query without words what needs words."""
-        if mode != "dense":
-            raise Validation(f"A {noun} has no words to look for. Use mode dense, or send a text.")
-        if self.prompt_name is not None:
-            raise Validation("A prompt goes before a text; vectors take none. Leave prompt_name out.")
+        mode = settings.search_mode or (learned.mode if learned else "dense")
+        of_vectors = self.options.prompt_name is not None or not self.passages
+        dense = not of_text or self.options.min_score is not None or (mode == "lexical" and of_vectors)
+        return "dense" if dense else mode
 
 
-def query_of(q: str | None, id: str | None) -> Query:
-    """The one query of `GET /search`: a text, or a document by its id."""
+def parse_query(q: str | None, id: str | None) -> Query:
+    """Returns the one query of `GET /search`: a text, or a document by its id."""
     if (q is None) == (id is None):
         raise Validation("Give q, a text to look for, or id, a document whose like to look for; not both.")
     if id is None:
@@ -134,12 +152,12 @@ def query_of(q: str | None, id: str | None) -> Query:
     return Query(similar_to=given_id(id, "id"))
 
 
-def queries_of(given: Sequence[Any], limit: int) -> list[Query]:
-    """Texts, vectors or `{"id": …}`, all of one kind; `answered` looks into the vectors.
+def parse_queries(given: Sequence[Any], limit: int) -> list[Query]:
+    """Returns texts, vectors or `{"id": …}`, all of one kind. `embed_queries` checks the vectors.
 
     Raises:
-        Empty: no query, or an empty one.
-        Validation: a mixture, something else, or too many.
+        Empty: No query, or an empty one.
+        Validation: A mixture, something else, or too many.
 
     """
     check_count(given, limit, "queries")
@@ -151,10 +169,10 @@ def queries_of(given: Sequence[Any], limit: int) -> list[Query]:
 
 
 def check_characters(queries: Sequence[Query], limit: int) -> None:
-    """Refuse long queries before anything is computed for them.
+    """Rejects long queries before anything is computed for them.
 
     Raises:
-        Validation: one has more than `limit` characters, or all together have `TOGETHER` times as many.
+        Validation: One has more than `limit` characters, or all together have `TOGETHER` times as many.
 
     """
     for at, query in enumerate(queries):
@@ -183,49 +201,43 @@ def given_id(id: str, name: str) -> str:
     return id
 
 
-async def answered(
-    runtime: Runtime,
-    generation: Generation,
-    queries: list[Query],
-    asked: Options,
-    mode: Mode,
-    model: str | None,
-) -> tuple[list[Query], Answer, str | None]:
-    """`queries` with the vectors that the mode needs, and what the batcher says of them.
+async def embed_queries(
+    runtime: Runtime, generation: Generation, mode: Mode, plan: Plan
+) -> tuple[list[Query], Answer, dict[str, Any]]:
+    """Returns the queries with the vectors that the mode needs, the batcher's answer, and fields of the
+    answer.
 
-    The third is the version of a pair's query encoder, where that encoded them. It has learned the search
-    prompt, so a query behind another one is encoded as documents are.
-
-    model: the version that made the vectors among them.
+    The query encoder of a pair has learned the search prompt. So a query with another prompt is encoded as
+    documents are.
 
     Raises:
-        Validation: a vector that cannot be compared, or no `model` for it; an unknown prompt.
-        Conflict: vectors of another version than the one that answers.
+        Validation: A vector cannot be compared or has no `model`, or a prompt is unknown.
+        Conflict: The vectors are of another version than the one that answers.
 
     """
-    none = Answer(np.empty((0, 0), np.float32), [], [], Timing(0.0, 0.0, 0.0))
+    queries, none = plan.queries, Answer(np.empty((0, 0), np.float32), [], [], Timing(0.0, 0.0, 0.0))
     if queries[0].vector is not None:
-        vectors = vectors_of([query.vector for query in queries], model, generation)
-        return [Query(vector=vector) for vector in vectors], none, None
+        vectors = parse_vectors([query.vector for query in queries], plan.vectors_of, generation)
+        return [Query(vector=vector) for vector in vectors], none, {}
     if mode == "lexical" or queries[0].similar_to is not None:
-        return queries, none, None
+        return queries, none, {}
     encoder, manifest = generation.encoder, generation.manifest
-    usual = manifest.search_prompt
-    prompt = usual if asked.prompt_name is None else get_prompt(asked.prompt_name, manifest)
-    if prompt == usual:
+    name = plan.options.prompt_name
+    prompt = manifest.search_prompt if name is None else get_prompt(name, manifest)
+    if prompt == manifest.search_prompt:
         encoder = encoder.for_queries
     answer = await runtime.batcher.embed(encoder, [prompt + query.text for query in queries])
     embedded = zip(queries, answer.vectors, strict=True)
-    student = None if encoder is generation.encoder else encoder.manifest.version
-    return [query._replace(vector=vector) for query, vector in embedded], answer, student
+    notes = {} if encoder is generation.encoder else {"query_encoder": encoder.manifest.version}
+    return [query._replace(vector=vector) for query, vector in embedded], answer, notes
 
 
-def vectors_of(queries: list[Any], model: str | None, generation: Generation) -> NDArray[np.float32]:
-    """Vector queries (n, dimension), scaled to unit length.
+def parse_vectors(queries: list[Any], model: str | None, generation: Generation) -> NDArray[np.float32]:
+    """Returns vector queries, shape (n, dimension), scaled to length 1.
 
     Raises:
-        Validation: no model named, a wrong length, something that is no finite number, or a zero vector.
-        Conflict: made by another version than the one in service.
+        Validation: No model is named, or a vector has a wrong length, is not finite, or is zero.
+        Conflict: Another version made them.
 
     """
     if model is None:
@@ -243,7 +255,7 @@ def vectors_of(queries: list[Any], model: str | None, generation: Generation) ->
             raise Validation(
                 f"queries[{at}] must be a list of {dimension} numbers, as the first one is a vector."
             )
-    # Numbers beyond float32 become infinite here and are refused below.
+    # Numbers beyond float32 become infinite here and are rejected below.
     with np.errstate(over="ignore"):
         vectors = np.array(queries, dtype=np.float64).astype(np.float32)
     if not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
