@@ -125,10 +125,8 @@ def run(arguments: argparse.Namespace) -> str:
     # Importing the application and its runtimes takes half a second, and no other command needs them.
     from service import server  # noqa: PLC0415
     from service.cli import check  # noqa: PLC0415
-    from service.runtime import settings_check  # noqa: PLC0415
 
-    settings_check.check(settings)
-
+    check.require_usable(settings)
     if command == "check":
         return check.report(settings)
     server.serve(settings)

@@ -234,9 +234,9 @@ async def check_health(request: Request) -> Response:
 async def check_readiness(request: Request) -> Response:
     """200 while new work is taken and the index is whole, else 503 with the reason and the progress."""
     runtime: Runtime = request.app.state.runtime
-    reason = runtime.not_ready()
-    if reason is not None:
-        raise Unhealthy(reason, retry_after_seconds=1)
+    red = runtime.readiness.check()
+    if red is not None:
+        raise Unhealthy(red.message, retry_after_seconds=1)
     return json_response({"status": "ready"})
 
 

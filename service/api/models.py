@@ -22,7 +22,7 @@ from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
 from service.http.bodies import json_response
 from service.http.routing import RoleRoute
-from service.lifecycle.states import as_state
+from service.lifecycle.controller import as_state
 from service.runtime.runtime import Runtime, Service
 
 MOST_SECONDS = 86_400  # that a version is kept

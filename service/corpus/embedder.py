@@ -1,23 +1,29 @@
 """Embeds documents: the head of each text, and the passages of long texts."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+from models.encoder import Encoder
 from models.search.content import Content
 from models.search.passages import Split, learned_tokens, passage_tokens, split
+from models.tokens.reading import ENOUGH, Count
+from models.tokens.reading import count as count_words
 from service import memory
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.batching.tokenizing import LONG_CHARACTERS
-from service.corpus.readability import Readability
 from service.live import Generation
 from service.store.values import Embedding, Passage
 
 SPLITTERS = 2  # threads per lane
+_TEXTS, _CHARACTERS = 16, 500  # Inspected per write, which takes a few milliseconds.
+
+log = logging.getLogger(__name__)
 
 
 class DocumentEncoder:
@@ -128,3 +134,42 @@ class DocumentEncoder:
                 end=where.head.end,
                 others=tuple(others[at]),
             )
+
+
+class Readability:
+    """Looks at the first texts of each collection, and logs once if a version cannot read them. Thread
+    safe.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], Count] = {}  # by version and collection
+        self._lock = threading.Lock()
+
+    def knows(self, version: str, collection: str) -> bool:
+        """Returns whether enough words were looked at."""
+        found = self._counts.get((version, collection))
+        return found is not None and found.words >= ENOUGH
+
+    def look(self, encoder: Encoder, texts: Sequence[str], collections: Sequence[str]) -> None:
+        """Counts the words of `texts`, and logs a collection that the model cannot read."""
+        version = encoder.manifest.version
+        both = zip(texts, collections, strict=True)
+        looked = [(text, name) for text, name in both if not self.knows(version, name)][:_TEXTS]
+        for collection in dict.fromkeys(name for _, name in looked):
+            started = [text[:_CHARACTERS] for text, name in looked if name == collection]
+            seen = count_words(
+                started, lambda rows: [[piece.id for piece in encoder.pieces(row)] for row in rows]
+            )
+            with self._lock:
+                if self.knows(version, collection):
+                    continue
+                known = self._counts.get((version, collection), Count())
+                found = self._counts[version, collection] = known + seen
+                if found.words >= ENOUGH and (reason := found.unreadable()):
+                    log.warning(
+                        "%s cannot read the documents of the collection %s: %s. Search by words, or teach "
+                        "it: docs/RETRAINING.md",
+                        version,
+                        collection,
+                        reason,
+                    )

@@ -6,6 +6,7 @@ layer slows down every request.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,6 @@ from service import memory
 from service.auth.access import Account
 from service.errors import Internal, ServiceError, Timeout, Validation, release_frames
 from service.http.body_budget import MEGABYTE, STREAMED, BodyBudget, StreamedBody
-from service.http.draining import drain
 from service.http.error_responses import response
 from service.http.load_shedding import LoadShedder
 from service.http.routing import check_utf8
@@ -37,6 +37,7 @@ WATCH_AFTER_SECONDS = 0.25
 HEAVY_BYTES = MEGABYTE  # After a request of this size, freed memory is returned to the system.
 NOSNIFF = (b"x-content-type-options", b"nosniff")  # Browsers must not guess the media type.
 MAX_NAME_CHARACTERS = 80  # of an ignored field, in the header
+MOST_DRAINED_BYTES, DRAIN_SECONDS = 256 * MEGABYTE, 10.0
 GONE = 499  # Status in logs and metrics if the client disconnected before an answer.
 
 
@@ -236,7 +237,7 @@ class Exchange:
         start = {"status": answer.status_code, "headers": answer.raw_headers}
         await self._write({"type": "http.response.start", **start})
         await self._send({"type": "http.response.body", "body": answer.body, "more_body": True})
-        await drain(self._receive)
+        await _drain(self._receive)
         await self._send({"type": "http.response.body", "body": b""})
 
     @property
@@ -293,3 +294,12 @@ class Exchange:
             tracestate=headers.get(b"tracestate", b"").decode("latin-1"),
             steps=self._steps,
         )
+
+
+async def _drain(receive: Receive) -> None:
+    """Reads the rest of a rejected body and discards it, up to MOST_DRAINED_BYTES or DRAIN_SECONDS."""
+    left = MOST_DRAINED_BYTES
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while left > 0 and (message := await receive()).get("more_body", False):
+                left -= len(message["body"])

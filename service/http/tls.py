@@ -1,7 +1,21 @@
-"""Checks the certificate and the key for HTTPS at start-up."""
+"""Checks the certificate at start-up, and bounds TLS handshakes in number and time.
 
+The event loop's own TLS does not report a connection before its handshake is done. So clients that never
+begin one could use up every file descriptor.
+"""
+
+import asyncio
 import ssl
+from asyncio import sslproto
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from service.http.connections import Connections, Place
+from service.http.protocol import Protocol
+
+MOST = 256
+SECONDS = 10
 
 
 def check_certificate(cert_file: Path | None, key_file: Path | None) -> None:
@@ -26,3 +40,59 @@ def check_certificate(cert_file: Path | None, key_file: Path | None) -> None:
             f"SIMILE_TLS_CERT_FILE={cert_file} and SIMILE_TLS_KEY_FILE={key_file} cannot be used ({why}). "
             "Name a certificate chain and its key without a password, both in PEM."
         ) from error
+
+
+def encrypted(certificate: Path, key: Path | None) -> Callable[..., asyncio.BaseProtocol]:
+    """A maker of connections, as uvicorn asks for one, that speak TLS first."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    handshakes = Connections(MOST)
+
+    def connection(**options: Any) -> Handshake:
+        return Handshake(_Encrypted(**options), context, handshakes)
+
+    return connection
+
+
+class _Encrypted(Protocol):
+    """HTTP inside TLS."""
+
+    handshake: "Handshake"
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.handshake.end()
+        super().connection_made(transport)
+
+
+class Handshake(sslproto.SSLProtocol):
+    """A connection: first its handshake, then what stands between HTTP and the socket."""
+
+    def __init__(self, protocol: _Encrypted, context: ssl.SSLContext, handshakes: Connections) -> None:
+        waiter: Any = None
+        super().__init__(
+            protocol.loop, protocol, context, waiter, server_side=True, ssl_handshake_timeout=SECONDS
+        )
+        protocol.handshake = self
+        self._handshakes = handshakes
+        self._tcp: asyncio.Transport
+        self._refused = False
+
+    def connection_made(self, transport: Any) -> None:
+        self._tcp = transport
+        self._refused = self._handshakes.enter(self) is Place.NONE
+        if self._refused:
+            transport.abort()
+        else:
+            super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.end()
+        if not self._refused:
+            super().connection_lost(exc)
+
+    def give_way(self) -> bool:
+        self._tcp.abort()
+        return True
+
+    def end(self) -> None:
+        self._handshakes.leave(self)

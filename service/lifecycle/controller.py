@@ -1,8 +1,9 @@
-"""Follows what is wanted, tells how far it is, and tidies up behind a swap.
+"""Works towards the requested version, shows how far it is, and cleans up after a swap.
 
-Every half second, or at once after a request over HTTP: read the wish, aim at it, drop the build in hand when
-another version is wanted, close the generation whose grace is over, delete vectors of dropped generations,
-and copy the state to MODELS_DIR/state.json, where `python -m models` and training read it.
+Start reading at `Controller.look`. Every half second, or at once after a request over HTTP, it reads the
+request, builds and activates the version, drops a build if another version is requested, closes the
+generation whose grace is over, deletes vectors of dropped generations, and copies the state to
+MODELS_DIR/state.json for `python -m models` and training.
 """
 
 import asyncio
@@ -10,23 +11,23 @@ import contextlib
 import errno
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
+from functools import partial
 from math import inf
 from typing import Any
 
-from models.store import REQUESTED, DesiredVersion, Kind
+from models.engines.form import read_form
+from models.errors import ModelError, Unreadable
+from models.seal import read_manifest
+from models.store import REQUESTED, DesiredVersion, Kind, Store
 from service.corpus.corpus import Corpus
-from service.errors import ServiceError, machine_error
-from service.lifecycle.following import Following
-from service.lifecycle.kept import Kept
-from service.lifecycle.model_loader import ModelLoader
-from service.lifecycle.states import as_state
+from service.errors import Conflict, ServiceError, machine_error
+from service.lifecycle.model_loader import ModelLoader, read_when_there
 from service.lifecycle.swap import READY, RETRY_SECONDS, Swap
-from service.lifecycle.target import next_target, was_refused
-from service.live import Generation
+from service.live import Generation, Live
 from service.observability.metrics import Metrics
 from service.settings import Settings
-from service.store.values import FAILED, Known
+from service.store.values import FAILED, Active, Known
 
 log = logging.getLogger(__name__)
 
@@ -339,3 +340,176 @@ class Controller:
         if state != self._written:
             await asyncio.to_thread(self._store.write_state, state, make=False)
             self._written = state
+
+
+class Following:
+    """Serves what the store says is active, whichever process activated it.
+
+    Used on the event loop. Other threads read `behind`.
+    """
+
+    def __init__(
+        self,
+        loader: ModelLoader,
+        live: Live,
+        metrics: Metrics,
+        went_over: Callable[[Generation | None], None],
+    ) -> None:
+        """went_over: Called with the generation that is active now. None: it is yet to be opened."""
+        self._loader = loader
+        self._live = live
+        self._metrics = metrics
+        self._went_over = went_over
+        self._ahead: Active | None = None  # The active generation, while it is not open here.
+
+    @property
+    def behind(self) -> str | None:
+        """Why nothing is answered here: another version is active, and it is not open yet."""
+        ahead = self._ahead
+        if ahead is None:
+            return None
+        return f"{ahead.version} went live, and this replica is still opening it. Send again."
+
+    def follow(self, active: Active) -> None:
+        """Serves the active generation of the store: at once if it is a follower, else after `open`."""
+        if active.number == self._live.generation.number:
+            self._ahead = None
+            self._went_over(None)
+            return
+        for follower in self._live.followers:
+            if follower.number == active.number:
+                self._go_over(follower)
+                return
+        self._ahead = active
+        self._went_over(None)
+
+    async def open(self) -> None:
+        """Opens the active version, if it is not open here."""
+        active = self._ahead
+        if active is None:
+            return
+        log.warning("%s went live without this replica, which opens it now", active.version)
+        store = self._loader.store
+        opening = partial(self._loader.open, active.version, read_form(active.form))
+        encoder = await read_when_there(store, active.version, opening, _log_and_wait)
+        self._live.follow(self._live.generation.another(active.number, encoder))
+        self.follow(self._ahead or active)
+
+    def _go_over(self, generation: Generation) -> None:
+        generation.is_loaded = generation.is_complete = True  # The store has made sure of it.
+        self._live.replace(generation)
+        self._ahead = None
+        self._metrics.serve(generation.manifest, generation.encoder.form)
+        self._went_over(generation)
+
+
+async def _log_and_wait(reason: str, seconds: float) -> None:
+    log.warning("What is live cannot be opened: %s", reason)
+    await asyncio.sleep(seconds)
+
+
+class Kept:
+    """The one version that is kept loaded on request, and for how long."""
+
+    def __init__(self) -> None:
+        self._version = ""
+        self._until = 0.0  # time.monotonic()
+
+    def ask(self, version: str, seconds: float, on_its_way: str | None) -> None:
+        """Keeps `version` for `seconds` from now on. 0 lets it go.
+
+        Args:
+            version: The version to keep.
+            seconds: How long.
+            on_its_way: A version that is being built to be activated.
+
+        Raises:
+            Conflict: Another version is being built.
+
+        """
+        if on_its_way not in {None, version}:
+            raise Conflict(
+                f"{on_its_way} is on its way to live, and one version is built at a time. Ask again when "
+                "it is live: GET /models shows how far it is."
+            )
+        if seconds:
+            self._version, self._until = version, time.monotonic() + seconds
+        elif version == self._version:
+            self.end()
+
+    def end(self) -> None:
+        self._version = ""
+
+    def target(self, live: str, published: Container[str]) -> DesiredVersion | None:
+        """Returns the version to keep. None: nobody asked for one, its time is over, or it is active or
+        gone.
+        """
+        if self._version in {"", live} or time.monotonic() > self._until or self._version not in published:
+            self.end()
+            return None
+        return DesiredVersion(self._version, "want", "")
+
+
+def next_target(
+    desired: DesiredVersion | None,
+    *,
+    live: str,
+    handled: str | None,
+    judged: Container[str],
+    refused: bool,
+) -> DesiredVersion | None:
+    """Returns the request to carry out. None: nothing is to be done.
+
+    A version that failed, was rolled back from, or was refused is chosen only by an explicit decision. Each
+    decision counts once.
+
+    Args:
+        desired: The request.
+        live: The active version.
+        handled: The id of the last request that was carried out or failed. If repeated, it is no decision.
+        judged: Versions that failed or were rolled back from.
+        refused: Whether a promotion gate refused the version.
+
+    """
+    if desired is None or desired.version == live:
+        return None
+    if desired.kind != "want" and desired.id == handled:
+        desired = desired._replace(kind="want")
+    if desired.kind == "want" and (desired.version in judged or refused):
+        return None
+    return desired
+
+
+def was_refused(store: Store, version: str) -> bool:
+    """Returns whether a promotion gate refused the version. The swap deals with a damaged manifest.
+
+    Raises:
+        OSError: The manifest cannot be read now.
+
+    """
+    try:
+        gate = read_manifest(store.folder(version)).gate
+    except Unreadable as error:
+        raise OSError(str(error)) from error
+    except ModelError:
+        return False
+    return gate is not None and gate.verdict == "refused"
+
+
+def as_state(
+    state: str,
+    done: int | None = None,
+    total: int | None = None,
+    reason: str | None = None,
+    *,
+    eta_seconds: float | None = None,
+) -> dict[str, Any]:
+    """Returns a version's state as GET /models and state.json show it."""
+    return {
+        "state": state,
+        "done": done,
+        "total": total,
+        "eta_seconds": eta_seconds,
+        "reason": reason,
+        "canary": None,
+    }

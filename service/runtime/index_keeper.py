@@ -44,6 +44,11 @@ class IndexKeeper:
         self._torn = asyncio.Event()  # the index in service could not follow a write
         self._tears = 0  # how often that was
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the start is complete, and the active index holds every document."""
+        return self._ready.is_set() and self._live.generation.is_complete
+
     async def keep_whole(self) -> None:
         """Make the index in service whole: at the start, and again when it could not follow a write.
 

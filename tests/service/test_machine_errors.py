@@ -25,7 +25,7 @@ from models.encoder import Encoder
 from models.store import Store
 from service.app import create_app
 from service.errors import ServiceError, machine_error
-from service.lifecycle import away
+from service.lifecycle import model_loader
 from service.lifecycle.model_loader import ModelLoader
 from service.observability import logs
 from service.observability.outages import Outages
@@ -258,8 +258,10 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
         return opening(self, version)
 
     monkeypatch.setattr(ModelLoader, "open_proved", denied)
-    monkeypatch.setattr(away, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(away, "MOST_SECONDS", 0.01)  # so that it is tried more often than it is forgiven
+    monkeypatch.setattr(model_loader, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(
+        model_loader, "MOST_SECONDS", 0.01
+    )  # so that it is tried more often than it is forgiven
     settings = Settings(
         data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=0, allowed_hosts=HOST
     )

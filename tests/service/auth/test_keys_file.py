@@ -16,8 +16,8 @@ import pytest
 from service.auth.keys import Key, KeysError, KeysFile, Role, parse, read_keys
 from service.cli import check
 from service.cli import keys as keyring
+from service.cli.check import require_usable
 from service.errors import StartupError
-from service.runtime import settings_check
 from service.settings import Settings, read
 from tests.service.keyed import KEYS, keys_file, line
 from tests.service.process import plain_environment, run_and_fail
@@ -99,7 +99,7 @@ def test_a_file_without_a_key_or_not_of_text_does_not_start_a_service(
     file.write_bytes(content)
     monkeypatch.setenv("SIMILE_API_KEYS_FILE", str(file))
     with pytest.raises(StartupError, match=r"SIMILE_API_KEYS_FILE=.*: it (holds no key|is not UTF-8)"):
-        settings_check.check(read())
+        require_usable(read())
 
 
 def test_a_file_that_cannot_be_read_is_refused_in_plain_words(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.app import create_app
+from service.cli.check import require_usable
 from service.errors import StartupError
-from service.runtime import settings_check
 from service.settings import read
 from service.settings.addresses import allowed_origins
 from tests.service.conftest import new_settings, wait_until_ready
@@ -243,7 +243,7 @@ def refused_pair(monkeypatch: pytest.MonkeyPatch, cert: Path | None, key: Path |
         if value is not None:
             monkeypatch.setenv(f"SIMILE_TLS_{name}_FILE", str(value))
     with pytest.raises(StartupError) as refused:
-        settings_check.check(read())
+        require_usable(read())
     return str(refused.value)
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from models.store import Store
+from service.cli.check import require_usable
 from service.corpus.corpus import Corpus
 from service.errors import Backend, Overloaded, StartupError
 from service.lifecycle.canary import beginning
-from service.runtime import settings_check
 from service.settings import read
 from service.store.sql.generations import canaries, remember_canary
 from service.store.sqlite.schema import connect, migrate
@@ -319,7 +319,7 @@ def test_a_file_that_cannot_be_used_is_refused_at_start(
         file.write_bytes(content)
     monkeypatch.setenv("SIMILE_CANARY_FILE", str(file))
     with pytest.raises(StartupError, match=f"SIMILE_CANARY_FILE={file}: it {reason}"):
-        settings_check.check(read())
+        require_usable(read())
 
 
 def test_a_least_overlap_without_queries_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

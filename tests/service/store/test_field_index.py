@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from service.app import create_app
+from service.cli.check import require_usable
 from service.errors import StartupError
-from service.runtime import settings_check
 from service.settings import Settings, read
 from service.store.filters.predicate import Predicate
 from service.store.sql.records import page
@@ -312,7 +312,7 @@ def test_a_field_that_no_filter_can_name_is_refused_at_the_start(
 ) -> None:
     monkeypatch.setenv("SIMILE_INDEXED_FIELDS", value)
     with pytest.raises(StartupError, match=complaint):
-        settings_check.check(read())
+        require_usable(read())
 
 
 # Through the service

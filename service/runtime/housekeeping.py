@@ -1,4 +1,4 @@
-"""Documents from before checksums get theirs, in the background of a service."""
+"""Hourly work on the store: old events are deleted, and documents from before checksums get theirs."""
 
 import asyncio
 import logging
@@ -9,17 +9,30 @@ from service.store.protocol import Store
 
 log = logging.getLogger(__name__)
 
+PERIOD_SECONDS = 3600.0
 SAY_SECONDS = 5.0
-PAUSE_SECONDS = 0.01  # between two steps: other writes come first
-PERIOD_SECONDS = 3600.0  # between two looks: a replica of an older version writes documents without
+PAUSE_SECONDS = 0.01  # Between two steps, so that other writes come first.
+
+
+async def keep_expiring(store: Store, seconds: float) -> None:
+    """Deletes events older than `seconds`, now and every hour, in steps with other writes between them."""
+    while True:
+        try:
+            while await store.expire_events(time.time() - seconds):
+                pass
+        except ServiceError as error:  # Perhaps a full disk, which may have room an hour later.
+            log.warning("Old events could not be deleted: %s", error.message)
+        await asyncio.sleep(PERIOD_SECONDS)
 
 
 async def keep_filling(store: Store) -> None:
-    """Compute missing checksums now and every hour. A process that is killed goes on after its next start."""
+    """Computes missing checksums, now and every hour: a service of an older version writes documents
+    without.
+    """
     while True:
         try:
             await _fill(store)
-        except ServiceError as error:  # a full disk, say; an hour later it may have room
+        except ServiceError as error:
             log.warning("Checksums of documents could not be stored: %s", error.message)
         await asyncio.sleep(PERIOD_SECONDS)
 
