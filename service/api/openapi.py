@@ -36,6 +36,7 @@ from service.errors import NotFound, ServiceError
 from service.http.bodies import refuses_unknown
 from service.http.error_responses import family, status_in
 from service.http.routing import OPEN, RoleRoute
+from service.store.filters.grammar import OPERATORS
 from service.store.values import MAX_QUERY_CHARACTERS
 
 # Fields that routes share. What depends on the model (its vocabulary, prompts, dimension) or on a setting is
@@ -171,18 +172,18 @@ _SCALAR: dict[str, Any] = {
     "minimum": -(2**63),
     "exclusiveMaximum": 2**63,
 }
-_BOUND: dict[str, Any] = {"type": ["string", "number"], "pattern": _PATTERN}
+_OPERANDS: dict[str, Any] = {
+    "scalar": _SCALAR,
+    "scalars": {"type": "array", "items": _SCALAR},
+    "bound": {"type": ["string", "number"], "pattern": _PATTERN},
+    "boolean": {"type": "boolean"},
+}
 _CONDITION: dict[str, Any] = {
     **_SCALAR,
     "type": [*_SCALAR["type"], "object"],
     "minProperties": 1,
     "additionalProperties": False,
-    "properties": {
-        "$in": {"type": "array", "items": _SCALAR},
-        "$ne": _SCALAR,
-        **dict.fromkeys(("$gt", "$gte", "$lt", "$lte"), _BOUND),
-        "$exists": {"type": "boolean"},
-    },
+    "properties": {name: _OPERANDS[operator.operand] for name, operator in OPERATORS.items()},
 }
 _NOT_EMPTY = {"minProperties": 1}
 _Filters = Annotated[list[Annotated["Filter", _described(**_NOT_EMPTY)]], Field(min_length=1)]

@@ -33,9 +33,14 @@ export function filterBar(text, onchange) {
   return { element: bar, add: (name, value) => set(adding(current, name, value)) };
 }
 
+const OPERATORS = { $in: "is one of", $ne: "is not", $gt: ">", $gte: "≥", $lt: "<", $lte: "≤", $exists: "exists:" };
+
 function inWords(name, value) {
   if (name === "$ids" && Array.isArray(value)) return `${value.length} chosen documents`;
-  return `${name} ${typeof value === "object" ? JSON.stringify(value) : `= ${value}`}`;
+  if (value === null || typeof value !== "object") return `${name} = ${value}`;
+  const operations = Object.entries(value);
+  if (!operations.every(([operator]) => operator in OPERATORS)) return `${name} ${JSON.stringify(value)}`;
+  return operations.map(([operator, operand]) => `${name} ${OPERATORS[operator]} ${[operand].flat().join(", ")}`).join(" and ");
 }
 
 /** Returns choices of fields and values of the first documents. */
