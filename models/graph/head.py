@@ -24,12 +24,22 @@ from models.graph.nodes import OPSET, Nodes
 SCOPE = "simile."
 POOLED = "pooled_embedding"
 SENTENCE = "sentence_embedding"
-# Names of sentence-transformers, in the order in which its older releases concatenate them.
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+# Every pooling but `mask:K`, with its flag in older releases of sentence-transformers, which concatenate in
+# this order. None: sentence-transformers does not know it. A new one is computed in `_Pooling` below, in
+# reference.py and in from_torch/pooling.py, and docs/MODELS.md names it, as tests check.
+POOLING_FLAGS: dict[str, str | None] = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+    "min": None,
+}
+POOLINGS = tuple(name for name, flag in POOLING_FLAGS.items() if flag is not None)
 TOKENS = ("last", "first_last", "top2", "static")
 MIXED = ("first_last", "top2")  # Averages of the last layer and another layer.
 STATIC_MEAN = ("static.mean",)  # Pooling of a sentence-transformers word table.
-OWN_POOLINGS = ("min",)  # Missing in sentence-transformers.
 _MASK = re.compile(r"mask:(0|[1-9]\d{0,3})")
 _LAST = "lasttoken"
 
@@ -46,7 +56,7 @@ class Head:
     """Pooling and the layers after it.
 
     Args:
-        pooling: One or more of POOLINGS, `min`, or `mask:K`, the vector K tokens before the last one, where a
+        pooling: One or more of POOLING_FLAGS, or `mask:K`, the vector K tokens before the last one, where a
             prompt template has its [MASK] (template.py). Results are concatenated.
         tokens: Which token vectors are pooled: `last` layer, mean of the first and last layer (`first_last`),
             mean of the last two layers (`top2`), or rows of the word table (`static`).
@@ -62,9 +72,7 @@ class Head:
     left_out: tuple[Prompt, ...] = ()
 
     def __post_init__(self) -> None:
-        known = all(
-            mode in (*POOLINGS, *OWN_POOLINGS) or mask_distance(mode) is not None for mode in self.pooling
-        )
+        known = all(mode in POOLING_FLAGS or mask_distance(mode) is not None for mode in self.pooling)
         if not self.pooling or not known or self.tokens not in TOKENS:
             raise Unsupported(f"The pooling {self.names} is not supported; {', '.join(POOLINGS)} are.")
         if self.tokens == "static" and any(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from models.graph.head import POOLINGS, STATIC_MEAN, Head
+from models.graph.head import POOLING_FLAGS, POOLINGS, STATIC_MEAN, Head
 from models.graph.layers import ACTIVATIONS, Dense, Layer, LayerNorm, Unit
 from models.sources.files import optional_json
 from models.sources.folder import Source
@@ -25,6 +25,7 @@ _FROM_BACKBONE = ("config.json", "special_tokens_map.json", "vocab.txt")
 _FROM_FOLDER = ("README.md", "LICENSE", "LICENSE.txt")
 _KINDS: dict[type[Layer], str] = {Dense: "Dense", LayerNorm: "LayerNorm", Unit: "Normalize"}
 _TYPES = "sentence_transformers.models."
+_IN_EVERY_RELEASE = ("cls", "mean", "max", "mean_sqrt_len_tokens")  # poolings whose flags are always written
 
 
 def write_layout(source: Source, folder: Path) -> None:
@@ -110,15 +111,9 @@ def _pooling_config(head: Head, width: int) -> dict[str, Any]:
     shared: dict[str, Any] = {"include_prompt": False} if head.left_out else {}
     if list(pooling) != [mode for mode in POOLINGS if mode in pooling]:
         return shared | {"embedding_dimension": width, "pooling_mode": list(pooling)}
-    later = {"pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken"}
-    shared |= {key: True for key, mode in later.items() if mode in pooling}
-    return shared | {
-        "word_embedding_dimension": width,
-        "pooling_mode_cls_token": "cls" in pooling,
-        "pooling_mode_mean_tokens": "mean" in pooling,
-        "pooling_mode_max_tokens": "max" in pooling,
-        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens" in pooling,
-    }
+    later = {str(POOLING_FLAGS[mode]): True for mode in pooling if mode not in _IN_EVERY_RELEASE}
+    flags = {str(POOLING_FLAGS[mode]): mode in pooling for mode in _IN_EVERY_RELEASE}
+    return shared | later | {"word_embedding_dimension": width} | flags
 
 
 def _write_layer(folder: Path, layer: Layer) -> None:

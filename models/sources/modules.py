@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from models.errors import Unsupported
 from models.files import bounded
 from models.graph.backbone import Tensors, read_safetensors, require_finite
-from models.graph.head import Head, Prompt
+from models.graph.head import POOLING_FLAGS, Head, Prompt
 from models.graph.layers import ACTIVATIONS, Dense, Layer, LayerNorm, Unit
 from models.sources.files import read_json
 from models.sources.template import check_places
@@ -17,14 +17,6 @@ from models.tokens.opening import affixes, open_tokenizer
 
 TRANSFORMER, TABLE = "Transformer", "StaticEmbedding"
 _FOLLOWING = {"Pooling", "Dense", "LayerNorm", "Normalize", "Dropout"}  # Dropout only matters in training.
-_OLD_POOLING_KEYS = {  # In the order in which sentence-transformers concatenates them.
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 
 
 class Module(NamedTuple):
@@ -104,7 +96,7 @@ def read_head(
 
 
 def _pooling(config: Mapping[str, Any]) -> tuple[str, ...]:
-    modes = config.get("pooling_mode") or [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)]
+    modes = config.get("pooling_mode") or [mode for mode, flag in POOLING_FLAGS.items() if config.get(flag)]
     return (modes,) if isinstance(modes, str) else tuple(map(str, modes))
 
 
