@@ -1,7 +1,7 @@
 """All settings of the service, read from `SIMILE_` variables. Start reading at `read` and `Settings`.
 
 Unknown `SIMILE_` variables are rejected, so a typing error is never ignored. This module validates only
-values. runtime/settings_check.py checks the files that they name.
+values. cli/check.py checks the files that they name.
 """
 
 import os
