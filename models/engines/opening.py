@@ -1,4 +1,4 @@
-"""Opens a published graph in a form that this machine supports. `ENGINES` has every form; start at `open_engine`."""
+"""Opens a published graph in a form that this machine supports. Start at `open_engine` and `ENGINES`."""
 
 from __future__ import annotations
 

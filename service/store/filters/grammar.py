@@ -19,7 +19,7 @@ Every name and value is a bound parameter. Each store has a `Dialect`, which wri
 Not here: whole objects or arrays as values, and arrays within arrays.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import orjson

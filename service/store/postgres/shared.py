@@ -11,8 +11,8 @@ from models.store import DesiredVersion
 from service.errors import Unhealthy
 from service.store.postgres import generations, replicas, roll_call
 from service.store.postgres.connection import Connection, Pool, Raw
-from service.store.postgres.roll_call import Answer, Last
 from service.store.postgres.reader import Snapshot
+from service.store.postgres.roll_call import Answer, Last
 from service.store.postgres.touch import Touch
 from service.store.postgres.writer import Writer
 from service.store.sql.methods import CommonMethods

@@ -8,8 +8,8 @@ import pytest
 
 from service.api.openapi import Filter
 from service.store.filters.grammar import OPERATORS, compile_in
-from service.store.filters.sqlite_dialect import SqliteDialect
 from service.store.postgres.filters import JsonbDialect
+from service.store.sqlite.filters import SqliteDialect
 from tests.service.filtering import matches
 from tests.service.store.test_filters import select
 
