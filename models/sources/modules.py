@@ -96,7 +96,9 @@ def read_head(
 
 
 def _pooling(config: Mapping[str, Any]) -> tuple[str, ...]:
-    modes = config.get("pooling_mode") or [mode for mode, flag in POOLING_FLAGS.items() if config.get(flag)]
+    modes = config.get("pooling_mode") or [
+        mode for mode, flag in POOLING_FLAGS.items() if flag is not None and config.get(flag)
+    ]
     return (modes,) if isinstance(modes, str) else tuple(map(str, modes))
 
 

@@ -205,7 +205,7 @@ def test_csv_columns_become_id_text_and_metadata(service: Service, tmp_path: Pat
     assert [line.removeprefix(f"{file}:").split(":")[0] for line in said[:3]] == ["4", "5", "6"]
     assert "2 cells" in said[0]
     assert "UTF-8" in said[1]
-    assert "no id in 'key'" in said[2]
+    assert "'key' has no id" in said[2]
     assert said[3] == "3 lines failed; 2 documents are stored."
     assert service.stored() == {"1": 'red, "quoted"\nriver', "4": "green garden"}
     assert metadata(service, "1") == {"colour": "red"}
@@ -288,7 +288,7 @@ def test_fields_of_json_lines_can_be_named_and_what_fails_is_told_with_file_and_
     assert done.returncode == 1
     told = [line.removeprefix(f"{bad}:") for line in done.stderr.splitlines()]
     assert [line.split(":")[0] for line in told[:5]] == ["2", "3", "4", "5", "6"]
-    assert "no field 'body'" in told[1]
+    assert "the field 'body' for the text (--text) is missing" in told[1]
     assert "'year'" in told[4]
     assert service.stored() == {"7": "red river"}
     assert metadata(service, "7") == {"year": 1999}
@@ -313,7 +313,7 @@ def test_text_is_a_document_per_line_or_per_file(service: Service, tmp_path: Pat
     [
         ("missing.jsonl", None, "No such file"),
         ("what.dat", b"x", "--format"),
-        ("empty-header.csv", b"a,b\n1,2\n", "no column 'text'"),
+        ("empty-header.csv", b"a,b\n1,2\n", "the column 'text' is missing"),
         ("torn.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 50_000)[:200], "cannot be read"),
     ],
 )
