@@ -47,7 +47,7 @@ from training.evaluation.bootstrap import of_mean
 from training.evaluation.retrieval import Collection, judge_all, load, search
 from training.evaluation.scorable import scorable_of
 from training.evaluation.suites import score
-from training.methods.names import AUTO, SEARCH
+from training.methods.declared import AUTO, SEARCH
 from training.retraining.config import Config
 from training.retraining.gathered import gather
 from training.retraining.publication import Outcome

@@ -18,8 +18,9 @@ from tests.training.run_cases import losses
 from tests.training.vocabularies import rows_of
 from training.errors import NothingToLearn, TrainingError
 from training.methods.catalogue import load_recipe
-from training.methods.crops import Cloze, Crops, a_cloze, sentences, two_crops
+from training.methods.pieces import sentences
 from training.methods.sources import Given, Source
+from training.papers.crops import Cloze, Crops, a_cloze, two_crops
 from training.runs.command import train
 from training.runs.options import Options
 from training.text.corpus import Corpus

@@ -18,7 +18,7 @@ from tests.training.vocabularies import rows_of
 from training.errors import NothingToLearn, TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.sources import Batch, Given
-from training.methods.spans import DocumentSpans
+from training.papers.spans import DocumentSpans
 from training.runs.command import train
 from training.runs.options import Options
 from training.text.corpus import Corpus
@@ -34,7 +34,7 @@ def documents(draw: st.DrawFn) -> tuple[DocumentSpans, int]:
     recipe = DocumentSpans(
         draw(st.integers(1, 4)), draw(st.integers(1, 4)), shortest, draw(st.integers(shortest, 60))
     )
-    return recipe, draw(st.integers(recipe.least(), 600))
+    return recipe, draw(st.integers(recipe.min_tokens(), 600))
 
 
 @given(documents(), st.integers(0, 2**32))
@@ -200,8 +200,3 @@ def test_positives_lie_in_their_anchor_or_beside_it(drawn: tuple[DocumentSpans, 
     ):
         assert all(0 <= first < last <= length for first, last in positives)
         assert all(last == begin or first == end for first, last in positives)
-
-
-def test_a_shortest_span_above_the_longest_is_refused() -> None:
-    with pytest.raises(TrainingError, match="the source's `shortest` is above its `longest`"):
-        load_recipe("declutr", {"source.longest": 31})

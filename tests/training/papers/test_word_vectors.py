@@ -20,8 +20,8 @@ from training.__main__ import main
 from training.errors import TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.start import load_encoder
-from training.methods.word_weights import Sif, Usif
-from training.model.word_vectors import word_vectors
+from training.papers.postprocess import Sif, Usif
+from training.papers.word_vectors import word_vectors
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options

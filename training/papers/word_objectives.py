@@ -1,7 +1,7 @@
-"""Objectives between a text's vector and words: those that it defines, or those that it is made of.
+"""Objectives between the vector of a text and words.
 
-word_ce    the vector of a definition names the word that it defines (DefSent)
-mi_jsd     a text's vector knows the text's own runs of words from another's (IS-BERT)
+word_ce    the vector of a definition predicts the defined word (DefSent)
+mi_jsd     the vector of a text tells its own runs of words from those of other texts (IS-BERT)
 """
 
 # ruff: noqa: N806  shapes live in names
@@ -43,7 +43,7 @@ class WordCeModule(nn.Module):
 
     def forward(self, reps: Reps) -> Tensor:
         words = reps.views[1]
-        named = (words.lengths == self._around + 1).nonzero()[:, 0]  # the others are no single token
+        named = (words.lengths == self._around + 1).nonzero()[:, 0]  # skips words of several tokens
         targets = words.ids[words.starts[named] + self._at].to(reps.z.device)
         logits = self.head(reps.z[reps.share, 0][named.to(reps.z.device)], self.table)
         losses = F.cross_entropy(logits.float(), targets, reduction="sum")
@@ -52,9 +52,9 @@ class WordCeModule(nn.Module):
 
 @dataclass(frozen=True)
 class WordCe(Objective):
-    """Tsukagoshi et al. 2021 (DefSent), section 3: the first text defines the second, a single token.
+    """The first text of a row defines the second, a single token: Tsukagoshi et al. 2021 (DefSent), 3.
 
-    The prediction layer and its word table stay as the base has them.
+    The base's prediction layer and its word table are not trained.
     """
 
     name: Literal["word_ce"] = "word_ce"
@@ -63,7 +63,7 @@ class WordCe(Objective):
 
 
 class MiJsdModule(nn.Module):
-    """Runs of words as convolutions over the token vectors, together as wide as the text's vector."""
+    """Convolutions over the token vectors, one per length of run; together as wide as the text's vector."""
 
     def __init__(self, materials: Materials) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class MiJsdModule(nn.Module):
         for run, out in zip(_WIDTHS, sizes, strict=True):
             convolution = nn.Conv1d(inputs, out, run, padding=run // 2)
             spread = float(inputs * run) ** -0.5
-            for tensor in convolution.parameters():  # as torch makes one, by our own generator
+            for tensor in convolution.parameters():  # torch's own initialization, from our generator
                 nn.init.uniform_(tensor, -spread, spread, generator=materials.generator)
             self.convolutions.append(convolution)
 
@@ -94,7 +94,7 @@ class MiJsdModule(nn.Module):
             return reps.mean((negative_T - positive_T).sum(), tokens)
 
     def runs(self, hidden: Tensor, view: Tokens) -> Tensor:
-        """(all tokens, D) -> (all tokens, P), padded with zeros at both ends of a text."""
+        """Maps (all tokens, D) to (all tokens, P). Both ends of a text are padded with zeros."""
         packing = packing_of(view, hidden.device)
         channels_RDT = pad(hidden, packing).transpose(1, 2)
         found_RTP = torch.cat([conv(channels_RDT) for conv in self.convolutions], dim=1).transpose(1, 2)
@@ -103,10 +103,10 @@ class MiJsdModule(nn.Module):
 
 @dataclass(frozen=True)
 class MiJsd(Objective):
-    """Zhang et al. 2020 (IS-BERT), equations 2 to 4: the Jensen-Shannon estimate of mutual information.
+    """Jensen-Shannon estimate of mutual information. Zhang et al. 2020 (IS-BERT), equations 2 to 4.
 
-    Their sentence vector is the mean of the convolutions, which stay at test. Here it is the pooled vector
-    itself, and the convolutions end with the run.
+    In the paper the sentence vector is the mean of the convolutions, which the published model keeps. Here it
+    is the pooled vector, and the convolutions end with the run.
     """
 
     name: Literal["mi_jsd"] = "mi_jsd"

@@ -13,10 +13,10 @@ from models.store import Store
 from tests.training.recipe_cases import corpus_for, raw_source
 from tests.training.run_cases import losses, stop_after, weights
 from training.methods.catalogue import load_recipe
-from training.methods.names import shipped
-from training.methods.postprocess import Whiten
+from training.methods.declared import shipped
 from training.methods.recipe import Recipe, Student
-from training.methods.spans import DocumentSpans
+from training.papers.postprocess import Whiten
+from training.papers.spans import DocumentSpans
 from training.runfile import Result
 from training.runs.command import train
 from training.runs.export import export_run

@@ -1,15 +1,15 @@
-"""Objectives by what stands beside a text: a frozen twin's layers, its neighbours, or where training began.
+"""Objectives with a reference: a frozen twin's layers, the neighbors of a sentence, the initial weights.
 
 self_guided    a text finds its own layers in a frozen twin among those of all texts (SG-OPT)
-neighbours     a sentence finds those beside it in its document (QuickThoughts)
-anchor         the weights stay near those that training began with (SG-OPT's regulariser)
+neighbours     a sentence finds the sentences next to it in its document (QuickThoughts)
+anchor         the weights stay near their initial values (SG-OPT's regularizer)
 """
 
 # ruff: noqa: N803, N806  shapes live in names
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
@@ -20,9 +20,14 @@ from training.methods.ranges import AboveZero, Count
 
 
 def self_guided(z_NP: Tensor, layers_NKP: Tensor, same_NN: Tensor, *, tau: float) -> Tensor:
-    """The mean over n and k of -log(e_nnk / (e_nnk + Σ e_nml over m ≠ n and all l)), e = exp(cos / τ).
+    """Mean over n and k of -log(e_nnk / (e_nnk + Σ e_nml over m ≠ n and all l)), e = exp(cos / τ).
 
-    same_NN: texts that are no negatives of each other.
+    Args:
+        z_NP: Vectors of the texts.
+        layers_NKP: Vectors of each text's layers in the twin.
+        same_NN: True for pairs of equal texts, which are not negatives of each other.
+        tau: Temperature.
+
     """
     with torch.autocast(z_NP.device.type, enabled=False):
         z_NP, layers_NKP = F.normalize(z_NP.float(), dim=-1), F.normalize(layers_NKP.float(), dim=-1)
@@ -36,10 +41,11 @@ def self_guided(z_NP: Tensor, layers_NKP: Tensor, same_NN: Tensor, *, tau: float
 
 @dataclass(frozen=True)
 class SelfGuided(Objective):
-    """Kim, Yoo and Lee 2021, equation 7 (SG-OPT); its negatives are the other texts' layers alone."""
+    """Kim, Yoo and Lee 2021 (SG-OPT), equation 7. Only the layers of other texts are negatives."""
 
     tau: AboveZero
     name: Literal["self_guided"] = "self_guided"
+    reads: ClassVar[frozenset[str]] = frozenset({"layers"})
 
     def loss(self, reps: Reps) -> Tensor:
         same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
@@ -47,25 +53,25 @@ class SelfGuided(Objective):
 
 
 def neighbours(f_NP: Tensor, g_NP: Tensor, near_NN: Tensor, same_NN: Tensor) -> Tensor:
-    """The mean over n of the cross-entropy of softmax(f_n · g_m) to an even choice among those near n.
+    """Mean over n of the cross-entropy of softmax(f_n · g_m) to an even choice among those near n.
 
-    A sentence is not asked for itself; one without neighbours asks for nothing.
+    A sentence is not a candidate for itself. Sentences without neighbors do not count.
     """
     with torch.autocast(f_NP.device.type, enabled=False):
         scores_NN = f_NP.float() @ g_NP.float().T
-        asks_N = near_NN.any(1)
-        if not asks_N.any():
+        counts_N = near_NN.any(1)
+        if not counts_N.any():
             return 0 * scores_NN.sum()
-        logs_NN = scores_NN.masked_fill(same_NN & ~near_NN, -torch.inf)[asks_N].log_softmax(1)
-        near_NN = near_NN[asks_N]
+        logs_NN = scores_NN.masked_fill(same_NN & ~near_NN, -torch.inf)[counts_N].log_softmax(1)
+        near_NN = near_NN[counts_N]
         return -(logs_NN.masked_fill(~near_NN, 0).sum(1) / near_NN.sum(1)).mean()
 
 
 @dataclass(frozen=True)
 class Neighbours(Objective):
-    """Logeswaran and Lee 2018 (QuickThoughts), equation 2. reach: sentences to each side that are right.
+    """Logeswaran and Lee 2018 (QuickThoughts), equation 2. `reach` sentences on each side are correct.
 
-    Their code gives a sentence's score with itself the value 0; here it is left out.
+    The paper's code sets a sentence's score with itself to 0; here the score is left out.
     """
 
     reach: Count = 1
@@ -81,11 +87,11 @@ class Neighbours(Objective):
 
 
 class AnchorModule(nn.Module):
-    """The weights of the beginning are buffers, so that a resumed run is drawn to the same ones."""
+    """Keeps the initial weights as buffers, so that a resumed run has the same anchor."""
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
-        self._backbone = (backbone,)  # in a tuple: its weights are the encoder's own and no part of this
+        self._backbone = (backbone,)  # a tuple hides the encoder's own weights from this module
         trained = (each for each in backbone.parameters() if each.requires_grad)
         for number, tensor in enumerate(trained):
             self.register_buffer(f"began_{number}", tensor.detach().clone())

@@ -13,9 +13,9 @@ from models.sources.folder import read_source
 from models.store import Store
 from tests.training.recipe_cases import corpus_of, raw_source
 from training.methods.catalogue import load_recipe
-from training.methods.flow import Flow, FlowStep, negative_log_likelihood
 from training.methods.start import load_encoder
 from training.model.encoder import Affine
+from training.papers.flow import Flow, FlowStep, negative_log_likelihood
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options

@@ -14,7 +14,7 @@ from tests.tiny import tiny_source
 from tests.training.recipe_cases import WORDS, corpus_of, raw_source
 from training.errors import TrainingError
 from training.methods.catalogue import load_recipe
-from training.methods.postprocess import DropPcs, Moments, Post, Whiten, fit, moments_of
+from training.papers.postprocess import AffinePost, DropPcs, Moments, Whiten, moments_of
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
@@ -32,9 +32,10 @@ def moments(x: Floats = X) -> Moments:
     return moments_of(np.array_split(x, 7))
 
 
-def applied(posts: list[Post], x: Floats) -> Floats:
+def applied(posts: list[AffinePost], x: Floats) -> Floats:
     x = x.astype(float)
-    for layer in fit(posts, moments(x)):
+    for post in posts:  # each fitted on the vectors that its predecessors make, as a run does
+        layer = post.fit(moments(x))
         x = x @ layer.weight + layer.bias
     return x
 
@@ -103,32 +104,23 @@ def test_moments_do_not_depend_on_the_chunks_and_lose_no_digits_far_from_the_ori
     assert np.abs(naive - expected).max() > 1e-9, "the plain formula would have lost them"
 
 
-def test_a_layer_moves_the_moments_as_it_moves_the_vectors() -> None:
-    (layer,) = fit([Whiten(5)], moments())
-    layer = layer._replace(bias=layer.bias + 3)
-    found = moments().through(layer)
-    expected = moments(X.astype(float) @ layer.weight + layer.bias)
-    assert np.abs(found.mean - expected.mean).max() < 1e-9
-    assert np.abs(found.covariance - expected.covariance).max() < 1e-9
-
-
 def test_vectors_that_differ_in_too_few_directions_are_refused_with_how_many() -> None:
     flat = X.copy()
     flat[:, 4:] = flat[:, :4] @ RANDOM.normal(size=(4, 8)).astype(np.float32)
     with pytest.raises(TrainingError, match=r"The 400 texts differ in 4 directions only; whitening to 12"):
-        fit([Whiten(12)], moments(flat))
+        Whiten(12).fit(moments(flat))
     assert np.abs(np.cov(applied([Whiten(4)], flat).T, bias=True) - np.eye(4)).max() < 1e-6
     with pytest.raises(TrainingError, match="The 5 texts differ in 4 directions only; whitening to 8"):
-        fit([Whiten(8)], moments_of(np.split(X[:5], 1)))
+        Whiten(8).fit(moments_of(np.split(X[:5], 1)))
     with pytest.raises(TrainingError, match="differ in 0 directions only"):
-        fit([Whiten(1)], moments_of([np.repeat(X[:1], 9, 0)]))
+        Whiten(1).fit(moments_of([np.repeat(X[:1], 9, 0)]))
     with pytest.raises(TrainingError, match="differ in 9 directions only"):
-        fit([DropPcs(3), Whiten(12)], moments())
+        applied([DropPcs(3), Whiten(12)], X)
 
 
 def test_no_direction_would_be_left() -> None:
     with pytest.raises(TrainingError, match="Vectors of 12 dimensions cannot lose 12 of them"):
-        fit([DropPcs(12)], moments())
+        DropPcs(12).fit(moments())
 
 
 def test_all_but_the_top_takes_one_direction_for_every_hundred_dimensions() -> None:

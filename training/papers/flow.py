@@ -1,9 +1,9 @@
-"""A normalising flow as a post-processor: an invertible map under which vectors are Gaussian (BERT-flow).
+"""A normalizing flow as a post-processor: an invertible map that makes vectors Gaussian (BERT-flow).
 
     x ─▶ scale and shift ─▶ shuffle ─▶ second half += m(first half) ─▶ … `steps` times ─▶ z ~ N(0, 1)
 
-m has one hidden layer with ReLU, and x = relu(x) - relu(-x): so a step is exactly two dense layers, and the
-flow is published as such.
+m has one hidden layer with ReLU, and x = relu(x) - relu(-x). So a step equals two dense layers exactly, and
+the published model contains those.
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from models.words.progress import counted
 from training.methods.ranges import Count, Rate
-from training.model.encoder import Affine
+from training.model.encoder import Affine, TrainedEncoder
 
 _BATCH = 256
-_SEED = 20_201_116  # any number; the same vectors give the same flow
+_SEED = 20_201_116  # arbitrary but fixed: the same vectors give the same flow
 
 
 class FlowStep(nn.Module):
-    """An invertible step with additive coupling: log|det| is that of the scale alone."""
+    """An invertible step with additive coupling, so log|det| depends only on the scale."""
 
     def __init__(self, width: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -39,7 +39,11 @@ class FlowStep(nn.Module):
         self.inner = nn.Linear(self.first, hidden)
         self.outer = nn.Linear(hidden, width - self.first)
         nn.init.normal_(self.inner.weight, std=self.first**-0.5, generator=generator)
-        for zero in (self.inner.bias, self.outer.weight, self.outer.bias):  # it begins as the identity
+        for zero in (
+            self.inner.bias,
+            self.outer.weight,
+            self.outer.bias,
+        ):  # the coupling begins as the identity
             nn.init.zeros_(zero)
 
     def forward(self, x_ND: Tensor) -> Tensor:
@@ -49,13 +53,13 @@ class FlowStep(nn.Module):
 
     @torch.no_grad()
     def start(self, x_ND: Tensor) -> None:
-        """Scale and shift so that these vectors have mean 0 and variance 1 (Kingma and Dhariwal 2018)."""
+        """Sets scale and shift so that `x_ND` gets mean 0 and variance 1 (Kingma and Dhariwal 2018)."""
         self.shift.copy_(-x_ND.mean(0))
         self.log_scale.copy_(-x_ND.std(0, correction=0).clamp(min=1e-6).log())
 
     @torch.no_grad()
     def layers(self) -> list[Affine]:
-        """The step as two dense layers."""
+        """Returns the step as two dense layers."""
         width = len(self.order)
         scaled = torch.diag(self.log_scale.exp())[self.order]  # x ─▶ scaled x + moved
         moved = (self.log_scale.exp() * self.shift)[self.order]
@@ -71,10 +75,10 @@ class FlowStep(nn.Module):
 
 @dataclass(frozen=True)
 class Flow:
-    """Li et al. 2020 (BERT-flow), equation 4, by maximum likelihood over the vectors; `epochs` times all.
+    """Maximum likelihood over the vectors. Li et al. 2020 (BERT-flow), equation 4.
 
-    Theirs is Glow with three levels, of which the later ones see a half and a quarter of the numbers; this
-    has one.
+    The paper has Glow with three levels. Its later levels see a half and a quarter of the numbers. This flow
+    has one level.
     """
 
     steps: Count = 3
@@ -82,6 +86,9 @@ class Flow:
     epochs: Count = 1
     lr: Rate = 1e-3
     name: Literal["flow"] = "flow"
+
+    def apply(self, encoder: TrainedEncoder, texts: Sequence[str]) -> None:
+        encoder.add_dense(self.fit(np.concatenate([*encoder.pooled_chunks(texts)])))
 
     def fit(self, vectors: NDArray[np.float32]) -> list[Affine]:
         x_ND = torch.from_numpy(vectors)
@@ -102,7 +109,7 @@ class Flow:
 
 
 def negative_log_likelihood(flow: Sequence[FlowStep], x_ND: Tensor) -> Tensor:
-    """The mean over vectors of |z|²/2 - log|det dz/dx|, without the constant D log(2π)/2."""
+    """Returns the mean over vectors of |z|²/2 - log|det dz/dx|, without the constant D log(2π)/2."""
     z_ND = x_ND
     for step in flow:
         z_ND = step(z_ND)

@@ -1,4 +1,4 @@
-"""Spans of documents as a source: anchors, and positives near each of them (DeCLUTR)."""
+"""A source that draws spans from documents: anchors, and positives near each anchor (DeCLUTR)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,24 @@ from torch import Tensor
 
 from training.errors import NothingToLearn, TrainingError
 from training.methods.ranges import Count
-from training.methods.sources import DRAWN, Batch, Given, Rounds, Source, order_of, shelf_of
+from training.methods.sources import DRAWN, Batch, Given, Rounds, RowSource, Source, order_of, shelf_of
 from training.text.corpus import TEXTS, Kind
 from training.text.token_file import Shelf
 from training.text.tokens import tokens_of
 
 
 class Spans:
-    """Spans of each document, drawn anew in every step: anchors, and positives near each of them."""
+    """Draws anchors and their positives from each document, again in every step.
+
+    Args:
+        given: Corpus, tokenizer and sizes of the run.
+        recipe: Numbers and lengths of the spans.
+
+    Raises:
+        TrainingError: The base takes fewer tokens than the shortest span has.
+        NothingToLearn: Fewer than two documents are long enough.
+
+    """
 
     def __init__(self, given: Given, recipe: DocumentSpans) -> None:
         self._before, self._after = given.tokenizer.affixes
@@ -34,12 +44,13 @@ class Spans:
         seen = order_of(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
         self._shelf = shelf_of(given, seen, given.prompt)
         lengths = self._shelf.starts.diff() - len(self._before) - len(self._after)
-        long_enough = (lengths >= recipe.least()).nonzero()[:, 0]
+        long_enough = (lengths >= recipe.min_tokens()).nonzero()[:, 0]
         self._long_enough = _first_of_equals(self._shelf, long_enough)
         if len(self._long_enough) < 2:
             raise NothingToLearn(
-                f"{len(self._long_enough)} of {len(seen)} documents have the {recipe.least()} tokens that "
-                f"{recipe.anchors} anchors of {recipe.shortest} tokens need. Lower the recipe's `shortest`."
+                f"{len(self._long_enough)} of {len(seen)} documents have the {recipe.min_tokens()} tokens "
+                f"that {recipe.anchors} anchors of {recipe.shortest} tokens need. "
+                "Lower the recipe's `shortest`."
             )
         left_out = {
             "too short for spans": len(seen) - len(long_enough),
@@ -66,7 +77,7 @@ class Spans:
 
 
 def _first_of_equals(shelf: Shelf, rows: Tensor) -> Tensor:
-    """The rows whose tokens no earlier one has: equal documents would be each other's negatives."""
+    """Returns the first of each set of equal documents, which would be negatives of each other."""
     first: dict[bytes, int] = {}
     for row in rows.tolist():
         first.setdefault(hashlib.sha256(shelf.document(row).tobytes()).digest(), row)
@@ -74,16 +85,16 @@ def _first_of_equals(shelf: Shelf, rows: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class DocumentSpans:
-    """Long texts, of which spans are drawn: `anchors` of each, and for each of those `positives` near it.
+class DocumentSpans(RowSource):
+    """Spans of long texts: `anchors` per document, and `positives` near each anchor.
 
-    Giorgi et al. 2021 (DeCLUTR), section 3.1: Beta(4, 2) makes anchors long and Beta(2, 4) positives short; a
+    Giorgi et al. 2021 (DeCLUTR), section 3.1: Beta(4, 2) makes anchors long and Beta(2, 4) positives short. A
     positive lies in its anchor, overlaps it or touches it. Anchors lie in different parts of their document.
-    Lengths are in tokens without the special ones; documents too short for the longest give shorter spans,
-    and so does a base that takes fewer tokens.
+    Lengths are in tokens without the special tokens. A document that is too short for `longest` gives shorter
+    spans, and so does a base that takes fewer tokens.
 
-    near: where positives lie. any: as above. subsuming: in their anchor. adjacent: before or behind it, where
-    the document has room (as their code's sampling_strategy).
+    `near` says where positives lie. any: as above. subsuming: in their anchor. adjacent: directly before or
+    after it if the document has room (the paper's code: sampling_strategy).
     """
 
     anchors: Count
@@ -95,22 +106,20 @@ class DocumentSpans:
 
     kind: ClassVar[Kind] = TEXTS
     whole: ClassVar[bool] = True
-    searches: ClassVar[bool] = False
 
     @property
     def columns(self) -> int:
-        """The number of texts in a row."""
         return 1 + self.positives
 
     def build(self, given: Given) -> Source:
         return Spans(given, self)
 
-    def least(self) -> int:
-        """The tokens that a document needs."""
+    def min_tokens(self) -> int:
+        """Returns the tokens that a document needs."""
         return 2 * self.anchors * self.shortest
 
     def spans(self, length: int, random: np.random.Generator) -> Iterator[list[tuple[int, int]]]:
-        """For each anchor its (begin, end) and those of its positives, in a document of `length` tokens."""
+        """Yields (begin, end) of each anchor and of its positives, in a document of `length` tokens."""
         longest = min(self.longest, length // (2 * self.anchors))
         parts = random.permutation(length // (2 * longest))[: self.anchors]
         for part in sorted(parts.tolist()):
@@ -123,7 +132,7 @@ class DocumentSpans:
     def _near(
         self, begin: int, end: int, length: int, longest: int, random: np.random.Generator
     ) -> tuple[int, int]:
-        """One positive of the anchor from `begin` to `end`."""
+        """Draws one positive of the anchor from `begin` to `end`."""
         size = self._length(random.beta(2, 4), longest if self.near != "subsuming" else end - begin)
         if self.near == "adjacent":
             size = min(size, max(begin, length - end))

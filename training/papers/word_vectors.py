@@ -1,9 +1,10 @@
-"""python -m training word-vectors FILE FOLDER: word vectors of your own as a base, as GloVe's or fastText's.
+"""`python -m training word-vectors FILE FOLDER` makes a base of word vectors such as GloVe's.
 
     a word and its numbers on each line ─▶ tokenizer.json (whole words), a table ─▶ a static sentence model
 
-The recipes static-average, sif, usif, static-max and power-means take it with --base. A word without a vector
-has the mean of all: zeros would leave a text of such words without a direction. Binary files are not read.
+The recipes static-average, sif, usif, static-max and power-means accept the folder as --base. A word without
+a vector gets the mean of all vectors: zeros would leave a text of such words without a direction. Binary
+files are not supported.
 """
 
 from __future__ import annotations
@@ -40,7 +41,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def word_vectors(file: Path, out: Path) -> int:
-    """Write the base and return the number of its words. Raise TrainingError with the line."""
+    """Writes the base.
+
+    Returns:
+        The number of words.
+
+    Raises:
+        TrainingError: The folder is not empty, or a line of the file is not a word and its numbers.
+
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise TrainingError(f"{out} is not an empty folder.")
     words, table = _read(file)
@@ -62,13 +71,18 @@ def word_vectors(file: Path, out: Path) -> int:
 
 
 def _read(file: Path) -> tuple[list[str], NDArray[np.float32]]:
-    """The words, and their rows below their mean, (words + 1, D). Of a word that comes again, the first."""
+    """Reads the words and their vectors; the first vector of a repeated word counts.
+
+    Returns:
+        The words, and the mean of all vectors above the vectors, shape (words + 1, D).
+
+    """
     rows: dict[str, NDArray[np.float32]] = {}
     width = 0
     for number, line in enumerate(counted(read_lines(file), "lines", 0, "reading")):
         word, *numbers = line.text.rstrip().split(" ")
         if number == 0 and len(numbers) == 1:
-            continue  # fastText's first line: how many words, and how wide
+            continue  # fastText's first line has the number of words and their width
         row = _row(numbers, line)
         width = width or len(row)
         if len(row) != width:
@@ -92,7 +106,7 @@ def _row(numbers: list[str], line: Line) -> NDArray[np.float32]:
 
 
 def _tokenizer(words: list[str]) -> dict[str, Any]:
-    """Whole words and single punctuation marks; in lower case where all words are."""
+    """Splits into whole words and single punctuation marks. Lower-cases texts if all words are lower-case."""
     lower = all(word == word.lower() for word in words[1:])
     return {
         "version": "1.0",
