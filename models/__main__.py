@@ -130,42 +130,12 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("version", metavar="VERSION")
         command.set_defaults(run=run)
-    _add_portability(commands)
     command = commands.add_parser("prune", help="delete versions that nothing needs any more")
     command.add_argument("versions", metavar="VERSION", nargs="*", help="the versions to delete")
     command.add_argument("--keep", type=int, metavar="N", help="delete all but the newest N and those in use")
     command.set_defaults(run=_prune)
     commands.add_parser("rollback", help="go back to the previous version").set_defaults(run=_rollback)
     return parser
-
-
-def _add_portability(commands: argparse._SubParsersAction[Parser]) -> None:
-    command = commands.add_parser(
-        "verify-portability",
-        help="open a version in other people's tools, and compare their vectors with its own",
-        description="Exit status 1: a tool gives other vectors, fails unexpectedly, or none could be tried.",
-    )
-    command.add_argument("version", metavar="VERSION")
-    command.add_argument(
-        "--tool", metavar="NAME", action="append", default=[], help="only this one; may be repeated"
-    )
-    command.add_argument("--json", metavar="FILE", type=Path, help="write the verdicts there as well")
-    command.add_argument(
-        "--cache",
-        metavar="FOLDER",
-        type=Path,
-        default=Path("~/.cache/simile/portability"),
-        help="where each tool gets a virtual environment of its own, made once (default: %(default)s)",
-    )
-    command.add_argument("--offline", action="store_true", help="install nothing: use what is there")
-    command.add_argument(
-        "--python",
-        metavar="TOOL=PATH",
-        action="append",
-        default=[],
-        help="an interpreter that has the tool already, instead of an environment made for it",
-    )
-    command.set_defaults(run=_verify_portability)
 
 
 def _import(store: Store, options: argparse.Namespace) -> None:
@@ -219,12 +189,6 @@ def _verify(store: Store, options: argparse.Namespace) -> None:
     print(
         f"{options.version} is whole: {len(encoder.manifest.files)} files, golden vectors within {worst:.1g}"
     )
-
-
-def _verify_portability(store: Store, options: argparse.Namespace) -> None:
-    from models.publishing.portability.command import run  # noqa: PLC0415  only this command needs it
-
-    run(store, options)
 
 
 def _activate(store: Store, options: argparse.Namespace) -> None:

@@ -8,7 +8,6 @@ ModelError
 ├── Damaged            a published folder that must not be served
 ├── Unreadable         a published folder that cannot be read now, but may be intact
 ├── UnknownVersion     a version that is not in the store
-├── NotPortable        a version whose vectors differ in another tool, or could not be compared
 ├── DeviceUnavailable  a device that is missing or cannot be used
 ├── DeviceMemory       a single row that does not fit into the device's memory
 ├── InUse              a version that is needed, and therefore not pruned
@@ -88,10 +87,6 @@ class DeviceMemory(ModelError):
             f"A single row of {length} tokens does not fit into the device's memory. Raise "
             "SIMILE_GPU_MEM_MB, or stop other programs on the device."
         )
-
-
-class NotPortable(ModelError):
-    pass
 
 
 class BadInput(ModelError):
