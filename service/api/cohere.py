@@ -14,13 +14,24 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, Field, StrictInt, StrictStr
 from starlette.responses import Response
 
 from models.manifest import Manifest
 from models.publishing.calibration import to_int8
 from service.api.embedding import Plan, Rows, Vectors, embed, in_base64, parse_texts
-from service.api.openapi import EMBEDS, TIMED, Dimensions, Role, ShownAs, Text, Texts, describe, exactly_one
+from service.api.openapi import (
+    EMBEDS,
+    TIMED,
+    Dimensions,
+    Role,
+    ShownAs,
+    Text,
+    Texts,
+    describe,
+    exactly_one,
+    example,
+)
 from service.errors import Validation
 from service.http.bodies import json_response
 from service.http.routing import RoleRoute
@@ -43,11 +54,9 @@ class EmbedInput(BaseModel):
 class EmbedByTypeRequest(BaseModel):
     """Cohere's fields. `texts`, or `inputs` of one text each."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            **exactly_one(texts="array", inputs="array"),
-            "examples": [{"texts": ["A first sentence."], "model": "simile", "embedding_types": ["float"]}],
-        }
+    model_config = example(
+        {"texts": ["A first sentence."], "model": "simile", "embedding_types": ["float"]},
+        **exactly_one(texts="array", inputs="array"),
     )
     texts: Annotated[list[Any], ShownAs(Texts)] | None = None
     inputs: Annotated[list[Any], ShownAs(Annotated[list[EmbedInput], Field(min_length=1)])] | None = None

@@ -31,6 +31,7 @@ from service.api.openapi import (
     StoredTitle,
     Warnings,
     describe,
+    example,
 )
 from service.api.search_plan import find_warnings, parse_where
 from service.auth.audit import audit
@@ -76,6 +77,9 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _NULL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
+_EXAMPLE = {"id": "refund", "text": "Unused goods may be sent back.", "metadata": {"topic": "support"}}
+
+
 class DocumentIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
     id: DocumentId | None = None
@@ -85,23 +89,7 @@ class DocumentIn(BaseModel):
 
 
 class DocumentsRequest(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "documents": [
-                        {
-                            "id": "refund",
-                            "title": "Refunds",
-                            "text": "Unused goods may be sent back.",
-                            "metadata": {"topic": "support"},
-                        }
-                    ]
-                }
-            ]
-        },
-    )
+    model_config = example({"documents": [_EXAMPLE]}) | ConfigDict(extra="forbid")
     # Validated one by one, after they were counted: millions at once would hold the event loop for seconds.
     documents: Annotated[list[Any], ShownAs(Annotated[list[DocumentIn], Field(min_length=1)])]
 

@@ -26,6 +26,7 @@ from service.api.openapi import (
     StoredQuery,
     User,
     describe,
+    example,
 )
 from service.api.selection import (
     HASHED,
@@ -37,11 +38,10 @@ from service.api.selection import (
     Selected,
     Sender,
     forget,
+    list_rows,
     selection_of,
     sender_of,
-    shown_as,
     to_forget,
-    trusted_now,
 )
 from service.auth.visitors import Visitors
 from service.corpus.recent_searches import RecentSearches, SearchShown
@@ -96,18 +96,8 @@ class EventsIn(BaseModel):
 class EventsRequest(RootModel[Annotated[dict[str, Any], ShownAs(EventIn | EventsIn)]]):
     """An event, or a list of them as `events`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "search_id": "made-up",
-                    "query": "how do I get my money back",
-                    "id": "refund",
-                    "type": "click",
-                    "shown": ["refund"],
-                }
-            ]
-        }
+    model_config = example(
+        {"search_id": "made-up", "query": "money back", "id": "refund", "type": "click", "shown": ["refund"]}
     )
 
 
@@ -209,27 +199,13 @@ async def list_events(request: Request, runtime: Service, params: Annotated[List
 
     `next` is the `after` of the following page.
     """
-    selection = await selection_of(request, runtime, params)
-    most = runtime.settings.max_answer_bytes
-    shown, more = await runtime.corpus.store.list_events(params.after, params.limit, selection, most)
-    following = shown[-1][0] if more else None
-    rows = [
-        shown_as(
-            EventOut,
-            event,
-            sequence=number,
-            at=_moment(event.at),
-            user=event.visitor,
-            trusted=trusted_now(request, event),
-        )
-        for number, event in shown
-    ]
-    return json_response({"events": rows, "next": following})
+    read = runtime.corpus.store.list_events
+    return await list_rows(request, runtime, params, "events", read, EventOut, at=_moment)
 
 
-def _moment(at: float) -> str:
-    """Returns a Unix time as RFC 3339, with its fraction if it has one."""
-    return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+def _moment(event: Event) -> str:
+    """Returns the time of an event as RFC 3339, with its fraction if it has one."""
+    return datetime.fromtimestamp(event.at, UTC).isoformat().replace("+00:00", "Z")
 
 
 @router.get("/count", **describe(Role.READ, Count, raises=SELECTS))

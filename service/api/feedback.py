@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from service.api.collections import existing
 from service.api.embedding import check_count
-from service.api.openapi import USER, Count, DocumentId, Role, ShownAs, StoredQuery, User, describe
+from service.api.openapi import USER, Count, DocumentId, Role, ShownAs, StoredQuery, User, describe, example
 from service.api.selection import (
     HASHED,
     SELECTS,
@@ -19,11 +19,10 @@ from service.api.selection import (
     Selected,
     Sender,
     forget,
+    list_rows,
     selection_of,
     sender_of,
-    shown_as,
     to_forget,
-    trusted_now,
 )
 from service.auth.visitors import Visitors
 from service.errors import (
@@ -63,11 +62,7 @@ class JudgementsIn(BaseModel):
 class FeedbackRequest(RootModel[Annotated[dict[str, Any], ShownAs(JudgementIn | JudgementsIn)]]):
     """A judgement, or a list of them as `feedback`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"query": "how do I get my money back", "id": "refund", "relevant": True}]
-        }
-    )
+    model_config = example({"query": "how do I get my money back", "id": "refund", "relevant": True})
 
 
 class Refused(BaseModel):
@@ -177,21 +172,8 @@ async def list_judgments(request: Request, runtime: Service, params: Annotated[L
     `next` is the `after` of the following page. Judgements of deleted documents are left out; they are listed
     again, under their old numbers, when a document is stored under that id again.
     """
-    selection = await selection_of(request, runtime, params)
-    most = runtime.settings.max_answer_bytes
-    shown, more = await runtime.corpus.store.judgements(params.after, params.limit, selection, most)
-    following = shown[-1][0] if more else None
-    rows = [
-        shown_as(
-            JudgementOut,
-            given,
-            sequence=number,
-            user=given.visitor,
-            trusted=trusted_now(request, given),
-        )
-        for number, given in shown
-    ]
-    return json_response({"feedback": rows, "next": following})
+    read = runtime.corpus.store.judgements
+    return await list_rows(request, runtime, params, "feedback", read, JudgementOut)
 
 
 @router.get("/count", **describe(Role.READ, Count, raises=SELECTS))

@@ -28,7 +28,7 @@ from service.files.detection import format_of, refuse_name
 from service.files.preview import SHOWN_ROWS, preview
 from service.files.reader import FileReader, Options, Unpacked
 from service.files.values import BadFile, BadRow, Format, Row, query_parameter, split_names
-from service.http.bodies import Slices, json_response
+from service.http.bodies import Slices, fields_of, json_response
 from service.http.body_budget import RAW_FILE, StreamedBody
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
@@ -125,25 +125,8 @@ async def preview_a_file(request: Request, params: Annotated[PreviewQuery, Query
         found = await asyncio.to_thread(preview, bytes(content), params.name, options, whole=params.whole)
     except BadFile as error:
         raise Validation(_sentence(params.name, error)) from error
-    layout, guess = found.layout, found.guess
-    answer = {
-        "format": layout.format,
-        "encoding": layout.encoding,
-        "certain": layout.certain,
-        "sample": layout.sample,
-        "delimiter": layout.separator or None,
-        "columns": found.columns,
-        "rows": found.rows,
-        "lines": found.lines,
-        "id": guess.id,
-        "title": guess.title,
-        "text": guess.text,
-        "metadata": guess.metadata,
-        "types": guess.types,
-        "html": guess.html,
-        "problems": found.problems,
-    }
-    return json_response(answer)
+    delimiter = found.layout.separator or None
+    return json_response(fields_of(PreviewOut, found, found.guess, found.layout, delimiter=delimiter))
 
 
 _IMPORT = describe(
@@ -170,20 +153,18 @@ async def store_the_rows_of_a_file(
     except BadFile as error:
         raise Validation(_sentence(params.name, error)) from error
     tally = await upload.run()
-    answer = {
-        "summary": _summary(tally),
-        "rows": tally.upserted,
-        "documents": tally.seen.distinct,
-        "created": tally.created,
-        "replaced": tally.replaced,
-        "failed": tally.failed,
-        "errors": [
+    answer = fields_of(
+        FileImported,
+        tally,
+        summary=_summary(tally),
+        rows=tally.upserted,
+        documents=tally.seen.distinct,
+        errors=[
             {"line": lines.first, "last_line": lines.last, "error": error} for lines, error in tally.errors
         ],
-        "notes": upload.notes,
-        "truncated": tally.truncated,
-        "sequence": tally.sequence or await runtime.corpus.store.sequence(),
-    }
+        notes=upload.notes,
+        sequence=tally.sequence or await runtime.corpus.store.sequence(),
+    )
     version = tally.version or runtime.live.generation.version
     return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})
 

@@ -116,7 +116,7 @@ class Info(BaseModel):
 
 
 @router.get("/info", tags=["models"], **describe(Role.READ, Info))
-async def describe_service_and_model(request: Request, runtime: Service) -> Response:
+async def describe_service_and_model(runtime: Service) -> Response:
     """The active model and how it runs; text-embeddings-inference's keys and our own.
 
     `index.kind` is `exact`, or `IVF,SQ8` when search is approximate; `recall_at_10` is then the share of the

@@ -89,7 +89,7 @@ class Report(RootModel[dict[str, Any]]):
 
 
 @router.get("/models", **describe(Role.READ, ModelsAnswer))
-async def list_versions_and_their_states(request: Request, runtime: Service) -> Response:
+async def list_versions_and_their_states(runtime: Service) -> Response:
     """Every published version and its state; `done` and `total` are documents, while it is built.
 
     `eta_seconds` is how long the rest of a build takes at its recent rate, null while that is not known.
@@ -166,7 +166,7 @@ def _unread(name: str, reason: str, state: dict[str, Any] | None) -> dict[str, A
 
 
 @router.get("/models/{version}/report", **describe(Role.READ, Report, raises=[NotFound]))
-async def read_report(request: Request, runtime: Service, version: str) -> Response:
+async def read_report(runtime: Service, version: str) -> Response:
     """Measurements of a version by the promotion gate, and its verdict."""
     content = await _of_report(runtime, version, REPORT)
     return Response(content, headers={"content-type": "application/json"})
@@ -176,7 +176,7 @@ async def read_report(request: Request, runtime: Service, version: str) -> Respo
     "/models/{version}/report/{file}",
     **describe(Role.READ, raises=[NotFound], also=[kind.partition(";")[0] for kind in _PAGES.values()]),
 )
-async def read_report_page(request: Request, runtime: Service, version: str, file: str) -> Response:
+async def read_report_page(runtime: Service, version: str, file: str) -> Response:
     """The same for people: `report.md` and the pictures that it names, or all in `report.html`.
 
     `answers.jsonl` has both answers to each query that judged.

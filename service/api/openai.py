@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, Field, StrictInt, StrictStr
 from starlette.responses import Response
 
 from service.api.embedding import Plan, embed, in_base64, parse_inputs, with_prompt
-from service.api.openapi import EMBEDS, TIMED, Inputs, Role, describe
+from service.api.openapi import EMBEDS, TIMED, Inputs, Role, describe, example
 from service.http.bodies import json_response
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Service
@@ -22,9 +22,7 @@ OWNER = "simile"
 class EmbeddingsRequest(BaseModel):
     """OpenAI's fields, and `truncate`: null is the server's default, which is true."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"input": ["A first sentence.", "A second one."], "model": "simile"}]}
-    )
+    model_config = example({"input": ["A first sentence.", "A second one."], "model": "simile"})
     input: Inputs
     model: StrictStr | None = None
     encoding_format: Literal["float", "base64"] | None = "float"  # null is the default, as there
@@ -93,7 +91,7 @@ async def embed_texts(request: Request, runtime: Service, body: EmbeddingsReques
 
 
 @router.get("/v1/models", **describe(Role.READ, ModelList))
-async def list_versions(request: Request, runtime: Service) -> Response:
+async def list_versions(runtime: Service) -> Response:
     """The published versions."""
     manifests = await asyncio.to_thread(runtime.store.versions)
     data: list[dict[str, Any]] = [

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import (
     AfterValidator,
@@ -70,6 +70,11 @@ class ShownAs:
 
 def _described(**schema: Any) -> Any:
     return Field(json_schema_extra=schema)
+
+
+def example(body: dict[str, Any], **schema: Any) -> ConfigDict:
+    """Returns the configuration of a model with an example, which `/docs` sends."""
+    return ConfigDict(json_schema_extra={**schema, "examples": [body]})
 
 
 def exactly_one(**types: str) -> dict[str, Any]:
@@ -196,11 +201,7 @@ class Filter(BaseModel):
         extra="forbid",
         json_schema_extra={
             "patternProperties": {rf"^{_FIELD}$": _CONDITION},
-            "examples": [
-                {"topic": "birds"},
-                {"year": {"$gte": 1990, "$lt": 2000}, "draft": {"$exists": False}},
-                {"$or": [{"tags": {"$in": ["owl", "hawk"]}}, {"$and": [{"source.page": {"$ne": 7}}]}]},
-            ],
+            "examples": [{"$or": [{"topic": {"$in": ["owl", "hawk"]}}, {"year": {"$gte": 1990}}]}],
         },
     )
     all_of: _Filters = Field(default_factory=list, alias="$and")
@@ -419,8 +420,8 @@ def _add_refusals(operation: dict[str, Any], route: RoleRoute, shared: dict[str,
         responses[str(status)] = {"$ref": f"#/components/responses/{name}"}
 
 
-# `GET /docs`: Swagger UI over the document. Its files come with a package. A script from another host would
-# run in the service's own origin, next to the field for keys.
+# `GET /docs`: Swagger UI over the document, with files from here and from a package. A script from another
+# host would run in the service's own origin, next to the field for keys.
 
 PACKAGE = "fastapi_offline"
 # No other host, no script in a page. Swagger UI sets styles on elements and shows pictures from data: URLs.
@@ -428,52 +429,27 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_KINDS = {"swagger-ui.css": "text/css", "swagger-ui-bundle.js": "text/javascript"}
-
-# Addresses are relative, so that a proxy may serve Simile below a path of its own.
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Simile: API</title>
-<link rel="icon" href="data:,">
-<link rel="stylesheet" href="docs/swagger-ui.css">
-</head>
-<body>
-<div id="swagger-ui"></div>
-<script src="docs/swagger-ui-bundle.js"></script>
-<script src="docs/start.js"></script>
-</body>
-</html>
-"""
-# validatorUrl: Swagger UI would send the document's address to a server of its makers.
-_START = """SwaggerUIBundle({
-  url: "openapi.json",
-  dom_id: "#swagger-ui",
-  deepLinking: true,
-  showExtensions: true,
-  validatorUrl: null,
-  defaultModelsExpandDepth: 0,
-  docExpansion: "list",
-});
-"""
+_OWN = Path(__file__).parent / "docs"
+_KINDS = {
+    "swagger-ui.css": "text/css",
+    "swagger-ui-bundle.js": "text/javascript",
+    "start.js": "text/javascript",
+}
 
 router = APIRouter(route_class=RoleRoute, include_in_schema=False)
 
 
 @router.get("/docs", **describe(None, also=["text/html"]))
-async def show_page(request: Request) -> Response:
-    return Response(_PAGE, media_type="text/html", headers={"content-security-policy": PAGE_POLICY})
+async def show_page() -> Response:
+    headers = {"content-security-policy": PAGE_POLICY}
+    return FileResponse(_OWN / "index.html", media_type="text/html", headers=headers)
 
 
 @router.get("/docs/{file}", **describe(None, raises=[NotFound], also=["text/javascript", "text/css"]))
-async def read_page_file(request: Request, file: str) -> Response:
-    if file == "start.js":
-        return Response(_START, media_type="text/javascript")
+async def read_page_file(file: str) -> Response:
     if file not in _KINDS:
         raise NotFound(f"The API's page has no file {file[:100]!r}.")
     package = find_spec(PACKAGE)
     assert package is not None and package.origin is not None  # noqa: S101, PT018  a dependency
-    path = Path(package.origin).parent / "static" / file
-    return FileResponse(path, media_type=_KINDS[file], headers={"cache-control": "max-age=3600"})
+    folder = _OWN if file == "start.js" else Path(package.origin).parent / "static"
+    return FileResponse(folder / file, media_type=_KINDS[file], headers={"cache-control": "max-age=3600"})

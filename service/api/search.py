@@ -25,6 +25,7 @@ from service.api.openapi import (
     Texts,
     Warnings,
     describe,
+    example,
 )
 from service.api.search_hits import MAX_FIELDS, parse_fields
 from service.api.search_plan import (
@@ -83,10 +84,8 @@ _Similar = Annotated[list[SimilarTo], Field(min_length=1)]
 
 
 class SearchRequest(Options):
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        json_schema_extra={"examples": [{"queries": ["how do I get my money back"], "k": 3}]},
+    model_config = example({"queries": ["how do I get my money back"], "k": 3}) | ConfigDict(
+        extra="forbid", strict=True
     )
     queries: Annotated[list[Any], ShownAs(Texts | _Vectors | _Similar)]
     fields: Annotated[list[StrictStr], Field(fail_fast=True), ShownAs(_Fields)] | None = Field(

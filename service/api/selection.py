@@ -2,8 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from fastapi import Request
 from pydantic import BaseModel, Field
@@ -13,7 +13,7 @@ from service.api.collections import existing, existing_named
 from service.api.openapi import Limit, Role, User
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Storage, Validation
-from service.http.bodies import json_response
+from service.http.bodies import fields_of, json_response
 from service.runtime.runtime import Runtime
 from service.store.values import COLLECTION_NAME, NO_KEY, Event, Judgement, Selection
 
@@ -26,6 +26,11 @@ WITHOUT_KEY, EVERY_COLLECTION, EVERY_KEY = "-", "*", "*"
 SELECTS = (Empty, NotFound, Storage)  # errors of a route that selects
 HASHED = "The hash of the visitor's id; empty if none was given"
 TRUSTED = "Whether a retraining may learn from it: its key was trusted, and is not marked untrusted now"
+
+
+ReadRows: TypeAlias = Callable[
+    [int, int, Selection, float], Awaitable[tuple[Sequence[tuple[int, Any]], bool]]
+]
 
 
 class Sender(NamedTuple):
@@ -60,11 +65,6 @@ class Forgetting(Selected):
 
 class Forgotten(BaseModel):
     deleted: int
-
-
-def shown_as(model: type[BaseModel], row: object, **others: object) -> dict[str, object]:
-    """Returns the fields of `model`, taken from `others` or else from a stored row."""
-    return {name: others[name] if name in others else getattr(row, name) for name in model.model_fields}
 
 
 def sender_of(request: Request) -> Sender:
@@ -113,6 +113,43 @@ async def selection_of(request: Request, runtime: Runtime, params: Selected) -> 
     if isinstance(params, Forgetting):
         return Selection(collection, params.query, params.id, key, visitor)
     return Selection(collection, None, None, key, visitor)
+
+
+async def list_rows(
+    request: Request,
+    runtime: Runtime,
+    params: Listing,
+    name: str,
+    read: ReadRows,
+    model: type[BaseModel],
+    **computed: Callable[[Any], object],
+) -> Response:
+    """Answers with a page of rows, under `name`. Raises as `selection_of`.
+
+    Args:
+        request: The request.
+        runtime: The service.
+        params: The rows to list.
+        name: The answer's field for the rows.
+        read: Reads a page of rows from the store.
+        model: The fields of a row.
+        computed: Computes fields of a row.
+
+    """
+    selection = await selection_of(request, runtime, params)
+    found, more = await read(params.after, params.limit, selection, runtime.settings.max_answer_bytes)
+    rows = [
+        fields_of(
+            model,
+            row,
+            sequence=number,
+            user=row.visitor,
+            trusted=trusted_now(request, row),
+            **{field: compute(row) for field, compute in computed.items()},
+        )
+        for number, row in found
+    ]
+    return json_response({name: rows, "next": found[-1][0] if more else None})
 
 
 async def to_forget(request: Request, runtime: Runtime, params: Forgetting) -> Selection:

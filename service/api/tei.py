@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, StrictStr
+from pydantic import BaseModel, BeforeValidator, Field, RootModel, StrictStr
 from starlette.responses import Response
 
 from models.manifest import Manifest
@@ -23,6 +23,7 @@ from service.api.openapi import (
     TokenRows,
     describe,
     exactly_one,
+    example,
 )
 from service.errors import Empty, Validation
 from service.http.bodies import json_response, validated
@@ -62,9 +63,7 @@ class EmbedParameters(Parameters):
 
 
 class EmbedRequest(EmbedParameters):
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"inputs": ["A first sentence.", "A second one."]}]}
-    )
+    model_config = example({"inputs": ["A first sentence.", "A second one."]})
     inputs: Inputs
     model: StrictStr | None = None
     # Clients of Hugging Face's hub send options here. The same option next to `inputs` takes precedence.
@@ -82,18 +81,8 @@ _Pair = Annotated[list[Text], Field(min_length=2, max_length=2)]
 class SimilarityRequest(BaseModel):
     """Either one sentence against others (TEI), or `pairs`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            **exactly_one(inputs="object", pairs="array"),
-            "examples": [
-                {
-                    "inputs": {
-                        "source_sentence": "How old are you?",
-                        "sentences": ["What is your age?", "It rains."],
-                    }
-                }
-            ],
-        }
+    model_config = example(
+        {"pairs": [["How old are you?", "What is your age?"]]}, **exactly_one(inputs="object", pairs="array")
     )
     inputs: SimilarityInputs | None = None
     parameters: Parameters | None = None

@@ -13,12 +13,12 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, StrictStr
+from pydantic import BaseModel, Field, RootModel, StrictBool, StrictStr
 from starlette.responses import Response
 
 from models.encoder import BadInput, Encoder, Piece
 from service.api.embedding import VERSION_HEADER, get_prompt, parse_texts, parse_token_rows, pinned
-from service.api.openapi import VERSIONED, Role, ShownAs, Text, Texts, TokenIds, TokenRows, describe
+from service.api.openapi import VERSIONED, Role, ShownAs, Text, Texts, TokenIds, TokenRows, describe, example
 from service.errors import Conflict, NotFound, ServiceError, Tokenizer, Validation
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Service
@@ -32,7 +32,7 @@ _threads = ThreadPoolExecutor(2, thread_name_prefix="tokens")
 
 
 class TokenizeRequest(BaseModel):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"inputs": "A first sentence."}]})
+    model_config = example({"inputs": "A first sentence."})
     inputs: Annotated[Any, ShownAs(Text | Texts)]
     add_special_tokens: StrictBool = True
     prompt_name: StrictStr | None = None
@@ -40,7 +40,7 @@ class TokenizeRequest(BaseModel):
 
 
 class DecodeRequest(BaseModel):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"ids": [[5, 6, 7]]}]})
+    model_config = example({"ids": [[5, 6, 7]]})
     ids: Annotated[Any, ShownAs(TokenIds | TokenRows)]
     skip_special_tokens: StrictBool = True
     model: StrictStr | None = None

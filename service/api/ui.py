@@ -79,7 +79,7 @@ async def find_the_page(request: Request) -> Response:
 
 
 @router.get("/ui", include_in_schema=False, **describe(None, also=["text/html"]))
-async def redirect_to_the_page(request: Request) -> Response:
+async def redirect_to_the_page() -> Response:
     """Redirects, because the page's files have addresses relative to `/ui/`, also below a proxy's path."""
     return RedirectResponse("ui/")
 

@@ -232,6 +232,16 @@ def check_parameters(request: Request, *names: str) -> None:
         raise Validation("A parameter comes more than once. Give each of them once.")
 
 
+def fields_of(model: type[BaseModel], *sources: object, **others: object) -> dict[str, object]:
+    """Returns the fields of `model`: from `others`, or else from the first source that has the attribute."""
+    return {
+        name: others[name]
+        if name in others
+        else next(getattr(source, name) for source in sources if hasattr(source, name))
+        for name in model.model_fields
+    }
+
+
 def json_response(value: object, headers: Mapping[str, str] | None = None, *, status: int = 200) -> Response:
     """Returns `value` as a JSON answer. Numpy arrays and numbers are written directly, float32 in its
     shortest form.

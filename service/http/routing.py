@@ -64,8 +64,8 @@ class RoleRoute(APIRoute):
         kind, *notes = get_args(annotation) if get_origin(annotation) is Annotated else [annotation]
         dependency = next((note.dependency for note in notes if isinstance(note, params.Depends)), None)
         if kind is Request:
-            return
-        if dependency is not None:
+            self._readers[name] = lambda request: request
+        elif dependency is not None:
             self._readers[name] = dependency
         elif any(isinstance(note, params.Query) for note in notes):
             self._readers[name] = partial(read_query, model=kind)
@@ -86,7 +86,7 @@ class RoleRoute(APIRoute):
             arguments["body"] = await read_body(request, self.body, stored=self._stored)
         while True:
             try:
-                response = await self.endpoint(request, **arguments)
+                response = await self.endpoint(**arguments)
                 break
             except Moved:  # A new version became active during the request, and answers it.
                 continue
