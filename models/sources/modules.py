@@ -97,7 +97,7 @@ def read_head(
 
 def _pooling(config: Mapping[str, Any]) -> tuple[str, ...]:
     modes = config.get("pooling_mode") or [
-        mode for mode, flag in POOLING_FLAGS.items() if flag is not None and config.get(flag)
+        mode for mode, flag in POOLING_FLAGS.items() if flag and config.get(flag)
     ]
     return (modes,) if isinstance(modes, str) else tuple(map(str, modes))
 

@@ -22,11 +22,11 @@ from service.store.values import DEFAULT_COLLECTION, Embedding, Unembedded
 log = logging.getLogger(__name__)
 
 STEP_DOCUMENTS = 64
-STEP_BYTES = 16 << 20  # of their texts together, unless one has more
-LOAD_ROWS = 1024  # a write waits for one such step at most: 5 ms at 384 dimensions
-STORE_ROWS = 1024  # of one job; a document's passages stay together
+STEP_BYTES = 16 << 20  # of all their texts; a single text may have more
+LOAD_ROWS = 1024  # A write waits for at most one such step: 5 ms at 384 dimensions.
+STORE_ROWS = 1024  # of one job; the passages of a document stay together
 LAST_LOOKS = 3  # that find only recent documents, or none that is free: a swap embeds the rest
-RECOUNT_SECONDS = 10.0  # documents written meanwhile are to be embedded too
+RECOUNT_SECONDS = 10.0  # Documents written meanwhile are embedded, too.
 HARMLESS = Content("A short sentence.")
 RECENT_SECONDS = 60.0  # of work, that the rate is taken from
 FEW = 3  # steps before a rate is believed
@@ -34,14 +34,19 @@ STALL = 10.0
 SAY_SECONDS = 30.0
 RETRY_SECONDS, MOST_SECONDS = 0.5, 60.0  # after a failure: a full queue, a full disk, a model that fails
 
-Tell = Callable[[int, int], None]  # documents done, and of how many
+Tell = Callable[[int, int], None]  # documents done, and how many in all
 
 
 class Builder:
-    """Makes one generation whole.
+    """Completes one generation.
 
-    documents_per_second: the most of what is stored when it begins; 0: as fast as the lane allows. What is
-    written meanwhile is not held back, or a slow pace would never come to an end.
+    Args:
+        corpus: The documents.
+        generation: The generation to complete.
+        tell: Is called with the documents done, and how many in all.
+        documents_per_second: Upper bound for documents that are stored at the beginning. 0: no bound. Later
+            documents are not slowed down, or a slow build would never end.
+
     """
 
     def __init__(
@@ -52,11 +57,13 @@ class Builder:
         self._generation = generation
         self._tell = tell
         self._throughput = documents_per_second
-        self._paced_to: int | None = None  # the last revision there was at the beginning
+        self._paced_to: int | None = None  # the last revision at the beginning
         self.progress = Progress(generation.version)
 
     async def load(self) -> None:
-        """Bring the stored vectors into the index, in steps that let writes pass; `embed` then looks anew."""
+        """Loads the stored vectors into the index, in steps with writes between them. `embed` then starts
+        again.
+        """
         generation, number = self._generation, self._generation.number
         await self._store.forget_skipped(number)
         generation.complete_through = 0
@@ -65,19 +72,19 @@ class Builder:
             after = await self._store.add_stored(number, after, LOAD_ROWS)
 
     async def warm(self) -> None:
-        """Run a forward pass of each encoder. A failure here is the model's, and the caller deals with it."""
+        """Runs a forward pass of each encoder. The caller handles a failure of the model."""
         await self._corpus.embed(self._generation, [HARMLESS], [DEFAULT_COLLECTION])
         if self._generation.encoder.queries is not None:
             await self._corpus.embed_queries(self._generation, [HARMLESS.text])
 
     async def embed(self) -> None:
-        """Embed and index every document that lacks a vector, those written meanwhile included.
+        """Embeds and indexes every document without a vector, including documents written meanwhile.
 
-        Can be called again after it failed, and goes on where it was.
+        After a failure it can be called again, and continues.
 
         Raises:
-            Retired: the generation follows no longer, so its index has a gap.
-            ServiceError: the model fails on any text, the queue is full, or the disk is.
+            Retired: The generation does not follow writes any more, so its index has a gap.
+            ServiceError: The model fails on any text, or the queue or the disk is full.
 
         """
         generation = self._generation
@@ -115,18 +122,18 @@ class Builder:
         generation.complete_through, generation.missing = last, skipped
 
     def _check(self) -> None:
-        """Raise what ends the build."""
-        if self._generation.retired:  # its index could not follow a write
+        """Raises the reason to end the build, if any."""
+        if self._generation.retired:  # Its index could not follow a write.
             raise Retired(self._generation.version)
         if self._generation.fault is not None:
             raise Hung(self._generation.fault)
 
     def _step(self) -> int:
-        """Documents of one step: a slow pace keeps its pauses short."""
+        """Returns the documents of one step: few at a slow pace, for short pauses."""
         return min(STEP_DOCUMENTS, max(1, int(self._throughput / 10))) if self._throughput else STEP_DOCUMENTS
 
     async def _embed(self, documents: Mapping[int, Unembedded]) -> None:
-        """Store the vectors of some documents, by revision."""
+        """Stores the vectors of some documents, by revision."""
         if not documents:
             return
         corpus, generation = self._corpus, self._generation
@@ -143,7 +150,7 @@ class Builder:
                 for revision, document in documents.items():
                     await self._embed({revision: document})
                 return
-            await self.warm()  # is it this text, or the model?
+            await self.warm()  # This fails if the model is the cause, not the text.
             for revision, document in documents.items():
                 await self._leave_out(revision, document.id, error)
             return
@@ -151,12 +158,16 @@ class Builder:
             await self._store.add_vectors(generation.number, rows)
 
     async def _leave_out(self, revision: int, id: str, error: ServiceError) -> None:
-        log.error("Document %r is left out of the index: %s", id, error.error_type)  # a text may be quoted
+        log.error(
+            "Document %r is left out of the index: %s", id, error.error_type
+        )  # The message may quote the text.
         await self._store.skip(self._generation.number, revision, error.message)
 
 
 def _jobs(embedded: Iterable[tuple[int, Embedding]]) -> Iterator[dict[int, Embedding]]:
-    """Embeddings by revision, in parts of about `STORE_ROWS` rows: long texts have many passages."""
+    """Yields embeddings by revision, in parts of about `STORE_ROWS` rows, because long texts have many
+    passages.
+    """
     rows: dict[int, Embedding] = {}
     count = 0
     for revision, embedding in embedded:
