@@ -115,7 +115,8 @@ def report(name: str, figures: Mapping[str, Any], text: Sequence[str], verdicts:
     """Print paragraphs, the machine and the verdicts, and write the figures to results/NAME.json."""
     date, described = datetime.now(UTC).isoformat(timespec="seconds"), machine.describe(SCRATCH)
     summary = f"{machine.summarize(date, described)}."
-    print("\n\n".join([*text, summary, "\n".join(verdict.line() for verdict in verdicts)]))
+    paragraphs = [*text, summary, "\n".join(verdict.line() for verdict in verdicts)]
+    print("\n\n".join(filter(None, paragraphs)))
     judged = [asdict(verdict) | {"passed": verdict.passed} for verdict in verdicts]
     file = RESULTS / f"{name}.json"
     file.parent.mkdir(exist_ok=True)

@@ -55,6 +55,7 @@ def main() -> None:
     with scratch_folder() as folder:
         models = folder / "models"
         first = publish_named(Store(models), "default").version
+        Store(models).want(first)
         settings = {"SIMILE_MODELS_DIR": str(models)}
         with Server(folder / "data", settings=settings) as server, _search_client(server.port) as client:
             users = Users(server.port, options.set)
