@@ -79,18 +79,20 @@ class Contents(BaseModel):
 def describe(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of `backup`."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder")
-    parser.add_argument("--models", action="store_true", help="copy the model versions that it needs, too")
-    parser.add_argument("--data-dir", type=Path, help="of the service; SIMILE_DATA_DIR unless named")
+    parser.add_argument("--models", action="store_true", help="also copy the model versions that it needs")
+    parser.add_argument(
+        "--data-dir", type=Path, help="of the service; default: SIMILE_DATA_DIR"
+    )
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> str:
     """Makes the backup.
 
     Returns:
-        What to print.
+        The text to print.
 
     Raises:
-        CommandError: The backup cannot be made. No folder is left behind.
+        CommandError: The backup cannot be made. No folder remains.
 
     """
     data_dir = arguments.data_dir or settings.data_dir
@@ -112,7 +114,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
             temporary.rename(folder)
         sync(folder.parent)
     except OSError as error:
-        raise CommandError(unwritable(folder, error, "No backup was left behind.")) from error
+        raise CommandError(unwritable(folder, error, "No part of the backup remains.")) from error
     needs = "" if arguments.models else f" It needs {contents.active} in the models folder."
     said = f"{contents.counts()} are in {folder}.{needs}"
     return f"{said}\n{swept} unfinished backups were removed from {folder.parent}." if swept else said

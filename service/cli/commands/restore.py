@@ -2,8 +2,8 @@
 
     check every byte ─▶ copy and check again ─▶ move the old store aside ─▶ one rename
 
-Start reading at `run`. If the command is killed before the rename, the directory holds what it held, and the
-same command finishes the work. The next start migrates a backup of an older schema.
+Start reading at `run`. If the command is killed before the rename, the directory is as it was, and the same
+command finishes the work. The next start migrates a backup of an older schema.
 
 Nothing in the database runs. A link, an unlisted file of a model, and a database with anything but the
 tables of Simile are refused.
@@ -31,22 +31,21 @@ REPLACED = "replaced-"  # followed by the time: the folder of the store that was
 
 def describe(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of `restore`."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="that `backup` made")
-    parser.add_argument("--data-dir", type=Path, help="where to; SIMILE_DATA_DIR unless named")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a folder that `backup` wrote")
+    parser.add_argument("--data-dir", type=Path, help="the target; default: SIMILE_DATA_DIR")
     parser.add_argument(
         "--models-dir",
         type=Path,
-        help="where to put models of the backup; SIMILE_MODELS_DIR, or `models` in the data directory, "
-        "unless named",
+        help="the target of its models; default: SIMILE_MODELS_DIR, or `models` in the data directory",
     )
-    parser.add_argument("--force", action="store_true", help="move the store that is there aside")
+    parser.add_argument("--force", action="store_true", help="move an existing store aside")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> str:
     """Restores the backup.
 
     Returns:
-        What to print.
+        The text to print.
 
     Raises:
         CommandError: The backup cannot be restored. The data directory is as it was.
@@ -72,13 +71,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         copied.replace(data_dir / DATABASE)
         sync(data_dir)
     except OSError as error:
-        raise CommandError(unwritable(data_dir, error, "It holds what it held.")) from error
+        raise CommandError(unwritable(data_dir, error, "Nothing in it was changed.")) from error
     finally:
         shutil.rmtree(data_dir / ASIDE, ignore_errors=True)
         data_lock.release()
     said = [f"{contents.counts()} are in {data_dir}."]
     if moved is not None:
-        said.append(f"What was there is in {moved}; remove it when you are sure.")
+        said.append(f"The old store is in {moved}; remove it when you are sure.")
     try:
         models.verify(contents.active)
     except ModelError as error:
@@ -175,9 +174,7 @@ def _copy_models(folder: Path, contents: Contents, models: Store) -> None:
                 (temporary / version).rename(models.root / version)
             sync(models.root)
     except OSError as error:
-        raise CommandError(
-            unwritable(models.root, error, "The data directory holds what it held.")
-        ) from error
+        raise CommandError(unwritable(models.root, error, "The data directory was not changed.")) from error
 
 
 def _move_aside(data_dir: Path) -> Path | None:
