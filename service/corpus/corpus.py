@@ -1,7 +1,7 @@
 """Writes and searches documents. Start reading at `Corpus.put` and `Corpus.search`.
 
 A write is answered after the active version has embedded it and it is committed and indexed. Vectors that
-followers have by then are committed with it; `CatchUp` in lifecycle/builder.py adds the others later. A search
+followers have by then are committed with it. `CatchUp` (lifecycle/builder.py) adds the others later. A search
 borrows one generation, so query and document vectors come from one model.
 """
 

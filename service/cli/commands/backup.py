@@ -80,9 +80,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of `backup`."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder")
     parser.add_argument("--models", action="store_true", help="also copy the model versions that it needs")
-    parser.add_argument(
-        "--data-dir", type=Path, help="of the service; default: SIMILE_DATA_DIR"
-    )
+    parser.add_argument("--data-dir", type=Path, help="of the service; default: SIMILE_DATA_DIR")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> str:
