@@ -105,7 +105,7 @@ def test_neither_labels_nor_vectors_of_the_test_fold_change_its_classifier() -> 
     predicted, fitted = nested(x, labels, fold)
     other = np.where((fold == 1)[:, None], 50 * x + 9, x), np.where(fold == 1, 1 - labels, labels)
     for changed in ((other[0], labels), (x, other[1])):
-        again, refitted = nested(*changed, fold)
+        again, refitted = nested(changed[0], changed[1], fold)
         assert (refitted[1].l2, refitted[1].accuracy) == (fitted[1].l2, fitted[1].accuracy)
         assert np.array_equal(refitted[1].model.coef_, fitted[1].model.coef_)
         assert not np.array_equal(refitted[0].model.coef_, fitted[0].model.coef_)
