@@ -44,7 +44,11 @@ def test_a_search_begins_while_one_types_and_a_thumb_is_stored_until_it_is_taken
     expect(page.the("li.hit")).to_have_count(10)
     expected = [hit["id"] for hit in service.get("/search", q=QUERY)["hits"]]
     expect(page.the("main p.note").first).to_contain_text("10 hits in")
-    assert [one.get_attribute("data-id") for one in page.the("li.hit").all()] == expected
+    # Hits of a shorter query are shown while one types.
+    page.page.wait_for_function(
+        "ids => [...document.querySelectorAll('li.hit')].map(hit => hit.dataset.id).join() === ids.join()",
+        arg=expected,
+    )
     up = page.the("li.hit").nth(2).get_by_role("button", name="Relevant", exact=True)
     up.click()
     expect(up).to_have_attribute("aria-pressed", "true")
