@@ -30,13 +30,16 @@ export async function show(main, { params, signal, go, keep }) {
     const { signal: current } = running;
     keep(asked);
     if (!asked.q.trim() && !asked.id) {
-      if (!results.querySelector(".add [role=status] :is(.problem, .note)")) results.replaceChildren(await welcome()); // keeps the report of an upload
+      if (results.querySelector(".add [role=status] :is(.problem, .note)")) return; // keeps the report of an upload
+      const first = await welcome();
+      if (!current.aborted) results.replaceChildren(first); // a search may have begun meanwhile
       return;
     }
     results.setAttribute("aria-busy", "true");
     try {
       const query = asked.id ? { ...asked, q: "", mode: "" } : { ...asked, id: "" };
       const [found, own] = await Promise.all([get(within(session.collection, "search"), query, { signal: current }), judged()]);
+      if (current.aborted) return;
       if (asked.q) recent.add(asked.q);
       draw(found, own.get(asked.q) ?? new Map());
     } catch (error) {
