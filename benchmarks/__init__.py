@@ -1,9 +1,13 @@
-"""Measurements of the service; `make bench` runs them."""
+"""Benchmarks of the service and of the trainer. Start reading at `__main__.py`, which is `make bench`.
+
+Other commands are `python -m benchmarks.NAME`; CONTRIBUTING.md lists them. `command.py` has their options and
+reports.
+"""
 
 import os
 
-import models  # noqa: F401  before ONNX Runtime is loaded: it turns off what that would send
+import models  # noqa: F401  before ONNX Runtime is loaded, because it turns telemetry off
 
-# Before numpy is imported: the bench must not take the processors that it measures.
+# Set before numpy is imported, so that the benchmark does not take the processors that it measures.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")

@@ -1,7 +1,7 @@
-"""Simulated use of a search: clicks with position bias and noise, and the judgements that come of them.
+"""Simulated users of a search: clicks with position bias and noise, and the judgments that follow from them.
 
-A hit at place k is looked at in one of k searches. Then an answer is clicked in eight cases of ten, and
-another hit in one.
+A user looks at the hit at position k in one of k searches. Then an answer is clicked with probability 0.8,
+and another hit with 0.1.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,18 +14,23 @@ from training.retraining.judgements import Judgement
 
 SEARCHES = 8  # of each query
 VISITORS = 4
-_PAGE = 10  # hits that are shown
-_ON_ANSWER, _ON_OTHER = 0.8, 0.1  # of a hit that was looked at
-_NEIGHBOURS = 2  # places that a hit moves from one search to the next, at most
+PAGE = 10  # hits that are shown
+ANSWER_CLICKS, OTHER_CLICKS = 0.8, 0.1  # of the hits that a user looked at
+SHIFT = 2  # maximum positions that a hit moves from one search to the next
 
 
-def judged_by_clicks(
+def judge_by_clicks(
     ranked: Mapping[str, Sequence[str]], relevant: Mapping[str, Mapping[str, float]], seed: int
 ) -> list[Judgement]:
-    """Judgements from clicks on the first page of `ranked`, by query.
+    """Return judgments from simulated clicks on the first page.
 
-    relevant: the answers of each query. Neighbours change places from search to search, as new documents make
-    them do.
+    Neighbors change places from search to search, as they do after new documents.
+
+    Args:
+        ranked: Ids of hits of each query, best first.
+        relevant: The answers of each query.
+        seed: Seed of the users.
+
     """
     random = np.random.default_rng(seed)
     sessions = [*_sessions(ranked, relevant, random)]
@@ -40,19 +45,19 @@ def _sessions(
 ) -> Iterator[Session]:
     for query, ids in ranked.items():
         for search in range(SEARCHES):
-            page = list(ids[:_PAGE])
-            places = np.arange(len(page)) + random.uniform(0, _NEIGHBOURS, len(page))
+            page = list(ids[:PAGE])
+            places = np.arange(len(page)) + random.uniform(0, SHIFT, len(page))
             shown = [page[at] for at in np.argsort(places)]
             positions = {id: place for place, id in enumerate(shown, start=1)}
             clicked = dict.fromkeys(clicks(shown, relevant[query], random), 1.0)
-            if clicked:  # a search without an event is not known
+            if clicked:  # the service knows only searches with an event
                 user = f"user {search % VISITORS}"
                 yield Session("shop", query, user, positions, clicked, has_page=True)
 
 
 def clicks(shown: Sequence[str], relevant: Mapping[str, float], random: np.random.Generator) -> Iterator[str]:
-    """The ids that one user clicks of those `shown`, best first."""
+    """Yield the ids of the shown hits that a user clicks, best first."""
     for place, id in enumerate(shown, start=1):
-        share = _ON_ANSWER if id in relevant else _ON_OTHER
+        share = ANSWER_CLICKS if id in relevant else OTHER_CLICKS
         if random.random() < 1 / place and random.random() < share:
             yield id

@@ -1,7 +1,7 @@
-"""The closed loop: so many clients, each with one request in flight, and the next as soon as it is answered.
+"""A load generator in a closed loop: each client sends its next request when the last is answered.
 
-The measured window begins when the server is warm and ends with all clients still busy, so it has neither a
-run-up nor a tail. It is bounded by count and by time.
+The measured window begins when the server is warm and ends while all clients are still busy. So it contains
+neither the start nor the end of the load. It is bounded by a number of answers and by time.
 """
 
 import os
@@ -9,9 +9,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.generator import Generator, Run, main
+from benchmarks.generator import Connection, Generator, Run, main
 from benchmarks.machine import Watch, Window
-from benchmarks.wire import Connection
 
 DRAIN_SECONDS = 10.0
 WARM_SECONDS = 180.0  # for the answers before the window: 512 texts of the slowest peer
@@ -19,58 +18,88 @@ WARM_SECONDS = 180.0  # for the answers before the window: 512 texts of the slow
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The requests to send, in order, from the first again after the last."""
+    """Requests to send, in order and repeatedly.
+
+    Attributes:
+        port: The server's port.
+        requests: The requests, in ASCII.
+        clients: Number of clients without pause.
+        warm: Answers before the window begins.
+        seconds: Maximum length of the window.
+        pids: Processes to measure in addition to the generator, by name.
+        count: Maximum number of answers in the window.
+        keep: Numbers of requests whose response bodies are returned.
+        reconnects: Connections that the server may close. Such a request is sent again on a new connection.
+
+    """
 
     port: int
-    requests: list[str]  # ASCII
+    requests: list[str]
     clients: int
-    warm: int  # answers before the window begins
-    seconds: float  # of the window, at most
-    pids: dict[str, int]  # processes to count beside the generator's own
-    count: int = 10_000_000  # answers of the window, at most
-    keep: list[int] = field(default_factory=list)  # requests whose response body is wanted
-    reconnects: int = 0  # connections that the server may close: the request is sent again on a new one
+    warm: int
+    seconds: float
+    pids: dict[str, int]
+    count: int = 10_000_000
+    keep: list[int] = field(default_factory=list)
+    reconnects: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers within the window."""
+    """The answers in the window.
+
+    Attributes:
+        window: Its length and processor time.
+        latencies: Number of the request and milliseconds, for each answer.
+        bodies: Response bodies of the requests in `Load.keep`.
+        reconnects: Connections that the server closed.
+
+    """
 
     window: Window
-    milliseconds: list[tuple[int, float]]  # (request, latency) of each answer
-    bodies: dict[int, str]  # of the requests to keep
-    reconnects: int  # connections that the server closed
+    latencies: list[tuple[int, float]]
+    bodies: dict[int, str]
+    reconnects: int
+
+    @property
+    def milliseconds(self) -> list[float]:
+        """The latency of each answer."""
+        return [latency for _, latency in self.latencies]
+
+    @property
+    def rate(self) -> float:
+        """Answers per second."""
+        return len(self.latencies) / self.window.seconds
 
 
 class ClosedLoop(Generator):
-    """Clients at work; `finish` waits for the end."""
+    """A running load. `finish` waits for its end."""
 
     def __init__(self, load: Load) -> None:
         super().__init__("benchmarks.closedloop")
         self.send(**asdict(load))
 
     def finish(self) -> Answers:
-        """Raises BenchError."""
+        """Wait for the end and return the answers. Raises BenchError."""
         try:
             found = self.answer()
         finally:
             self.close()
         return Answers(
             Window(**found["window"]),
-            [(request, latency) for request, latency in found["milliseconds"]],
+            [(request, latency) for request, latency in found["latencies"]],
             {int(request): body for request, body in found["bodies"].items()},
             found["reconnects"],
         )
 
 
-def saturated(port: int, pid: int, requests: list[str], clients: int, seconds: float) -> float:
-    """Answers per second that `clients` without pause get of the service. Raises BenchError."""
-    answers = ClosedLoop(Load(port, requests, clients, 4 * clients, seconds, {"server": pid})).finish()
-    return len(answers.milliseconds) / answers.window.seconds
+def measure_capacity(port: int, pid: int, requests: list[str], clients: int, seconds: float) -> float:
+    """Return the answers per second that `clients` without pause get from the service. Raises BenchError."""
+    return ClosedLoop(Load(port, requests, clients, 4 * clients, seconds, {"server": pid})).finish().rate
 
 
 class _Run(Run):
-    """A load: its clients, and their answers so far."""
+    """The clients of a load and their answers so far."""
 
     def __init__(self, load: Load) -> None:
         super().__init__(load.port, load.requests)
@@ -95,13 +124,13 @@ class _Run(Run):
         assert self._window is not None
         return {
             "window": asdict(self._window),
-            "milliseconds": self._latencies,
+            "latencies": self._latencies,
             "bodies": self._bodies,
             "reconnects": self._reconnects,
         }
 
     def take(self) -> int | None:
-        """The next request to send, None when the window is over."""
+        """Return the number of the next request, or None after the window."""
         if self._window is not None or self._done.done():
             return None
         self._sent += 1
@@ -124,7 +153,7 @@ class _Run(Run):
             self.end()
 
     def lost(self, client: "_Client", error: Exception | None) -> None:
-        """The server closed a connection. It may do that to one on which nothing is asked any more."""
+        """The server closed a connection. It may do so if no request is in flight on it."""
         if self._done.done() or not client.waits:
             return
         if self._reconnects >= self._load.reconnects:
@@ -137,23 +166,23 @@ class _Run(Run):
         try:
             await self.connect(client)
         except OSError as error:
-            self.end(f"the server closed a connection and takes no other ({error})")
+            self.end(f"the server closed a connection and accepts no other ({error})")
         else:
             client.send_again()
 
     def _stop(self) -> None:
-        """The window is over; what is in flight is let out, so that the server is idle afterwards."""
+        """End the window. Requests in flight are still answered, so that the server is idle afterwards."""
         if self._window is None and self._watch is not None:
             self._window = self._watch.window()
             self._loop.call_later(DRAIN_SECONDS, self.end, "the server did not answer the last requests")
 
     def _give_up(self) -> None:
         if self._watch is None:
-            self.end("the server answered too few requests to begin to measure")
+            self.end("the server answered too few requests to start measuring")
 
 
 class _Client(Connection):
-    """Sends the next request as soon as the last one is answered."""
+    """Sends the next request when the last is answered."""
 
     def __init__(self, run: _Run) -> None:
         super().__init__()
@@ -174,7 +203,7 @@ class _Client(Connection):
         self.write(self._run.requests[request])
 
     def send_again(self) -> None:
-        """On a new connection; the latency counts from the first time."""
+        """Send the request on a new connection. Its latency counts from the first attempt."""
         self.write(self._run.requests[self._request])
 
     def answered(self, status: int, response: bytearray, body_at: int) -> None:

@@ -1,12 +1,15 @@
-"""The cost of one more document in a store that is already large, beyond embedding its text.
+"""Documents and model versions for benchmarks, and the cost of one more document in a large store.
 
-The large store is written by the service's own store (service/store/writes.py), with random unit vectors
-in the place of embedded ones: an exact index takes the same time over any. Then, on the running service,
-`POST /embed` and `POST /documents` of the same new text take turns, one client, one request at a time; first
-alone, then while another client searches without a pause. A pair's difference is what storing adds.
+`prepare` makes a data directory with many documents and a second version. The documents have random unit
+vectors, and the service's own store writes them. An exact index takes the same time for any vectors.
+
+`measure_additions` runs on the running service. `POST /embed` and `POST /documents` of the same new text
+alternate, one request at a time. The difference within a pair is the cost of storing.
 """
 
+import json
 import os
+import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -18,26 +21,63 @@ from urllib.parse import quote
 import numpy as np
 
 from benchmarks.closedloop import ClosedLoop, Load
-from benchmarks.contestant import CONTENDED
+from benchmarks.command import BenchError, progress
+from benchmarks.generator import get_request
 from benchmarks.machine import Watch, Window
-from benchmarks.places import BenchError
-from benchmarks.results import p50_p99
-from benchmarks.server import Server, served
-from benchmarks.wire import get
-from service.store.schema import DATABASE, connect
+from benchmarks.processes import Server, request_ms
+from benchmarks.rounds import CONTENDED, p50_p99
+from models.publishing.default import default_source
+from models.publishing.publish import publish
+from models.sources.folder import read_source
+from models.store import Store
+from service.store.sqlite.schema import DATABASE, connect
+from service.store.sqlite.writer import Transaction
+from service.store.sqlite.writes import upsert
 from service.store.values import Document, Embedding, json_of
-from service.store.writer import Transaction
-from service.store.writes import upsert
+from training.text.corpus import read_corpus
 
 DOCUMENTS = 50_000
 COMMIT_DOCUMENTS = 2000
 WARM_PAIRS = 5  # they open connections and fill caches
 SEARCH_WARM = 10
 SEARCH_SECONDS_PER_PAIR = 0.1
+LENGTH_FILE = "sentence_bert_config.json"
+
+
+def draw_texts(file: Path, count: int) -> list[str]:
+    """Return at most `count` distinct texts of a training corpus, in random order."""
+    found = read_corpus(file).texts
+    return random.Random(0).sample(found, min(count, len(found)))
+
+
+def prepare(data_dir: Path, texts: list[str], count: int) -> str:
+    """Make a data directory with the default model and `count` documents; return a second version's name."""
+    progress(f"storing {count} documents and publishing a second version")
+    with Server(data_dir):
+        pass  # publishes the default model and creates the store
+    fill(data_dir, texts, count)
+    return publish_variants(data_dir / "models", 1)[0]
+
+
+def publish_variants(models_dir: Path, count: int) -> list[str]:
+    """Publish `count` versions with the same weights as the default model, and return their names.
+
+    Their maximum lengths differ by a token each. That length is part of a vector space's fingerprint, so
+    documents are embedded again for such a version, at the same speed. Only texts that are cut change.
+    """
+    with default_source() as folder:
+        max_length = read_source(folder).max_length
+        file = folder / LENGTH_FILE
+        original = json.loads(file.read_bytes())
+        published = []
+        for less in range(1, count + 1):
+            file.write_text(json.dumps(original | {"max_seq_length": max_length - less}))
+            published.append(publish(Store(models_dir), folder, origin=f"variant-{less}").version)
+    return published
 
 
 def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
-    """Store `count` documents in a data directory that no service has open. Returns the seconds it took."""
+    """Store `count` documents in a data directory that no service has open. Returns the seconds."""
     started = time.perf_counter()
     connection = connect(data_dir / DATABASE)
     generation, dimension = connection.execute(
@@ -59,42 +99,42 @@ def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
     return time.perf_counter() - started
 
 
-def alone(server: Server, texts: Sequence[str]) -> dict[str, Any]:
-    """A pair for each text, with nothing else going on.
+def measure_additions(server: Server, texts: Sequence[str]) -> dict[str, Any]:
+    """Measure a pair of requests for each text on an otherwise idle service.
 
     Raises:
-        BenchError: a response was not 200.
+        BenchError: A status was not 200.
 
     """
     watch = Watch({"server": server.pid, "bench": os.getpid()})
-    embed, add = _take_turns(server.port, texts, "alone")
-    return _added(embed, add, [], watch.window())
+    embed, add = _alternate(server.port, texts, "idle")
+    return _summary(embed, add, [], watch.window())
 
 
-def while_searching(server: Server, texts: Sequence[str]) -> dict[str, Any]:
-    """A pair for each text, as many as there is time for while another client searches.
+def measure_additions_while_searching(server: Server, texts: Sequence[str]) -> dict[str, Any]:
+    """Measure pairs of requests while another client searches without pause.
 
     Raises:
-        BenchError: a response was not 200.
+        BenchError: A status was not 200, or too few pairs fit into the time.
 
     """
     searches = ClosedLoop(
         Load(
             port=server.port,
-            requests=[get(f"/search?q={quote(text)}&k=10") for text in reversed(texts)],
+            requests=[get_request(f"/search?q={quote(text)}&k=10") for text in reversed(texts)],
             clients=1,
             warm=SEARCH_WARM,
             seconds=SEARCH_SECONDS_PER_PAIR * len(texts),
             pids={"server": server.pid, "bench": os.getpid()},
         )
     )
-    embed, add = _take_turns(server.port, texts, "searched", lambda: not searches.ended)
+    embed, add = _alternate(server.port, texts, "searched", lambda: not searches.ended)
     found = searches.finish()
-    return _added(embed, add, [milliseconds for _, milliseconds in found.milliseconds], found.window)
+    return _summary(embed, add, found.milliseconds, found.window)
 
 
-def _added(embed: list[float], add: list[float], search: list[float], window: Window) -> dict[str, Any]:
-    """The cost of one more document, in milliseconds: `embed[i]` and `add[i]` are of the same text."""
+def _summary(embed: list[float], add: list[float], search: list[float], window: Window) -> dict[str, Any]:
+    """Return quantiles in milliseconds. `embed[i]` and `add[i]` have the same text."""
     difference = [more - less for less, more in zip(embed, add, strict=True)]
     figures = {"embed": embed, "add": add, "difference": difference, "search": search}
     quantiles = {f"{name}_ms": p50_p99(each) for name, each in figures.items() if each}
@@ -102,22 +142,22 @@ def _added(embed: list[float], add: list[float], search: list[float], window: Wi
     return found | {name: {"p50": p50, "p99": p99} for name, (p50, p99) in quantiles.items()}
 
 
-def _take_turns(
-    port: int, texts: Sequence[str], name: str, go_on: Callable[[], bool] = lambda: True
+def _alternate(
+    port: int, texts: Sequence[str], name: str, proceed: Callable[[], bool] = lambda: True
 ) -> tuple[list[float], list[float]]:
-    """Milliseconds to embed and to add each text, one connection, whoever comes first changing."""
+    """Return milliseconds to embed and to add each text. The order within a pair alternates."""
     embed: list[float] = []
     add: list[float] = []
     with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         for number, text in enumerate(texts):
-            if not go_on():
+            if not proceed():
                 break
             documents = {"documents": [{"id": f"{name}-{number}", "text": text}]}
             if number % 2:
-                add.append(served(connection, "POST", "/documents", documents)[1])
-            embed.append(served(connection, "POST", "/embed", {"inputs": text})[1])
+                add.append(request_ms(connection, "POST", "/documents", documents))
+            embed.append(request_ms(connection, "POST", "/embed", {"inputs": text}))
             if not number % 2:
-                add.append(served(connection, "POST", "/documents", documents)[1])
+                add.append(request_ms(connection, "POST", "/documents", documents))
     if len(embed) <= WARM_PAIRS:
-        raise BenchError("too few documents could be added to say anything")
+        raise BenchError("too few documents could be added for a figure")
     return embed[WARM_PAIRS:], add[WARM_PAIRS:]

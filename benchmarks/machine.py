@@ -1,16 +1,19 @@
-"""The machine, and the use of its processors by the measured processes and by others.
+"""The machine: its description, the processor time of measured processes and of others, and memory over time.
 
     Watch ── work ── window() ──▶ Window: seconds, CPU seconds of each measured process, foreign share
 
-Figures of a shared machine mean something only beside its foreign load: the CPU time of everybody who is not
-measured, stolen time included. Reads /proc, so Linux only. Not here: what is measured.
+Figures from a shared machine mean something only together with its foreign load. That is the CPU time of all
+processes that are not measured, including time that a hypervisor stole. The module reads /proc, so it needs
+Linux.
 """
 
 import os
 import platform
+import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
@@ -24,42 +27,57 @@ PACKAGES = (
 )
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 IDLE_FIELDS = (3, 4)  # idle and iowait, in the `cpu` line of /proc/stat
-GUEST_FIELDS = slice(8, None)  # counted in user time already
+GUEST_FIELDS = slice(8, None)  # already counted in user time
 SYNCS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of time, and the processor seconds that went by in it."""
+    """A period and the processor seconds that were used in it.
+
+    Attributes:
+        seconds: Length of the period.
+        cpu_seconds: CPU seconds of each measured process, by its name.
+        foreign: Share of all processors that other processes used, 0 to 1.
+
+    """
 
     seconds: float
-    cpu_seconds: dict[str, float]  # of each measured process, by its name
-    foreign: float  # share of all processors that others used, 0 to 1
+    cpu_seconds: dict[str, float]
+    foreign: float
 
     def foreign_without(self, cpu_seconds: float) -> float:
-        """The foreign share when so much of it is known to be of measured processes after all."""
+        """Return the foreign share if this many of its CPU seconds belong to measured processes."""
         return max(0.0, self.foreign - cpu_seconds / (self.seconds * processors()))
 
 
 class Watch:
-    """The use of the processors from its beginning on: by `pids`, by their names, and by others."""
+    """Counts processor time from its creation on: of named processes and of all others."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
-        """Raises OSError when a process is gone, and so does `window`."""
+        """Start counting.
+
+        Args:
+            pids: The measured processes by name.
+
+        Raises:
+            OSError: A process has ended. `window` raises it as well.
+
+        """
         self._pids = pids
         self.began = time.perf_counter()
-        self._busy, self._own = self._spent()
+        self._busy, self._own = self._read()
 
     def window(self) -> Window:
-        """The use until now."""
+        """Return the use since the creation."""
         seconds = time.perf_counter() - self.began
-        busy, spent = self._spent()
-        own = {name: spent[name] - self._own[name] for name in spent}
+        busy, used = self._read()
+        own = {name: used[name] - self._own[name] for name in used}
         foreign = (busy - self._busy - sum(own.values())) / (seconds * processors())
-        return Window(seconds, own, max(0.0, foreign))  # below zero only by the clock ticks' rounding
+        return Window(seconds, own, max(0.0, foreign))  # clock ticks are rounded, so it may be below zero
 
-    def _spent(self) -> tuple[float, dict[str, float]]:
-        """CPU seconds of everybody since the machine started, and of each process since it did."""
+    def _read(self) -> tuple[float, dict[str, float]]:
+        """Return CPU seconds of the whole machine since its start, and of each process since its own."""
         fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
         busy = sum(fields) - sum(fields[at] for at in IDLE_FIELDS) - sum(fields[GUEST_FIELDS])
         own = {name: process_seconds(pid) for name, pid in self._pids.items()}
@@ -67,26 +85,94 @@ class Watch:
 
 
 def process_seconds(pid: int) -> float:
-    """CPU seconds of a process, all its threads."""
-    # The second field is the program's name in brackets, and may hold spaces.
+    """Return the CPU seconds of a process with all its threads."""
+    # The second field is the program's name in brackets. It may contain spaces.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
 def processors() -> int:
-    """The processors that /proc/stat counts, however few this process may use."""
+    """Return the number of processors in /proc/stat, even if this process may use fewer."""
     return os.cpu_count() or 1
 
 
 def memory_mb(pid: int) -> dict[str, float]:
-    """Resident memory of a process: now, at its peak, and what of it is now no file's."""
+    """Return MiB of resident memory of a process: "now", "peak", and "own", without pages of files."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     keys = {"now": "VmRSS", "peak": "VmHWM", "own": "RssAnon"}
     return {name: int(lines[key].split()[0]) / 1024 for name, key in keys.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Memory, open files and threads of a process at one moment of `time.monotonic()`.
+
+    Attributes:
+        tasks: Number of asyncio tasks, if the caller knows it.
+
+    """
+
+    at: float
+    rss_mb: float
+    files: int
+    threads: int
+    tasks: int = 0
+
+
+def take_sample(pid: int, tasks: int = 0) -> Sample:
+    """Return a sample of a process. Raises OSError if the process has ended."""
+    process = Path(f"/proc/{pid}")
+    return Sample(
+        time.monotonic(),
+        memory_mb(pid)["now"],
+        len(os.listdir(process / "fd")),  # noqa: PTH208  iterdir would create a Path for each
+        len(os.listdir(process / "task")),  # noqa: PTH208
+        tasks,
+    )
+
+
+class Sampler:
+    """Takes samples of a process on its own thread while `on` is set."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        """Start the thread. It takes a sample every `seconds`."""
+        self.samples: list[Sample] = []
+        self.on = threading.Event()
+        self._pid = pid
+        self._seconds = seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> list[Sample]:
+        """End the thread and return all samples."""
+        self._stop.set()
+        self._thread.join()
+        return self.samples
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._seconds):
+            if self.on.is_set():
+                self.samples.append(take_sample(self._pid))
+
+
+def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """Split samples into three equal periods. The first period is warm-up."""
+    begin, end = samples[0].at, samples[-1].at
+    parts: list[list[Sample]] = [[], [], []]
+    for sample in samples:
+        parts[min(2, int(3 * (sample.at - begin) / (end - begin)))].append(sample)
+    return parts
+
+
+def memory_growth(samples: Sequence[Sample]) -> float:
+    """Return the median memory of the last third divided by the median of the second third."""
+    second, last = (statistics.median(sample.rss_mb for sample in part) for part in thirds(samples)[1:])
+    return last / second
+
+
 def describe(folder: Path) -> dict[str, Any]:
-    """The machine and the versions; `folder` is where the documents will lie."""
+    """Return the machine and the versions of packages. `folder` is on the disk that will hold documents."""
     installed = {one.name: one.version for one in distributions()}
     return {
         "cpu": _cpu(),
@@ -100,6 +186,16 @@ def describe(folder: Path) -> dict[str, Any]:
     }
 
 
+def summarize(date: str, described: Mapping[str, Any]) -> str:
+    """Return the result of `describe` as a line of text."""
+    versions = ", ".join(f"{name} {number}" for name, number in described["packages"].items())
+    return (
+        f"{date[:10]}, {described['processors']} processors of {described['cpu']}, "
+        f"{described['memory_gb']} GB, {described['system']}, one fsync {described['sync_ms']} ms; "
+        f"Python {described['python']}, {versions}"
+    )
+
+
 def _cpu() -> str:
     facts = cpus.facts()
     name = facts.get("model name", platform.machine())
@@ -108,7 +204,7 @@ def _cpu() -> str:
 
 
 def _sync_ms(folder: Path) -> float:
-    """Median of what one fsync costs here: near zero where nothing reaches a disk."""
+    """Return the median milliseconds of one fsync. Near zero if writes never reach a disk."""
     times = []
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         for _ in range(SYNCS):

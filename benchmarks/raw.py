@@ -1,32 +1,99 @@
-"""The ceiling: an engine alone on the published file, with everything else done beforehand.
+"""Upper bounds of the service: its engine without a server, and matrix products alone.
 
-As many single-thread calls at once as there are processors, each in a thread of its own, take ready-made
-batches: tokenised, sorted by length, padded. No HTTP, no queue, no waiting, and the batch size that is
-fastest here, found by trying. What a service does on top of this is what its ratio shows.
+`RawEngine` runs the published ONNX file on batches made beforehand: tokenized, sorted by length, padded, in
+the fastest of several batch sizes. As many single-thread calls as processors run at the same time. HTTP,
+queue and waiting are missing, so the ratio of the service to it shows their cost.
 """
 
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.contestant import Measured, Scenario, Vectors
-from benchmarks.engines import Call, Feed
 from benchmarks.machine import Watch
-from benchmarks.results import p50_p99
+from benchmarks.rounds import Measured, Scenario, Vectors, p50_p99
 from benchmarks.workloads import Workload
+from models.engines.form import FP32
+from models.engines.onnx import OnnxEngine
 from models.tokens.tokenizer import Tokenizer
 
+OUTPUT = "sentence_embedding"
 BUDGETS = (256, 512, 1024, 2048, 4096)  # padded tokens of one batch
-TRIAL_SHARE = 8  # one text in so many is enough to choose a budget
+TRIAL_STRIDE = 8  # every eighth text is enough to choose a budget
 TRIAL_ROUNDS = 2
 WARM_CALLS = 20
+PRODUCT_SHAPES = ((2048, 384, 1536), (2048, 1536, 384), (1024, 1024, 1024))  # rows, inner, columns
+
+Feed = dict[str, NDArray[np.int64]]
+Call = Callable[[Feed], NDArray[np.float32]]
+
+
+def onnx_runtime_calls(file: Path, count: int) -> tuple[list[Call], list[str]]:
+    """Return `count` single-thread sessions of ONNX Runtime as calls, and the names of their inputs."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    sessions = [
+        onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        for _ in range(count)
+    ]
+
+    def call(session: onnxruntime.InferenceSession) -> Call:
+        return lambda feed: np.asarray(session.run([OUTPUT], feed)[0])
+
+    return [call(session) for session in sessions], [given.name for given in sessions[0].get_inputs()]
+
+
+def single_text_call(file: Path, threads: int) -> tuple[Call, list[str]]:
+    """Return the session that the service uses for a single text, with its threads, and the input names."""
+    engine = OnnxEngine(file, FP32, 1)
+    if threads > 1:
+        engine = engine.again(threads)
+    return lambda feed: engine.run(feed, OUTPUT), engine.inputs
+
+
+def openvino_calls(file: Path, count: int, precision: str) -> tuple[list[Call], list[str]]:
+    """Return `count` single-thread models of OpenVINO as calls, and the names of their inputs.
+
+    Args:
+        file: The ONNX file.
+        count: Number of calls.
+        precision: OpenVINO's name of the precision.
+
+    Raises:
+        ImportError: OpenVINO is not installed.
+
+    """
+    import openvino as ov  # noqa: PLC0415  an extra
+
+    core = ov.Core()
+    config: dict[str, Any] = {
+        "INFERENCE_PRECISION_HINT": precision,
+        "INFERENCE_NUM_THREADS": 1,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,  # otherwise all models use the same processor
+    }
+    whole = core.read_model(str(file))
+    # OpenVINO would compute and write the other outputs as well.
+    outputs = [output.node for output in whole.outputs if OUTPUT in output.get_names()]
+    model = ov.Model(outputs, whole.get_parameters(), "raw")
+    compiled = [core.compile_model(model, "CPU", config) for _ in range(count)]
+
+    def call(one: Any) -> Call:
+        request = one.create_infer_request()
+        return lambda feed: np.array(request.infer(feed, share_inputs=True)[0], np.float32)
+
+    return [call(one) for one in compiled], [given.any_name for given in compiled[0].inputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +105,7 @@ class Batch:
 
 
 class RawEngine:
-    """`calls` that may run side by side, each on one thread; a contestant that takes all texts at once."""
+    """A contestant that computes all texts at once with several calls in parallel."""
 
     def __init__(
         self,
@@ -48,17 +115,26 @@ class RawEngine:
         tokenizer: Tokenizer,
         budgets: Sequence[int] = BUDGETS,
     ) -> None:
-        """budgets: padded tokens of one batch, to choose from."""
+        """Create the engine.
+
+        Args:
+            name: Its name in the report.
+            calls: Calls that may run at the same time.
+            inputs: Names of the graph's inputs.
+            tokenizer: Used by `vectors` only; workloads have their token ids.
+            budgets: Padded tokens of one batch, to choose from.
+
+        """
         self.name = name
-        self._tried = budgets
         self.calls = calls
         self.tokenizer = tokenizer
         self._inputs = inputs
+        self._budgets = budgets
         self._ready: dict[str, list[Batch]] = {}
-        self.budgets: dict[str, int] = {}  # by workload
+        self._chosen: dict[str, int] = {}  # budget by workload
 
     def batches(self, ids: Sequence[Sequence[int]], budget_tokens: int) -> list[Batch]:
-        """`ids` in batches of similar length; the largest first, so that all calls end together."""
+        """Return batches of similar lengths, largest first, so that all calls end at the same time."""
         batches: list[Batch] = []
         rows: list[int] = []
         for row in sorted(range(len(ids)), key=lambda at: len(ids[at])):
@@ -70,24 +146,32 @@ class RawEngine:
         return sorted(batches, key=lambda batch: -batch.feed["input_ids"].size)
 
     def batch(self, ids: Sequence[Sequence[int]], rows: list[int]) -> Batch:
-        return Batch(rows, padded([ids[row] for row in rows], self._inputs))
+        """Return a batch of some rows, padded to the longest."""
+        shape = (len(rows), max(len(ids[row]) for row in rows))
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        feed = {name: np.zeros(shape, np.int64) for name in names}
+        for at, row in enumerate(rows):
+            feed["input_ids"][at, : len(ids[row])] = ids[row]
+            feed["attention_mask"][at, : len(ids[row])] = 1
+        return Batch(rows, {name: array for name, array in feed.items() if name in self._inputs})
 
-    def choose(self, workload: Workload) -> None:
-        """Make the workload ready in batches of the size that is fastest on a part of it."""
-        ids = workload.ids[::TRIAL_SHARE]
-        tried = {budget: self.batches(ids, budget) for budget in self._tried}
-        seconds = dict.fromkeys(self._tried, float("inf"))
+    def choose_budget(self, workload: Workload) -> None:
+        """Prepare a workload in batches of the size that is fastest on a part of it."""
+        ids = workload.ids[::TRIAL_STRIDE]
+        tried = {budget: self.batches(ids, budget) for budget in self._budgets}
+        seconds = dict.fromkeys(self._budgets, float("inf"))
         for _ in range(TRIAL_ROUNDS):
             for budget, batches in tried.items():
                 seconds[budget] = min(seconds[budget], self._run(batches))
         best = min(seconds, key=seconds.__getitem__)
-        self.budgets[workload.name] = best
+        self._chosen[workload.name] = best
         self._ready[workload.name] = self.batches(workload.ids, best)
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
+        """Compute the whole workload once."""
         workload = scenario.workload
         if workload.name not in self._ready:
-            self.choose(workload)
+            self.choose_budget(workload)
         watch = Watch({"bench": os.getpid()})
         self._run(self._ready[workload.name])
         window = watch.window()
@@ -96,25 +180,26 @@ class RawEngine:
         return Measured(count / window.seconds, window.foreign, cpu_ms)
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        """Each text computed alone, (n, dimension)."""
+        """Return vectors of shape (n, dimension). Each text is computed by itself."""
         ids = [tokens.ids for tokens in self.tokenizer.tokenize(texts)]
         return np.concatenate([self.calls[0](self.batch(ids, [at]).feed) for at in range(len(ids))])
 
     def about(self) -> dict[str, Any]:
-        return {"calls at once": len(self.calls), "tokens of a batch": self.budgets}
+        """Return the number of calls and the chosen batch sizes."""
+        return {"parallel_calls": len(self.calls), "tokens_of_a_batch": self._chosen}
 
     def _run(self, batches: Sequence[Batch]) -> float:
-        """Seconds that the calls need for `batches` together."""
-        waiting = deque(batches)
+        """Return the seconds that all calls together need for `batches`."""
+        pending = deque(batches)
         failures: list[Exception] = []
 
         def work(call: Call) -> None:
             try:
                 while True:
-                    call(waiting.popleft().feed)
-            except IndexError:  # nothing waits any more
+                    call(pending.popleft().feed)
+            except IndexError:  # no batch is left
                 return
-            except Exception as error:  # noqa: BLE001  raised again below, on the thread that asked
+            except Exception as error:  # noqa: BLE001  raised again below, on the caller's thread
                 failures.append(error)
 
         threads = [threading.Thread(target=work, args=(call,)) for call in self.calls]
@@ -129,52 +214,111 @@ class RawEngine:
         return seconds
 
 
-def padded(rows: Sequence[Sequence[int]], inputs: Sequence[str]) -> Feed:
-    """Rows of ids (n, the longest), for a graph with these inputs."""
-    shape = (len(rows), max(map(len, rows)))
-    feed = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
-    for at, row in enumerate(rows):
-        feed["input_ids"][at, : len(row)] = row
-        feed["attention_mask"][at, : len(row)] = 1
-    return {name: array for name, array in feed.items() if name in inputs}
-
-
 class SingleCalls:
-    """A raw engine asked for one text after the other: what a lone request cannot beat on as many threads."""
+    """A raw engine that computes tokenized texts one by one: the lower bound of one client's latency."""
 
-    def __init__(self, name: str, engine: RawEngine, *, tokenising: bool) -> None:
+    def __init__(self, name: str, engine: RawEngine) -> None:
         self.name = name
         self._engine = engine
-        self._tokenising = tokenising
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
+        """Compute texts for the scenario's seconds. Each round uses another part of the texts."""
         workload, engine = scenario.workload, self._engine
         milliseconds: list[float] = []
         tokens = 0
         watch: Watch | None = None
-        row = turn * 997 % len(workload.ids)  # another stretch of the texts each time
-        ids: Sequence[Sequence[int]]
+        row = turn * 997 % len(workload.ids)
         while watch is None or time.perf_counter() < watch.began + scenario.seconds:
             if len(milliseconds) == WARM_CALLS and watch is None:
                 milliseconds, tokens = [], 0
                 watch = Watch({"bench": os.getpid()})
             row = (row + 1) % len(workload.ids)
             started = time.perf_counter()
-            if self._tokenising:
-                ids = [engine.tokenizer.tokenize([workload.texts[row]])[0].ids]
-            else:
-                ids = [workload.ids[row]]
-            engine.calls[0](engine.batch(ids, [0]).feed)
+            engine.calls[0](engine.batch(workload.ids, [row]).feed)
             milliseconds.append((time.perf_counter() - started) * 1000)
-            tokens += len(ids[0])
+            tokens += len(workload.ids[row])
         window = watch.window()
         p50, p99 = p50_p99(milliseconds)
         rate = tokens / window.seconds / workload.mean_tokens
         return Measured(rate, window.foreign, p50_ms=p50, p99_ms=p99)
 
 
-def cosines(found: Vectors, expected: Vectors) -> NDArray[np.float64]:
-    """Row by row, (n,); the vectors of either side may have any length."""
-    dots = np.einsum("nd,nd->n", found.astype(np.float64), expected.astype(np.float64))
-    lengths = np.linalg.norm(found.astype(np.float64), axis=1) * np.linalg.norm(expected, axis=1)
-    return np.asarray(dots / lengths)
+Product = Callable[[], object]
+MakeProduct = Callable[[int, int, int], Product]
+
+
+class MatrixProducts:
+    """A contestant that multiplies fp32 matrices, with one thread for each processor: the machine's limit.
+
+    The shapes are those of a small encoder's layers on 2,048 tokens, and a square. The best of them counts.
+    """
+
+    def __init__(self, name: str, make: MakeProduct, count: int) -> None:
+        """Prepare `count` parallel products of each shape."""
+        self.name = name
+        self._ready = [
+            (2 * rows * inner * columns, [make(rows, inner, columns) for _ in range(count)])
+            for rows, inner, columns in PRODUCT_SHAPES
+        ]
+
+    def measure(self, scenario: Scenario, turn: int) -> Measured:
+        """Measure GFLOP per second of all threads together."""
+        watch = Watch({"bench": os.getpid()})
+        seconds = scenario.seconds / len(PRODUCT_SHAPES)
+        best = max(_products_per_second(products, seconds) * flops / 1e9 for flops, products in self._ready)
+        return Measured(best, watch.window().foreign)
+
+
+def _products_per_second(products: Sequence[Product], seconds: float) -> float:
+    """Repeat each product on its own thread, and return the products per second of all."""
+    done = [0] * len(products)
+
+    def work(at: int) -> None:
+        while time.perf_counter() < until:
+            products[at]()
+            done[at] += 1
+
+    for product in products:
+        product()
+    started = time.perf_counter()
+    until = started + seconds
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(len(products))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(done) / (time.perf_counter() - started)
+
+
+def _factors(rows: int, inner: int, columns: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    chance = np.random.default_rng(0)
+    return chance.random((rows, inner), np.float32), chance.random((inner, columns), np.float32)
+
+
+def numpy_product(rows: int, inner: int, columns: int) -> Product:
+    """Return a product by NumPy's BLAS, which benchmarks/__init__.py limits to one thread."""
+    left, right = _factors(rows, inner, columns)
+    out = np.empty((rows, columns), np.float32)
+    return lambda: np.matmul(left, right, out=out)
+
+
+def onnx_runtime_product(rows: int, inner: int, columns: int) -> Product:
+    """Return a product by ONNX Runtime. The right factor is in the graph, like weights."""
+    left, right = _factors(rows, inner, columns)
+    given = helper.make_tensor_value_info("a", TensorProto.FLOAT, (rows, inner))
+    answer = helper.make_tensor_value_info("c", TensorProto.FLOAT, (rows, columns))
+    node = helper.make_node("MatMul", ["a", "b"], ["c"])
+    graph = helper.make_graph([node], "product", [given], [answer], [numpy_helper.from_array(right, "b")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return lambda: session.run(None, {"a": left})
+
+
+PRODUCTS: dict[str, MakeProduct] = {
+    "fp32, NumPy": numpy_product,
+    "fp32, ONNX Runtime": onnx_runtime_product,
+}

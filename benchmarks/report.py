@@ -1,251 +1,160 @@
-"""The figures of a run as Markdown: for a terminal, and ready to go into docs/PERFORMANCE.md."""
+"""The report of `make bench`: the loads, the promises of speed, and one table of all contestants.
 
-from collections.abc import Callable, Iterator
-from typing import Any
+A promise is about a ratio within one run. Promises that need a missing peer are not judged.
+"""
 
-import numpy as np
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from benchmarks.contestant import CONTENDED
-from benchmarks.floors import (
-    ALONE,
-    BULK,
-    FEW,
-    FLOORS,
-    LONG,
-    MANY,
-    MIX_AT_ONCE,
-    ONE,
-    SENTENCES_AT_ONCE,
-    SINGLE,
-    TOGETHER_ALONE,
-    TOKENISED_ALONE,
+from benchmarks.command import Verdict, format_table
+from benchmarks.peer_engines import REFERENCE
+from benchmarks.rounds import Cell, Results, Spread
+from benchmarks.served import DEFAULT, our_name, raw_name
+
+MANY, BULK, FEW, ONE, LONG = (
+    "64 x 1",
+    "4 x 32",
+    "8 x 1",
+    "1 x 1",
+    "mix, 32 x 1",
+)  # clients x texts of a request
+SENTENCES_AT_ONCE, MIX_AT_ONCE = "at once", "mix, at once"
+SINGLE, PRODUCTS = "single calls", "products"
+PEER = "infinity, ONNX"
+RAW_SINGLE = "raw, one thread"
+RAW_SINGLE_THREADS = "raw, threads of a single text"
+
+
+class Floor(NamedTuple):
+    """A promise: our texts per second under a load, divided by those of another contestant."""
+
+    precision: str
+    load: str
+    other: str
+    least: float
+    other_load: str = ""  # the same load if empty
+
+
+FLOORS = (
+    Floor("fp32", MANY, PEER, 1.85),
+    Floor("fp32", BULK, PEER, 1.7),
+    Floor("fp32", LONG, PEER, 4.5),
+    Floor("fp32", MANY, REFERENCE, 1.7, SENTENCES_AT_ONCE),
+    Floor("bf16", MANY, PEER, 2.9),
+    Floor("bf16", BULK, PEER, 2.6),
+    Floor("bf16", LONG, PEER, 6.0),
+    Floor("int8", MANY, PEER, 3.0),
+    Floor("fp32", MANY, raw_name("fp32"), 0.78, SENTENCES_AT_ONCE),
+    Floor("fp32", BULK, raw_name("fp32"), 0.85, SENTENCES_AT_ONCE),
+    Floor("fp32", LONG, raw_name("fp32"), 0.80, MIX_AT_ONCE),
+    Floor("bf16", MANY, raw_name("bf16"), 0.65, SENTENCES_AT_ONCE),
+    Floor("bf16", BULK, raw_name("bf16"), 0.70, SENTENCES_AT_ONCE),
+    Floor("int8", MANY, raw_name("int8"), 0.65, SENTENCES_AT_ONCE),
+    Floor("int8", BULK, raw_name("int8"), 0.70, SENTENCES_AT_ONCE),
 )
-from benchmarks.forms import CACHED, DEFAULT, name_of, raw_name
-from benchmarks.results import Results, Spread
-from benchmarks.tables import of_machine, table
-from benchmarks.workloads import Workload
-
-LOADS = (MANY, BULK, FEW, ONE, LONG)
-COMPARED = ((MANY, SENTENCES_AT_ONCE), (BULK, SENTENCES_AT_ONCE), (LONG, MIX_AT_ONCE))
-FLOP_PER_TOKEN = (
-    21.2e6  # all-MiniLM-L6-v2's layers: 6 * 2 * (4 * 384² + 2 * 384 * 1536); attention is less than 1 %
-)
+TAIL = 2.0  # p99 over p50 with 64 clients and short texts
+LONGEST_OVER_MEDIAN = 3.0  # p99 of the longest tenth over the median of all, on the mix
+SINGLE_MS = 1.5  # one client's p50 minus the raw call's, on one thread and on all threads of a single text
+SECOND_START_SECONDS = 2.0
+MEMORY_RATIO = 1.15
+ADDED_MS = 30.0  # for one more document, in addition to embedding it
 
 
-def text(results: Results) -> str:
-    """The whole report."""
-    parts = (
-        _machine,
-        _rates,
-        _ratios,
-        _work,
-        _latencies,
-        _alone,
-        _ceiling,
-        _memory,
-        _documents,
-        _missing,
+def judge(results: Results, figures: Mapping[str, Any]) -> list[Verdict]:
+    """Return a verdict for each promise that this run can judge.
+
+    Args:
+        results: The measurements.
+        figures: Other figures: "starts", "memory" and "documents".
+
+    """
+    return [*_ratios(results), *_latencies(results), *_others(figures)]
+
+
+def _ratios(results: Results) -> Iterator[Verdict]:
+    for floor in FLOORS:
+        ours = our_name(floor.precision)
+        other: Cell = (floor.other, floor.other_load or floor.load)
+        found = results.ratio((ours, floor.load), other)
+        if found:
+            yield _verdict(f"{ours}, {floor.load}, over {floor.other}", found, floor.least, at_least=True)
+
+
+def _latencies(results: Results) -> Iterator[Verdict]:
+    ours = our_name(DEFAULT)
+    tail = results.spread((ours, MANY), lambda one: _divide(one.p99_ms, one.p50_ms))
+    if tail:
+        yield _verdict(f"{ours}, {MANY}, p99 over p50", tail, TAIL)
+    longest = results.spread((ours, LONG), lambda one: _divide(one.longest_p99_ms, one.p50_ms))
+    if longest:
+        subject = f"{ours}, {LONG}, p99 of the longest tenth over the median of all"
+        yield _verdict(subject, longest, LONGEST_OVER_MEDIAN)
+    for name in (RAW_SINGLE, RAW_SINGLE_THREADS):
+        added = results.difference((ours, ONE), (name, SINGLE), lambda one: one.p50_ms)
+        if added:
+            yield _verdict(f"{ours}, {ONE}, p50 minus {name}, ms", added, SINGLE_MS)
+
+
+def _others(figures: Mapping[str, Any]) -> Iterator[Verdict]:
+    starts = figures["starts"]
+    subject = "second start to ready, seconds (median)"
+    yield Verdict(subject, starts["median"], SECOND_START_SECONDS, contended=starts["contended"])
+    for name, growth in figures["memory"].items():
+        subject = f"{name}, RSS after {growth['many']:,} requests over {growth['few']:,}"
+        yield Verdict(subject, growth["after_mb"] / growth["before_mb"], MEMORY_RATIO)
+    added = figures["documents"]["idle"]
+    subject = (
+        f"one more document after {figures['documents']['stored']:,}, ms more than embedding it (median)"
     )
-    return "\n\n".join(said for part in parts if (said := part(results)))
+    yield Verdict(subject, added["difference_ms"]["p50"], ADDED_MS, contended=added["contended"])
 
 
-def workload(given: Workload) -> dict[str, Any]:
-    lengths = given.lengths()
-    return {
-        "name": given.name,
-        "texts": len(lengths),
-        "tokens": {
-            "mean": round(float(np.mean(lengths)), 1),
-            "p50": float(np.median(lengths)),
-            "p90": float(np.quantile(lengths, 0.9)),
-            "least": min(lengths),
-            "most": max(lengths),
-        },
-    }
+def _divide(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None
 
 
-def _machine(results: Results) -> str:
-    kept = results.kept
-    workloads = "; ".join(
-        f"{one['name']}: {one['texts']:,} texts of {one['tokens']['least']} to "
-        f"{one['tokens']['most']} tokens, mean {one['tokens']['mean']:g}, median {one['tokens']['p50']:g}"
-        for one in kept["workloads"]
-    )
-    look = "A look with `--quick`, no figure. " if kept["quick"] else ""
-    return (
-        f"{look}{of_machine(kept['date'], kept['machine'])}; "
-        f"{kept['model']}, vector cache off, but for {CACHED}. Texts: {kept['texts']}; {workloads}. "
-        f"Medians over the clean rounds (least to most); (c): others used more than "
-        f"{CONTENDED:.0%} of the machine in every round."
-    )
+def _verdict(subject: str, found: Spread, bound: float, *, at_least: bool = False) -> Verdict:
+    return Verdict(subject, found.median, bound, at_least, not found.clean)
 
 
-def _by_name(results: Results, cells: Callable[[str], list[str]]) -> list[list[str]]:
-    """A row for each contestant that has any of the cells."""
-    rows = [[name, *cells(name)] for name in results.names]
-    return [row for row in rows if any(row[1:])]
-
-
-def _words(found: Spread | None) -> str:
-    return found.words() if found else ""
-
-
-def _rates(results: Results) -> str:
-    """Texts a second, and cosines to the reference, of each contestant."""
-    near = results.kept["cosines"]
-
-    def cells(name: str) -> list[str]:
-        scenarios = (SENTENCES_AT_ONCE, *LOADS[:4], MIX_AT_ONCE, LONG)
-        found = [results.spread((name, scenario)) for scenario in scenarios]
-        cosines = near["rows"].get(name, {}).values() if any(found) else ()
-        shown = [f"{one.median:,.0f}{'' if one.clean else ' (c)'}" if one else "" for one in found]
-        return shown + ([f"{cosine:.5f}" for cosine in cosines] or ["", ""])
-
-    rows = _by_name(results, cells)
-    rows = [[f"**{name}**" if name.startswith("Simile") else name, *shown] for name, *shown in rows]
-    head = ["texts/s", "at once", *LOADS[:4], "mix, at once", LONG, "cosine, mean", "least"]
-    return f"{table(head, rows)}\n\nCosines of {near['texts']} texts, to {near['reference']}."
-
-
-def _ratios(results: Results) -> str:
-    """Each form of ours over everybody else; the floor where one is promised."""
-    promised = {(floor.precision, floor.load, floor.name): floor.least for floor in FLOORS}
+def main_table(results: Results, figures: Mapping[str, Any]) -> str:
+    """Return the table of all contestants: medians of texts per second, with p50 / p99 in ms of requests."""
+    loads = (SENTENCES_AT_ONCE, MANY, BULK, FEW, ONE, MIX_AT_ONCE, LONG)
     rows = []
-    for precision in ("fp32", "bf16", "int8"):
-        ours = name_of(precision)
-        others = [name for name in results.names if not name.startswith("Simile") and name != ALONE]
-        for other in others:
-            if other.startswith("raw") and other != raw_name(precision):
-                continue
-            row = [f"{ours} over {other}"]
-            for load, at_once in COMPARED:
-                found = results.ratio((ours, load), (other, load)) or results.ratio(
-                    (ours, load), (other, at_once)
-                )
-                least = promised.get((precision, load, other))
-                row.append(f"{found.words()}{f', floor {least:g}' if least else ''}" if found else "")
-            if any(row[1:]):
-                rows.append(row)
-    ours = name_of(DEFAULT)
-    added = [_words(results.ratio((CACHED, load), (ours, load))) for load, _ in COMPARED]
-    if any(added):
-        rows.append([f"{CACHED}, over {ours}", *added])
-    return table(["ratio of texts/s", *(load for load, _ in COMPARED)], rows)
-
-
-def _work(results: Results) -> str:
-    """Processor time of a text, which depends less on other load than a rate does."""
-
-    def cells(name: str) -> list[str]:
-        found = (
-            results.spread((name, load), lambda one: one.cpu_ms)
-            or results.spread((name, at_once), lambda one: one.cpu_ms)
-            for load, at_once in COMPARED
+    for name in results.names:
+        cells = [_rate(results, (name, load)) for load in loads]
+        if name.startswith("GEMM"):
+            peak = results.spread((name, PRODUCTS))
+            cells[0] = f"{peak.median:.0f} GFLOP/s" if peak else ""
+        if name in (RAW_SINGLE, RAW_SINGLE_THREADS):
+            cells[loads.index(ONE)] = _rate(results, (name, SINGLE))
+        work = results.spread((name, MANY), lambda one: one.cpu_ms) or results.spread(
+            (name, SENTENCES_AT_ONCE), lambda one: one.cpu_ms
         )
-        return [_words(one) for one in found]
+        memory = figures["about"].get(name, {}).get("memory_mb", {}).get("now")
+        cosine = figures["cosines"].get(name, {}).get("least")
+        rows.append(
+            [
+                name,
+                *cells,
+                f"{work.median:.2f}" if work else "",
+                "" if cosine is None else f"{cosine:.5f}",
+                "" if memory is None else f"{memory:.0f}",
+            ]
+        )
+    head = ["texts/s (p50 / p99 ms)", *loads, "CPU ms a text", "least cosine", "RSS MiB"]
+    return format_table(head, rows)
 
-    head = ["CPU ms of its process a text", *(load for load, _ in COMPARED)]
-    return table(head, _by_name(results, cells))
 
-
-def _latencies(results: Results) -> str:
-    def cell(name: str, load: str) -> str:
-        p50 = results.spread((name, load), lambda one: one.p50_ms)
-        p99 = results.spread((name, load), lambda one: one.p99_ms)
-        return f"{_ms(p50)} / {_ms(p99)}" if p50 and p99 else ""
-
-    rows = _by_name(results, lambda name: [cell(name, load) for load in LOADS])
-    return table(["p50 / p99 of a request, ms", *LOADS], rows)
+def _rate(results: Results, cell: Cell) -> str:
+    rate = results.spread(cell)
+    if rate is None:
+        return ""
+    p50 = results.spread(cell, lambda one: one.p50_ms)
+    p99 = results.spread(cell, lambda one: one.p99_ms)
+    latency = f" ({_ms(p50)} / {_ms(p99)})" if p50 and p99 else ""
+    return f"{rate.median:,.0f}{'' if rate.clean else ' (c)'}{latency}"
 
 
 def _ms(found: Spread) -> str:
     return f"{found.median:.{1 if found.median < 100 else 0}f}"
-
-
-def _alone(results: Results) -> str:
-    """The latency of one client beyond the raw call's."""
-    lines = []
-    for name, what in (
-        (ALONE, "tokenised beforehand"),
-        (TOKENISED_ALONE, "tokenised in the call"),
-        (TOGETHER_ALONE, "tokenised beforehand, by the threads of a lone text"),
-    ):
-        call = results.spread((name, SINGLE), lambda one: one.p50_ms)
-        ours = name_of(DEFAULT)
-        beyond = results.difference((ours, ONE), (name, SINGLE), lambda one: one.p50_ms)
-        if call and beyond:
-            lines.append(
-                f"One raw call ({what}): p50 {call.median:.2f} ms; "
-                f"one client of {ours}: {beyond.words()} ms more."
-            )
-    return "\n".join(lines)
-
-
-def _ceiling(results: Results) -> str:
-    """Matrix products alone, and how much of their pace the raw engine keeps."""
-    peaks = {name: results.spread((name, "products")) for name in results.names if name.startswith("GEMM")}
-    rows = [[name, one.words(0)] for name, one in peaks.items() if one]
-    said = table(["GFLOP/s, a thread for each processor", ""], rows)
-    raw = results.spread((raw_name("fp32"), SENTENCES_AT_ONCE))
-    best = max((one.median for name, one in peaks.items() if one and "fp32" in name), default=0.0)
-    if not raw or not best or "all-minilm-l6-v2" not in results.kept["model"]:
-        return said
-    mean = next(
-        one["tokens"]["mean"] for one in results.kept["workloads"] if one["name"] == SENTENCES_AT_ONCE
-    )
-    gflops = raw.median * mean * FLOP_PER_TOKEN / 1e9
-    return (
-        f"{said}\n\nThe raw engine on sentences: {gflops:.0f} GFLOP/s, {gflops / best:.0%} of the fp32 peak."
-    )
-
-
-def _memory(results: Results) -> str:
-    rows = []
-    for name, about in results.kept["about"].items():
-        memory = about.get("memory_mb")
-        if memory:
-            first = about.get("first_ready_seconds") or about.get("ready_seconds")
-            rows.append(
-                [name, f"{memory['now']:.0f}", f"{memory['peak']:.0f}", f"{first:.1f}" if first else ""]
-            )
-    starts = results.kept["starts"]
-    said = [table(["", "RSS after the rounds, MiB", "most", "first start to ready, s"], rows)]
-    mark = ", contended" if starts["contended"] else ""
-    said += [
-        f"Second start to ready: {starts['second_median']:.2f} s (median of {len(starts['second'])}{mark})."
-    ]
-    said += [
-        f"{name}: RSS {one['before_mb']:.0f} MiB after {one['few']:,} requests of every shape, "
-        f"{one['after_mb']:.0f} after {one['many']:,} ({one['after_mb'] / one['before_mb']:.2f})."
-        for name, one in results.kept["memory"].items()
-    ]
-    return "\n\n".join(said)
-
-
-def _documents(results: Results) -> str:
-    found = results.kept["documents"]
-    rows = list(_document_rows(found))
-    said = table([f"with {found['stored']:,} documents stored", "p50 ms", "p99 ms"], rows)
-    return (
-        f"{said}\n\nStarting on them took {found['ready_seconds']:.1f} s to ready, "
-        f"storing them (vectors given) {found['fill_seconds']:.1f} s."
-    )
-
-
-def _document_rows(found: dict[str, Any]) -> Iterator[list[str]]:
-    words = {
-        "embed": "`/embed`, one text",
-        "add": "`POST /documents`, one new document",
-        "difference": "the difference, pair by pair",
-        "search": "a search",
-    }
-    for name, when in (("alone", ""), ("while_searching", ", while a client searches without pause")):
-        one = found[name]
-        mark = " (c)" if one["contended"] else ""
-        for what, said in words.items():
-            if quantiles := one.get(f"{what}_ms"):
-                yield [f"{said}{when}{mark}", f"{quantiles['p50']:.1f}", f"{quantiles['p99']:.1f}"]
-
-
-def _missing(results: Results) -> str:
-    return "\n".join(f"Not measured: {name}: {why}" for name, why in results.kept["missing"].items())

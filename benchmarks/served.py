@@ -1,35 +1,54 @@
-"""A server that embeds over HTTP, ours or another's: closed-loop clients ask it (closedloop.py)."""
+"""Servers as contestants: ours in each precision, or another one. Clients in a closed loop send requests.
+
+`ServedModel.measure` is one measurement. `open_precisions` starts our service in each requested precision,
+together with the raw engine on the same file.
+"""
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
+from benchmarks import raw
+from benchmarks.accuracy import cosines
 from benchmarks.closedloop import Answers, ClosedLoop, Load
-from benchmarks.contestant import Measured, Scenario, Vectors
+from benchmarks.command import BenchError, progress
+from benchmarks.generator import post_request
 from benchmarks.machine import memory_mb
-from benchmarks.places import BenchError
-from benchmarks.raw import cosines
-from benchmarks.results import p50_p99
-from benchmarks.server import call
-from benchmarks.wire import post
+from benchmarks.processes import Server, call
+from benchmarks.raw import RawEngine
+from benchmarks.rounds import Measured, Scenario, Vectors, p50_p99
 from benchmarks.workloads import Workload
+from models.encoder import ONNX
+from models.engines.opening import INT8_NAME
+from models.tokens.tokenizer import FILE_NAME, Tokenizer
+from service.settings import Settings
 
-WARM_TEXTS = (
-    512  # answered before the window begins, as many for everybody: some runtimes make code for shapes
-)
-CHECKED = 8  # answers of a window whose vectors are looked at
-LEAST_COSINE = 0.999  # to the same text asked alone: another text's vector is far below
-ASKED_AT_ONCE = 32
+WARM_TEXTS = 512  # answered before each window, because some runtimes compile kernels for each shape
+CHECKED = 8  # answers of a window whose vectors are checked
+MIN_COSINE = 0.999  # to the same text sent by itself; other texts are far below
+TEXTS_PER_CALL = 32
+
+DEFAULT = "fp32"
+CACHED = "Simile fp32, cached"  # with the default cache, and all texts sent before each window
+OPENVINO_HINTS = {"fp32": "f32", "bf16": "bf16"}
+
+FEW, MANY = 2_000, 100_000  # requests before each look at the memory
+GROWTH_CLIENTS = 16
+GROWTH_REQUESTS = 8_000  # distinct; sent repeatedly, and batches differ each time
+GROWTH_MAX_TEXTS = 3
+GROWTH_SECONDS = 7200.0  # more than it can take
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The requests and answers of a kind of server."""
+    """Path, request body and answer of a kind of server."""
 
     path: str
     body: Callable[[list[str]], Any]
@@ -48,7 +67,7 @@ OPENAI = Dialect(
 
 @dataclass(frozen=True)
 class Requests:
-    """A workload cut into requests of so many texts."""
+    """A workload split into requests."""
 
     texts: list[list[str]]
     tokens: list[int]
@@ -56,49 +75,67 @@ class Requests:
 
     @cached_property
     def is_long(self) -> list[bool]:
-        least = float(np.quantile(self.tokens, 0.9))
-        return [tokens >= least for tokens in self.tokens]
+        """For each request, True if it belongs to the longest tenth."""
+        bound = float(np.quantile(self.tokens, 0.9))
+        return [tokens >= bound for tokens in self.tokens]
 
 
 @dataclass
-class Served:
-    """A running server; who starts it ends it."""
+class ServedModel:
+    """A running server as a contestant. Its creator starts and ends the server.
+
+    Attributes:
+        name: Its name in the report.
+        dialect: How to send texts to it.
+        port: Its port on the loopback interface.
+        pid: Its process.
+        facts: Facts for the report.
+        reconnects: Connections that it may close in one measurement. They are opened again.
+        warm_texts: Texts that are answered before each window.
+
+    """
 
     name: str
     dialect: Dialect
     port: int
     pid: int
-    told: dict[str, Any] = field(default_factory=dict)
-    reconnects: int = 0  # connections that it may close in one measurement, which are opened again
+    facts: dict[str, Any] = field(default_factory=dict)
+    reconnects: int = 0
     warm_texts: int = WARM_TEXTS
-    _made: dict[tuple[str, int], Requests] = field(default_factory=dict)
-    _alone: dict[str, Vectors] = field(default_factory=dict)
+    _requests: dict[tuple[str, int], Requests] = field(default_factory=dict)
+    _expected: dict[str, Vectors] = field(default_factory=dict)
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        """(n, dimension). Raises BenchError."""
+        """Return vectors of shape (n, dimension). Raises BenchError."""
         found: list[list[float]] = []
-        for at in range(0, len(texts), ASKED_AT_ONCE):
-            some = list(texts[at : at + ASKED_AT_ONCE])
+        for at in range(0, len(texts), TEXTS_PER_CALL):
+            some = list(texts[at : at + TEXTS_PER_CALL])
             answer = call(self.port, "POST", self.dialect.path, self.dialect.body(some))
             found += self.dialect.read(answer)
         return np.array(found, np.float32)
 
     def about(self) -> dict[str, Any]:
-        return self.told | {"memory_mb": memory_mb(self.pid)}
+        """Return its facts and its memory in MiB."""
+        return self.facts | {"memory_mb": memory_mb(self.pid)}
 
     def requests(self, workload: Workload, texts: int) -> Requests:
-        """Made once; texts that do not fill a last request are left out."""
+        """Return the workload in requests of `texts` texts, without an incomplete last request."""
         key = workload.name, texts
-        if key not in self._made:
+        if key not in self._requests:
             starts = range(0, len(workload.texts) - texts + 1, texts)
             rows = [workload.texts[at : at + texts] for at in starts]
             tokens = [sum(len(ids) for ids in workload.ids[at : at + texts]) for at in starts]
-            lines = [post(self.dialect.path, self.dialect.body(row)) for row in rows]
-            self._made[key] = Requests(rows, tokens, lines)
-        return self._made[key]
+            lines = [post_request(self.dialect.path, self.dialect.body(row)) for row in rows]
+            self._requests[key] = Requests(rows, tokens, lines)
+        return self._requests[key]
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Raises BenchError when an answer is not 200, or when one is another text's."""
+        """Measure a window under load.
+
+        Raises:
+            BenchError: A status was not 200, or a vector belongs to another text.
+
+        """
         made = self.requests(scenario.workload, scenario.texts)
         order = list(range(len(made.lines)))
         random.Random(turn).shuffle(order)
@@ -116,20 +153,18 @@ class Served:
         )
         answers = run.finish()
         if answers.reconnects:
-            self.told["connections it closed"] = (
-                self.told.get("connections it closed", 0) + answers.reconnects
-            )
+            closed = self.facts.get("closed_connections", 0)
+            self.facts["closed_connections"] = closed + answers.reconnects
         self._check(made, order, answers)
         return self._summary(scenario, made, order, answers)
 
     def _summary(self, scenario: Scenario, made: Requests, order: list[int], answers: Answers) -> Measured:
-        if not answers.milliseconds:
+        if not answers.latencies:
             raise BenchError(f"{self.name} answered nothing in {scenario.seconds:g} seconds")
         window, workload = answers.window, scenario.workload
-        everything = [latency for _, latency in answers.milliseconds]
-        long = [latency for request, latency in answers.milliseconds if made.is_long[order[request]]]
-        tokens = sum(made.tokens[order[request]] for request, _ in answers.milliseconds)
-        p50, p99 = p50_p99(everything)
+        long = [latency for request, latency in answers.latencies if made.is_long[order[request]]]
+        tokens = sum(made.tokens[order[request]] for request, _ in answers.latencies)
+        p50, p99 = p50_p99(answers.milliseconds)
         texts = tokens / workload.mean_tokens
         return Measured(
             rate=texts / window.seconds,
@@ -138,16 +173,148 @@ class Served:
             p50_ms=p50,
             p99_ms=p99,
             longest_p99_ms=float(np.quantile(long, 0.99)) if long else None,
-            client_us=1e6 * window.cpu_seconds["load"] / len(everything),
         )
 
     def _check(self, made: Requests, order: list[int], answers: Answers) -> None:
-        """Under load a text has the vector that it has alone."""
+        """Compare vectors under load with those of the same text sent by itself."""
         for request, body in answers.bodies.items():
             text = made.texts[order[request]][0]
-            if text not in self._alone:
-                self._alone[text] = self.vectors([text])
+            if text not in self._expected:
+                self._expected[text] = self.vectors([text])
             found = np.array(self.dialect.read(orjson.loads(body))[:1], np.float32)
-            least = float(cosines(found, self._alone[text])[0])
-            if least < LEAST_COSINE:
-                raise BenchError(f"{self.name}: a vector under load differs from alone (cosine {least})")
+            cosine = float(cosines(found, self._expected[text])[0])
+            if cosine < MIN_COSINE:
+                raise BenchError(f"{self.name}: a vector under load is of another text (cosine {cosine})")
+
+
+@dataclass(frozen=True)
+class OpenPrecision:
+    """The running service in a precision, and the raw engine on the same file.
+
+    Attributes:
+        precision: "fp32", "bf16" or "int8".
+        data_dir: The data directory of the service.
+        info: The answer of `GET /info`.
+        served: The service as a contestant.
+        raw: The raw engine. None if none is available for this precision.
+
+    """
+
+    precision: str
+    data_dir: Path
+    info: dict[str, Any]
+    served: ServedModel
+    raw: RawEngine | None
+
+    @property
+    def version(self) -> Path:
+        """The folder of the active version."""
+        return self.data_dir / "models" / str(self.info["model_version"])
+
+    def single_text_engine(self) -> RawEngine:
+        """Return an fp32 session with the threads that the service has for a single text."""
+        call, inputs = raw.single_text_call(self.version / ONNX, self.info["lone_threads"])
+        return RawEngine("raw, single text", [call], inputs, _tokenizer(self.version, self.info))
+
+
+def our_name(precision: str) -> str:
+    """Return the name of our service in a precision."""
+    return f"Simile {precision}"
+
+
+def raw_name(precision: str) -> str:
+    """Return the name of the raw engine in a precision."""
+    return f"raw {precision}"
+
+
+def open_precisions(
+    stack: ExitStack, requested: Sequence[str], folder: Path
+) -> tuple[list[OpenPrecision], dict[str, str]]:
+    """Start the service in fp32 and in each requested precision.
+
+    Args:
+        stack: Ends the services.
+        requested: Precisions in addition to fp32.
+        folder: Where data directories go.
+
+    Returns:
+        The precisions that the service supports here, and the reason for each missing contestant.
+
+    Raises:
+        BenchError: The service did not start in fp32.
+
+    """
+    found: list[OpenPrecision] = []
+    missing: dict[str, str] = {}
+    for precision in dict.fromkeys((DEFAULT, *requested)):
+        progress(f"publishing the default model and starting the service in {precision}")
+        try:
+            opened = _open(stack, precision, folder / precision / "data")
+            found.append(opened)
+            if opened.raw is None:
+                missing[raw_name(precision)] = f"no raw engine is available for {opened.info['form']}"
+        except (BenchError, ImportError) as error:
+            if precision == DEFAULT:
+                raise
+            missing[our_name(precision)] = str(error).strip().rpartition("\n")[2]
+    return found, missing
+
+
+def _open(stack: ExitStack, precision: str, data_dir: Path) -> OpenPrecision:
+    settings = {} if precision == DEFAULT else {"SIMILE_PRECISION": precision}
+    server = Server(data_dir, settings)
+    with ExitStack() as starting:
+        starting.enter_context(server)
+        info = server.info()
+        opened, _, runtime = info["form"].partition("/")
+        if opened != precision:
+            raise BenchError(f"the service opened {info['form']} instead of {precision}")
+        engine = _open_raw(precision, runtime, data_dir / "models" / info["model_version"], info)
+        stack.push(starting.pop_all())
+    facts = {"form": info["form"], "threads": info["threads"], "ready_seconds": server.ready_seconds}
+    served = ServedModel(our_name(precision), OURS, server.port, server.pid, facts)
+    return OpenPrecision(precision, data_dir, info, served, engine)
+
+
+def _open_raw(precision: str, runtime: str, version: Path, info: dict[str, Any]) -> RawEngine | None:
+    file, count = version / ONNX, info["threads"]
+    if runtime == "openvino" and precision in OPENVINO_HINTS:
+        calls, inputs = raw.openvino_calls(file, count, OPENVINO_HINTS[precision])
+    elif runtime == "onnxruntime" and precision in {DEFAULT, "int8"}:
+        file = file if precision == DEFAULT else file.with_name(INT8_NAME)
+        calls, inputs = raw.onnx_runtime_calls(file, count)
+    else:
+        return None
+    return RawEngine(raw_name(precision), calls, inputs, _tokenizer(version, info))
+
+
+def _tokenizer(version: Path, info: dict[str, Any]) -> Tokenizer:
+    return Tokenizer(version / FILE_NAME, info["max_input_length"])
+
+
+def open_cached(stack: ExitStack, folder: Path, texts: int) -> ServedModel:
+    """Start the service in fp32 with its vector cache. `texts` texts are sent before each window."""
+    progress("publishing the default model and starting the service with its cache")
+    data_dir = folder / "cached" / "data"
+    limit = Settings.model_fields["cache_mb"].default
+    server = stack.enter_context(Server(data_dir, {"SIMILE_CACHE_MB": str(limit)}))
+    return ServedModel(CACHED, OURS, server.port, server.pid, {"cache_mb": limit}, warm_texts=texts)
+
+
+def measure_growth(served: ServedModel, mixture: Workload, many: int = MANY) -> dict[str, Any]:
+    """Return the memory in MiB after few and after `many` requests of all shapes. Raises BenchError."""
+    chance = random.Random("shapes of the bench")
+    dialect = served.dialect
+    requests = [
+        post_request(
+            dialect.path,
+            dialect.body(chance.choices(mixture.texts, k=chance.randint(1, GROWTH_MAX_TEXTS))),
+        )
+        for _ in range(GROWTH_REQUESTS)
+    ]
+    sizes = []
+    for count in (FEW, many - FEW):
+        pids = {"server": served.pid}
+        ClosedLoop(Load(served.port, requests, GROWTH_CLIENTS, 1, GROWTH_SECONDS, pids, count)).finish()
+        sizes.append(memory_mb(served.pid)["now"])
+    return {"few": FEW, "many": many, "before_mb": sizes[0], "after_mb": sizes[1]}

@@ -1,12 +1,14 @@
-"""Half an hour of everything: `python -m benchmarks.soak`.
+"""Half an hour of every kind of request: `python -m benchmarks.soak`.
 
-    a third: warming up ─▶ quiet look ─▶ two thirds ─▶ quiet look        a swap every two minutes all along
+    a third: warm-up ─▶ idle sample ─▶ two thirds ─▶ idle sample        a swap every two minutes throughout
 
-Clients embed, compare, search, write, update, delete, ask wrongly and hang up in the middle (asks.py,
-traffic.py), while three versions take turns: one is dropped before it comes again, so each swap embeds every
-document. In a quiet look nobody asks, the grace after the last swap is over, and what the process still holds
-is counted: at the second look no more than at the first. In between one generation is in memory or two, so
-neither a median nor a line through all samples says anything: what it holds at most is compared.
+Clients embed, compare, search, write, update, delete, send wrong requests and disconnect (traffic.py).
+Meanwhile three versions are activated in turn. Each is dropped before its next turn, so each swap embeds all
+documents.
+
+For an idle sample, all clients stop and the grace period after the last swap ends. The second sample must not
+hold more than the first. In between, one or two generations are in memory, so medians and trends say nothing.
+The maxima of the second and the last third are compared instead.
 """
 
 import argparse
@@ -18,35 +20,34 @@ from itertools import cycle
 from pathlib import Path
 
 from benchmarks import workloads
-from benchmarks.growth import Sample, Sampler, look, thirds
-from benchmarks.places import arguments, say, scratch
-from benchmarks.server import Server, call, metric, swap
-from benchmarks.tables import Verdict, conclude, table
+from benchmarks.command import Verdict, build_parser, format_table, progress, report, scratch_folder
+from benchmarks.documents import publish_variants
+from benchmarks.machine import Sample, Sampler, take_sample, thirds
+from benchmarks.processes import Server, call, metric, swap
 from benchmarks.traffic import Traffic
-from benchmarks.variants import publish_variants
 
-GROWTH = 0.05  # of memory at rest, and of the most that is held
-MORE_THREADS = 4  # pools of a bounded size start a thread when the others are busy, at any time
-FILES_OF_A_THREAD = 2  # a reading thread opens the store for itself: the database and its log
+GROWTH = 0.05  # of idle memory and of maximum memory
+MORE_THREADS = 4  # pools of a bounded size may start a thread at any time
+FILES_OF_A_THREAD = 2  # a reading thread opens the store's database and its log
 
 VERSIONS = 3
 SAMPLE_SECONDS = 2.0
-LINGER_SECONDS = 6.0  # a generation that nobody goes back to is closed after five
-LONGEST_SWAP_SECONDS = 600.0
+LINGER_SECONDS = 6.0  # an unused generation is closed after five
+MAX_SWAP_SECONDS = 600.0
 IMPORT_DOCUMENTS = 200
 TEXTS = 4000
 
 
 def main() -> None:
-    options = _options()
+    options = _parse_options()
     settings = {"SIMILE_GRACE_SECONDS": str(options.swap_seconds / 4)}
-    with scratch() as folder, Server(folder / "data", settings) as server:
+    with scratch_folder() as folder, Server(folder / "data", settings) as server:
         soaked = soak(server, folder / "data" / "models", options)
-    report(options, *soaked)
+    _report(options, *soaked)
 
 
-def _options() -> argparse.Namespace:
-    parser = arguments("soak", __doc__, quick=True)
+def _parse_options() -> argparse.Namespace:
+    parser = build_parser("soak", __doc__, quick=True)
     parser.add_argument("--minutes", type=float, help="of traffic (30; 1 with --quick)")
     parser.add_argument("--swap-seconds", type=float, help="between two swaps (120; 6 with --quick)")
     parser.add_argument("--documents", type=int, help="stored beforehand (2000; 200 with --quick)")
@@ -61,9 +62,9 @@ def _options() -> argparse.Namespace:
 def soak(
     server: Server, models_dir: Path, options: argparse.Namespace
 ) -> tuple[list[Sample], list[Sample], list[float], Traffic]:
-    """All samples, the two at rest, the seconds of each swap, and the traffic."""
+    """Return all samples, the two idle samples, the seconds of each swap, and the traffic."""
     first = server.info()["model_version"]
-    say(f"publishing {VERSIONS - 1} more versions and storing {options.documents} documents")
+    progress(f"publishing {VERSIONS - 1} more versions and storing {options.documents} documents")
     others = publish_variants(models_dir, VERSIONS - 1)
     texts = workloads.mixture(server.tokenizer(), workloads.corpus(), TEXTS).texts
     for begin in range(0, options.documents, IMPORT_DOCUMENTS):
@@ -76,83 +77,82 @@ def soak(
     versions, swap_seconds = cycle([*others, first]), list[float]()
     traffic = Traffic(server.port, texts, options.clients)
     sampler = Sampler(server.pid, SAMPLE_SECONDS)
-    looks = []
+    idle = []
     third = options.minutes * 60 / 3
     for seconds in (third, 2 * third):
-        say(f"{seconds:.0f} s of traffic")
-        traffic.go_on()
+        progress(f"{seconds:.0f} s of traffic")
+        traffic.resume()
         sampler.on.set()
-        swap_seconds += take_turns(server, models_dir, versions, options.swap_seconds, seconds)
+        swap_seconds += swap_repeatedly(server, models_dir, versions, options.swap_seconds, seconds)
         sampler.on.clear()
         traffic.pause()
-        say("a quiet look")
+        progress("an idle sample")
         time.sleep(options.swap_seconds / 4 + LINGER_SECONDS)
-        looks.append(look(server.pid, int(metric(server.port, "simile_tasks"))))
+        idle.append(take_sample(server.pid, int(metric(server.port, "simile_tasks"))))
     traffic.stop()
-    return sampler.stop(), looks, swap_seconds, traffic
+    return sampler.stop(), idle, swap_seconds, traffic
 
 
-def take_turns(
+def swap_repeatedly(
     server: Server, models_dir: Path, versions: Iterator[str], every_seconds: float, seconds: float
 ) -> Iterator[float]:
-    """A swap every so often: the seconds that each took. Raises BenchError."""
+    """Swap every `every_seconds` for `seconds`, and yield the seconds of each swap. Raises BenchError."""
     until = time.monotonic() + seconds
     while time.monotonic() + every_seconds < until:
         time.sleep(every_seconds)
-        yield swap(server.port, models_dir, next(versions), LONGEST_SWAP_SECONDS)
+        yield swap(server.port, models_dir, next(versions), MAX_SWAP_SECONDS)
     time.sleep(max(0.0, until - time.monotonic()))
 
 
-def report(
+def _report(
     options: argparse.Namespace,
     samples: list[Sample],
-    looks: list[Sample],
+    idle: list[Sample],
     swaps: list[float],
     traffic: Traffic,
 ) -> None:
-    before, after = looks
+    before, after = idle
     second, last = (max(sample.rss_mb for sample in part) for part in thirds(samples)[1:])
     threads = after.threads - before.threads
     files = after.files - before.files - FILES_OF_A_THREAD * max(0, threads)
     verdicts = [
-        Verdict("memory at rest: last quiet look over first", after.rss_mb / before.rss_mb, 1 + GROWTH),
-        Verdict("memory at most: last third over second", last / second, 1 + GROWTH),
-        Verdict("files more than at the first look, those of new threads aside", files, 0),
-        Verdict("threads more than at the first look", threads, MORE_THREADS),
+        Verdict("idle memory: last sample over first", after.rss_mb / before.rss_mb, 1 + GROWTH),
+        Verdict("maximum memory: last third over second", last / second, 1 + GROWTH),
+        Verdict("more open files than in the first idle sample, without those of new threads", files, 0),
+        Verdict("more threads than in the first idle sample", threads, MORE_THREADS),
         Verdict("unexpected answers", traffic.unexpected, 0),
-        Verdict("tasks more than at the first look", after.tasks - before.tasks, 0),
+        Verdict("more tasks than in the first idle sample", after.tasks - before.tasks, 0),
     ]
     result = {
         "minutes": options.minutes,
         "clients": options.clients,
         "documents": options.documents,
         "swap_seconds": swaps,
-        "looks": [asdict(one) for one in looks],
+        "idle": [asdict(one) for one in idle],
         "answers": {name: dict(counted) for name, counted in sorted(traffic.answers.items())},
         "slowest_ms": dict(traffic.slowest_ms),
-        "unexpected": traffic.told,
+        "unexpected": traffic.complaints,
         "samples": [asdict(sample) for sample in samples],
     }
-    took = f", {statistics.median(swaps):.1f} s each (median)" if swaps else ""
-    told = (
+    duration = f", {statistics.median(swaps):.1f} s each (median)" if swaps else ""
+    notes = (
         f"{options.minutes:g} minutes, {options.clients} clients, {options.documents:,} documents "
-        f"stored beforehand; {len(swaps)} swaps{took}, each with every document embedded anew."
+        f"stored beforehand, {len(swaps)} swaps{duration}. Each swap embeds all documents again."
     )
-    text = [_held_table(samples, looks), _answers_table(traffic), *traffic.told, told]
-    conclude("soak", result, text, verdicts)
+    text = [_memory_table(samples, idle), _answers_table(traffic), *traffic.complaints, notes]
+    report("soak", result, text, verdicts)
 
 
-def _held_table(samples: list[Sample], looks: list[Sample]) -> str:
+def _memory_table(samples: list[Sample], idle: list[Sample]) -> str:
     rows: list[list[object]] = []
     for name, part in zip(("first", "second", "last"), thirds(samples), strict=True):
         memory = [sample.rss_mb for sample in part]
         files, threads = max(sample.files for sample in part), max(sample.threads for sample in part)
-        rows.append(
-            [f"{name} third", statistics.median(memory), min(memory), max(memory), files, threads, ""]
-        )
-    for name, held in zip(("first", "last"), looks, strict=True):
-        rows.append([f"{name} quiet look", held.rss_mb, "", "", held.files, held.threads, held.tasks])
-    return table(("", "RSS MiB", "least", "most", "files, at most", "threads, at most", "tasks"), rows)
+        row = [f"{name} third", statistics.median(memory), min(memory), max(memory), files, threads, ""]
+        rows.append(row)
+    for name, one in zip(("first", "last"), idle, strict=True):
+        rows.append([f"{name} idle sample", one.rss_mb, "", "", one.files, one.threads, one.tasks])
+    return format_table(("", "RSS MiB", "least", "most", "max files", "max threads", "tasks"), rows)
 
 
 def _answers_table(traffic: Traffic) -> str:
@@ -165,7 +165,7 @@ def _answers_table(traffic: Traffic) -> str:
         ]
         for kind, counted in sorted(traffic.answers.items())
     ]
-    return table(("request", "count", "answered", "slowest ms"), rows)
+    return format_table(("request", "count", "answered", "slowest ms"), rows)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,32 @@
 """Simile's trainer against sentence-transformers' own: `python -m benchmarks.training --corpus FILE …`.
 
-    Simile's steps, the peer's steps ─▶ the peer's, Simile's ─▶ …     two neighbours in time are a round
+    Simile's steps, the peer's steps ─▶ the peer's, Simile's ─▶ …     two consecutive measurements are a round
 
 Both train unsupervised SimCSE from the default model on the same sentences: the recipe `simcse-unsup` here,
-MultipleNegativesRankingLoss on (s, s) there, with the recipe's batch, length, temperature, dropout and AdamW.
-Only one of the two computes at a time; the other waits between two of its steps. Loading and the first steps
-are not in the figures. Nor is Simile's tokenising, done once before: some 0.03 ms of a sentence, where a step
-takes 15 ms of it or more. The peer tokenises in each step.
+MultipleNegativesRankingLoss on (s, s) there. Batch, length, temperature, dropout and AdamW are the recipe's.
+Only one of the two computes at a time. Loading and the first steps do not count.
 
-The peer has a virtual environment of its own, as its dependencies are none of the project's. To make one:
+Simile tokenizes once before training, which is not in the figures: about 0.03 ms of a sentence, while a step
+takes at least 15 ms of it. The peer tokenizes in each step.
+
+The peer has a virtual environment of its own. Create it so:
 
     python -m venv PEER
     PEER/bin/pip install -c constraints.txt torch      first, so that pip takes no other build of it
     PEER/bin/pip install -c constraints.txt sentence-transformers accelerate datasets
 
-and then, on a machine that does nothing else:
+Then, on a quiet machine:
 
     python -m benchmarks.training --corpus FILE --peer-python PEER/bin/python
 
-A sentence is a row of the corpus, however often it is encoded. Needs the extra `train`, and /proc.
+A sentence is a row of the corpus, even if it is encoded twice. Needs the extra `train`, and Linux.
 """
 
 import argparse
+import json
 import math
 import os
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from itertools import islice
@@ -32,53 +35,66 @@ from typing import Any
 
 import torch
 
-from benchmarks.contestant import Scenario
-from benchmarks.places import arguments, say, scratch
-from benchmarks.results import Results, cells
-from benchmarks.tables import Verdict, conclude, table
-from benchmarks.trainers import OURS, PEER, Ours, Peer
-from benchmarks.turns import TRIES, Job, Turns
-from benchmarks.workloads import Workload, texts_of
+from benchmarks.command import (
+    PROJECT,
+    BenchError,
+    Verdict,
+    build_parser,
+    format_table,
+    progress,
+    report,
+    scratch_folder,
+)
+from benchmarks.machine import Watch
+from benchmarks.processes import Process
+from benchmarks.rounds import TRIES, Job, Measured, Results, Scenario, Turns
+from benchmarks.workloads import Workload, read_texts
 from models.errors import ModelError
-from models.publishing.default import default_source
+from models.publishing.default import ORIGIN, default_source
 from training.errors import TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.objectives import InfoNCE
 from training.methods.recipe import Recipe
+from training.runs.device import deterministic
 from training.runs.log import versions
+from training.runs.options import Options
+from training.runs.processes import World
+from training.runs.setup import build_trainer
 from training.text.corpus import Corpus
 
-FLOOR = 1.15  # what the project promises on a CPU, in fp32 and in bf16
+FLOOR = 1.15  # promise on a CPU, in fp32 and in bf16
 RECIPE = "simcse-unsup"
 PRECISIONS = ("fp32", "bf16")
 WARMUP = 3  # first steps, which do not count
+SCRIPT = PROJECT / "benchmarks" / "peers" / "train.py"
+OURS, PEER = "Simile", "sentence-transformers"
 COLUMNS = ("", "Simile, sentences/s", "peer, sentences/s", "Simile over the peer", "by CPU time")
 
 
 def main() -> None:
-    options = _options()
+    options = _parse_options()
     recipe = load_recipe(RECIPE)
-    most = WARMUP + options.steps * options.repeats * TRIES
+    max_steps = WARMUP + options.steps * options.repeats * TRIES
     torch.set_num_threads(options.threads)
-    with scratch(ModelError, TrainingError) as folder, default_source() as base:
-        sentences = islice(texts_of(options.corpus), recipe.optim.batch * most)
+    with scratch_folder(ModelError, TrainingError) as folder, default_source() as base:
+        sentences = islice(read_texts(options.corpus), recipe.optim.batch * max_steps)
         corpus = Corpus.of(sentences, str(options.corpus))
-        found = [measure(recipe, corpus, base, folder / one, options, one) for one in options.precision]
-    result = {
+        found = {one: measure(recipe, corpus, base, folder / one, options, one) for one in options.precision}
+    figures = {
         "versions": versions(),
         "corpus": {"file": options.corpus.name, "sentences": len(corpus)},
         "recipe": recipe.described(),
         "threads": options.threads,
         "steps": options.steps,
-        "peer": {one: peer for one, (peer, _) in zip(options.precision, found, strict=True)},
-        "cells": [cell for _, measured in found for cell in measured],
+        "peer": {one: peer for one, (peer, _) in found.items()},
+        "cells": [cell for _, results in found.values() for cell in results.to_json()],
     }
-    rows, verdicts = _judged(Results(result), options.precision)
-    conclude("training", result, [_told(result), table(COLUMNS, rows)], verdicts)
+    rows, verdicts = _judge({one: results for one, (_, results) in found.items()})
+    report("training", figures, [format_table(COLUMNS, rows), _notes(figures)], verdicts)
 
 
-def _options() -> argparse.Namespace:
-    parser = arguments("training", __doc__, corpus=True)
+def _parse_options() -> argparse.Namespace:
+    parser = build_parser("training", __doc__, corpus=True)
     parser.add_argument("--peer-python", type=Path, required=True, help="of an environment with the peer")
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--steps", type=int, default=5, help="of each side in a repeat")
@@ -87,10 +103,93 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+class Ours:
+    """Simile's trainer, in this process. A step is the same as in its training loop."""
+
+    name = OURS
+
+    def __init__(
+        self, recipe: Recipe, corpus: Corpus, base: Path, out: Path, job: dict[str, Any], pids: dict[str, int]
+    ) -> None:
+        """Build the trainer and run the first steps. `pids` are the processes of both contestants."""
+        steps = job["warmup"] + job["steps"] * job["repeats"]
+        options = Options(
+            steps=steps,
+            precision=job["precision"],
+            device="cpu",
+            threads=job["threads"],
+            eval_steps=steps + 1,
+            checkpoint_steps=steps + 1,
+            record_steps=steps + 1,
+            base_name=ORIGIN,
+        )
+        bf16, cpu = job["precision"] == "bf16", torch.device("cpu")
+        self._trainer = build_trainer(
+            recipe, corpus, base, out, options, cpu, World(), steps=steps, bf16=bf16
+        )
+        self._done, self._steps, self._pids = 0, job["steps"], pids
+        self._train(job["warmup"])
+
+    def measure(self, scenario: Scenario, turn: int) -> Measured:
+        """Train the steps of a round."""
+        return _measure(self.name, self._pids, lambda: self._train(self._steps))
+
+    def _train(self, steps: int) -> int:
+        """Run some steps, and return the number of sentences."""
+        begin, self._done = self._done, self._done + steps
+        with deterministic():
+            return sum(self._trainer.step(number).texts for number in range(begin, self._done))
+
+
+class Peer(Process):
+    """The other trainer, in a process of its own. It runs until `close`."""
+
+    def __init__(self, python: Path, job: dict[str, Any], folder: Path) -> None:
+        self.sizes = {"texts": 0, "tokens": 0, "padded": 0}
+        file = folder / "peer.json"
+        file.write_text(json.dumps(job), encoding="utf-8")
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(job["threads"])}
+        # With -P, imports do not find the modules next to the script.
+        command: list[str | Path] = [python, "-P", SCRIPT, f"--job={file}"]
+        super().__init__(PEER, command, env=environment, piped=True)
+
+    def wait_until_ready(self, dropout: float) -> dict[str, Any]:
+        """Wait for its first steps and return its facts. Raises BenchError if its dropout differs."""
+        about = self.answer()
+        if about["dropout"] != [dropout]:
+            raise BenchError(f"The peer's dropout is {about['dropout']} and not {dropout}")
+        return about
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes of both contestants."""
+        return {OURS: os.getpid(), PEER: self.pid}
+
+    def measure(self, scenario: Scenario, turn: int) -> Measured:
+        """Train the steps of a round. Raises BenchError."""
+        return _measure(self.name, self.pids, self._train)
+
+    def _train(self) -> int:
+        """Run the steps of a round, and return the number of sentences. Each was encoded twice."""
+        found = self.order()
+        for name in self.sizes:
+            self.sizes[name] += found[name]
+        return int(found["texts"]) // 2
+
+
+def _measure(name: str, pids: Mapping[str, int], train: Callable[[], int]) -> Measured:
+    """Measure sentences per second. The contestant that waits does not count as foreign load."""
+    watch = Watch(pids)
+    sentences = train()
+    window = watch.window()
+    cpu_ms = 1000 * window.cpu_seconds[name] / sentences
+    return Measured(sentences / window.seconds, window.foreign, cpu_ms)
+
+
 def measure(
     recipe: Recipe, corpus: Corpus, base: Path, folder: Path, options: argparse.Namespace, precision: str
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The peer's account of itself, and the cells of one precision."""
+) -> tuple[dict[str, Any], Results]:
+    """Return the peer's facts and the measurements of one precision."""
     (objective,) = recipe.objectives
     assert isinstance(objective, InfoNCE)
     job = {
@@ -108,39 +207,39 @@ def measure(
     }
     folder.mkdir()
     with closing(Peer(options.peer_python, job, folder)) as peer:
-        say(f"{precision}: the first steps")
-        about = peer.ready(recipe.dropout)
+        progress(f"{precision}: the first steps")
+        about = peer.wait_until_ready(recipe.dropout)
         ours = Ours(recipe, corpus, base, folder, job, peer.pids)
         steps = Scenario(precision, Workload(precision, [], []))
         turns = Turns([Job(ours, steps, True), Job(peer, steps, True)])
         turns.run(options.repeats, math.inf)
-    return about | peer.sizes, cells(turns.cells)
+    return about | peer.sizes, Results(turns.cells)
 
 
-def _judged(results: Results, precisions: list[str]) -> tuple[list[list[str]], list[Verdict]]:
-    """A row of the table and a verdict for each precision."""
+def _judge(found: Mapping[str, Results]) -> tuple[list[list[str]], list[Verdict]]:
+    """Return a row of the table and a verdict for each precision."""
     rows, verdicts = [], []
-    for precision in precisions:
+    for precision, results in found.items():
         ours, peers = (OURS, precision), (PEER, precision)
         ratio, by_cpu = results.ratio(ours, peers), results.ratio(peers, ours, lambda one: one.cpu_ms)
-        found = [results.spread(ours), results.spread(peers), ratio, by_cpu]
-        rows.append([precision, *(one.words() for one in found if one)])
+        spreads = [results.spread(ours), results.spread(peers), ratio, by_cpu]
+        rows.append([precision, *(one.text() for one in spreads if one)])
         assert ratio is not None
-        what = f"{precision}, Simile over the peer, trained sentences per second"
-        verdicts.append(Verdict(what, ratio.median, FLOOR, at_least=True, contended=not ratio.clean))
+        subject = f"{precision}, Simile over the peer, trained sentences per second"
+        verdicts.append(Verdict(subject, ratio.median, FLOOR, at_least=True, contended=not ratio.clean))
     return rows, verdicts
 
 
-def _told(result: dict[str, Any]) -> str:
-    optim = result["recipe"]["optim"]
-    about = next(iter(result["peer"].values()))
+def _notes(figures: dict[str, Any]) -> str:
+    optim = figures["recipe"]["optim"]
+    about = next(iter(figures["peer"].values()))
     return (
-        f"Simile: {_versions(result['versions'])}. Peer: {_versions(about['packages'])}; "
-        f"{about['attention']} attention. {result['threads']} threads, batch {optim['batch']}, "
-        f"{result['recipe']['max_length']} tokens, {result['corpus']['sentences']} sentences of "
-        f"{result['corpus']['file']}. A sentence has {about['tokens'] / about['texts']:.1f} tokens, and "
-        f"{about['padded'] / about['texts']:.1f} as the peer pads it. Median of the clean rounds (least to "
-        "most); (c): others used much of the machine in every round."
+        f"Simile: {_versions(figures['versions'])}. Peer: {_versions(about['packages'])}, "
+        f"{about['attention']} attention. {figures['threads']} threads, batch {optim['batch']}, "
+        f"{figures['recipe']['max_length']} tokens, {figures['corpus']['sentences']} sentences of "
+        f"{figures['corpus']['file']}. A sentence has {about['tokens'] / about['texts']:.1f} tokens, and "
+        f"{about['padded'] / about['texts']:.1f} with the peer's padding. Median of the clean rounds "
+        "(least to most). (c) marks a figure if other processes used much of the machine in every round."
     )
 
 

@@ -1,13 +1,13 @@
-"""A service that its schedule retrains, night by night: `python -m benchmarks.unattended SET --nights N`.
+"""A service that its schedule retrains every night: `python -m benchmarks.unattended SET --nights N`.
 
     documents ─▶ POST /documents
     each night: searches with clicks ─▶ POST /events ─▶ `training schedule` ─▶ gate ─▶ swap
-    the truth:  GET /search of queries that nobody asked before, for answers that nobody clicked
+    unseen queries: GET /search, for answers without any click
 
-Half of a set's queries are asked by simulated users (clicked.py), a share of them each day; the other half is
-the truth (recipes.py). One client searches all the time: its failures are counted. The night comes as soon
-as the events of a day are stored, and ends with its first run. A line of JSON for each goes to --out, and at
-the end one for that client.
+Simulated users (clicked.py) send half of a set's queries, a share of them each day. The other half measures
+the search (sets.py). One client searches all the time, and its failures are counted. A night begins as soon
+as a day's events are stored, and ends with the first run of the schedule. Each night adds a line of JSON to
+--out, and the client adds a last one.
 """
 
 import http.client
@@ -23,72 +23,72 @@ from typing import Any
 import numpy as np
 
 from benchmarks.clicked import SEARCHES, clicks
+from benchmarks.command import PROJECT, BenchError, append_row, build_parser, progress, scratch_folder
+from benchmarks.generator import get_request
 from benchmarks.openloop import Flow, OpenLoop
-from benchmarks.places import BenchError, add_row, arguments, say, scratch
-from benchmarks.process import Process
-from benchmarks.retrieval import scores
-from benchmarks.server import Server, call, wait_until_live
-from benchmarks.sets import halves
-from benchmarks.wire import get
-from benchmarks.workloads import PROJECT, evaluation_folder
+from benchmarks.processes import Process, Server, call, wait_until_active
+from benchmarks.retrieval import query_scores
+from benchmarks.sets import split_queries
+from benchmarks.workloads import evaluation_folder
 from models.files.retrainings import read_runs
 from models.publishing.default import publish_named
 from models.store import Store
 from training.evaluation.bootstrap import of_mean
 from training.evaluation.retrieval import load
 
-_MODES = {"served": "", "dense": "dense", "hybrid": "hybrid"}
-_BATCH = 200  # documents or events of a request
-_NIGHT_SECONDS = 5400.0
-_SWAP_SECONDS = 1200.0
-_LONGEST_SECONDS = 24 * 3600.0
-_SEARCHES_PER_SECOND = 5.0  # of the client that searches all the time
+MODES = {"served": "", "dense": "dense", "hybrid": "hybrid"}
+BATCH = 200  # documents or events of a request
+NIGHT_SECONDS = 5400.0
+SWAP_SECONDS = 1200.0
+MAX_SECONDS = 24 * 3600.0
+SEARCHES_PER_SECOND = 5.0  # of the client that searches all the time
 
 
 def main() -> None:
-    parser = arguments("unattended", __doc__)
+    parser = build_parser("unattended", __doc__)
     parser.add_argument("set", nargs="?", default="mlqa_en")
     parser.add_argument("--nights", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=5.0, help="of training, for each recipe")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("unattended.jsonl"))
     options = parser.parse_args()
-    with scratch() as folder:
+    with scratch_folder() as folder:
         models = folder / "models"
         first = publish_named(Store(models), "default").version
+        Store(models).want(first)
         settings = {"SIMILE_MODELS_DIR": str(models)}
-        with Server(folder / "data", settings=settings) as server, _searching(server.port) as client:
-            team = Team(server.port, options.set)
-            truth = [team.truth()]
-            row = {"set": options.set, "night": 0, "version": first, "ndcg10": _means(truth[0])}
-            add_row(options.out, row)
-            say(json.dumps(row))
+        with Server(folder / "data", settings=settings) as server, _search_client(server.port) as client:
+            users = Users(server.port, options.set)
+            scores = [users.unseen_scores()]
+            row = {"set": options.set, "night": 0, "version": first, "ndcg10": _means(scores[0])}
+            append_row(options.out, row)
+            progress(json.dumps(row))
             for night in range(1, options.nights + 1):
-                sent = team.day(night, options.nights)
+                sent = users.day(night, options.nights)
                 began = time.monotonic()
                 with _schedule(folder, server.port, options.minutes, options.threads):
-                    last = _first_run(models)
+                    last = _wait_for_run(models)
                 if last["outcome"] == "published":
-                    wait_until_live(models, str(Store(models).wanted()), _SWAP_SECONDS)
+                    wait_until_active(models, str(Store(models).wanted()), SWAP_SECONDS)
                 minutes = (time.monotonic() - began) / 60
-                truth.append(team.truth())
+                scores.append(users.unseen_scores())
                 row |= {"night": night, "events": sent, "minutes": round(minutes, 1)} | last
-                row |= {"version": server.info()["model_version"], "ndcg10": _means(truth[-1])}
-                row |= {"gain": _gains(truth[0], truth[-1])}
-                add_row(options.out, row)
-                say(json.dumps(row))
+                row |= {"version": server.info()["model_version"], "ndcg10": _means(scores[-1])}
+                row |= {"gain": _gains(scores[0], scores[-1])}
+                append_row(options.out, row)
+                progress(json.dumps(row))
             answered = client.finish().status == http.client.OK
             failed = len(answered) - int(answered.sum())
-            add_row(options.out, {"set": options.set, "searches": len(answered), "failed": failed})
+            append_row(options.out, {"set": options.set, "searches": len(answered), "failed": failed})
 
 
-class Team:
-    """People who put a set's documents into the service, ask half of its queries, and click."""
+class Users:
+    """People who store a set's documents, send half of its queries, and click."""
 
     def __init__(self, port: int, name: str) -> None:
         self._port = port
         whole = load(evaluation_folder() / name)
-        self._known, self._unseen = halves(whole)
+        self._known, self._unseen = split_queries(whole)
         self._whole = whole
         self._random = np.random.default_rng(1)
         documents = [
@@ -100,7 +100,7 @@ class Team:
             call(port, "POST", "/documents", {"documents": some})
 
     def day(self, night: int, nights: int) -> int:
-        """Ask this day's share of the queries, click, and send the events; the number of those stored."""
+        """Send a day's share of the queries, click, send the events, and return the number stored."""
         stored = 0
         events: list[dict[str, Any]] = []
         for query in self._known[night - 1 :: nights]:
@@ -108,31 +108,30 @@ class Team:
                 text = self._whole.queries[query]
                 answer = call(self._port, "GET", f"/search?q={urllib.parse.quote(text)}&k=10")
                 shown = [hit["id"] for hit in answer["hits"]]
-                about = {"search_id": answer["search_id"], "query": text, "shown": shown, "type": "click"}
-                about["user"] = f"user-{user}"
-                events += [
-                    about | {"id": id} for id in clicks(shown, self._whole.relevant[query], self._random)
-                ]
+                event = {"search_id": answer["search_id"], "query": text, "shown": shown, "type": "click"}
+                event["user"] = f"user-{user}"
+                clicked = clicks(shown, self._whole.relevant[query], self._random)
+                events += [event | {"id": id} for id in clicked]
         for some in _batches(events):
             stored += call(self._port, "POST", "/events", {"events": some})["stored"]
         return stored
 
-    def truth(self) -> dict[str, list[float]]:
-        """nDCG@10 of each unseen query in each mode, through `GET /search`."""
-        return {name: scores(self._port, self._unseen, mode) for name, mode in _MODES.items()}
+    def unseen_scores(self) -> dict[str, list[float]]:
+        """Return nDCG@10 of each unseen query in each mode, through `GET /search`."""
+        return {name: query_scores(self._port, self._unseen, mode) for name, mode in MODES.items()}
 
 
 def _batches(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[dict[str, Any]]]:
-    for begin in range(0, len(rows), _BATCH):
-        yield rows[begin : begin + _BATCH]
+    for begin in range(0, len(rows), BATCH):
+        yield rows[begin : begin + BATCH]
 
 
-def _means(truth: dict[str, list[float]]) -> dict[str, float]:
-    return {mode: round(100 * float(np.mean(each)), 1) for mode, each in truth.items()}
+def _means(scores: dict[str, list[float]]) -> dict[str, float]:
+    return {mode: round(100 * float(np.mean(each)), 1) for mode, each in scores.items()}
 
 
 def _gains(before: dict[str, list[float]], after: dict[str, list[float]]) -> dict[str, list[float]]:
-    """The difference in each mode, in points, and its 95 % interval."""
+    """Return for each mode the difference in points and its 95 % interval."""
     found = {}
     for mode, first in before.items():
         points = float(np.mean(after[mode]) - np.mean(first))
@@ -153,19 +152,19 @@ def _schedule(folder: Path, port: int, minutes: float, threads: int) -> closing[
     return closing(Process("The schedule", command, cwd=PROJECT))
 
 
-def _searching(port: int) -> closing[OpenLoop]:
-    """A client that searches all the time, whatever else happens."""
-    requests = [get("/search?q=what+do+people+look+for&k=3")]
-    return closing(OpenLoop(Flow(port, requests, _SEARCHES_PER_SECOND, _LONGEST_SECONDS, 1, 8)))
+def _search_client(port: int) -> closing[OpenLoop]:
+    """Start a client that searches all the time."""
+    requests = [get_request("/search?q=what+do+people+look+for&k=3")]
+    return closing(OpenLoop(Flow(port, requests, SEARCHES_PER_SECOND, MAX_SECONDS, 1, 8)))
 
 
-def _first_run(models: Path) -> dict[str, Any]:
-    """The outcome of the next run that ends, and what it said."""
+def _wait_for_run(models: Path) -> dict[str, Any]:
+    """Wait for the end of the next retraining; return its outcome and reason."""
     before = read_runs(models).get("last_run")
-    until = time.monotonic() + _NIGHT_SECONDS
+    until = time.monotonic() + NIGHT_SECONDS
     while (last := read_runs(models).get("last_run")) == before:
         if time.monotonic() > until:
-            raise BenchError(f"no retraining ended in {_NIGHT_SECONDS:.0f} seconds: {read_runs(models)}")
+            raise BenchError(f"no retraining ended in {NIGHT_SECONDS:.0f} seconds: {read_runs(models)}")
         time.sleep(1)
     return {"outcome": last["outcome"], "said": last.get("said")} if last else {}
 

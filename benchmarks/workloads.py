@@ -1,10 +1,11 @@
-"""The texts to measure with: real words, in lengths that are drawn once and are the same on every machine.
+"""Texts for measurements: real words in drawn lengths, the same on every machine.
 
-Each text is a run of words from real text, ended where it has as many tokens as its drawn length, so both
+Each text is a run of words from real text. It ends when it has as many tokens as its drawn length, so both
 sources give the same lengths:
-- the evaluation folder, if SIMILE_EVAL_DATA names it: Wikipedia sentences and
-  the abstracts of SciFact and Cranfield;
-- else the project's own example corpus, whose 320 texts are then used many times, from many beginnings.
+
+- the evaluation folder, if SIMILE_EVAL_DATA names it: Wikipedia sentences and abstracts of SciFact and
+Cranfield; - otherwise the project's example corpus, whose 320 texts are used repeatedly with different
+beginnings.
 """
 
 import math
@@ -15,59 +16,69 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
+from benchmarks.command import PROJECT
 from models.tokens.tokenizer import Tokenizer
 from training.errors import TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
 from training.text.lines import read_records, text_of
 
-PROJECT = Path(__file__).parent.parent
 EXAMPLES = PROJECT / "models" / "tokens" / "examples.jsonl"
 WIKIPEDIA = "wiki_sentences/wiki_sentences.tsv.gz"
 ABSTRACTS = ("scifact/corpus.jsonl.gz", "cranfield/corpus.jsonl.gz")
 WIKIPEDIA_SENTENCES = 12_000
-WORDS_BETWEEN_BEGINNINGS = 7  # when the corpus is read again, its texts begin elsewhere
-LONGEST = 256
+WORDS_BETWEEN_BEGINNINGS = 7  # offset of each further pass over the corpus, so that its texts differ
+MAX_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Texts and their token ids, special ones included."""
+    """Texts and their token ids, including special tokens."""
 
     name: str
     texts: list[str]
     ids: list[list[int]]
 
     def lengths(self) -> list[int]:
+        """Return the tokens of each text."""
         return [len(row) for row in self.ids]
 
     @property
     def mean_tokens(self) -> float:
+        """The mean length in tokens."""
         return sum(self.lengths()) / len(self.ids)
+
+    def summary(self) -> str:
+        """Return the number of texts and their lengths as text."""
+        lengths = self.lengths()
+        return (
+            f"{self.name}: {len(lengths):,} texts of {min(lengths)} to {max(lengths)} tokens, mean "
+            f"{self.mean_tokens:.1f}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The source of words: `passages` are read in order, again and again."""
+    """A source of words. Its passages are read in order and repeatedly."""
 
     source: str
     passages: list[str]
 
 
 def evaluation_folder() -> Path:
-    """Returns the folder that SIMILE_EVAL_DATA names. Exits with a sentence if it names none."""
+    """Return the folder that SIMILE_EVAL_DATA names. Exits with a message if it names none."""
     try:
         return data_folder(None)
     except TrainingError as error:
         sys.exit(str(error))
 
 
-def texts_of(file: Path) -> Iterator[str]:
-    """The texts of a file, or the sentences, in its order. Raises TrainingError."""
+def read_texts(file: Path) -> Iterator[str]:
+    """Yield the texts or sentences of a file, in its order. Raises TrainingError."""
     return (text_of(record, ("sentence", "text")) for record in read_records(file))
 
 
 def corpus() -> Corpus:
-    """Returns the evaluation folder's texts, or the project's own. Exits with a sentence on bad files."""
+    """Return the evaluation folder's texts, or the project's own. Exits with a message on damaged files."""
     try:
         return _corpus()
     except TrainingError as error:
@@ -78,21 +89,21 @@ def _corpus() -> Corpus:
     folder = optional_data_folder(None)
     files = [folder / name for name in (WIKIPEDIA, *ABSTRACTS)] if folder else []
     if not files or not all(file.is_file() for file in files):
-        return Corpus("the project's own example corpus, used many times", [*texts_of(EXAMPLES)])
-    sentences = islice(texts_of(files[0]), WIKIPEDIA_SENTENCES)
-    abstracts = chain.from_iterable(map(texts_of, files[1:]))
-    # In turns, so that every stretch of the corpus has both kinds.
+        return Corpus("the project's example corpus, used repeatedly", [*read_texts(EXAMPLES)])
+    sentences = islice(read_texts(files[0]), WIKIPEDIA_SENTENCES)
+    abstracts = chain.from_iterable(map(read_texts, files[1:]))
+    # Alternate, so that every part of the corpus has both kinds.
     mixed = [text for pair in zip(sentences, abstracts, strict=False) for text in pair]
     return Corpus("Wikipedia sentences, SciFact and Cranfield abstracts", mixed)
 
 
 def sentences(tokenizer: Tokenizer, source: Corpus, count: int) -> Workload:
-    """Short texts: 8 to about 40 tokens, 17 on average."""
+    """Return short texts: 8 to 40 tokens, mean 17."""
     return _workload("sentences", tokenizer, source, count, _sentence_length)
 
 
 def mixture(tokenizer: Tokenizer, source: Corpus, count: int) -> Workload:
-    """A long tail: 8 to 256 tokens, half of the texts at most 16, about 29 on average."""
+    """Return texts with a long tail: 8 to 256 tokens, median 16, mean 29."""
     return _workload("mixture", tokenizer, source, count, _mixture_length)
 
 
@@ -101,7 +112,7 @@ def _sentence_length(chance: random.Random) -> int:
 
 
 def _mixture_length(chance: random.Random) -> int:
-    return max(8, min(LONGEST, int(chance.lognormvariate(math.log(16), 1.08))))
+    return max(8, min(MAX_TOKENS, int(chance.lognormvariate(math.log(16), 1.08))))
 
 
 def _workload(
@@ -109,12 +120,12 @@ def _workload(
 ) -> Workload:
     chance = random.Random(f"{name} of the bench")
     words = _words(tokenizer, source.passages)
-    texts = [_text(words, length(chance) - _special(tokenizer)) for _ in range(count)]
+    texts = [_text(words, length(chance) - _special_tokens(tokenizer)) for _ in range(count)]
     return Workload(name, texts, [list(tokens.ids) for tokens in tokenizer.tokenize(texts)])
 
 
 def _text(words: Iterator[tuple[str, int]], tokens: int) -> str:
-    """The next words, `tokens` tokens of them or a few more when the last word has many."""
+    """Return the next words with `tokens` tokens, or a few more if the last word has several."""
     taken: list[str] = []
     while tokens > 0:
         word, size = next(words)
@@ -124,8 +135,8 @@ def _text(words: Iterator[tuple[str, int]], tokens: int) -> str:
 
 
 def _words(tokenizer: Tokenizer, passages: list[str]) -> Iterator[tuple[str, int]]:
-    """Each word and its tokens, for ever; a later round begins within the corpus."""
-    special = _special(tokenizer)
+    """Yield words and their numbers of tokens without end. Each further pass begins at another word."""
+    special = _special_tokens(tokenizer)
     words: list[tuple[str, int]] = []
     for passage in passages:
         found = passage.split()
@@ -140,6 +151,6 @@ def _words(tokenizer: Tokenizer, passages: list[str]) -> Iterator[tuple[str, int
         yield from words[begin:]
 
 
-def _special(tokenizer: Tokenizer) -> int:
-    """Special tokens of one text; "a" itself is one token."""
+def _special_tokens(tokenizer: Tokenizer) -> int:
+    """Return the number of special tokens in one text. The text "a" itself is one token."""
     return len(tokenizer.tokenize(["a"])[0].ids) - 1

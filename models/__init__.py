@@ -1,15 +1,13 @@
-"""Published models: what service and training share. No torch.
+"""Published models, which service and training share. Start at store.py and encoder.py.
 
-Both runtimes would tell their makers of this machine, ONNX Runtime of each model that is opened, OpenVINO of
-each import. That is turned off here, before either is loaded.
+The import of this package disables telemetry of ONNX Runtime and OpenVINO, before either is imported.
 """
 
 import os
 import sys
 from typing import Any, cast
 
-# Without it ONNX Runtime's builds since 1.29 keep an identifier of the machine and a database of events under
-# the user's cache folder. Who sets it is heard.
+# Since 1.29, ONNX Runtime stores an identifier of the machine and a database of events in the user's cache.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-# There is no such switch, but where this package cannot be imported OpenVINO has a stub that does nothing.
+# OpenVINO has no such setting, but does nothing if it cannot import this package.
 sys.modules.setdefault("openvino_telemetry", cast("Any", None))

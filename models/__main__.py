@@ -1,7 +1,6 @@
-"""python -m models COMMAND: look after the published versions of a models folder; --help lists the commands.
+"""python -m models COMMAND: manages the published versions of a models folder. Start at `main`.
 
-`activate` and `rollback` say what is wanted; the running service builds its index and swaps, or the next one
-to start does. Nothing here touches a version that is in use.
+`activate` and `rollback` only request a version. The service builds its index and swaps.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser(
-        "import", help="publish a model, after proving that it computes what it should"
+        "import", help="publish a model, after verifying that it computes correct vectors"
     )
     command.add_argument(
         "source",
@@ -77,13 +76,13 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         choices=POOLINGS,
         action="append",
         default=[],
-        help="of a folder without modules.json (default: mean); several are joined",
+        help="pooling of a folder without modules.json (default: mean); several are concatenated",
     )
     command.add_argument(
         "--max-length",
         type=positive,
         metavar="N",
-        help=f"tokens of the longest text (default: the folder's, and {LONGEST} where that says no number)",
+        help=f"tokens of the longest text (default: the folder's limit, else {LONGEST})",
     )
     command.add_argument(
         "--prompt",
@@ -91,7 +90,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=TEXT",
-        help="a prompt that the folder does not name; `query` and `document` are used by search",
+        help="add a prompt to those of the folder; search uses `query` and `document`",
     )
     command.add_argument(
         "--max-seconds",
@@ -111,11 +110,11 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     command.set_defaults(run=_import)
     command = commands.add_parser(
         "pair",
-        help="publish a version with a student beside it, which encodes the queries of searches",
+        help="publish a version with a student that encodes the queries of searches",
         description="Documents keep the version's vectors, so nothing is embedded again. Nothing serves the "
         "pair until it is activated.",
     )
-    command.add_argument("version", metavar="VERSION", help="the teacher: whose vectors the documents have")
+    command.add_argument("version", metavar="VERSION", help="the teacher, which encodes documents")
     command.add_argument(
         "student", metavar="STUDENT", help="trained from it: `python -m training train distil --base VERSION`"
     )
@@ -126,51 +125,17 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     for name, run, text in (
         ("show", _show, "print a version's manifest"),
         ("verify", _verify, "check every file of a version and compute its golden vectors again"),
-        ("activate", _activate, "verify a version and want it: the service builds its index and swaps"),
+        ("activate", _activate, "verify a version and request it: the service builds its index and swaps"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("version", metavar="VERSION")
         command.set_defaults(run=run)
-    _add_portability(commands)
     command = commands.add_parser("prune", help="delete versions that nothing needs any more")
-    command.add_argument("versions", metavar="VERSION", nargs="*", help="these; each must be out of use")
-    command.add_argument(
-        "--keep", type=int, metavar="N", help="all but the newest N, and those that are in use"
-    )
+    command.add_argument("versions", metavar="VERSION", nargs="*", help="the versions to delete")
+    command.add_argument("--keep", type=int, metavar="N", help="delete all but the newest N and those in use")
     command.set_defaults(run=_prune)
-    commands.add_parser("rollback", help="go back to the version that was live before").set_defaults(
-        run=_rollback
-    )
+    commands.add_parser("rollback", help="go back to the previous version").set_defaults(run=_rollback)
     return parser
-
-
-def _add_portability(commands: argparse._SubParsersAction[Parser]) -> None:
-    command = commands.add_parser(
-        "verify-portability",
-        help="open a version in other people's tools, and compare their vectors with its own",
-        description="Exit status 1: a tool gives other vectors, fails unexpectedly, or none could be tried.",
-    )
-    command.add_argument("version", metavar="VERSION")
-    command.add_argument(
-        "--tool", metavar="NAME", action="append", default=[], help="only this one; may be repeated"
-    )
-    command.add_argument("--json", metavar="FILE", type=Path, help="write the verdicts there as well")
-    command.add_argument(
-        "--cache",
-        metavar="FOLDER",
-        type=Path,
-        default=Path("~/.cache/simile/portability"),
-        help="where each tool gets a virtual environment of its own, made once (default: %(default)s)",
-    )
-    command.add_argument("--offline", action="store_true", help="install nothing: use what is there")
-    command.add_argument(
-        "--python",
-        metavar="TOOL=PATH",
-        action="append",
-        default=[],
-        help="an interpreter that has the tool already, instead of an environment made for it",
-    )
-    command.set_defaults(run=_verify_portability)
 
 
 def _import(store: Store, options: argparse.Namespace) -> None:
@@ -226,18 +191,12 @@ def _verify(store: Store, options: argparse.Namespace) -> None:
     )
 
 
-def _verify_portability(store: Store, options: argparse.Namespace) -> None:
-    from models.publishing.portability.command import run  # noqa: PLC0415  only this command needs it
-
-    run(store, options)
-
-
 def _activate(store: Store, options: argparse.Namespace) -> None:
     _verify(store, options)
     store.want(options.version, "activate")
     print(
-        f"The service builds an index for {options.version} and then switches to it; where none runs, "
-        "the next start does. `python -m models list` or GET /models shows how far it is."
+        f"The service builds an index for {options.version} and then activates it. If no service runs, "
+        "the next start does. `python -m models list` or GET /models shows the progress."
     )
 
 
@@ -246,22 +205,22 @@ def _rollback(store: Store, options: argparse.Namespace) -> None:
     back, live = state.get("previous"), state.get("live")
     if not back:
         raise ModelError(
-            "There is no version to go back to: the service has served only one, or the one before was "
-            "deleted. `python -m models list` shows what is published."
+            "There is no version to go back to: the service has served only one, or the previous version was "
+            "deleted. `python -m models list` shows the published versions."
         )
     store.want(back, "rollback")
     print(
         f"The service goes back to {back}: at once while it is still loaded (SIMILE_GRACE_SECONDS after a "
-        f"swap), else as soon as its index is ready. Search answers all the while.\n"
-        f"Documents and judgements stay as they are. {live} stays on disk until you prune it, and comes back "
-        f"only by `python -m models activate {live}`."
+        f"swap), else when its index is ready. Search keeps working.\n"
+        f"Documents and judgments stay as they are. {live} stays on disk until you prune it. To activate it "
+        f"again: `python -m models activate {live}`."
     )
 
 
 def _prune(store: Store, options: argparse.Namespace) -> None:
-    """Named versions are refused while in use; with --keep those are passed over."""
+    """Deletes versions. Fails for a named version in use; with --keep, skips versions in use."""
     if bool(options.versions) == (options.keep is not None):
-        raise ModelError("Name the versions to prune, or say how many to --keep.")
+        raise ModelError("Name the versions to prune, or set how many to --keep.")
     if options.versions:
         for version in options.versions:
             store.prune(version)

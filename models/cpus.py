@@ -1,4 +1,4 @@
-"""The number of processors that this process may really use."""
+"""The processors that this process may use. Start at `available`."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Processors that the cgroup's CPU quota allows (version 2, else 1), None when there is no quota."""
+    """Returns the CPU quota of the cgroup (version 2 or 1) in processors, or None."""
     try:
         limit, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -22,7 +22,7 @@ def quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def facts(cpuinfo: Path = CPUINFO) -> dict[str, str]:
-    """Facts about the first processor, by the names in /proc/cpuinfo; nothing without it."""
+    """Returns the entries of the first processor in /proc/cpuinfo, if it exists."""
     try:
         first = cpuinfo.read_text(encoding="ascii", errors="replace").split("\n\n", 1)[0]
     except OSError:
@@ -32,10 +32,9 @@ def facts(cpuinfo: Path = CPUINFO) -> dict[str, str]:
 
 
 def available(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Whole processors: the affinity mask, cut by the cgroup's quota, at least one.
+    """Returns the processors of the affinity mask, limited by the cgroup's quota, at least 1.
 
-    A quota of 1.5 gives one: a second thread would be throttled half of the time, and every batch that
-    waits for it with it.
+    A quota is rounded down, because a throttled thread would delay every batch.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = quota(root)

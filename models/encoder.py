@@ -1,9 +1,8 @@
-"""Encoder: a published folder, opened. Text in, vectors out: tokenizer.json, and an engine for the graph.
+"""An opened version, which turns texts into vectors. Start at `Encoder.encode`.
 
     texts ─▶ tokenize ─▶ ids ─▶ forward (one padded batch) ─▶ float32 (n, dimension)
 
-`encode` does both for offline use. Not here: whether the folder is whole and unchanged (store.py), batching
-of concurrent callers, prompts, cutting to fewer dimensions.
+Callers add prompts, and truncate vectors to fewer dimensions. `Store.open` checks the folder first.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from models.tokens.tokenizer import Piece, Tokenizer, Tokens
 __all__ = ["BadInput", "BadText", "BadTokens", "Encoded", "Encoder", "Piece", "Tokens", "TooLong", "Turned"]
 
 ONNX = "onnx/model.onnx"
-_GROUP_TOKENS = 2048  # padded tokens of one forward: larger batches fall out of the second-level cache
+_GROUP_TOKENS = 2048  # Padded tokens of a batch. Larger batches exceed the second-level cache.
 _NORMALISED, _POOLED = "sentence_embedding", "pooled_embedding"
 
 
 class Encoded(NamedTuple):
-    vectors: NDArray[np.float32]  # (n, dimension), of length 1 when normalised
-    tokens: list[int]  # of each text, special ones included
+    vectors: NDArray[np.float32]  # Unit vectors, (n, dimension).
+    tokens: list[int]  # Tokens of each text, with special tokens.
     truncated: list[bool]
 
 
 class Turned(NamedTuple):
-    """Cosines of an encoder's vectors to those that the version was published with, which are fp32's."""
+    """Cosines of an encoder's vectors to the published fp32 vectors."""
 
     texts: int
     mean: float
@@ -54,7 +53,7 @@ class Turned(NamedTuple):
 
 
 class How(TypedDict, total=False):
-    """Options of an `Encoder` beside its threads; its constructor has their meaning and defaults."""
+    """Options of an `Encoder`, without `threads`."""
 
     form: Form
     callers: int
@@ -63,7 +62,7 @@ class How(TypedDict, total=False):
 
 
 def graph_bytes(folder: Path) -> tuple[int, int]:
-    """Bytes of a version's graph, and of the weights that lie in a file of their own. Raise OSError."""
+    """Returns the bytes of a version's graph file, and of its external weights."""
     onnx = folder / ONNX
     sizes = {file.name: file.stat().st_size for file in onnx.parent.glob(onnx.name + "*")}
     inside = sizes.pop(onnx.name, 0)
@@ -71,7 +70,7 @@ def graph_bytes(folder: Path) -> tuple[int, int]:
 
 
 class Encoder:
-    """Thread safe: with threads=1 each call computes on the thread that makes it, in fp32."""
+    """An opened version. It is thread-safe. With threads=1, calls in fp32 compute on the calling thread."""
 
     def __init__(
         self,
@@ -84,22 +83,18 @@ class Encoder:
         deterministic: bool = False,
         place: Place = CPU,
     ) -> None:
-        """Open what was checked.
+        """Opens a checked folder.
 
         Args:
-            folder: a published version.
-            manifest: of it.
-            threads: how many compute one call together.
-            form: in which precision, by which runtime.
-            callers: how many threads will compute at once without waiting for each other.
-            deterministic: the same text gives the same bits in any batch (deterministic.py).
-            place: which GPU, for a form of one.
+            threads: Threads that share one call.
+            form: Precision and runtime.
+            callers: Concurrent calls that do not wait for each other.
+            deterministic: Gives a text the same bits in every batch (engines/deterministic.py).
 
         Raises:
-            Damaged: its ONNX file is of another space.
-            FormUnavailable: this machine cannot compute the form.
-            DeviceUnavailable: there is no such GPU, or it is too small.
-
+            Damaged: The ONNX file has another fingerprint than the manifest.
+            FormUnavailable: This machine cannot compute the form.
+            DeviceUnavailable: The GPU is missing or too small.
         """
         self.manifest = manifest
         self.threads = threads
@@ -115,16 +110,16 @@ class Encoder:
         if read_metadata(folder / ONNX).get(FINGERPRINT) != manifest.fingerprint:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
         self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
-        self.turned: Turned | None = None  # until proof.py has looked at a form of less precision than fp32
+        self.turned: Turned | None = None  # Set by `check_golden` in precisions below fp32.
         self.file_bytes = sum(graph_bytes(folder))
-        self.queries: Encoder | None = None  # of a pair: the student that encodes its queries
+        self.queries: Encoder | None = None  # The student of a pair.
         if manifest.query_encoder is not None:
             form = _form_of_queries(folder / QUERIES, form)
             how = How(form=form, callers=callers, deterministic=deterministic, place=place)
             self.queries = Encoder.open(folder / QUERIES, threads, **how)
-        self._alone: Engine | None = None  # for one text at a time
+        self._alone: Engine | None = None  # Computes single texts.
         self._closed = False
-        self._changing = threading.Lock()  # guards these two
+        self._changing = threading.Lock()  # Guards both.
         self.deterministic = deterministic
         if deterministic:
             shapes = Shapes.of(self.max_length, packed=self.packs)
@@ -133,33 +128,33 @@ class Encoder:
 
     @property
     def for_queries(self) -> Encoder:
-        """The encoder of what a search looks for: of a pair the student's, else this one."""
+        """The encoder of search queries: the student of a pair, else this encoder."""
         return self.queries or self
 
     @property
     def packs(self) -> bool:
-        """True if texts of any lengths may share a batch: padding costs attention only."""
+        """True if only attention computes padding, so that texts of any length can share a batch."""
         return self.manifest.packed and self.form.runtime != "onnxruntime-cuda"
 
     @property
     def step(self) -> int:
-        """Batches are padded to lengths that are multiples of this."""
+        """Batches are padded to a multiple of this length."""
         return STEPS.get(self.form.runtime, 1) if self.packs else 1
 
     @property
     def opens_alone(self) -> bool:
-        """True if `open_alone` does anything."""
+        """True if `open_alone` has an effect."""
         return isinstance(self._engine, OnnxEngine) and not self.deterministic
 
     @property
     def has_alone(self) -> bool:
-        """True if `open_alone` has been done, and nothing dropped it since."""
+        """True if the engine of `open_alone` is open."""
         return self._alone is not None
 
     def open_alone(self, threads: int) -> None:
-        """Open the graph once more, for `forward(…, alone=True)`, which `threads` then compute together.
+        """Opens the graph a second time for `forward(…, alone=True)`, with `threads` that share each call.
 
-        It takes as much memory as the graph without its vocabulary. Any thread may call it, at any time.
+        It takes the memory of the graph without its word table.
         """
         if not isinstance(self._engine, OnnxEngine) or self.deterministic:
             return
@@ -169,24 +164,24 @@ class Encoder:
                 self._alone = engine
 
     def drop_alone(self) -> bool:
-        """Free what `open_alone` has opened, if it has; whether it had. Calls in it end as they would."""
+        """Closes the engine of `open_alone` after its current calls. Returns False if it is not open."""
         with self._changing:
             engine, self._alone = self._alone, None
         return engine is not None
 
     @property
     def form(self) -> Form:
-        """Beside the fingerprint: which numbers exactly these vectors are."""
+        """Precision and runtime, which identify the exact vectors together with the fingerprint."""
         return self._engine.form
 
     @property
     def providers(self) -> list[str]:
-        """The devices that compute, in the runtime's own words."""
+        """The runtime's names of its devices."""
         return self._engine.providers
 
     @classmethod
     def open(cls, folder: Path, threads: int = 1, **how: Unpack[How]) -> Encoder:
-        """Open a published folder as it is; `Store.open` checks it first."""
+        """Opens a published folder without checks."""
         return cls(folder, Manifest.read(folder), threads=threads, **how)
 
     def tokenize(
@@ -197,19 +192,16 @@ class Encoder:
         left: bool = False,
         wanted: Callable[[], bool] = lambda: True,
     ) -> list[Tokens]:
-        """Raise BadText, or TooLong when `truncate` is false and a text has more than `max_length` tokens.
-
-        left: drop tokens from the start of a long text rather than from its end.
-        wanted: asked before each piece of a long text; once it is false the answer means nothing.
-        """
+        """Tokenizes texts. See `Tokenizer.tokenize`."""
         return self._tokenizer.tokenize(texts, truncate, left, wanted)
 
     def forward(
         self, ids: Sequence[Sequence[int]], *, normalize: bool = True, alone: bool = False
     ) -> NDArray[np.float32]:
-        """Compute a batch, padded to its longest row -> (n, dimension); of fixed shapes where deterministic.
+        """Computes the vectors (n, dimension) of a batch, padded to its longest row.
 
-        alone: nothing else is computed meanwhile, so take the threads that `open_alone` was given.
+        Args:
+            alone: Use the engine of `open_alone`, because no other call is in progress.
         """
         if not ids:
             return np.empty((0, self.dimension), dtype=np.float32)
@@ -225,7 +217,7 @@ class Encoder:
         return engine.run(self._feed(ids, length), output)
 
     def _feed(self, ids: Sequence[Sequence[int]], length: int) -> dict[str, NDArray[np.int64]]:
-        """The graph's inputs: rows padded to `length`, or to the next that is a multiple of `step`."""
+        """Builds the graph's inputs, padded to the next multiple of `step`."""
         shape = (len(ids), stepped(length, self.step, self.max_length))
         padded = np.full(shape, self._pad_id, dtype=np.int64)
         mask = np.zeros(shape, dtype=np.int64)
@@ -238,7 +230,7 @@ class Encoder:
         return feed
 
     def encode(self, texts: Sequence[str], *, truncate: bool = True) -> Encoded:
-        """Vectors in the order of `texts`; computed in groups of similar length, so little is padding."""
+        """Encodes texts, in groups of similar length to save padding. Raises BadText or TooLong."""
         rows = self.tokenize(texts, truncate=truncate)
         vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
         for group in _groups([len(row.ids) for row in rows]):
@@ -246,7 +238,7 @@ class Encoder:
         return Encoded(vectors, [len(row.ids) for row in rows], [row.truncated for row in rows])
 
     def close(self) -> None:
-        """Free the engine's memory; the encoder cannot be used afterwards."""
+        """Frees the memory. The encoder cannot be used afterwards."""
         with self._changing:
             self._closed = True
             self._alone = None
@@ -256,12 +248,12 @@ class Encoder:
 
 
 def _form_of_queries(folder: Path, form: Form) -> Form:
-    """Return `form`, or fp32 where that is int8 and the student has none: a table of tokens loses nothing."""
+    """Returns fp32 instead of int8 for a student without an int8 graph, such as a word table."""
     return FP32 if form == INT8 and not (folder / ONNX).with_name(INT8_NAME).is_file() else form
 
 
 def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Indices sorted by length, in groups whose padded size stays within the budget."""
+    """Yields groups of indices with similar lengths, within the budget of padded tokens."""
     group: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         if group and (len(group) + 1) * lengths[index] > _GROUP_TOKENS:

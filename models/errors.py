@@ -1,21 +1,20 @@
-"""Every refusal of the models package.
+"""Errors of the models package. Each message says what is wrong and what to do.
 
 ModelError
-├── ModelUnavailable   not on this machine; the message names the command that fetches it
-├── FormUnavailable    a form that this machine cannot compute, and what would make it possible
-├── Unsupported        a source folder that cannot be published here, and what would make it possible
-├── ProofFailed        what was built does not compute what it should; nothing was published
-├── Damaged            a published folder that must not be served, with the reason
-├── Unreadable         a published folder that cannot be read now, and may be all right
-├── UnknownVersion     no such version in the store
-├── NotPortable        another tool gives other vectors than a version does, or none, or none could be asked
-├── DeviceUnavailable  the device that was asked for is not there, and what to install or set
-├── DeviceMemory       not even one row fits into the device's memory
-├── InUse              a version that is live, previous, wanted or being built: not pruned
-└── BadInput           one text or one row of ids that cannot be encoded
-    ├── BadText        not text: it holds half of a surrogate pair
-    ├── BadTokens      ids that the model's own tokenizer could not have made
-    └── TooLong        more tokens than the model takes, and the caller asked not to truncate
+├── ModelUnavailable   a model that is not on this machine
+├── FormUnavailable    a precision that this machine cannot compute
+├── Unsupported        a source folder that cannot be published
+├── ProofFailed        a built version that computes wrong vectors; it is not published
+├── Damaged            a published folder that must not be served
+├── Unreadable         a published folder that cannot be read now, but may be intact
+├── UnknownVersion     a version that is not in the store
+├── DeviceUnavailable  a device that is missing or cannot be used
+├── DeviceMemory       a single row that does not fit into the device's memory
+├── InUse              a version that is needed, and therefore not pruned
+└── BadInput           a text or a row of ids that cannot be encoded
+    ├── BadText        invalid Unicode, or a text without enough tokens
+    ├── BadTokens      ids that the model's tokenizer never returns
+    └── TooLong        more tokens than the model takes, without truncation
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from __future__ import annotations
 import errno
 import sys
 
-FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}  # of a disk without room
+FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}  # The disk or the quota is full.
 
 
 class ModelError(Exception):
-    """An error whose message says in one line what went wrong and what to do about it."""
+    """An error with a message in one line."""
 
 
 def denied(error: OSError, place: object) -> str:
-    """A file or a folder that the system denies, in a sentence. place: named where the error names none."""
+    """Returns the message for an OSError. `place` is used if the error has no file name."""
     where = error.filename2 or error.filename or place
     advice = " Free some room, then run the same command again." if error.errno in FULL_ERRORS else ""
     return f"{where}: {error.strerror or error}.{advice}"
@@ -75,7 +74,7 @@ class Unreadable(ModelError):
 
 class InUse(ModelError):
     def __init__(self, version: str, use: str) -> None:
-        super().__init__(f"Version {version} is kept: it is {use}.")
+        super().__init__(f"Version {version} is not deleted: it is {use}.")
 
 
 class DeviceUnavailable(ModelError):
@@ -86,12 +85,8 @@ class DeviceMemory(ModelError):
     def __init__(self, length: int) -> None:
         super().__init__(
             f"A single row of {length} tokens does not fit into the device's memory. Raise "
-            "SIMILE_GPU_MEM_MB, or end what else uses the device."
+            "SIMILE_GPU_MEM_MB, or stop other programs on the device."
         )
-
-
-class NotPortable(ModelError):
-    pass
 
 
 class BadInput(ModelError):
@@ -121,16 +116,15 @@ class TooLong(BadInput):
 
 
 def not_installed(program: str, error: ModuleNotFoundError) -> str:
-    """The last sentence of `python -m PROGRAM` where a package is missing.
+    """Returns the message of `python -m PROGRAM` if a package is missing.
 
     Raises:
-        ModuleNotFoundError: `error` itself, if it is one of our own.
-
+        ModuleNotFoundError: `error` itself, if the package belongs to Simile.
     """
     package = (error.name or "").partition(".")[0]
     if package in {"", "service", "models", "training"}:
         raise error
     return (
-        f"python -m {program} needs {package}, which {sys.executable} lacks. In Simile's folder, "
-        f"`make setup` installs all it needs; then run .venv/bin/python -m {program}."
+        f"python -m {program} needs {package}, which is not installed for {sys.executable}. In Simile's "
+        f"folder, `make setup` installs all it needs; then run .venv/bin/python -m {program}."
     )

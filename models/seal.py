@@ -1,8 +1,7 @@
-"""Seal and check a version's folder: which files it has, that none has changed, and that they name one space.
+"""Seals the folder of a version, and checks that it is unchanged. Start at `seal` and `check`.
 
-A folder is refused by name of the reason: a missing, extra or changed file, a pickle, a link, a path that
-leads out, a manifest that is damaged or contradicts the ONNX file. What a sealed file *computes* is
-proof.py's question.
+A folder is rejected for a missing, extra or changed file, a pickle, a link, a path outside, and a manifest
+that is damaged or contradicts the ONNX file. proof.py checks the vectors.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ PICKLES = frozenset(
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
-    """Write the manifest with the checksum of every file, and force all of it to the disk."""
+    """Writes the manifest with the checksums of all files, and flushes the folder to the disk."""
     files = {}
     for file in sorted(_walk(folder)):
         if file.suffix in PICKLES:
@@ -41,12 +40,11 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def check(folder: Path) -> Manifest:
-    """The manifest of a folder that may be served.
+    """Checks every file of a folder, and returns its manifest.
 
     Raises:
-        Damaged: it must not be, for this reason.
-        Unreadable: that cannot be told now.
-
+        Damaged: The folder must not be served.
+        Unreadable: The folder cannot be read now.
     """
     manifest = read_manifest(folder)
     _check_paths(folder, manifest)
@@ -64,7 +62,7 @@ def check(folder: Path) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raise Damaged when the manifest is missing, malformed or another version's, Unreadable as `check`."""
+    """Reads the manifest of a folder, with the errors of `check`."""
     if folder.is_symlink():
         raise Damaged(folder.name, "its folder is a link")
     manifest = _read(folder)
@@ -74,7 +72,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _read(folder: Path, within: str = "") -> Manifest:
-    """The manifest in `folder`, or in a folder `within` it, which ends with a slash."""
+    """Reads the manifest in `folder`, or in its subfolder `within`, which ends with a slash."""
     name = within + FILE_NAME
     try:
         return Manifest.read(folder / within)
@@ -89,29 +87,29 @@ def _read(folder: Path, within: str = "") -> Manifest:
 
 
 def _queries_of(folder: Path, manifest: Manifest) -> Manifest:
-    """The manifest of a pair's query encoder: the one that the pair names, and of its shape."""
+    """Reads the manifest of a pair's query encoder. Rejects one that does not fit the pair."""
     queries = _read(folder, f"{QUERIES}/")
     if manifest.query_encoder is None or queries.fingerprint != manifest.query_encoder.fingerprint:
         raise Damaged(folder.name, f"{QUERIES}/ holds another query encoder than its manifest names")
     for field in ("dimension", "search_prompt"):
-        said, own = getattr(manifest, field), getattr(queries, field)
-        if said != own:
-            raise Damaged(folder.name, f"its manifest says {field}={said!r} and its query encoder {own!r}")
+        claimed, own = getattr(manifest, field), getattr(queries, field)
+        if claimed != own:
+            raise Damaged(folder.name, f"its manifest says {field}={claimed!r} and its query encoder {own!r}")
     return queries
 
 
 def _trouble(folder: Path, path: str, error: OSError) -> Exception:
-    """A file that is not where it should be is damage, unless the whole folder is away; the rest may pass."""
-    if error.errno in {errno.EMFILE, errno.ENFILE}:  # file descriptors ran out: that says nothing of the file
+    """Converts an OSError. A missing file is damage, unless its folder is missing. Other errors may pass."""
+    if error.errno in {errno.EMFILE, errno.ENFILE}:  # The process has no file descriptors left.
         return error
-    words = f"{path} cannot be read ({error.strerror or error})"
+    reason = f"{path} cannot be read ({error.strerror or error})"
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        return Unreadable(folder.name, words)
+        return Unreadable(folder.name, reason)
     try:
         folder.stat()
     except OSError:
-        return Unreadable(folder.name, words)
-    return Damaged(folder.name, words)
+        return Unreadable(folder.name, reason)
+    return Damaged(folder.name, reason)
 
 
 def _check_paths(folder: Path, manifest: Manifest) -> None:
@@ -136,10 +134,7 @@ def _check_paths(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_space(folder: Path, manifest: Manifest, within: str = "") -> None:
-    """The fingerprint is the hash of the space in the ONNX file, and the manifest says the same of it.
-
-    within: the folder that both lie in, as in `_read`.
-    """
+    """Compares the manifest with the space and the fingerprint in the ONNX file. `within`: see `_read`."""
     name = within + ONNX
     try:
         metadata = read_metadata(folder / name)
@@ -153,13 +148,13 @@ def _check_space(folder: Path, manifest: Manifest, within: str = "") -> None:
     if len(claims) != 1 or not manifest.version.endswith(manifest.fingerprint[:8]):
         raise Damaged(folder.name, f"its manifest claims another fingerprint than {name}")
     for field in ("pooling", "search_prompt", "document_prompt", "max_length", "dimension"):
-        said, proved = getattr(manifest, field), space.get(field)
-        if said != proved:
-            raise Damaged(folder.name, f"its manifest says {field}={said!r} and {name} {proved!r}")
+        claimed, stored = getattr(manifest, field), space.get(field)
+        if claimed != stored:
+            raise Damaged(folder.name, f"its manifest says {field}={claimed!r} and {name} {stored!r}")
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Every regular file; anything else that is not a folder is refused. Raise OSError."""
+    """Yields every regular file. Rejects links and devices."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -173,6 +168,6 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def checksum(file: Path) -> str:
-    """SHA-256, as hex."""
+    """Returns the SHA-256 in hex."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,3 +1,3 @@
-"""Online: embedding, documents and search over HTTP. Imports no torch, no transformers, no training."""
+"""The online service: embeddings, documents and search over HTTP. Never imports torch or training."""
 
-import models  # noqa: F401  before ONNX Runtime is loaded: it turns off what that would send
+import models  # noqa: F401  first, because it turns off ONNX Runtime's telemetry

@@ -1,4 +1,4 @@
-"""The application: settings in, routes up, one place where every request begins and ends."""
+"""Builds the ASGI application. Start reading at `create_app`."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,26 +10,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from service.api import (
-    caller,
     cohere,
     collections,
-    docs,
     document_map,
     documents,
     events,
-    example_corpus,
     feedback,
     files,
-    health,
     info,
     models,
     openai,
+    openapi,
     search,
     tei,
     tokens,
     ui,
 )
-from service.api.contract import TIMED, openapi
 from service.auth.access import Access
 from service.http.connections import Connections
 from service.http.cors import Cors
@@ -46,15 +42,15 @@ from service.settings.addresses import allowed_hosts, allowed_origins
 MODULES = (
     *(tei, tokens, openai, cohere),
     *(search, documents, files, feedback, events, collections),
-    *(info, models, document_map, example_corpus, health, caller, docs),
+    *(info, models, document_map, openapi),
 )
 
 
 class App(FastAPI):
-    """FastAPI with the edge as its only layer before the routes.
+    """FastAPI with the edge as its only middleware.
 
-    Those that it would put there bound bodies, trace and answer for broken routes, which the edge does;
-    together they cost a request 20 microseconds.
+    FastAPI's own middleware bounds bodies, traces requests and answers for broken routes, as the edge does,
+    and would add 20 microseconds to a request.
     """
 
     def build_middleware_stack(self) -> ASGIApp:
@@ -71,15 +67,14 @@ class App(FastAPI):
             observers.append(runtime.tracing.record)
         edge = Edge(router, settings, runtime.metrics, shedder, observers)
         origins = allowed_origins(settings.cors_origins)
-        # Outermost, so that a page can read refusals too.
-        return Cors(edge, origins, hosts, TIMED) if origins else edge
+        # Outermost, so that a page can read errors too.
+        return Cors(edge, origins, hosts, openapi.TIMED) if origins else edge
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The service as an ASGI app. Its lifespan opens the data directory and closes it again.
+    """Returns the service as an ASGI app. Its lifespan opens the data directory and closes it again.
 
-    Raises (at start-up, through the lifespan):
-        StartupError: the data directory is taken, or there is no model to serve.
+    The lifespan raises StartupError if the data directory is in use, or if no model can be served.
     """
     runtime = Runtime(settings)
 
@@ -97,9 +92,9 @@ def create_app(settings: Settings) -> FastAPI:
         description="Sentence embeddings and search that retrain themselves.",
         lifespan=lifespan,
         redirect_slashes=False,
-        docs_url=None,  # api/docs.py
+        docs_url=None,  # api/openapi.py
         redoc_url=None,
-        # FastAPI's own traces hold paths and query strings, and with them what people search for.
+        # FastAPI's own traces contain paths and query strings, and so the queries of searches.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.runtime = runtime
@@ -114,7 +109,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.connections = Connections(settings.max_connections)
     install(app)
     for module in (*MODULES, ui) if settings.ui else MODULES:
-        # Not include_router: its lazy layers are walked again for every request.
+        # include_router would add lazy layers that each request walks again.
         app.router.routes.extend(module.router.routes)
     for module in (search, documents, files, feedback, events, document_map):
         app.router.routes.extend(collections.in_collections(module.router).routes)
@@ -124,5 +119,5 @@ def create_app(settings: Settings) -> FastAPI:
         if isinstance(route, Route) and route.methods is not None
         for method in sorted({"HEAD", *route.methods} if "GET" in route.methods else route.methods)
     )
-    app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: openapi.build_document(app)  # type: ignore[method-assign]
     return app

@@ -1,4 +1,4 @@
-"""Every refusal, with its status and its name.
+"""The error answers of the service, each with its status and name.
 
     400 Empty         409 Conflict     424 Backend       503 Unhealthy
     401 Unauthorized  413 TooLarge     429 Overloaded    504 Timeout
@@ -6,8 +6,8 @@
     404 NotFound      422 Validation   500 Internal
     405 MethodNotAllowed               422 Tokenizer
 
-A refusal is raised anywhere and answered in one place (middleware.py), in the body of the family that the
-path belongs to: TEI and our own routes, OpenAI's `/v1`, Cohere's `/v2`.
+Any code may raise a `ServiceError`. http/middleware.py turns it into an answer, and http/error_responses.py
+gives it the body that clients of TEI, OpenAI (`/v1`) or Cohere (`/v2`) expect.
 """
 
 import errno
@@ -22,22 +22,25 @@ from models.errors import FULL_ERRORS
 
 
 class StartupError(Exception):
-    """The service cannot start. The message says why and what to do."""
+    """The service cannot start. The message has the reason and advice."""
 
 
 class Unusable(ValueError):
-    """A file that a setting names cannot be used. The message says why, and repeats nothing of the file."""
+    """A file that a setting names cannot be used. The message says why and never quotes the file."""
 
 
 class CommandError(Exception):
-    """A command did not do what it was asked to.
-
-    The message says what is wrong, what was done all the same, and what to do.
-    """
+    """A command failed. The message has the reason, the work done so far, and advice."""
 
 
 class ServiceError(Exception):
-    """A refusal that a client sees. The message says what is wrong and what to do."""
+    """An error that the client receives. The message has the reason and advice.
+
+    Args:
+        retry_after_seconds: Value of the Retry-After header, rounded up to whole seconds.
+        param: Name of the wrong field, which OpenAI's error body reports.
+
+    """
 
     status: ClassVar[int] = 500
     error_type: ClassVar[str] = "Internal"
@@ -50,7 +53,6 @@ class ServiceError(Exception):
         headers: Mapping[str, str] | None = None,
         param: str | None = None,
     ) -> None:
-        """`param`: the field that is wrong, where one is: a client of OpenAI's API is told its name."""
         super().__init__(message)
         self.message = message
         self.param = param
@@ -64,13 +66,13 @@ class Empty(ServiceError):
 
 
 class Unauthorized(ServiceError):
-    """No key, or none that is known."""
+    """The API key is missing or unknown."""
 
     status, error_type = 401, "Unauthorized"
 
 
 class Forbidden(ServiceError):
-    """The key's role does not allow this, or the page's origin does not."""
+    """The role of the key, or the origin of the page, does not allow this."""
 
     status, error_type = 403, "Forbidden"
 
@@ -106,13 +108,13 @@ class Tokenizer(ServiceError):
 
 
 class Backend(ServiceError):
-    """The model failed on this input, or gave a vector that is not finite."""
+    """The model failed on this input, or returned a vector that is not finite."""
 
     status, error_type = 424, "Backend"
 
 
 class Hung(Backend):
-    """A candidate's forward pass did not end in time; its thread may never come back."""
+    """A candidate's forward pass did not end in time. Its thread may never return."""
 
 
 class Malformed(Validation):
@@ -128,7 +130,7 @@ class Misdirected(Forbidden):
 
 
 class HeadTooLarge(TooLarge):
-    """The request's first line and headers."""
+    """The first line and the headers of the request are too large."""
 
     status = 431
 
@@ -138,7 +140,7 @@ class Overloaded(ServiceError):
 
 
 class RateLimited(ServiceError):
-    """The key has spent what it may use in a minute; others are served."""
+    """The key has used its budget for this minute. Other keys are served."""
 
     status, error_type = 429, "RateLimited"
 
@@ -148,7 +150,7 @@ class Internal(ServiceError):
 
 
 class Unhealthy(ServiceError):
-    """Not able to answer now: starting, rebuilding, stopping, or a model that fails."""
+    """The service cannot answer now: it starts, rebuilds or stops, or its model fails."""
 
     status, error_type = 503, "Unhealthy"
 
@@ -164,23 +166,25 @@ class Storage(ServiceError):
 
 
 def error_types() -> list[str]:
-    """Every name that a refusal can have; a narrower kind has the name of what it narrows."""
+    """Returns the sorted error names. A subclass of a subclass shares its parent's name."""
     return sorted(kind.error_type for kind in ServiceError.__subclasses__())
 
 
-# SQLite's words for a table or a column that another process has removed.
-_LACKS = re.compile(r"no such (table|column)|has no column named")
-_NO_JSON = "malformed JSON"  # SQLite's words for metadata that a filter cannot read
-# SQLite's primary result codes that speak of the machine and not of our SQL.
+# SQLite's messages for a table or a column that another process has removed.
+_MISSING_SCHEMA = re.compile(r"no such (table|column)|has no column named")
+_NOT_JSON = "malformed JSON"  # SQLite's message for metadata that a filter cannot read
+# SQLite's primary result codes for a damaged file.
 DAMAGED_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _DESCRIPTOR_ERRORS = {errno.EMFILE, errno.ENFILE}
 
 
 def machine_error(error: BaseException) -> ServiceError | None:
-    """The refusal for what the machine denies: room, rights, file descriptors; None for anything else.
+    """Returns the answer for an error of the machine: disk, permissions or file descriptors.
 
-    Storage (507) for a disk that is full, read-only or failing and for a damaged store, Unhealthy (503)
-    where file descriptors ran out, or a table is missing.
+    Returns:
+        `Storage` (507) if the disk is full, read-only or failing, or the store is damaged. `Unhealthy` (503)
+        if file descriptors ran out or a table is missing. None for any other error.
+
     """
     if isinstance(error, sqlite3.Error):
         return _sqlite_error(error)
@@ -197,13 +201,13 @@ def machine_error(error: BaseException) -> ServiceError | None:
 
 def _sqlite_error(error: sqlite3.Error) -> ServiceError | None:
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    if code in DAMAGED_CODES or _NO_JSON in str(error):
+    if code in DAMAGED_CODES or _NOT_JSON in str(error):
         return _damaged(error)
     if code == sqlite3.SQLITE_FULL:
         return _full()
     if code == sqlite3.SQLITE_READONLY:
         return _read_only(error)
-    if code == sqlite3.SQLITE_ERROR and _LACKS.search(str(error)):
+    if code == sqlite3.SQLITE_ERROR and _MISSING_SCHEMA.search(str(error)):
         return Unhealthy(
             f"The document store cannot answer this: {error}. GET /ready says what it lacks.",
             retry_after_seconds=5,
@@ -214,7 +218,7 @@ def _sqlite_error(error: sqlite3.Error) -> ServiceError | None:
 
 
 def _descriptors_are_out() -> bool:
-    """SQLite does not say why a file could not be opened; one more file tells."""
+    """Opens a file to find out, because SQLite does not say why it could not open one."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
@@ -223,10 +227,10 @@ def _descriptors_are_out() -> bool:
 
 
 def _damaged(error: sqlite3.Error) -> Storage:
-    if _NO_JSON in str(error):
+    if _NOT_JSON in str(error):
         return Storage(
-            "The metadata of a document is damaged, so no filter can be answered that reads it. "
-            "`python -m service check --data` names the document: send it again, or delete it."
+            "The metadata of a document is damaged, so filters that read it fail. "
+            "`python -m service check --data` names the document. Send it again, or delete it."
         )
     return Storage(
         f"The document store is damaged ({error}). `python -m service check --data` says what is wrong; "
@@ -255,16 +259,16 @@ def _no_descriptors() -> Unhealthy:
 
 
 def unwritable(target: object, error: OSError, left: str) -> str:
-    """The sentence for a file or a folder that a command cannot write. left: what is there now."""
+    """Returns the message for a target that a command cannot write. `left` describes what exists now."""
     advice = " Free some room, or name another place." if error.errno in FULL_ERRORS else ""
     return f"{target} cannot be written ({error.strerror or error}). {left}{advice}"
 
 
 def release_frames(error: BaseException) -> None:
-    """Cut `error`, and every error that led to it, off from the frames they passed through.
+    """Removes the tracebacks of `error` and of every error that led to it.
 
-    Such a frame holds the request's body, and often the future that holds the error: a cycle that waits for
-    the garbage collector, which millions of plain numbers never trigger.
+    Their frames keep the request's body in memory, often in a reference cycle. Large bodies create too few
+    objects to trigger the garbage collector.
     """
     left: list[BaseException] = [error]
     while left:

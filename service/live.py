@@ -1,17 +1,15 @@
-"""The generation in service, those that follow it, and who is using them.
+"""The active generation, its followers, and their borrowers. Start reading at `Live.borrow`.
 
-    live ──▶ followers: the one being built, the one kept for a rollback     both follow every write
-      ▲          │
-      └─ swap ◀──┘   one assignment on the writer's thread
+    active ──▶ followers: the candidate and the previous version     every write reaches all of them
+      ▲            │
+      └── swap ◀───┘   one assignment on the writer thread
 
-A generation is one model version together with the index that it made. A request borrows the live one once
-and uses it for everything, so a query's vector and the vectors it is compared with always come from one
-model. Who uses a generation does not own its life: the last borrower of a retired one closes it.
+A generation is a model version with its index. A request borrows the active generation once and uses it for
+everything, so query and document vectors always come from one model. The last borrower of a retired
+generation closes it.
 """
 
-import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,19 +26,12 @@ from service.index.ivf_snapshots import Origin
 from service.index.stored import Size, StoredIndexes
 from service.store.values import Changes
 
-FOLLOW_SECONDS, LOOK_SECONDS = 5.0, 0.005  # that a version which went live elsewhere takes to go live here
-
-
 AnyIndexes: TypeAlias = Indexes | StoredIndexes
 IndexesOf: TypeAlias = Callable[[int, Encoder], AnyIndexes]
 
 
 def in_memory(snapshots: Path | None = None, owner: GpuThread | None = None) -> IndexesOf:
-    """Indexes in this process.
-
-    snapshots: the folder where what takes long to make of them is kept. owner: of the GPU where they are
-    searched when they are large.
-    """
+    """Returns a factory of indexes in this process, with optional snapshots and GPU search."""
 
     def made(number: int, encoder: Encoder) -> Indexes:
         origin = Origin(number, encoder.fingerprint, encoder.dimension)
@@ -50,44 +41,42 @@ def in_memory(snapshots: Path | None = None, owner: GpuThread | None = None) -> 
 
 
 def in_store(size: Size) -> IndexesOf:
-    """Vectors that are searched in the store. size: documents and rows of a generation."""
+    """Returns a factory of indexes that the store searches. `size` counts a generation."""
     return lambda number, encoder: StoredIndexes(number, encoder.dimension, size)
 
 
 class Retired(Exception):
-    """A generation that follows no longer."""
+    """The generation is retired: it receives no more writes."""
 
 
 class Generation:
     """A model version and its index. `number` names its vectors in the document store."""
 
     def __init__(self, number: int, encoder: Encoder, made: IndexesOf) -> None:
-        """made: makes its indexes."""
         self.number = number
         self.encoder = encoder
         self.manifest = encoder.manifest
         self.version = encoder.manifest.version
         self._made = made
         self.indexes = made(number, encoder)
-        self.is_loaded = False  # the indexes hold every stored vector of it, and nothing else
-        self.is_complete = False  # the indexes hold every stored document
-        self.missing = 0  # stored documents that they do not hold, as far as known
-        self.skipped = 0  # of these, the ones that the model fails on
-        self.is_rollback_target = False  # it is the one that a rollback goes to
-        self.complete_through = 0  # no living revision up to this one lacks a vector
-        self.fault: str | None = None  # why nothing more is to be computed by it
-        self.on_close: Callable[[Encoder], None] = lambda _: None  # told once the session is closed
+        self.is_loaded = False  # The indexes contain exactly the stored vectors of this generation.
+        self.is_complete = False  # The indexes contain every stored document.
+        self.missing = 0  # Stored documents without a vector, at the last count.
+        self.skipped = 0  # Missing documents on which the model fails.
+        self.is_rollback_target = False
+        self.complete_through = 0  # Every current document up to this revision has a vector.
+        self.fault: str | None = None  # The reason why the model may not compute any more.
+        self.on_close: Callable[[Encoder], None] = lambda _: None  # Called after the session is closed.
         self._borrowers = 0
-        self.retired = False  # it takes no borrower any more
+        self.retired = False  # New borrowers are rejected.
         self._lock = threading.Lock()
 
     def another(self, number: int, encoder: Encoder) -> "Generation":
-        """A generation whose indexes are kept and searched where those of this one are."""
+        """Returns a new generation with the same kind of indexes."""
         return Generation(number, encoder, self._made)
 
     @property
     def encoders(self) -> tuple[Encoder, ...]:
-        """The encoder; of a pair its query encoder, too."""
         queries = self.encoder.queries
         return (self.encoder,) if queries is None else (self.encoder, queries)
 
@@ -107,10 +96,10 @@ class Generation:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Kept open until the block ends, for who builds it.
+        """Keeps the generation open until the block ends, while it is being built.
 
         Raises:
-            Retired: it takes no borrower any more.
+            Retired: The generation is retired.
 
         """
         if not self._enter():
@@ -121,7 +110,7 @@ class Generation:
             self._leave()
 
     def retire(self) -> None:
-        """No new borrower from now on; closes at once when it has no borrower."""
+        """Rejects new borrowers, and closes the generation after its last borrower."""
         with self._lock:
             if self.retired:
                 return
@@ -131,9 +120,9 @@ class Generation:
             self.close()
 
     def close(self) -> None:
-        """Free the session and stop the indexes' merging; their memory goes with the last reference to it.
+        """Closes the session and stops background merges of the indexes.
 
-        For a generation without borrowers, or a service that stops.
+        Only for a generation without borrowers, or when the service stops.
         """
         self.indexes.close()
         self.encoder.close()
@@ -143,19 +132,24 @@ class Generation:
 
 
 class Live:
-    """The one reference that a swap replaces: the live generation, and behind it those that follow."""
+    """The active generation and its followers. A swap replaces one reference.
+
+    Args:
+        on_close: Called with each encoder after its generation closes.
+
+    """
 
     def __init__(self, generation: Generation, on_close: Callable[[Encoder], None] = lambda _: None) -> None:
-        """on_close: told of each encoder of a generation that has closed."""
         generation.on_close = self._on_close = on_close
-        # The live one and its followers: every commit is brought into their indexes.
+        # The active generation comes first. Every commit updates the indexes of all.
         self.generations: tuple[Generation, ...] = (generation,)
         self._changing = threading.Lock()
-        self.lost: Callable[[], str | None] = lambda: None  # why another version may be live, elsewhere
+        # Returns the reason why another replica may have activated another version, or None.
+        self.lost: Callable[[], str | None] = lambda: None
 
     @property
     def generation(self) -> Generation:
-        """The generation in service, for reading its name and numbers; to use it, borrow it."""
+        """The active generation, for its name and numbers. Borrow it to use its model or index."""
         return self.generations[0]
 
     @property
@@ -164,27 +158,25 @@ class Live:
 
     @property
     def encoding(self) -> set[str]:
-        """The versions whose models are in memory, those that encode a pair's queries among them."""
+        """The versions whose models are in memory, query encoders included."""
         return {
             encoder.manifest.version for generation in self.generations for encoder in generation.encoders
         }
 
     def follow(self, generation: Generation) -> None:
-        """From now on every write is brought into this generation, too."""
         generation.on_close = self._on_close
         with self._changing:
             if generation not in self.generations:
                 self.generations = (*self.generations, generation)
 
     def replace(self, generation: Generation) -> None:
-        """The swap: `generation` is live, with its index; the one that was live follows it."""
+        """Makes `generation` active. The generation that was active becomes a follower."""
         generation.fault = None
         with self._changing:
             others = [other for other in self.generations if other is not generation]
             self.generations = (generation, *others)
 
     def leave(self, generation: Generation) -> None:
-        """A follower follows no longer; it closes when its last borrower leaves."""
         with self._changing:
             self.generations = tuple(other for other in self.generations if other is not generation)
         generation.retire()
@@ -195,13 +187,14 @@ class Live:
 
     @contextmanager
     def borrow(self, version: str | None = None) -> Iterator[Generation]:
-        """The generation in service, kept open until the block ends, also across a swap.
+        """Keeps a generation open until the block ends, also across a swap.
 
-        version: that one instead, while it is kept warm: the one a rollback goes to, or one in the making.
+        Args:
+            version: A version in memory: active, previous or candidate. None means the active version.
 
         Raises:
-            Conflict: `version` is neither in service nor kept.
-            Unhealthy: what is in service is not known here.
+            Conflict: `version` is not in memory.
+            Unhealthy: This replica does not know which version is active.
 
         """
         if version is None and (reason := self.lost()):
@@ -212,41 +205,26 @@ class Live:
         finally:
             generation._leave()  # noqa: SLF001
 
-    async def left(self, generation: Generation) -> None:
-        """Wait until another generation is in service here, as it is elsewhere already.
-
-        Raises:
-            Unhealthy: that takes too long.
-
-        """
-        deadline = time.monotonic() + FOLLOW_SECONDS
-        while self.generation is generation:
-            if time.monotonic() > deadline:
-                raise Unhealthy(
-                    "Another version went live, and this replica does not have it yet. Send again.",
-                    retry_after_seconds=1,
-                )
-            await asyncio.sleep(LOOK_SECONDS)
-
     def _enter_live(self) -> Generation:
-        while not (generation := self.generation)._enter():  # noqa: SLF001  retired between the two: look again
+        # A swap may retire the generation between the two calls.
+        while not (generation := self.generation)._enter():  # noqa: SLF001
             pass
         return generation
 
     def _enter_version(self, version: str) -> Generation:
         generations = self.generations
-        # Of two of one version, as when it is made anew while the one before still lingers, the whole one.
+        # During a rebuild two generations may have the same version. The complete one comes first.
         for generation in sorted(generations, key=lambda generation: not generation.is_complete):
             if generation.version == version and generation._enter():  # noqa: SLF001
                 return generation
         warm = " and ".join(dict.fromkeys(generation.version for generation in generations))
         raise Conflict(
-            f"{version[:100]} is not kept warm; {warm} can be asked. GET /models lists the versions."
+            f"{version[:100]} is not kept warm; {warm} can be used. GET /models lists the versions."
         )
 
     @contextmanager
     def borrow_all(self) -> Iterator[list[Generation]]:
-        """For a write: the generation in service and its followers, all kept open until the block ends."""
+        """Keeps the active generation and its followers open until the block ends, for a write."""
         with self.borrow() as live, ExitStack() as leaving:
             borrowed = [live]
             for other in self.generations:
@@ -256,13 +234,12 @@ class Live:
             yield borrowed
 
     def close(self) -> None:
-        """Close every generation: the service has stopped."""
         for generation in self.generations:
             generation.close()
 
 
 def apply(generation: Generation, changes: Changes) -> None:
-    """Bring a generation's indexes up to date with a commit; runs on the writer's thread."""
+    """Updates a generation's indexes after a commit. Runs on the writer thread."""
     added = {
         collection: (np.array([*rows], np.int64), np.array([*rows.values()], np.float32))
         for (number, collection), rows in changes.added.items()

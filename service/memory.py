@@ -1,7 +1,7 @@
-"""Memory that the cgroups and the machine have left (`free`), or allow in all (`limit`).
+"""Reads how much memory is `free` and what the `limit` is, and returns freed memory to the system.
 
-A cgroup counts files that were read as used memory; those that it would give up first (`inactive_file`) are
-counted as free here.
+A cgroup counts cached files as used memory. This module counts those that the kernel would evict first
+(`inactive_file`) as free.
 """
 
 import contextlib
@@ -12,42 +12,42 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MACHINE = Path("/")
-MODEL = 2.0  # an open model and its working memory, over its file: measured with all-MiniLM-L6-v2
-# The same over the weights that lie beside a large graph, without the vectors of its vocabulary, which stay
-# mapped: 1.12 was measured with 1.54 GB of layers.
+# Memory of an open model and its working memory, divided by its file size. Measured with all-MiniLM-L6-v2.
+MODEL = 2.0
+# The same for external weights, without the token embeddings, which stay mapped. The ratio was 1.12 with
+# 1.54 GB of layers.
 BESIDE = 1.2
-GIVE_BACK_SECONDS = 1.0  # by then the last reference is gone
-UNLIMITED = 1 << 60  # version 1 writes a number next to 2^63
+GIVE_BACK_SECONDS = 1.0  # The last reference is gone by then.
+UNLIMITED = 1 << 60  # cgroups version 1 report almost 2^63 bytes for "no limit".
 
 _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-M_ARENA_MAX = -8  # of glibc's malloc.h
+M_ARENA_MAX = -8  # from glibc's malloc.h
 ARENAS = 2
 
 
 def few_arenas() -> None:
-    """Let all threads share two of glibc's arenas; for a process that has begun no threads yet.
+    """Limits glibc to two arenas, unless MALLOC_ARENA_MAX is set. Call it before the first thread starts.
 
-    Each arena keeps the most that its threads ever had at a time, and `malloc_trim` leaves that end of it
-    alone: with one for each thread, four heavy searches left 150 MiB behind, and with two none. It costs
-    nothing that could be measured. Who sets MALLOC_ARENA_MAX has chosen otherwise.
+    Each arena keeps the peak memory of its threads, and `malloc_trim` does not free the top of an arena. With
+    one arena per thread, four heavy searches kept 150 MiB; with two arenas none. Speed did not change.
     """
     if "MALLOC_ARENA_MAX" not in os.environ:
-        with contextlib.suppress(OSError, AttributeError):  # another C library
+        with contextlib.suppress(OSError, AttributeError):  # not glibc
             ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
 
 
-_trim_is_due = threading.Lock()  # held from the first request for a trim until it begins
+_trim_is_due = threading.Lock()  # Held from the first request for a trim until the trim begins.
 
 
 def give_back() -> None:
-    """Return freed memory to the system: soon, on a thread of its own, at most once in `GIVE_BACK_SECONDS`.
+    """Returns freed memory to the system after `GIVE_BACK_SECONDS`, on another thread. Needs glibc.
 
-    For what frees much at once: a closed model and its index, a large body, answer or search. glibc keeps
-    freed memory for later: nine swaps of the default model took the process from 351 to 643 MiB, and with
-    this it stayed below 275. Elsewhere it does nothing.
+    Called after something large is freed: a model and its index, a body, an answer or a search. glibc keeps
+    freed memory otherwise: nine swaps of the default model grew the process from 351 to 643 MiB. With this
+    call it stayed below 275 MiB.
     """
     if not _trim_is_due.acquire(blocking=False):
         return
@@ -55,21 +55,21 @@ def give_back() -> None:
     later.daemon = True
     try:
         later.start()
-    except RuntimeError:  # no thread is to be had now
+    except RuntimeError:  # The system cannot start another thread.
         _trim_is_due.release()
 
 
 def _trim() -> None:
-    _trim_is_due.release()  # what is freed from now on asks for another one
-    with contextlib.suppress(OSError, AttributeError):  # another C library
+    _trim_is_due.release()  # Memory freed from now on needs another trim.
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def free(machine: Path = MACHINE) -> int | None:
-    """Bytes that this process may still take, None when the system does not tell.
+    """Returns the bytes that this process may still allocate, or None if unknown.
 
     Args:
-        machine: where `proc` and `sys` are.
+        machine: Folder that contains `proc` and `sys`.
 
     """
     cgroups = (allowed - used for allowed, used in _cgroups(machine))
@@ -78,10 +78,10 @@ def free(machine: Path = MACHINE) -> int | None:
 
 
 def limit(machine: Path = MACHINE) -> int | None:
-    """Bytes that this process may have in all, None when the system does not tell.
+    """Returns the bytes that this process may use in total, or None if unknown.
 
     Args:
-        machine: where `proc` and `sys` are.
+        machine: Folder that contains `proc` and `sys`.
 
     """
     found = [allowed for allowed, _ in _cgroups(machine)]
@@ -89,9 +89,9 @@ def limit(machine: Path = MACHINE) -> int | None:
 
 
 def _cgroups(machine: Path) -> Iterator[tuple[int, int]]:
-    """Limit and use of each cgroup with a limit: this process's own, and all those above it.
+    """Yields (limit, used) in bytes of this process's cgroup and its ancestors, if they have a limit.
 
-    A container may see its own cgroup as the top one, whatever path it is told.
+    A container may see its own cgroup as the root, whatever path `/proc/self/cgroup` contains.
     """
     mount = machine / "sys/fs/cgroup"
     for line in _read(machine / "proc/self/cgroup").splitlines():
@@ -111,7 +111,7 @@ def _cgroups(machine: Path) -> Iterator[tuple[int, int]]:
 
 def _cgroup(folder: Path, limit: str, usage: str, inactive: str) -> tuple[int, int] | None:
     try:
-        allowed, used = int(_read(folder / limit)), int(_read(folder / usage))  # "max" is no number
+        allowed, used = int(_read(folder / limit)), int(_read(folder / usage))  # "max" means no limit.
     except ValueError:
         return None
     if allowed >= UNLIMITED:
@@ -126,7 +126,6 @@ def _of_the_machine(machine: Path, name: str) -> Iterator[int]:
 
 
 def _value(text: str, name: str) -> int:
-    """The number behind `name` in lines of names and numbers, 0 when there is none."""
     for line in text.splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == name and words[1].isdecimal():
@@ -135,7 +134,6 @@ def _value(text: str, name: str) -> int:
 
 
 def _read(file: Path) -> str:
-    """A file's text, empty when it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""The service in this process: listen, serve, say where it is, and end cleanly at a signal."""
+"""Runs the service in this process until a signal stops it. Start reading at `serve`."""
 
 import gc
 import logging
@@ -19,11 +19,11 @@ from service import memory
 from service.app import create_app
 from service.errors import StartupError
 from service.http.connections import bounded_by_files
-from service.http.handshake import encrypted
 from service.http.protocol import Protocol
+from service.http.tls import encrypted
 from service.observability import logs
-from service.runtime.interpreter_watchdog import InterpreterWatchdog
 from service.runtime.runtime import Runtime
+from service.runtime.watchdog import interpreter_timer
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -32,10 +32,10 @@ DRAIN_SECONDS = 30
 
 
 class Server(uvicorn.Server):
-    """Turns `/ready` red the moment a stop signal arrives, and only then drains and closes connections.
+    """Turns `/ready` red when a stop signal arrives, then drains and closes connections.
 
-    A second signal ends the process at once. One within a second of the first does not count: a signal to a
-    whole group of processes, or to one and its parent, often arrives twice.
+    A second signal ends the process at once, unless it comes within a second of the first. A signal to a
+    process group often arrives twice.
     """
 
     def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
@@ -48,7 +48,7 @@ class Server(uvicorn.Server):
         now = time.monotonic()
         if self._runtime.leaving:
             if now - self._told_at > 1.0:
-                os._exit(128 + sig)  # what was acknowledged is on disk
+                os._exit(128 + sig)  # Acknowledged writes are on disk.
             return
         self._runtime.leaving, self._told_at = True, now
         delay = self._runtime.settings.stop_delay_seconds if sig == signal.SIGTERM else 0
@@ -60,9 +60,9 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close as any server does; but drop idle TLS connections.
+        """Aborts idle TLS connections, then shuts down as uvicorn does.
 
-        Its other side would be waited for to say goodbye, which one that only keeps it at hand does not do.
+        A clean close waits for the client's close_notify, which idle clients never send.
         """
         over_tls = self._runtime.settings.tls_cert_file is not None
         for connection in list(self.server_state.connections) if over_tls else ():
@@ -73,7 +73,12 @@ class Server(uvicorn.Server):
 
 
 def serve(settings: Settings) -> None:
-    """Run until a signal; raises StartupError when the service cannot start."""
+    """Runs the service until a signal stops it.
+
+    Raises:
+        StartupError: The service cannot start.
+
+    """
     logs.install(settings.log_level, settings.log_format)
     memory.few_arenas()
     with bound(settings) as listener:
@@ -83,7 +88,7 @@ def serve(settings: Settings) -> None:
 
 
 def bound(settings: Settings) -> socket.socket:
-    """A socket on the address, before anything else is touched; it listens once the service has started."""
+    """Returns a socket that is bound to the address. It listens once the service has started."""
     host, port = settings.host.strip("[]"), settings.port
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -92,13 +97,12 @@ def bound(settings: Settings) -> socket.socket:
     except OSError as error:
         listener.close()
         raise StartupError(
-            f"{host}:{port} cannot be listened on: {error.strerror or error}. Set SIMILE_HOST or SIMILE_PORT."
+            f"Cannot listen on {host}:{port}: {error.strerror or error}. Set SIMILE_HOST or SIMILE_PORT."
         ) from error
     return listener
 
 
 def run(app: FastAPI, listener: socket.socket) -> None:
-    """Serve until a stop signal."""
     runtime: Runtime = app.state.runtime
     settings = runtime.settings
     app.state.connections.most = bounded_by_files(settings.max_connections)
@@ -106,26 +110,25 @@ def run(app: FastAPI, listener: socket.socket) -> None:
     http: Any = Protocol if certificate is None else encrypted(certificate, settings.tls_key_file)
     config = uvicorn.Config(
         app,
-        log_config=None,  # its messages go where ours go
+        log_config=None,  # uvicorn's messages go to our log.
         log_level="warning",
         access_log=False,
         server_header=False,
         http=http,
         ws="none",
-        proxy_headers=False,  # nothing here reads them, and anyone may send them
+        proxy_headers=False,  # The service does not read them, and any client can forge them.
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
     server = Server(config, runtime)
-    # uvicorn listens to signals once its loop runs, and puts back what was there when it has stopped: one
-    # that comes before is a stop as well, and one that comes after finds all of it ended.
+    # uvicorn handles signals only while its loop runs, and then restores these handlers. They stop the
+    # service if a signal arrives earlier, and do nothing harmful after the end.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.handle_exit)
     threading.Thread(target=_once_ready, args=(runtime, listener.getsockname()[1]), daemon=True).start()
-    with InterpreterWatchdog(runtime.settings.hang_seconds, runtime.settings.log_format) as watchdog:
-        runtime.beat = watchdog.beat
+    with interpreter_timer(runtime.settings.hang_seconds) as runtime.beat:
         server.run(sockets=[listener])
     if not server.started:
-        sys.exit(1)
+        sys.exit(os.EX_CONFIG)
 
 
 def _once_ready(runtime: Runtime, port: int) -> None:
@@ -135,10 +138,11 @@ def _once_ready(runtime: Runtime, port: int) -> None:
 
 
 def calm_collector() -> None:
-    """Let the garbage collector leave alone what was loaded, and come less often for what requests leave.
+    """Exempts loaded objects from garbage collection and makes collections rarer.
 
-    Under overload it walked through every waiting request again and again: with this the service keeps 0.88
-    of its best throughput at three times its capacity instead of 0.67 to 0.79 (benchmarks/overload.py).
+    Under overload the collector visits every pending request again and again. With these settings the service
+    keeps 0.88 of its best throughput at three times its capacity, instead of 0.67 to 0.79
+    (benchmarks/overload.py).
     """
     gc.collect()
     gc.freeze()
@@ -146,18 +150,17 @@ def calm_collector() -> None:
 
 
 def _welcome(runtime: Runtime, port: int) -> None:
-    """Say where it is, and what to try."""
     settings = runtime.settings
     host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
     address = f"{'http' if settings.tls_cert_file is None else 'https'}://{host}:{port}"
-    if settings.log_format == "json":  # whoever reads stdout as JSON gets nothing else
+    if settings.log_format == "json":  # stdout then contains JSON only.
         log.info("Simile is ready at %s, serving %s", address, runtime.live.generation.version)
         return
-    page = f"Its page: {address}/ui/. " if settings.ui else ""
-    # In the caller's shell; the service has no key to show.
+    page = f"Page: {address}/ui/. " if settings.ui else ""
+    # The user sets $KEY in the shell, because the service stores only hashes of keys.
     key = "" if settings.api_keys_file is None else ' -H "Authorization: Bearer $KEY"'
     json = f"-H 'Content-Type: application/json'{key}"
-    # A search over nothing finds nothing: the first thing to try is then to store something.
+    # An empty store finds nothing, so the first command then stores a document.
     store = (
         ""
         if runtime.live.generation.indexes.documents
@@ -166,7 +169,7 @@ def _welcome(runtime: Runtime, port: int) -> None:
     )
     print(
         f"""
-Simile is ready at {address}, serving {runtime.live.generation.version}. {page}Its API: {address}/docs. Try:
+Simile is ready at {address}, serving {runtime.live.generation.version}. {page}API: {address}/docs. Try:
 
   curl {address}/embed {json} -d '{{"inputs": "A first sentence."}}'
   curl {address}/similarity {json} -d '{{"pairs": [["How old are you?", "What is your age?"]]}}'{store}

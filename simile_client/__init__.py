@@ -1,4 +1,4 @@
-"""A client of a Simile service, for programs: `Client`, and `AsyncClient` for asyncio. Needs httpx2 alone."""
+"""A Python client of a Simile service: `Client`, and `AsyncClient` for asyncio. Needs only httpx2."""
 
 from simile_client.clients import AsyncClient, Client
 from simile_client.values import Document, Hit, Imported, SearchAnswer, SimileError, Version

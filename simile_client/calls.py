@@ -1,4 +1,4 @@
-"""Calls of the service's API as values: what to send, and how to read the answer. Nothing is sent here."""
+"""Requests of the service's API, and the parsers of their responses. clients.py sends them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Filter = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request, and the reader of its answer's JSON."""
+    """A request, and the parser of its response's JSON."""
 
     method: str
     path: str
     read: Callable[[Any], T]
     body: Any = None
     params: Mapping[str, Any] | None = None
-    version: str | None = None  # that answers; None: the active one
+    version: str | None = None  # The version that answers; None for the active version.
 
 
 def embed(
@@ -97,7 +97,7 @@ def _of(collection: str, path: str) -> str:
 
 
 def _part(name: str) -> str:
-    """`name` as one part of a path. Dots alone would be taken for the folder above, and another route."""
+    """Quotes a name as one segment of a path. Names such as `..` must not change the path."""
     return "%2E" * len(name) if name in {".", ".."} else quote(name, safe="")
 
 

@@ -1,4 +1,4 @@
-"""The clients: one that waits, and one for asyncio. Both try again when the service asks them to."""
+"""The clients, one blocking and one for asyncio. Both retry if the service is full or not ready."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from simile_client.values import Document, Imported, SearchAnswer, SimileError, 
 
 T = TypeVar("T")
 URL = "http://127.0.0.1:8000"
-_LATER = {429, 503}  # the service is full or not ready, and did nothing: the same request may be sent again
-_PAUSE, _MOST = 0.5, 60.0  # seconds before another try, doubled each time; Retry-After says it better
+_LATER = {429, 503}  # The service is full or not ready, and did nothing, so a retry is safe.
+_PAUSE, _MOST = 0.5, 60.0  # Seconds before the first retry, and at most. Retry-After overrides the pause.
 
 
 class _Tries:
-    """The tries of one call. A refused connection counts like a full service: nothing was done."""
+    """The retries of one call."""
 
     def __init__(self, retries: int) -> None:
         self._left = retries
         self._pause = _PAUSE
 
     def pause(self, answer: httpx2.Response | None) -> float | None:
-        """Seconds to wait before the next try, None when there is none."""
+        """Returns the seconds before the next try, or None if the call fails.
+
+        Args:
+            answer: The response; None if the connection failed, which is also safe to retry.
+        """
         if self._left <= 0 or (answer is not None and answer.status_code not in _LATER):
             return None
         self._left -= 1
         wait, self._pause = self._pause, 2 * self._pause
-        asked = "" if answer is None else answer.headers.get("retry-after", "")
-        return min(float(asked) if asked.isdigit() else wait, _MOST)
+        header = "" if answer is None else answer.headers.get("retry-after", "")
+        return min(float(header) if header.isdigit() else wait, _MOST)
 
 
 class _Options:
-    """The address, key and patience of a client."""
+    """Options of a client. See `Client`."""
 
     def __init__(
         self, url: str = URL, *, key: str | None = None, timeout: float = 130.0, retries: int = 3
     ) -> None:
-        """key: of docs/ACCESS.md. timeout: seconds for one try; the service gives up after 120.
-
-        retries: after 429, 503 and no connection.
-        """
         self._url = url
         self._retries = retries
         self._how: dict[str, Any] = {
@@ -62,9 +62,15 @@ class _Options:
 
 
 class Client(_Options):
-    """A client that waits for each answer. Close it, or use it with `with`. Threads may share it.
+    """A blocking client. Use it with `with`, or close it. It is thread-safe.
 
-    Every method raises SimileError for a refusal, and when the service does not answer.
+    Args:
+        url: Base URL of the service.
+        key: API key (docs/ACCESS.md).
+        timeout: Seconds per try. The service itself gives up after 120.
+        retries: Retries after 429, 503 and failed connections.
+
+    Every method raises SimileError if the service rejects the request or does not answer.
     """
 
     def __init__(
@@ -81,11 +87,20 @@ class Client(_Options):
         prompt_name: str | None = None,
         version: str | None = None,
     ) -> list[list[float]]:
-        """Vectors of unit length, one for each text. version: one that is loaded; the active one if None."""
+        """Embeds texts.
+
+        Args:
+            dimensions: Truncate vectors to this size.
+            prompt_name: Name of a prompt of the model.
+            version: A loaded version; None for the active version.
+
+        Returns:
+            A unit vector for each text.
+        """
         return self._do(calls.embed(texts, dimensions, prompt_name, version))
 
     def similarity(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Cosines, one for each pair of texts."""
+        """Returns the cosine of each pair of texts."""
         return self._do(calls.similarity(pairs))
 
     def search(
@@ -99,36 +114,39 @@ class Client(_Options):
         collection: str = "default",
         version: str | None = None,
     ) -> SearchAnswer:
-        """The `k` best documents.
+        """Searches documents. See docs/SEARCH.md for `filter` and `user`.
 
-        mode: the service's own unless given. filter, user: as docs/SEARCH.md.
+        Args:
+            k: Maximum number of hits.
+            mode: None for the service's default.
+            version: A loaded version; None for the active version.
         """
         return self._do(calls.search(query, k, mode, filter, user, collection, version))
 
     def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
-        """Store documents; those with a known id are replaced. They are on disk, and found from now on."""
+        """Stores documents, or replaces those with the same id. They are then on disk and searchable."""
         return self._do(calls.put(documents, collection))
 
     def get(self, id: str, *, collection: str = "default") -> Document:
-        """A stored document."""
+        """Returns a stored document."""
         return self._do(calls.get(id, collection))
 
     def delete(self, id: str, *, collection: str = "default") -> int:
-        """Delete a document; 0 when there was none."""
+        """Deletes a document. Returns 0 if it did not exist, else 1."""
         return self._do(calls.delete(id, collection))
 
     def judge(
         self, query: str, id: str, *, relevant: bool, user: str | None = None, collection: str = "default"
     ) -> int:
-        """Say that a document answers a query, or does not: what a retraining learns from."""
+        """Stores a judgment: whether a document answers a query. Retrainings learn from judgments."""
         return self._do(calls.judge(query, id, user, collection, relevant=relevant))
 
     def info(self) -> dict[str, Any]:
-        """The version in service, its dimension, its index and more, as `GET /info`."""
+        """Returns `GET /info`: the active version, its dimension, its index and more."""
         return self._do(calls.info())
 
     def versions(self) -> tuple[Version, ...]:
-        """The published versions, oldest first."""
+        """Returns the published versions, oldest first."""
         return self._do(calls.versions())
 
     def _do(self, call: Call[T]) -> T:
@@ -159,7 +177,7 @@ class Client(_Options):
 
 
 class AsyncClient(_Options):
-    """`Client` for asyncio; use it with `async with`, or close it."""
+    """`Client` for asyncio. Use it with `async with`, or close it."""
 
     def __init__(
         self, url: str = URL, *, key: str | None = None, timeout: float = 130.0, retries: int = 3
@@ -250,15 +268,15 @@ class AsyncClient(_Options):
 
 
 def _sent(call: Call[T]) -> dict[str, Any]:
-    """Body, parameters and headers of a request."""
+    """Returns body, parameters and headers of a request."""
     named = {} if call.version is None else {"x-model-version": call.version}
     return {"json": call.body, "params": call.params, "headers": named}
 
 
 def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | None) -> T:
-    """The answer's value. Raise SimileError for a refusal, or `failed` when there is no answer."""
+    """Parses the response. Raises SimileError for an error, or `failed` without a response."""
     if answer is None:
-        raise failed or SimileError("There was no answer.")
+        raise failed or SimileError("The service did not answer.")
     try:
         content = answer.json()
     except (ValueError, RecursionError):
@@ -267,7 +285,7 @@ def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | N
         try:
             return call.read(content)
         except (KeyError, TypeError, AttributeError):
-            raise SimileError(f"What answers at {answer.url} is not Simile.", answer.status_code) from None
+            raise SimileError(f"The server at {answer.url} is not Simile.", answer.status_code) from None
     refusal = content if isinstance(content, dict) else {}
     message = str(refusal.get("error") or f"HTTP status {answer.status_code}")
     raise SimileError(message, answer.status_code, str(refusal.get("error_type", "")))

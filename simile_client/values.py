@@ -1,4 +1,4 @@
-"""Values that the client takes and gives."""
+"""Arguments and results of the client."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 
 
 class SimileError(Exception):
-    """A refusal of the service, or none of its answers; `message` says what to do.
+    """The service rejected a request, or did not answer.
 
-    status: of the HTTP answer, None when there was none. error_type: as docs/ERRORS.md lists them.
+    Args:
+        message: What is wrong and what to do.
+        status: HTTP status; None without a response.
+        error_type: A name from docs/ERRORS.md.
     """
 
     def __init__(self, message: str, status: int | None = None, error_type: str = "") -> None:
@@ -22,12 +25,12 @@ class SimileError(Exception):
 
 @dataclass(frozen=True)
 class Document:
-    """A document to store, or a stored one. Without an id it gets one from its text."""
+    """A document. Without an id, the service derives one from the text."""
 
     text: str
     id: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    title: str = ""  # embedded and indexed in front of the text
+    title: str = ""  # Embedded and indexed before the text.
 
     def as_json(self) -> dict[str, Any]:
         named = ({} if self.id is None else {"id": self.id}) | ({"title": self.title} if self.title else {})
@@ -36,9 +39,11 @@ class Document:
 
 @dataclass(frozen=True)
 class Hit:
-    """A document found. `score` is a cosine, a BM25 or a fused score: larger is better.
+    """A found document.
 
-    passage: the characters of the best part of a long text.
+    Args:
+        score: A cosine, a BM25 score or a fused score. Larger is better.
+        passage: Start and end of the best passage of a long text, in characters.
     """
 
     id: str
@@ -51,19 +56,19 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchAnswer:
-    """Hits, best first, and the version and the mode that found them."""
+    """Hits, best first, and the version and mode of the search."""
 
     hits: tuple[Hit, ...]
     model: str
     mode: str
-    search_id: str | None = None  # for `POST /events`; None where the service keeps no events
-    query_encoder: str | None = None  # the student that encoded the query, where `model` is a pair
-    warnings: tuple[str, ...] = ()  # what may be wrong with a filter that nothing passed
+    search_id: str | None = None  # For `POST /events`; None if the service stores no events.
+    query_encoder: str | None = None  # The student that encoded the query, if `model` is a pair.
+    warnings: tuple[str, ...] = ()  # Possible mistakes in a filter that no document matches.
 
 
 @dataclass(frozen=True)
 class Imported:
-    """Stored documents: how many, how many of them were cut, and their ids."""
+    """The result of storing documents: the numbers of stored and of truncated documents, and their ids."""
 
     upserted: int
     truncated: int
@@ -72,7 +77,7 @@ class Imported:
 
 @dataclass(frozen=True)
 class Version:
-    """A published model. state: as `GET /models` has it, such as `active`, `refused` or `retired`."""
+    """A published version, with its state in `GET /models`, such as `active`, `refused` or `retired`."""
 
     version: str
     state: str

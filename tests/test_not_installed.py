@@ -1,5 +1,6 @@
 """The last words of a command where the project was not installed."""
 
+import os
 import subprocess
 import sys
 
@@ -33,9 +34,11 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_do(
 ) -> None:
     code = RUN.format(package=package, arguments=arguments, program=program)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == (os.EX_CONFIG if program == "service" else 1)
     said = done.stderr.removeprefix(f"{LOADING}\n")
-    assert said.startswith(f"python -m {program} needs {package}, which {sys.executable} lacks.")
+    assert said.startswith(
+        f"python -m {program} needs {package}, which is not installed for {sys.executable}."
+    )
     assert "`make setup`" in said
     assert said.count("\n") == 1, "no traceback"
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,19 @@ def _somewhere_without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.chdir(tmp_path)
 
 
-def _said_by_service(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["service", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        service()
-    return str(ended.value.code)
+@pytest.fixture
+def said_by_service(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[object, str]]:
+    """Calls the service's command; returns its exit status and the text on stderr."""
+
+    def said(*arguments: str) -> tuple[object, str]:
+        monkeypatch.setattr(sys, "argv", ["service", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            service()
+        return ended.value.code, capsys.readouterr().err
+
+    return said
 
 
 @pytest.mark.parametrize(
@@ -54,11 +63,16 @@ def _said_by_service(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     ],
 )
 def test_a_mistake_in_a_setting_ends_the_start_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, setting: str, value: str, words: str
+    monkeypatch: pytest.MonkeyPatch,
+    said_by_service: Callable[..., tuple[object, str]],
+    setting: str,
+    value: str,
+    words: str,
 ) -> None:
     monkeypatch.setenv(f"SIMILE_{setting}", value)
-    said = plain(_said_by_service(monkeypatch))
-    assert said.startswith("Simile cannot start: ")
+    status, said = said_by_service()
+    assert status == os.EX_CONFIG
+    assert plain(said).startswith("Simile cannot start: ")
     assert words in said
 
 
@@ -83,7 +97,7 @@ def test_a_folder_without_a_model_is_refused_before_its_links_are_looked_at(tmp_
         ("service --port 9000", "Set SIMILE_PORT instead."),
         ("service import rows.csv --tetx body", "Did you mean --text?"),
         ("service keys add bob --role reader", "Did you mean read?"),
-        ("service restore none", "none is no backup"),
+        ("service restore none", "none is not a backup"),
         ("models lits", "Did you mean list?"),
         ("models show mine", "There is no published version 'mine'. `python -m models list` shows them."),
         ("models rollback", "There is no version to go back to"),
@@ -94,7 +108,7 @@ def test_a_folder_without_a_model_is_refused_before_its_links_are_looked_at(tmp_
         ("training retrain --config retrain.toml", "There is no file retrain.toml."),
         ("service maps", "not 'maps'. Did you mean map?"),
         ("service map --points 0", "--points: '0' is not a whole number from 1 on."),
-        ("service export --format csv", "service export: there is no argument --format. `"),
+        ("service export --format csv", "service export: there is no argument --format. See `"),
         ("service export", "FILE is missing."),
         ("service keys", "COMMAND is missing."),
         ("service import rows.csv --passages 64", "Set SIMILE_PASSAGES instead."),
@@ -104,7 +118,7 @@ def test_a_folder_without_a_model_is_refused_before_its_links_are_looked_at(tmp_
         ("models import default --prompt query", "'query' must be NAME=TEXT"),
         (
             "models import https://huggingface.co/BAAI/bge-small-en",
-            "Name the hub id alone: BAAI/bge-small-en.",
+            "Name only the hub id: BAAI/bge-small-en.",
         ),
         ("models show", "VERSION is missing."),
         ("training retune", "COMMAND must be train, blank,"),
@@ -131,23 +145,30 @@ def test_a_folder_without_a_model_is_refused_before_its_links_are_looked_at(tmp_
     ],
 )
 def test_a_mistake_in_a_command_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, words: str
+    said_by_service: Callable[..., tuple[object, str]],
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    words: str,
 ) -> None:
     program, *rest = arguments.split()
     if program == "service":
-        said = _said_by_service(monkeypatch, *rest)
-        said = capsys.readouterr().err if said == "2" else said
+        status, said = said_by_service(*rest)
     else:
         try:
             status = models(rest, environ={}) if program == "models" else training(rest)
         except SystemExit as ended:
             status = int(str(ended.code))
-        assert status in {1, 2}
         said = capsys.readouterr().err
+    assert status in {1, 2}
     assert words in plain(said)
 
 
-def test_an_import_goes_to_the_port_of_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_import_goes_to_the_port_of_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+    said_by_service: Callable[..., tuple[object, str]],
+    tmp_path: Path,
+) -> None:
     (tmp_path / "rows.csv").write_text("id,text\n1,a\n")
     monkeypatch.setenv("SIMILE_PORT", "1")
-    assert "http://127.0.0.1:1 does not answer" in _said_by_service(monkeypatch, "import", "rows.csv")
+    _, said = said_by_service("import", "rows.csv")
+    assert "http://127.0.0.1:1 does not answer" in said

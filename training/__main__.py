@@ -20,7 +20,8 @@ try:
     from training.evaluation.report import many
     from training.mining import command as mine
     from training.mining import look
-    from training.model import blank, vocabulary, word_vectors
+    from training.model import blank, vocabulary
+    from training.papers import word_vectors
     from training.retraining import advise, schedule
     from training.retraining import command as retrain
     from training.runs import command as train

@@ -1,4 +1,4 @@
-"""Other people's engines and servers, each in an environment of its own; `make bench-peers` makes them.
+"""Scripts and pins of other projects' engines, each in an environment of its own (`make bench-peers`).
 
-The scripts here run with a peer's Python and import nothing of this project; NAME.txt are a peer's pins.
+The scripts run with a peer's Python and import nothing from this project. NAME.txt has the pins of a peer.
 """

@@ -1,11 +1,11 @@
-"""A library that encodes texts in its own process, by orders on stdin; see corpus.py.
+"""Encode texts with a library in a process of its own, by orders on stdin; see peer_engines.py.
 
     PEER/bin/python -P benchmarks/peers/encode.py {torch,cuda-fp16,openvino,openvino-bf16,fastembed} FOLDER
 
-    ready ─▶ {"texts": […]} comes ─▶ encoded once ─▶ {"seconds": …} …
+    {"packages": …} ─▶ order {"texts": […]} ─▶ encoded once ─▶ {"seconds": …} ─▶ next order …
 
-All texts are given in one call, as a library's user would. The size of its batches is chosen by trying, so
-that nobody is measured at another's best: {"try": [texts], "sizes": [numbers]} answers the seconds of each.
+All texts are given in one call, as a library's user would do it. The best batch size differs between
+libraries. The order {"try": [texts], "sizes": [numbers]} returns the seconds for each size.
 """
 
 import base64
@@ -74,7 +74,7 @@ WAYS: dict[str, tuple[Callable[[str], Encode], tuple[str, ...]]] = {
 
 def main() -> None:
     channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the libraries print must not stand between the answers
+    os.dup2(2, 1)  # output of the libraries must not mix with the answers
     make, packages = WAYS[sys.argv[1]]
     encode = make(sys.argv[2])
     encode(["a text to warm up with"], 1)
@@ -82,12 +82,12 @@ def main() -> None:
     while True:
         print(json.dumps(answer), file=channel, flush=True)
         line = sys.stdin.readline()
-        if not line:  # nobody asks any more
+        if not line:  # the benchmark has ended
             return
-        answer = _carried_out(json.loads(line), encode)
+        answer = _execute(json.loads(line), encode)
 
 
-def _carried_out(order: dict[str, Any], encode: Encode) -> dict[str, Any]:
+def _execute(order: dict[str, Any], encode: Encode) -> dict[str, Any]:
     if "try" in order:
         return {
             "seconds": {

@@ -1,10 +1,10 @@
-"""The folder that peers open: a version's files, and its transformer as ONNX the way torch exports it.
+"""Make the folder that peers open: a version's files, and its transformer as torch exports it to ONNX.
 
     python -P benchmarks/peers/export.py VERSION FOLDER
 
-infinity's ONNX engine and fastembed pool by themselves, so they want token vectors where a published version
-has sentence vectors. The export is the one by tracing, with plain attention: what ONNX Runtime's and
-optimum's own fusions were made for, and the fastest of torch's exports under them.
+infinity's ONNX engine and fastembed pool themselves. So they need token vectors, and a published version
+returns sentence vectors. The export traces the model with plain attention. The fusions of ONNX Runtime and
+optimum expect this form, and it is the fastest of torch's exports with them.
 """
 
 import shutil
@@ -21,7 +21,7 @@ OURS = shutil.ignore_patterns("onnx", "golden.json", "manifest.json")
 
 
 class Transformer(torch.nn.Module):
-    """Token ids to token vectors."""
+    """Returns token vectors for token ids."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -37,10 +37,10 @@ class Transformer(torch.nn.Module):
 def main() -> None:
     version, folder = Path(sys.argv[1]), Path(sys.argv[2])
     shutil.copytree(version, folder, ignore=OURS)
-    warnings.simplefilter("ignore")  # that tracing is the older way
+    warnings.simplefilter("ignore")  # torch warns that tracing is deprecated
     axes = {0: "batch", 1: "sequence"}
     torch.onnx.export(
-        Transformer(version).eval(),  # else dropout is traced too
+        Transformer(version).eval(),  # otherwise dropout is traced as well
         tuple(torch.ones((2, 8), dtype=torch.int64) for _ in INPUTS),
         folder / "model.onnx",
         input_names=list(INPUTS),

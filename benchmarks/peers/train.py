@@ -1,9 +1,9 @@
-"""sentence-transformers' own trainer, in a process and a virtual environment of its own; see training.py.
+"""Train with sentence-transformers' own trainer in a virtual environment of its own; see training.py.
 
-    ready ─▶ a line comes ─▶ so many steps ─▶ done ─▶ a line comes ─▶ so many steps ─▶ done …
+    ready ─▶ a line on stdin ─▶ a round of steps ─▶ a line on stdout ─▶ a line on stdin ─▶ …
 
-It runs as a script with the peer's Python and imports nothing of this project. A callback of the trainer
-waits for the lines, so what happens between two of them is the trainer's loop and nothing else.
+The script runs with the peer's Python and imports nothing from this project. A callback of the trainer waits
+for the lines. So only the trainer's loop runs between two of them.
 """
 
 import argparse
@@ -31,7 +31,7 @@ PACKAGES = ("sentence-transformers", "torch", "transformers", "accelerate", "tok
 
 
 class Rounds(TrainerCallback):
-    """Stops the trainer where a round of steps ends, until it is told to go on."""
+    """Pauses the trainer after each round of steps until a line arrives on stdin."""
 
     def __init__(self, channel: Any, warmup: int, steps: int) -> None:
         self._channel = channel
@@ -39,7 +39,7 @@ class Rounds(TrainerCallback):
         self._sizes = {"texts": 0, "tokens": 0, "padded": 0}
 
     def count(self, _module: Any, inputs: tuple[Any, ...]) -> None:
-        """Count the input of the transformer: a hook, since the loop does not report it."""
+        """Count the transformer's input. This is a hook, because the training loop does not report it."""
         mask = inputs[0]["attention_mask"]
         self._sizes["texts"] += mask.shape[0]
         self._sizes["tokens"] += int(mask.sum())
@@ -52,28 +52,28 @@ class Rounds(TrainerCallback):
         about = _about(kwargs["model"]) if done == 0 else {}
         print(json.dumps(self._sizes | about), file=self._channel, flush=True)
         self._sizes.update(texts=0, tokens=0, padded=0)
-        if not sys.stdin.readline():  # nobody asks any more
+        if not sys.stdin.readline():  # the benchmark has ended
             os._exit(0)
 
 
 def _about(model: Any) -> dict[str, Any]:
-    """The versions, and whether dropout is really on."""
+    """Return the versions, the active dropout and the kind of attention."""
     parts = [part for part in model.modules() if isinstance(part, torch.nn.Dropout)]
     return {
         "packages": {name: version(name) for name in PACKAGES},
         "dropout": sorted({part.p if part.training else 0.0 for part in parts}),
-        "attention": model[0].auto_model.config._attn_implementation,  # noqa: SLF001  there is no other name
+        "attention": model[0].auto_model.config._attn_implementation,  # noqa: SLF001  it has no public name
         "threads": torch.get_num_threads(),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--job", type=Path, required=True, help="what to do, as training.py writes it")
+    parser.add_argument("--job", type=Path, required=True, help="the job file that training.py writes")
     job = json.loads(parser.parse_args().job.read_text(encoding="utf-8"))
     optim = job["optim"]
     channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the libraries print must not stand between the answers
+    os.dup2(2, 1)  # output of the libraries must not mix with the answers
     torch.set_num_threads(job["threads"])
     model = SentenceTransformer(job["base"], device="cpu")
     model.max_seq_length = job["max_length"]

@@ -1,1 +1,1 @@
-"""The runtimes that compute a version's graph: a file for each, behind one protocol (engine.py)."""
+"""The runtimes that compute a version's graph. engine.py is their interface; opening.py opens them."""

@@ -1,13 +1,12 @@
-"""ONNX Runtime on an NVIDIA GPU.
+"""Computes with ONNX Runtime on an NVIDIA GPU.
 
-    published fp32 graph ─▶ fused ─▶ fp16, or left in fp32 ─▶ session     made when it is opened, in memory
+    published fp32 graph ─▶ fused ─▶ fp16, or left in fp32 ─▶ session     in memory, when a version is opened
 
     batch ─▶ a rounded shape ─▶ uploaded once ─▶ session ─▶ (rows, dimension) ─▶ float32
                   ▲                                │   └─ a row that is not finite: again, in fp32
                   └──────── in halves ◀────────────┘ out of memory
 
-Only the pooled vectors leave the device. Not here: batching, and whether the vectors are right (the golden
-texts are asked after opening, on the real device).
+Only pooled vectors leave the device.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from models.engines.shapes import MASK, padded
 log = logging.getLogger(__name__)
 
 RECOMPUTED = (
-    "texts so far gave no finite vector in fp16 and were computed again in fp32. Where they are many, "
+    "texts so far had no finite vector in fp16 and were computed again in fp32. If this happens often, "
     "SIMILE_PRECISION=fp32 is faster."
 )
 Feed = Mapping[str, NDArray[np.int64]]
@@ -38,22 +37,20 @@ Vectors = NDArray[np.float32]
 
 
 class CudaEngine:
-    """A version in `precision`, fp32 or fp16. Each call computes on the GPU while its thread waits."""
+    """A version on a GPU, in fp32 or fp16.
+
+    Raises:
+        DeviceUnavailable: The provider or its device is missing.
+        Unsupported: The graph cannot be computed in fp16.
+    """
 
     def __init__(self, file: Path, precision: Precision, provider: Provider, longest: int) -> None:
-        """longest: tokens of the longest row that the model takes.
-
-        Raises:
-            DeviceUnavailable: the provider is not there, or its device.
-            Unsupported: the graph cannot be computed in fp16.
-
-        """
         self.form = Form(precision, "onnxruntime-cuda")
         self._file = file
         self._provider = provider
         self._longest = longest
         self._session = open_session(prepared(file, precision), provider)
-        self._exact: onnxruntime.InferenceSession | None = None  # in fp32, once a row needs it
+        self._exact: onnxruntime.InferenceSession | None = None  # fp32, opened when a row needs it
         self._opening = threading.Lock()
         self._halving = Halving()
         self._recomputed = 0
@@ -61,7 +58,7 @@ class CudaEngine:
         self.providers: list[str] = self._session.get_providers()
 
     def run(self, feed: Feed, output: str) -> Vectors:
-        """Raise DeviceMemory when not even a single row fits."""
+        """Computes a batch. Raises DeviceMemory if not even a single row fits."""
         vectors = self._run(self._session, feed, output)
         if self.form.precision != "fp32":
             bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
@@ -92,9 +89,9 @@ class CudaEngine:
         return vectors
 
     def _in_fp32(self, feed: Feed, output: str) -> Vectors:
-        """Rows that overflowed. One that cannot be had in fp32 either stays not finite, and fails alone."""
+        """Computes rows that overflowed in fp16. Rows that fail again stay NaN, so that only they fail."""
         before, self._recomputed = self._recomputed, self._recomputed + len(feed[MASK])
-        if len(str(before)) < len(str(self._recomputed)) or not before:  # the first, the 10th, the 100th, …
+        if len(str(before)) < len(str(self._recomputed)) or not before:  # Logs the 1st, 10th, 100th, … row.
             log.warning("%d %s", self._recomputed, RECOMPUTED)
         try:
             with self._opening:

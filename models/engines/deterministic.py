@@ -1,14 +1,12 @@
-"""The same bits for a text whatever it is computed with, by fixing the shapes in which it is.
+"""Gives a text the same bits in every batch, by fixing the shapes of batches. Start at `Shapes`.
 
-    up to 64 tokens    padded to 32 or 64, with others of that length; few tokens beside themselves
-    longer             alone
+    up to 64 tokens    padded to 32 or 64, in a batch with texts of that length; small batches are repeated
+    longer             in a batch of one
 
-A runtime chooses kernels, and with them the order of sums, by a batch's shape. Rows padded to one length gave
-equal bits in every batch of at least two rows and 17 tokens wherever it was tried. A row alone did not. And
-OpenVINO computes up to 16 tokens by another kernel (a tile of AMX has 16 rows), which changed bits of one
-text in two hundred. So smaller batches are computed beside themselves. Nobody promises so much: it is tried
-again when a version is opened, and where it does not hold every text is computed alone. The trial is of
-twelve rows, so it finds what is common, and may miss what is rare.
+A runtime chooses kernels, and with them the order of sums, by the shape of a batch. In all measurements, rows
+of one padded length had equal bits in batches of at least two rows and 17 tokens. OpenVINO uses another
+kernel up to 16 tokens (an AMX tile has 16 rows). So smaller batches repeat their rows. `Shapes.tried` tests
+this when a version is opened; rare differences may escape it.
 """
 
 from __future__ import annotations
@@ -20,32 +18,32 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_SHORT_TOKENS = 64  # of longer texts several in a batch are hardly quicker than one after the other
-# Steps of the padded length: short ones pad little, long ones let more texts share a batch. In a graph that
-# computes no padding outside attention 32 cost less than 8, 16 and 64; in others 8 less than 4 and 16.
+_SHORT_TOKENS = 64  # Batches of longer texts are hardly faster than single texts.
+# Steps of the padded length. Short steps pad less; long steps let more texts share a batch. 32 was the
+# fastest of 8, 16, 32 and 64 if only attention computes padding, else 8 of 4, 8 and 16.
 _STEP_TOKENS, _STEP_TOKENS_PACKED = 8, 32
 _TRIED_ROWS = 12
 _LEAST_ROWS, _LEAST_TOKENS = 2, 17
 
-# Rows of ids, and the length to which they are padded -> (rows, dimension).
+# Takes rows of ids and their padded length, returns vectors (rows, dimension).
 Run = Callable[[Sequence[Sequence[int]], int], NDArray[np.float32]]
 
 
 class Shapes(NamedTuple):
-    short: int  # the most tokens of a text that shares batches; a multiple of `step`
+    short: int  # Maximum tokens of a text that shares batches; a multiple of `step`.
     step: int
     packed: bool
 
     @classmethod
     def of(cls, max_length: int, *, packed: bool) -> Shapes:
-        """packed: whether padding costs attention only."""
         step = _STEP_TOKENS_PACKED if packed else _STEP_TOKENS
         return cls(min(_SHORT_TOKENS, max_length) // step * step, step, packed)
 
     def tried(self, run: Run, ids: Sequence[int]) -> Shapes:
-        """These, where a row has the same bits in batches of two, of three and of more; else each text alone.
+        """Tests whether rows made of `ids` have the same bits in batches of two, three and twelve.
 
-        ids: some tokens, of which rows are made.
+        Returns:
+            These shapes, or after a failure shapes that compute single texts.
         """
         same = all(self._same(run, ids, length) for length in range(self.step, self.short + 1, self.step))
         return self if same else self._replace(short=0)
@@ -58,7 +56,6 @@ class Shapes(NamedTuple):
         return all(np.array_equal(self._enough(run, rows[at], length), together[at]) for at in few)
 
     def run(self, ids: Sequence[Sequence[int]], run: Run) -> NDArray[np.float32]:
-        """`run` over `ids`, at least one row, in these shapes."""
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(ids)
         for at, length in self._batches([len(row) for row in ids]):
             rows = [ids[position] for position in at]
@@ -68,13 +65,13 @@ class Shapes(NamedTuple):
         return np.stack(found)
 
     def _enough(self, run: Run, rows: Sequence[Sequence[int]], length: int) -> NDArray[np.float32]:
-        """`run`, over the rows beside themselves where they have too few rows or tokens."""
+        """Calls `run`, with repeated rows if the batch is too small."""
         tokens = sum(map(len, rows)) if self.packed else length * len(rows)
         times = max(-(-_LEAST_ROWS // len(rows)), -(-_LEAST_TOKENS // max(1, tokens)))
         return run([*rows] * times, length)[: len(rows)]
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:
-        """Positions of the rows of each batch, and its length."""
+        """Yields the positions of the rows of each batch, and its padded length."""
         alike: dict[int, list[int]] = defaultdict(list)
         for position, length in enumerate(lengths):
             padded = -(-length // self.step) * self.step

@@ -1,4 +1,4 @@
-"""Engine: a published graph, opened by a runtime. What the encoder needs of it, and no more."""
+"""The interface of a published graph that a runtime has opened."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from models.engines.form import Form
 
 
 class Engine(Protocol):
-    """Thread safe: any number of threads may call `run` at once."""
+    """An opened graph. `run` is thread-safe."""
 
     @property
     def form(self) -> Form: ...
 
     @property
     def providers(self) -> list[str]:
-        """The devices that compute, the first choice first, in the runtime's own words."""
+        """The runtime's names of its devices, in order of preference."""
 
     @property
     def inputs(self) -> Collection[str]:
-        """Names of the graph's inputs; `run` takes all of them."""
+        """Names of the graph's inputs. `run` requires all of them."""
 
     def run(self, feed: Mapping[str, NDArray[np.int64]], output: str) -> NDArray[np.float32]:
-        """The graph's `output`, (n, dimension), of inputs that are (n, length) each."""
+        """Computes the graph's `output`, shape (n, dimension), from inputs of shape (n, length)."""
 
     def close(self) -> None:
-        """Free its memory; it cannot be used afterwards."""
+        """Frees the memory. The engine cannot be used afterwards."""

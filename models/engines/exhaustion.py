@@ -1,10 +1,7 @@
-"""A batch that does not fit into the device's memory: smaller ones may.
+"""Splits batches that do not fit into the device's memory. Start at `Halving`.
 
-ONNX Runtime has no exception of its own for it, and none of its classes is Python's RuntimeError. Its memory
-pool says "Available memory of N is smaller than requested bytes of M" at its limit (`Fail`), and "Failed to
-allocate memory for requested buffer of size N" where the device has no more (`RuntimeException`). cuBLAS and
-cuDNN, which allocate beside the pool, say CUBLAS_STATUS_ALLOC_FAILED and CUDNN_STATUS_ALLOC_FAILED; CUDA
-itself says "out of memory" or cudaErrorMemoryAllocation. So it is known by its words.
+ONNX Runtime has no exception class for exhausted memory, so `is_exhaustion` matches messages. They come from
+the memory pool (`Fail` at its limit, `RuntimeException` on a full device), cuBLAS, cuDNN and CUDA.
 """
 
 from __future__ import annotations
@@ -30,28 +27,25 @@ _WORDS = (
 
 
 def is_exhaustion(error: Exception) -> bool:
-    """True if `error` says that memory ran out; `bad_alloc` is C++'s word for it."""
-    words = str(error).lower()
-    return isinstance(error, MemoryError) or "bad_alloc" in words or any(part in words for part in _WORDS)
+    """Returns True if `error` reports exhausted memory."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "bad_alloc" in text or any(part in text for part in _WORDS)
 
 
 class Halving:
-    """Computes a batch, in halves where the whole does not fit, down to single rows.
-
-    It is said in the log once: which shapes fit hardly changes, and every batch would say it again.
-    """
+    """Computes a batch, in halves if it does not fit, down to single rows. Logs this once."""
 
     def __init__(self) -> None:
-        self._said = False
+        self._logged = False
 
     def run(self, compute: Callable[[slice], Vectors], rows: int, length: int, start: int = 0) -> Vectors:
-        """`compute` of `rows` from `start` on, (rows, dimension).
+        """Computes `rows` rows of `length` tokens from `start`; returns vectors (rows, dimension).
 
-        compute: vectors of the rows in a slice; what it raises else is passed on.
+        Args:
+            compute: Returns the vectors of a slice of rows.
 
         Raises:
-            DeviceMemory: a single row does not fit.
-
+            DeviceMemory: A single row does not fit.
         """
         failure = None
         try:
@@ -60,15 +54,15 @@ class Halving:
             if not is_exhaustion(error):
                 raise
             failure = error
-        # Outside of the handler: the exception's frames hold what the batch had allocated.
+        # Retry outside of the handler, because the exception's frames keep the batch's memory.
         if rows == 1:
             raise DeviceMemory(length) from failure
         del failure
-        if not self._said:
-            self._said = True
+        if not self._logged:
+            self._logged = True
             log.warning(
-                "A batch of %d x %d tokens does not fit into the device's memory and is computed in halves; "
-                "so will others be. More memory (SIMILE_GPU_MEM_MB, or less that others use) is faster.",
+                "A batch of %d x %d tokens does not fit into the device's memory. Such batches are computed "
+                "in halves, which is slower. Raise SIMILE_GPU_MEM_MB, or stop other programs on the device.",
                 rows,
                 length,
             )

@@ -1,7 +1,6 @@
-"""A form: in which precision, and by which runtime, a version's vectors are computed.
+"""The precision and the runtime of a version's vectors.
 
-It stands beside the fingerprint wherever vectors are kept. Two forms of one version point almost the same
-way, and are not the same numbers.
+Stored vectors keep both, because another precision or runtime changes the numbers slightly.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ class Form(NamedTuple):
 
 
 def read_form(text: str) -> Form:
-    """The form that `str` made `text` of, up to a space; can this machine compute it is another question."""
+    """Parses the result of `str` up to a space. The form may be unknown to this machine."""
     precision, _, runtime = text.partition(" ")[0].partition("/")
     return Form(cast("Precision", precision), cast("Runtime", runtime))
 
 
-FP32 = Form("fp32", "onnxruntime")  # what a version is proved in, and what every machine can do
+FP32 = Form("fp32", "onnxruntime")  # Versions are verified in this form, and every machine supports it.

@@ -1,14 +1,12 @@
-"""A published graph as a GPU computes it: operators joined where CUDA has one kernel, in fp32 or fp16.
+"""Prepares a published graph for a GPU: fused operators, in fp32 or fp16. Start at `prepared`.
 
     input_ids, token_type_ids ─▶ EmbedLayerNormalization ─▶ layer, layer, … ─▶ last_hidden_state ─▶ head
-    attention_mask ─▶ how many tokens each text has ─▶ Attention
+    attention_mask ─▶ number of tokens of each text ─▶ Attention
     layer: Attention, MatMul, SkipLayerNormalization, MatMul, BiasGelu, MatMul, SkipLayerNormalization
 
-Written from the weights and the head that the published graph holds. That one (bert.py) leaves padding out,
-which is best on a processor; a GPU would wait for the CPU to hear how many tokens are left, meet another
-shape in every batch, and compute attention in pieces. A graph that others exported stays as it is: ONNX
-Runtime joins what it knows in it when it is opened. Whether the result computes the same is for the caller to
-check.
+It is built from the published graph (bert.py), without packing, which is slow on a GPU: it waits for the CPU,
+and changes the shape with every batch. Graphs of other tools are not changed. Callers must verify the
+vectors.
 """
 
 from __future__ import annotations
@@ -35,11 +33,10 @@ from models.graph.positions import DISTANCES, counted, distances, plain
 
 
 def prepared(file: Path, precision: Precision) -> bytes:
-    """The graph of a published folder, `file`, as an ONNX model in `precision`: fp32 or fp16.
+    """Returns the published graph as a serialized ONNX model, in fp32 or fp16.
 
     Raises:
-        Unsupported: it cannot be computed in fp16, or is too large for one message.
-
+        Unsupported: It cannot be computed in fp16, or is larger than 2 GB.
     """
     model = onnx.load(file)
     config = parse_json((file.parents[1] / "config.json").read_bytes())
@@ -49,24 +46,25 @@ def prepared(file: Path, precision: Precision) -> bytes:
         to_half(model)
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > LARGEST:
         raise Unsupported(
-            f"A model of this size is not computed on a GPU in {precision}: its graph is handed over as one "
-            "message of at most 2 GB. Serve it in fp16 (SIMILE_PRECISION=fp16) or with SIMILE_DEVICE=cpu."
+            f"The model is too large for a GPU in {precision}: its graph is limited to 2 GB. "
+            "Serve it in fp16 (SIMILE_PRECISION=fp16) or with SIMILE_DEVICE=cpu."
         )
     graph: bytes = model.SerializeToString()
     return graph
 
 
 def joined(model: onnx.ModelProto, backbone: Backbone) -> onnx.ModelProto:
-    """A graph that computes the same as `model`, which packs; its outputs are the pooled ones alone."""
+    """Builds the fused graph of a `model` that packs. It outputs only pooled vectors."""
     found = onnx.GraphProto(name="bert")
     found.input.extend(model.graph.input)
     head = [node for node in model.graph.node if node.name.startswith(SCOPE)]
-    wanted = {name for node in head for name in node.input}
-    mixed = [tokens for tokens in MIXED if POOLED_FROM[tokens] in wanted]
+    head_inputs = {name for node in head for name in node.input}
+    mixed = [tokens for tokens in MIXED if POOLED_FROM[tokens] in head_inputs]
     _Writer(backbone, model.graph, found).layers(*mixed)
     found.node.extend(head)
     written = {tensor.name for tensor in found.initializer}
-    found.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in wanted - written)
+    missing = head_inputs - written
+    found.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in missing)
     found.output.extend(output for output in model.graph.output if output.name in {SENTENCE, POOLED})
     opsets = [*model.opset_import, helper.make_opsetid(CONTRIB, 1)]
     return helper.make_model(found, opset_imports=opsets, ir_version=model.ir_version)
@@ -77,7 +75,7 @@ class _Writer:
         self._backbone = backbone
         self._tensors = {tensor.name: tensor for tensor in published.initializer}
         self._nodes = Nodes(graph, "bert.")
-        self._apart: list[str] = []  # inputs of attention that only some families have
+        self._apart: list[str] = []  # Extra inputs of Attention in some families.
 
     def layers(self, tokens: str = "last") -> None:
         n, backbone = self._nodes, self._backbone
@@ -92,7 +90,7 @@ class _Writer:
             n("Mul", mean, n.tensor(0.5), out=POOLED_FROM[tokens])
 
     def _embeddings(self) -> tuple[str, str]:
-        """(batch, sequence, width), and how many tokens each text has: padding stands on its right."""
+        """Writes embeddings (batch, sequence, width) and the number of tokens of each text."""
         n, backbone = self._nodes, self._backbone
         if not backbone.types or backbone.padding is not None or backbone.table:
             return self._plain_embeddings()
@@ -115,7 +113,7 @@ class _Writer:
         return x, lengths
 
     def _plain_embeddings(self) -> tuple[str, str]:
-        """The same for families that count otherwise than BERT, which alone has a kernel."""
+        """Writes the same without EmbedLayerNormalization, which fits only BERT."""
         n, backbone = self._nodes, self._backbone
         x = n("Gather", self._weight("embeddings.word_embeddings"), "input_ids")
         if backbone.types:
@@ -128,7 +126,7 @@ class _Writer:
             project = "embeddings_project"
             x = n("Add", n("MatMul", x, self._weight(project)), self._bias(project))
         if backbone.buckets:
-            self._apart = ["", distances(n, self._array(DISTANCES))]  # no past, and a bias of the scores
+            self._apart = ["", distances(n, self._array(DISTANCES))]  # no past, attention bias
         lengths = n("ReduceSum", "attention_mask", n.ints(1), keepdims=0)
         return x, n("Cast", lengths, to=TensorProto.INT32)
 
@@ -144,7 +142,7 @@ class _Writer:
     def _activate(self, x: str, bias: str) -> str:
         if self._backbone.activation == "relu":
             return self._nodes("Relu", self._nodes("Add", x, bias))
-        kernel = "BiasGelu" if self._backbone.activation == "gelu" else "FastGelu"  # the latter by tanh
+        kernel = "BiasGelu" if self._backbone.activation == "gelu" else "FastGelu"  # FastGelu uses tanh.
         return self._nodes(kernel, x, bias, domain=CONTRIB)
 
     def _add_and_normalise(self, x: str, before: str, at: str, out: str = "") -> str:
@@ -162,7 +160,7 @@ class _Writer:
         )
 
     def _joined(self, at: str) -> tuple[str, str]:
-        """Query, key and value beside each other: (width, 3 * width) and (3 * width,)."""
+        """Concatenates query, key and value: weights (width, 3 * width), biases (3 * width,)."""
         parts = [f"{at}.{part}" for part in ("query", "key", "value")]
         names = [f"{at}.{kind}" for kind in ("weight", "bias")]
         for kind, name in zip(("weight", "bias"), names, strict=True):
@@ -181,5 +179,5 @@ class _Writer:
         return self._nodes.tensor(self._array(f"{at}.bias"), name=f"{at}.bias")
 
     def _array(self, name: str) -> NDArray[np.float32]:
-        """A tensor of the published graph; a weight is (in, out)."""
+        """Returns a tensor of the published graph. Weights are (in, out)."""
         return numpy_helper.to_array(self._tensors[name])

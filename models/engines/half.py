@@ -1,11 +1,10 @@
-"""A graph in half precision: fp16 weights and token vectors; pooling, head and normalisation stay in fp32.
+"""Converts a graph to fp16, except pooling, head and normalization. Start at `to_half`.
 
     token ids ─▶ backbone, fp16 ─▶ Cast ─▶ simile.…: pooling, dense, L2, fp32 ─▶ float32 (n, dimension)
 
-What head.py appended is told by its names: a sum over 512 tokens and a squared length lose digits in fp16,
-and cost next to nothing. The normalisations between layers pass fp16 on: to keep what they give in fp32
-gained nothing (all-MiniLM-L6-v2, 192 texts, every value between two operators rounded to fp16 on the CPU: the
-least cosine to fp32 is 0.999999 either way). Not here: what becomes of a row that overflows (cuda.py).
+The nodes of head.py stay in fp32: sums over 512 tokens and squared lengths lose digits in fp16, and fp32
+costs almost nothing there. Normalization between layers returns fp16, because fp32 gained nothing: on 192
+texts, all-MiniLM-L6-v2 had a smallest cosine to fp32 of 0.999999 either way.
 """
 
 from __future__ import annotations
@@ -20,16 +19,15 @@ from onnx import TensorProto, helper, numpy_helper
 from models.errors import Unsupported
 from models.graph.head import POOLED, SCOPE, SENTENCE
 
-_TINIEST, _LARGEST = 2.0**-24, 65504.0  # of half precision, but for 0 and infinity
+_TINIEST, _LARGEST = 2.0**-24, 65504.0  # Finite positive range of half precision.
 _SUFFIX = ".fp16"
 
 
 def to_half(model: onnx.ModelProto) -> None:
-    """Change `model`, a published graph, in place; its outputs are then the pooled ones alone, in fp32.
+    """Converts a published graph in place. Its outputs are then the pooled vectors in fp32.
 
     Raises:
-        Unsupported: the graph holds other graphs, such as branches and loops.
-
+        Unsupported: The graph has branches or loops.
     """
     graph = model.graph
     for node in graph.node:
@@ -52,7 +50,7 @@ def to_half(model: onnx.ModelProto) -> None:
 def _halve_weights(
     graph: onnx.GraphProto, body: Iterable[onnx.NodeProto], head: Iterable[onnx.NodeProto]
 ) -> None:
-    """Halve the weights that the backbone reads; one that the head reads too stays beside the other."""
+    """Converts the weights of the backbone. The head keeps fp32 copies of weights that it shares."""
     of_body = {name for node in body for name in node.input}
     of_head = {name for node in head for name in node.input}
     for tensor in list(graph.initializer):
@@ -69,8 +67,9 @@ def _halve_weights(
 
 
 def half(array: NDArray[np.float32]) -> NDArray[np.float16]:
-    """`array` in fp16. No number becomes infinite, and none but 0 becomes 0: 1e-12 keeps a quotient finite,
-    and a mask of -3.4e38 must not become 0 times infinity.
+    """Rounds to fp16 without new zeros or infinities.
+
+    1e-12 must keep a quotient finite, and a mask of -3.4e38 must not become 0 times infinity.
     """
     near = np.clip(array, -_LARGEST, _LARGEST)
     near = np.where((array != 0) & (np.abs(near) < _TINIEST), np.copysign(_TINIEST, array), near)
@@ -78,7 +77,7 @@ def half(array: NDArray[np.float32]) -> NDArray[np.float16]:
 
 
 def _halve_attributes(node: onnx.NodeProto) -> None:
-    """Constants, and casts to fp32."""
+    """Converts constants, and casts to fp32."""
     for attribute in node.attribute:
         if attribute.HasField("t") and attribute.t.data_type == TensorProto.FLOAT:
             attribute.t.CopyFrom(numpy_helper.from_array(half(numpy_helper.to_array(attribute.t))))
@@ -92,7 +91,7 @@ def _halve_attributes(node: onnx.NodeProto) -> None:
 
 
 def _cast_between(graph: onnx.GraphProto, body: list[onnx.NodeProto], head: list[onnx.NodeProto]) -> None:
-    """fp32 for what leaves the backbone: token vectors, an imported graph's own vector, or an output."""
+    """Casts values that leave the backbone to fp32."""
     leaving = {name for node in head for name in node.input} | {output.name for output in graph.output}
     casts = []
     for name in [name for node in body for name in node.output if name in leaving]:

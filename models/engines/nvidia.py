@@ -1,6 +1,6 @@
-"""A session of ONNX Runtime on an NVIDIA GPU, or a word on what is missing for one.
+"""Opens ONNX Runtime sessions on an NVIDIA GPU. Start at `open_session`.
 
-Where its CUDA provider cannot be had, ONNX Runtime computes on the CPU without more ado. Here it is an error.
+Without a usable CUDA provider, ONNX Runtime falls back to the CPU. Here that is an error.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ CUDA = "CUDAExecutionProvider"
 
 
 class Provider(NamedTuple):
-    """The device of a session, in ONNX Runtime's words."""
-
     name: str
     options: dict[str, str]
-    device: str  # where its inputs and outputs lie
+    device: str  # Device of inputs and outputs.
     number: int = 0
 
 
 def cuda_provider(place: Place) -> Provider:
     options = {
         "device_id": str(place.number),
-        "arena_extend_strategy": "kSameAsRequested",  # the other doubles what it takes each time
-        "use_tf32": "0",  # it rounds what it multiplies to 10 bits, also where fp32 is asked for
+        "arena_extend_strategy": "kSameAsRequested",  # The default doubles the arena each time.
+        "use_tf32": "0",  # TF32 rounds factors to 10 bits, even in fp32 graphs.
     }
     if place.memory_mb:
         options["gpu_mem_limit"] = str(place.memory_mb << 20)
@@ -41,27 +39,26 @@ def cuda_provider(place: Place) -> Provider:
 
 
 def open_session(graph: bytes, provider: Provider) -> onnxruntime.InferenceSession:
-    """`graph`: an ONNX model.
+    """Opens a serialized ONNX model.
 
     Raises:
-        DeviceUnavailable: it would run on something else than `provider`.
-
+        DeviceUnavailable: It cannot run on `provider`.
     """
     if provider.name not in onnxruntime.get_available_providers():
         raise DeviceUnavailable(
-            f"SIMILE_DEVICE asks for a GPU, and this onnxruntime ({onnxruntime.__version__}) has no CUDA. "
+            f"SIMILE_DEVICE requests a GPU, but this onnxruntime ({onnxruntime.__version__}) has no CUDA. "
             "In the project's folder and a new virtual environment: pip install -c constraints.txt '.[gpu]'. "
             "Or set SIMILE_DEVICE=cpu."
         )
     if provider.name == CUDA:
         _preload()
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1  # for the shapes, which stay on the CPU
-    options.enable_mem_pattern = False  # a plan for each shape would be kept
+    options.intra_op_num_threads = options.inter_op_num_threads = 1  # Only shapes are computed on the CPU.
+    options.enable_mem_pattern = False  # It would keep a plan for each shape.
     options.log_severity_level = 4
     providers: list[Any] = [(provider.name, provider.options)]
     try:
-        # Without this it would go on with the CPU, where a GPU fails, and say so on the terminal only.
+        # With fallback, a session would continue on the CPU and only print a message.
         session = onnxruntime.InferenceSession(graph, options, providers=providers, enable_fallback=0)
     except Exception as error:
         if provider.name != CUDA:
@@ -69,16 +66,23 @@ def open_session(graph: bytes, provider: Provider) -> onnxruntime.InferenceSessi
         if is_exhaustion(error):
             raise DeviceUnavailable(
                 f"The model does not fit into the memory of GPU {provider.number} ({error}). Raise "
-                "SIMILE_GPU_MEM_MB, or end what else uses the GPU."
+                "SIMILE_GPU_MEM_MB, or stop other programs on the GPU."
             ) from error
         raise DeviceUnavailable(_no_gpu(provider.number, str(error))) from error
-    if session.get_providers()[0] != provider.name:  # a library did not load: the CPU is taken without a word
+    if session.get_providers()[0] != provider.name:  # If a library did not load, the CPU is used silently.
         raise DeviceUnavailable(_no_gpu(provider.number, _preload()))
     return session
 
 
 def require_cuda(place: Place) -> str:
-    """Try the device with the smallest of graphs; what runs there, in words. Raise DeviceUnavailable."""
+    """Tests the device with a tiny graph.
+
+    Returns:
+        A description of the runtime and its providers.
+
+    Raises:
+        DeviceUnavailable: The device cannot be used.
+    """
     from onnx import TensorProto, helper  # noqa: PLC0415  a third of a second, not for every start
 
     from models.graph.nodes import IR_VERSION, OPSET  # noqa: PLC0415  as above
@@ -92,18 +96,18 @@ def require_cuda(place: Place) -> str:
 
 @cache
 def _preload() -> str:
-    """Load the CUDA libraries that pip installed, once; what was said about those that cannot be."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):  # the log may be JSON, and it prints
+    """Loads the CUDA libraries that pip installed, once. Returns the messages about failures."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):  # preload_dlls prints, and stdout may be a JSON log.
         onnxruntime.preload_dlls()
-    return " ".join(said.getvalue().split()) or "the library of its CUDA provider does not load"
+    return " ".join(printed.getvalue().split()) or "the library of its CUDA provider does not load"
 
 
 def _no_gpu(number: int, why: str) -> str:
     return (
-        f"SIMILE_DEVICE asks for GPU {number}, and ONNX Runtime cannot use it: {_no_driver() or why}. See "
-        "that `nvidia-smi` lists it, that its driver knows CUDA 13, that a container is given it "
-        "(--gpus all), and that the extra gpu was installed whole; or set SIMILE_DEVICE=cpu."
+        f"SIMILE_DEVICE requests GPU {number}, but ONNX Runtime cannot use it: {_no_driver() or why}. Check "
+        "that `nvidia-smi` lists it, that its driver supports CUDA 13, that a container has access to it "
+        "(--gpus all), and that the extra gpu is fully installed. Or set SIMILE_DEVICE=cpu."
     )
 
 
@@ -111,5 +115,5 @@ def _no_driver() -> str:
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        return f"there is no NVIDIA driver ({error})"
+        return f"no NVIDIA driver is installed ({error})"
     return ""

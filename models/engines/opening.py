@@ -1,136 +1,185 @@
-"""Forms that this machine can compute, and a published graph opened in one of them."""
+"""Opens a published graph in a form that this machine supports. Start at `open_engine` and `ENGINES`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from models.cpus import CPUINFO
 from models.engines.engine import Engine
 from models.engines.form import FP32, Form
 from models.engines.nvidia import cuda_provider
 from models.engines.onnx import OnnxEngine
-from models.engines.place import CPU, Place
+from models.engines.place import CPU, Device, Place
 from models.errors import FormUnavailable
 
 BF16 = Form("bf16", "openvino")
 CUDA_FP32, CUDA_FP16 = Form("fp32", "onnxruntime-cuda"), Form("fp16", "onnxruntime-cuda")
 INT8 = Form("int8", "onnxruntime")
-INT8_NAME = "int8.graph"  # beside model.onnx; not *.onnx, since some tools take whichever file ends so
-# Of x86 (AVX-512, AMX, AVX-NE-CONVERT) and of Arm.
+INT8_NAME = "int8.graph"  # Next to model.onnx. Not *.onnx, because some tools open any such file.
+# x86 (AVX-512, AMX, AVX-NE-CONVERT) and Arm.
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
-# Sums of four 8-bit products in 32 bits; without, x86 adds pairs in 16 bits, where they overflow.
+# These add four 8-bit products in 32 bits. Without them, x86 adds pairs in 16 bits, which overflow.
 _INT8_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "asimddp"})
 
 
 def form_for(precision: str, place: Place = CPU) -> Form:
-    """The form of a precision on the CPU or a GPU, or the quickest that is nearly exact for `auto`.
+    """Returns the form of a precision on the CPU or a GPU. `auto`: the fastest one that is nearly exact.
 
     Raises:
-        FormUnavailable: this machine cannot compute it, or nobody has built it; the message says what to do.
+        FormUnavailable: This machine cannot compute it, or no engine exists. The message says what to do.
 
     """
-    if place.device == "cuda":
-        if precision not in {"fp32", "fp16", "auto"}:
-            raise FormUnavailable("a GPU computes in fp32 or fp16; name one of them, or auto, which is fp16.")
-        return CUDA_FP32 if precision == "fp32" else CUDA_FP16
     if precision == "auto":
-        return FP32 if _why_no_bf16() else BF16
-    for form in (FP32, BF16, INT8):
-        if form.precision == precision:
-            require(form)
+        return CUDA_FP16 if place.device == "cuda" else FP32 if _why_no_bf16() else BF16
+    for form, engine in ENGINES.items():
+        if (form.precision, engine.device) == (precision, place.device):
+            require(form, place)
             return form
-    raise FormUnavailable(f"{precision} is not built yet on processors; fp32, bf16, int8 and auto are.")
+    if place.device == "cuda":
+        raise FormUnavailable("a GPU computes in fp32 or fp16; name one of them, or auto, which is fp16.")
+    raise FormUnavailable(f"{precision} is not available on processors; fp32, bf16, int8 and auto are.")
 
 
 def require(form: Form, place: Place = CPU) -> None:
-    """Raise FormUnavailable when no version can be opened in `form` here, with no other device than `place`.
+    """Raises FormUnavailable if no version can be opened in `form` here, with no other device than `place`.
 
-    Whether a GPU is there is seen when it is used (nvidia.py).
+    A missing GPU is noticed when it is used (nvidia.py).
     """
-    if form in {CUDA_FP32, CUDA_FP16}:
-        if place.device != "cuda":
-            raise FormUnavailable(f"{form} is computed on a GPU, and SIMILE_DEVICE is {place}.")
-        return
-    if form not in {FP32, BF16, INT8}:
-        raise FormUnavailable(f"This program knows no form {form}.")
-    if form == INT8 and not has_int8():
-        raise FormUnavailable(
-            "This processor has no VNNI instructions, without which int8 is not exact; serve fp32."
-        )
-    if form == BF16 and (why := _why_no_bf16()):
+    engine = ENGINES.get(form)
+    if engine is None:
+        raise FormUnavailable(f"{form} is not supported.")
+    if engine.device == "cuda" and place.device != "cuda":
+        raise FormUnavailable(f"{form} needs a GPU, but SIMILE_DEVICE is {place}.")
+    if (why := engine.why_not()) is not None:
         raise FormUnavailable(why)
 
 
 def open_engine(
     file: Path, form: Form, threads: int, callers: int = 1, place: Place = CPU, longest: int = 512
 ) -> Engine:
-    """`file` is the ONNX file of a version that was checked.
+    """Opens a version in one form.
 
-    threads: how many compute one call together.
-    callers: how many calls at once should not wait for each other.
-    place: which GPU, for a form of one.
-    longest: tokens of the longest row that the model takes.
+    Args:
+        file: The ONNX file of a version that was checked.
+        form: The precision and the runtime.
+        threads: Threads that compute one call together.
+        callers: Calls at once that should not wait for each other.
+        place: The GPU, for a form of a GPU.
+        longest: Tokens of the longest row that the model takes.
 
     Raises:
-        FormUnavailable: as `require`.
-        DeviceUnavailable: there is no such GPU, or it is too small.
+        FormUnavailable: As `require`.
+        DeviceUnavailable: The GPU does not exist, or is too small.
 
     """
     require(form, place)
-    if form == FP32:
-        return OnnxEngine(file, form, threads)
-    if form == INT8:
-        quantised = file.with_name(INT8_NAME)
-        if not quantised.is_file():
-            raise FormUnavailable(
-                "This version has no int8: it was published before there was one, or from ONNX alone, or "
-                "lost too much by it. Publish its source anew: `python -m models import`, or serve fp32."
-            )
-        return OnnxEngine(quantised, form, threads)
-    if form.runtime == "onnxruntime-cuda":
-        from models.engines.cuda import CudaEngine  # noqa: PLC0415  it needs onnx: a third of a second to import
+    return ENGINES[form].open(file, Opening(form, threads, callers, place, longest))
 
-        return CudaEngine(file, form.precision, cuda_provider(place), longest)
+
+class Opening(NamedTuple):
+    """The arguments of `open_engine`, but for the file."""
+
+    form: Form
+    threads: int
+    callers: int
+    place: Place
+    longest: int
+
+
+def _open_onnx(file: Path, how: Opening) -> Engine:
+    return OnnxEngine(file, how.form, how.threads)
+
+
+def _open_int8(file: Path, how: Opening) -> Engine:
+    quantised = file.with_name(INT8_NAME)
+    if not quantised.is_file():
+        raise FormUnavailable(
+            "This version has no int8 graph: it was published by an old release, or from ONNX only, or "
+            "lost too much accuracy. Publish it again with `python -m models import`, or serve fp32."
+        )
+    return OnnxEngine(quantised, how.form, how.threads)
+
+
+def _open_cuda(file: Path, how: Opening) -> Engine:
+    from models.engines.cuda import CudaEngine  # noqa: PLC0415  it needs onnx: a third of a second to import
+
+    return CudaEngine(file, how.form.precision, cuda_provider(how.place), how.longest)
+
+
+def _open_openvino(file: Path, how: Opening) -> Engine:
     from models.engines.openvino import OpenvinoEngine  # noqa: PLC0415  an extra, and slow to import
 
-    return OpenvinoEngine(file, form, threads, callers)
+    return OpenvinoEngine(file, how.form, how.threads, how.callers)
 
 
 def has_bf16(cpuinfo: Path = CPUINFO) -> bool:
-    """True if the processor multiplies bf16 itself, or the system does not tell.
+    """Returns True if the processor has bf16 instructions, or if this is unknown.
 
-    OpenVINO counts every processor with AVX-512 among those that do; where it has to imitate them it is
-    slower than fp32.
+    OpenVINO claims bf16 for every processor with AVX-512, but its emulation is slower than fp32.
     """
     return _has_one(_BF16_FLAGS, cpuinfo)
 
 
 def has_int8(cpuinfo: Path = CPUINFO) -> bool:
-    """True if the processor adds 8-bit products exactly, or the system does not tell."""
+    """Returns True if the processor adds 8-bit products exactly, or if this is unknown."""
     return _has_one(_INT8_FLAGS, cpuinfo)
 
 
-def _has_one(wanted: frozenset[str], cpuinfo: Path) -> bool:
+def _has_one(sufficient: frozenset[str], cpuinfo: Path) -> bool:
     try:
         lines = cpuinfo.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return True
     flags = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
-    return not flags or not wanted.isdisjoint(flags[0])
+    return not flags or not sufficient.isdisjoint(flags[0])
 
 
 @cache
 def _why_no_bf16() -> str | None:
-    """Why bf16 cannot be computed here, None when it can."""
+    """Returns why this machine cannot compute bf16, or None if it can."""
     if find_spec("openvino") is None:
         return (
-            "bf16 is computed by OpenVINO, which is not installed: in the project's folder, "
+            "bf16 needs OpenVINO, which is not installed: in the project's folder, "
             "pip install -c constraints.txt '.[openvino]', or `make serve SIMILE_PRECISION=bf16`."
         )
     if not has_bf16():
         return "This processor has no bf16 instructions; serve fp32, which is the default."
     from models.engines.openvino import computes_bf16  # noqa: PLC0415  as above
 
-    return None if computes_bf16() else "OpenVINO computes no bf16 on this processor; serve fp32."
+    return None if computes_bf16() else "OpenVINO cannot compute bf16 on this processor; serve fp32."
+
+
+def _why_no_int8() -> str | None:
+    if has_int8():
+        return None
+    return "This processor has no VNNI instructions, without which int8 is not exact; serve fp32."
+
+
+class EngineOf(NamedTuple):
+    """How one form is computed.
+
+    Args:
+        device: The device that computes it.
+        open: Opens an ONNX file.
+        why_not: Returns why this machine cannot compute it, or None.
+
+    """
+
+    device: Device
+    open: Callable[[Path, Opening], Engine]
+    why_not: Callable[[], str | None] = lambda: None
+
+
+# Every form. SIMILE_PRECISION, `/info` and docs/SETTINGS.md name the precision of each, as a test checks.
+ENGINES: dict[Form, EngineOf] = {
+    FP32: EngineOf("cpu", _open_onnx),
+    BF16: EngineOf("cpu", _open_openvino, _why_no_bf16),
+    INT8: EngineOf("cpu", _open_int8, _why_no_int8),
+    CUDA_FP32: EngineOf("cuda", _open_cuda),
+    CUDA_FP16: EngineOf("cuda", _open_cuda),
+}
+CPU_FORMS = tuple(form for form, engine in ENGINES.items() if engine.device == "cpu")

@@ -1,7 +1,4 @@
-"""OpenVINO on the processor: the same ONNX file, computed in bf16. Needs the extra `openvino`.
-
-Imported only when a version is opened in such a form: the import alone takes a third of a second.
-"""
+"""Computes with OpenVINO on the CPU, in bf16. Needs the extra `openvino`."""
 
 from __future__ import annotations
 
@@ -16,20 +13,20 @@ from models.engines.form import Form
 
 _OUTPUTS = frozenset({"sentence_embedding", "pooled_embedding"})
 _HINTS = {"bf16": "bf16"}
-# Kernels are compiled for each shape and kept, 5,000 of them unless told: 1,200 shapes of all-MiniLM-L6-v2
-# took 974 MiB, and 374 with this; a batch then cost 4 % more on average, since some are compiled again.
+# OpenVINO keeps a kernel for each shape, 5,000 by default. 1,200 shapes of all-MiniLM-L6-v2 took 974 MiB, and
+# 374 MiB with this limit. A batch then cost 4 % more on average, because some kernels are compiled again.
 _KEPT_KERNELS = 200
 
 
 class OpenvinoEngine:
-    """A compiled model with a stream for each of `callers`, which computes on so many `threads`."""
+    """A compiled model with one stream per caller; each stream uses `threads` threads."""
 
     def __init__(self, file: Path, form: Form, threads: int, callers: int) -> None:
         self.form = form
         self.providers = ["OpenVINO CPU"]
         self._compiled = _compile(file, form, threads, callers)
         self.inputs = [given.any_name for given in self._compiled.inputs]
-        self._idle: list[openvino.InferRequest] = []  # append and pop are atomic
+        self._idle: list[openvino.InferRequest] = []  # Safe without a lock: append and pop are atomic.
 
     def run(self, feed: Mapping[str, NDArray[np.int64]], output: str) -> NDArray[np.float32]:
         try:
@@ -38,7 +35,7 @@ class OpenvinoEngine:
             request = self._compiled.create_infer_request()
         request.infer(dict(feed), share_inputs=True)
         vectors: NDArray[np.float32] = request.get_tensor(output).data.copy()
-        self._idle.append(request)  # one that failed is dropped
+        self._idle.append(request)  # A failed request does not reach this line, and is dropped.
         return vectors
 
     def close(self) -> None:
@@ -47,23 +44,23 @@ class OpenvinoEngine:
 
 
 def computes_bf16() -> bool:
-    """Return True if OpenVINO would compute in bf16 here, be it by imitating what the processor lacks."""
+    """Returns True if OpenVINO can compute in bf16 here, even by emulation."""
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def _compile(file: Path, form: Form, threads: int, callers: int) -> openvino.CompiledModel:
     core = openvino.Core()
     whole = core.read_model(str(file))
-    # The token vectors would be written for every batch, and nobody reads them.
-    wanted = [output.node for output in whole.outputs if output.get_names() & _OUTPUTS]
-    model = openvino.Model(wanted, whole.get_parameters(), "simile")
+    # Without token vectors, which would be written for every batch and never read.
+    pooled = [output.node for output in whole.outputs if output.get_names() & _OUTPUTS]
+    model = openvino.Model(pooled, whole.get_parameters(), "simile")
     options = {
         "INFERENCE_PRECISION_HINT": _HINTS[form.precision],
         "PERFORMANCE_HINT": "LATENCY",
-        # With one stream, callers would wait for each other at its lock.
+        # With one stream, callers would wait for its lock.
         "NUM_STREAMS": callers,
         "INFERENCE_NUM_THREADS": threads * callers,
-        "ENABLE_CPU_PINNING": False,  # the processors are not ours alone
+        "ENABLE_CPU_PINNING": False,  # Other programs share the processors.
         "ENABLE_HYPER_THREADING": False,
         "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_KERNELS,
     }

@@ -1,4 +1,4 @@
-"""Place: on what a version is computed, and what it may take there."""
+"""The device that computes a version, and its memory limit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Device: TypeAlias = Literal["cpu", "cuda"]
 
 class Place(NamedTuple):
     device: Device
-    number: int = 0  # which of several GPUs
-    memory_mb: int = 0  # MiB that one version may take of the GPU; 0: whatever is free
+    number: int = 0  # GPU number
+    memory_mb: int = 0  # Limit of GPU memory per version in MiB; 0 means no limit.
 
     def __str__(self) -> str:
         return f"cuda:{self.number}" if self.device == "cuda" else self.device
@@ -21,7 +21,7 @@ CPU = Place("cpu")
 
 
 def place_of(name: str, memory_mb: int = 0) -> Place:
-    """`cpu`, `cuda` (the first GPU) or `cuda:N`. Raise ValueError for anything else."""
+    """Parses `cpu`, `cuda` (the first GPU) or `cuda:N`. Raises ValueError for anything else."""
     found = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", name)
     if found is None:
         raise ValueError("name cpu, cuda or cuda:N")

@@ -1,1 +1,1 @@
-"""Files and folders: writes that survive a power cut, locks, bounded reads, links that lead outside."""
+"""Files and folders: writes that survive a power cut, locks, bounded reads, and unsafe links."""

@@ -1,8 +1,4 @@
-"""Small files, read whole: manifests, pointers, configurations; JSON and TOML of any source.
-
-A file that is too large, nested too deeply, or no regular file (a pipe would be waited for) is refused
-before it costs memory or time.
-"""
+"""Reads JSON, TOML and other small files, and rejects files that would cost too much time or memory."""
 
 from __future__ import annotations
 
@@ -15,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 16 << 20
-MAX_DEPTH = 100  # levels of tables and lists; the deepest file of ours has six
-# Possessive, and each may end with the text: no step is taken back, so the time is linear.
+MAX_DEPTH = 100  # Levels of tables and lists. Simile's own files have up to six.
+# Strings and comments. Possessive quantifiers keep the time linear.
 _TOML_TEXTS = re.compile(
     r"""
       "{3} (?: [^"\\]++ | \\. | "(?!"") )*+ (?: "{3,5} | \\?\Z )
@@ -27,22 +23,21 @@ _TOML_TEXTS = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-_TOML_ENDS = re.compile(r"[=,{}\n]")  # of a key, on either side
-_TOO_DEEP = f"it is nested too deeply; {MAX_DEPTH} levels are the most"
+_TOML_ENDS = re.compile(r"[=,{}\n]")  # Characters around a key.
+_TOO_DEEP = f"it is nested too deeply; the limit is {MAX_DEPTH} levels"
 
 
 def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
-    """The content of a regular file of at most `most` bytes.
+    """Reads a regular file of at most `most` bytes.
 
     Raises:
-        OSError: the file is missing or cannot be read.
-        ValueError: the file is too large, or it is a pipe, a folder or a device.
-
+        OSError: The file is missing or cannot be read.
+        ValueError: The file is too large, or is a pipe, a folder or a device.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
             content = stream.read(most + 1)
     finally:
@@ -53,22 +48,15 @@ def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def read_json(file: Path, most: int = MOST_BYTES) -> Any:
-    """The JSON value in a file.
-
-    Raises:
-        OSError: the file is missing or cannot be read.
-        ValueError: `read_bytes` refuses it, or it is no JSON, or nested too deeply.
-
-    """
+    """Reads JSON from a file, with the errors of `read_bytes` and `parse_json`."""
     return parse_json(read_bytes(file, most))
 
 
 def parse_json(content: bytes | str, **how: Any) -> Any:
-    """The value that JSON spells. `how`: as for `json.loads`.
+    """Parses JSON with the options of `json.loads`.
 
     Raises:
-        ValueError: it is no JSON, or nested too deeply.
-
+        ValueError: The text is not JSON, or is nested too deeply.
     """
     try:
         return _checked(json.loads(content, **how))
@@ -77,14 +65,13 @@ def parse_json(content: bytes | str, **how: Any) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table that TOML spells.
+    """Parses TOML.
 
     Raises:
-        ValueError: it is no TOML, or nested too deeply, by brackets or by dots in a key.
-
+        ValueError: The text is not TOML, or is nested too deeply, by brackets or by dots in a key.
     """
-    # tomllib takes time by the square of the dots in a key: minutes for 50,000. Dots in strings and comments
-    # are no dots of a key, and a string may be a part of a key.
+    # tomllib takes quadratic time for the dots in a key: minutes for 50,000. Dots in strings and comments do
+    # not count.
     parts = _TOML_ENDS.split(_TOML_TEXTS.sub("", text))
     if any(part.count(".") > MAX_DEPTH for part in parts):
         raise ValueError(_TOO_DEEP)
@@ -96,7 +83,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _checked(value: Any) -> Any:
-    """`value`, if everything that walks through it, as `repr` does, has room on the stack."""
+    """Returns `value`, unless recursive functions such as `repr` could overflow the stack."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         members = (each.values() if isinstance(each, dict) else each for each in level)

@@ -1,4 +1,4 @@
-"""A copy of a published version's files, for another version that is made of them."""
+"""Copies the files of a published version to a new version."""
 
 import shutil
 from collections.abc import Collection
@@ -6,11 +6,10 @@ from pathlib import Path
 
 
 def copy_tree(source: Path, folder: Path) -> None:
-    """Copy the files in `source`, and those in its folders. Links are copied as links.
+    """Copies a folder with its subfolders. Links stay links.
 
     Raises:
-        OSError: The first fault. `shutil.copytree` goes on, and lists a full disk once for each file.
-
+        OSError: On the first error. `shutil.copytree` would continue on a full disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
@@ -21,10 +20,7 @@ def copy_tree(source: Path, folder: Path) -> None:
 
 
 def copy_files(source: Path, folder: Path, without: Collection[str]) -> None:
-    """Copy what is in `source` into `folder`, which is there.
-
-    without: files and folders directly in `source`; what lies deeper under such a name is copied.
-    """
+    """Copies the content of `source` to an existing folder, except the names `without` at the top level."""
     for path in source.iterdir():
         if path.name in without:
             continue

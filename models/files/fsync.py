@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 
 def sync(path: Path) -> None:
-    """Force a file, or the names in a folder, to the disk."""
+    """Flushes a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -20,25 +20,24 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Force a folder, and all files and folders in it, to the disk."""
+    """Flushes a folder with all its files and subfolders to the disk."""
     for path in (*folder.rglob("*"), folder):
         sync(path)
 
 
 def replace_text(file: Path, text: str) -> None:
-    """`replace_bytes` of a text, in UTF-8."""
     replace_bytes(file, text.encode())
 
 
 def replace_bytes(file: Path, content: bytes) -> None:
-    """Atomic: a reader sees the old content or the new one, never a part; after this returns, the new one."""
+    """Replaces a file atomically. Readers see the old or the new content, never a part."""
     with replaced(file) as stream:
         stream.write(content)
 
 
 @contextlib.contextmanager
 def replaced(file: Path) -> Iterator[BinaryIO]:
-    """A stream whose bytes become the file at the end, in one step and on the disk; after an error, never."""
+    """Opens a stream that replaces the file atomically at the end. After an error, the file stays."""
     temporary = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as stream:

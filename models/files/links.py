@@ -1,6 +1,6 @@
-"""Links in a folder that comes from elsewhere: one may name any file of the machine.
+"""Finds unsafe links in an untrusted folder, which could point to any file of the machine.
 
-A hub's cache is made of links, into the `blobs` beside its `snapshots`. Those stay in what was fetched.
+The hub's cache consists of links from `snapshots` to `blobs`. These are safe.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def outside(folder: Path) -> tuple[Path, ...]:
-    """The links in a folder whose targets lie outside of it; none is followed on the way."""
+    """Returns the links in a folder with targets outside of it."""
     whole = folder.resolve()
     allowed = [whole, *([whole.parents[1] / "blobs"] if whole.parent.name == "snapshots" else [])]
     return tuple(
@@ -28,10 +28,10 @@ def _links(folder: Path) -> Iterator[Path]:
 
 
 def _target(link: Path) -> Path:
-    """The final target of a link; a circle leads nowhere."""
+    """Returns the final target of a link; for a cycle, a path outside of every folder."""
     try:
         return link.resolve(strict=True)
-    except RuntimeError:  # a circle, before Python 3.13
+    except RuntimeError:  # A cycle, before Python 3.13.
         return Path("/")
     except OSError as error:
         return Path("/") if error.errno == errno.ELOOP else link.resolve()

@@ -1,4 +1,4 @@
-"""A folder held by a living process: whoever dies lets go of it."""
+"""Locks a folder until its process closes the lock or dies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def lock(folder: Path) -> int | None:
-    """A descriptor that locks `folder` until it is closed; None when another holds it."""
+    """Returns a descriptor that locks `folder` until it is closed, or None if it is already locked."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,9 +1,9 @@
-"""What retrainings leave beside the versions for others to read.
+"""Reads and writes the files with the state of retrainings in the models folder.
 
-schedule.json   what the schedule did last and does next; written by `python -m training schedule` alone
-progress.json   how far the retraining in hand is, whoever began it; removed at its end
+schedule.json   the last and the next run of the schedule; only `python -m training schedule` writes it
+progress.json   the progress of the current retraining; removed at its end
 
-Each is replaced as a whole. A reader that finds none, or none that it understands, has nothing to show.
+Files are replaced atomically. Readers treat a damaged file like a missing file.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from models.files.bounded import read_json
 from models.files.fsync import replace_text
 
 FILE_NAME, PROGRESS = "schedule.json", "progress.json"
-# The exit status of `retrain`, in a word.
+# Names for the exit statuses of `retrain`.
 OUTCOMES = {0: "published", 3: "refused", 4: "nothing to learn", 5: "busy", 130: "stopped"}
 FAILED = "failed"
 _PARTS = ("last_run", "running")
-LATE = timedelta(minutes=5)  # a run that is due begins at once, where its schedule lives
-SILENT = timedelta(hours=1)  # progress that is older was left behind by a run that was killed
+LATE = timedelta(minutes=5)  # A schedule that runs starts due retrainings within this time.
+SILENT = timedelta(hours=1)  # Older progress belongs to a killed retraining.
 _START = " Start it with `python -m training schedule --config retrain.toml`."
 
 
 def now() -> str:
-    """The time as these files have it: ISO 8601, UTC, to the second."""
+    """Returns the time in the format of these files: ISO 8601, UTC, in seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -36,12 +36,12 @@ def outcome_of(status: int) -> str:
 
 
 def read_runs(models: Path) -> dict[str, Any]:
-    """Empty when there is none that can be read."""
+    """Reads schedule.json. Returns an empty dict if it is missing or damaged."""
     return _read(models / FILE_NAME)
 
 
 def read_progress(models: Path, now: datetime) -> dict[str, Any]:
-    """Empty when no retraining is in hand, or none that can be read."""
+    """Reads progress.json. Returns an empty dict if it is missing, damaged or old."""
     found = _read(models / PROGRESS)
     return {} if _is_past(found.get("updated"), now, SILENT) else found
 
@@ -55,10 +55,11 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def schedule_state(models: Path, now: datetime) -> dict[str, Any] | None:
-    """The schedule with `state`, one of running, waiting, stopped and overdue, and `says`, a sentence.
+    """Describes the schedule and the current retraining.
 
-    `progress` is that of the retraining in hand, null without one. None where there was never a schedule and
-    no retraining is in hand.
+    Returns:
+        The content of schedule.json with `state` (running, waiting, stopped or overdue), `says` (a sentence)
+        and `progress` (None without a current retraining). None if both files are missing.
     """
     runs, progress = read_runs(models), read_progress(models, now)
     if not runs and not progress:
@@ -85,15 +86,12 @@ def _is_past(moment: object, now: datetime, after: timedelta) -> bool:
 
 
 def write_runs(models: Path, content: dict[str, Any]) -> None:
-    """Raise OSError."""
     replace_text(models / FILE_NAME, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
 
 def write_progress(models: Path, content: dict[str, Any]) -> None:
-    """Raise OSError."""
     replace_text(models / PROGRESS, json.dumps(content, ensure_ascii=False) + "\n")
 
 
 def remove_progress(models: Path) -> None:
-    """Raise OSError."""
     (models / PROGRESS).unlink(missing_ok=True)

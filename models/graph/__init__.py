@@ -1,1 +1,1 @@
-"""The ONNX graph of a version: written by hand, adopted, quantised, checked."""
+"""Builds, imports, quantizes and checks the ONNX graph of a model version."""

@@ -1,7 +1,6 @@
-"""Weights in a file of their own beside the graph: one ONNX file is one message of at most 2 GB.
+"""Stores large weights next to the graph, because an ONNX file holds at most 2 GB.
 
-Tensors stay where they are, views of the mapped checkpoint most of all, until they are written one by one.
-So a model is published without being in memory as a whole, and a runtime maps the file instead of reading it.
+Tensors are written one by one from the mapped checkpoint, so a large model need not fit into memory.
 """
 
 from __future__ import annotations
@@ -15,31 +14,31 @@ from onnx import helper
 
 from models.graph.file import LARGEST
 
-DATA = "model.onnx_data"  # beside model.onnx; other tools look there, too
-SMALLEST = 1 << 16  # bytes of a tensor that is moved; small ones shape the graph, and stay in it
-_PAGE = 4096  # where each begins, so that it can be mapped by itself
+DATA = "model.onnx_data"  # Next to model.onnx, where other tools also expect it.
+SMALLEST = 1 << 16  # Bytes. Smaller tensors may define shapes, so they stay in the graph.
+_PAGE = 4096  # Tensors start on page boundaries, so each can be mapped separately.
 
 
 class Aside:
-    """Tensors of one graph that wait to be written."""
+    """Tensors of one graph that go to the data file."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, ArrayLike, DTypeLike]] = []  # the first: where it begins
+        self._waiting: list[tuple[int, ArrayLike, DTypeLike]] = []  # (offset, values, type)
         self._end = 0
 
     def takes(self, value: ArrayLike, dtype: DTypeLike) -> bool:
         return np.size(value) * np.dtype(dtype).itemsize >= SMALLEST
 
     def add(self, graph: onnx.GraphProto, name: str, value: ArrayLike, dtype: DTypeLike) -> None:
-        """Say in the graph where the tensor will be."""
+        """Declares the tensor in the graph."""
         tensor = graph.initializer.add()
         tensor.name = name
         tensor.data_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         tensor.dims.extend(np.shape(value))
         tensor.data_location = onnx.TensorProto.EXTERNAL
         start, size = -(-self._end // _PAGE) * _PAGE, np.size(value) * np.dtype(dtype).itemsize
-        for key, said in (("location", DATA), ("offset", start), ("length", size)):
-            tensor.external_data.add(key=key, value=str(said))
+        for key, entry in (("location", DATA), ("offset", start), ("length", size)):
+            tensor.external_data.add(key=key, value=str(entry))
         self._waiting.append((start, value, dtype))
         self._end = start + size
 
@@ -51,7 +50,7 @@ class Aside:
 
 
 def save(model: onnx.ModelProto, file: Path, aside: Aside | None) -> None:
-    """Write a model, with large weights beside it where one file cannot hold them."""
+    """Writes a model, and its large weights to a data file if necessary."""
     if aside is not None:
         aside.write(file.with_name(DATA))
         onnx.save(model, file)

@@ -1,7 +1,6 @@
-"""The parts of a BERT checkpoint that the graph needs: sizes, and tensors by backbone names as float32.
+"""Reads the sizes and tensors of a BERT checkpoint. Start at `Backbone.from_config` and `read_backbone`.
 
-Nothing is unpickled: only safetensors are read. Unused tensors (the pooler, heads of the pre-training) are
-left out.
+Only safetensors files are read; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ Tensors = dict[str, NDArray[np.float32]]
 
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-MAX_TENSORS = 100_000  # some hundred layers have a few thousand
-MAX_HEADER_BYTES = 100_000_000  # that the format allows
+MAX_TENSORS = 100_000  # A model of some hundred layers has a few thousand.
+MAX_HEADER_BYTES = 100_000_000  # The limit of the safetensors format.
 SIZES = {
     "layers": "num_hidden_layers",
     "width": "hidden_size",
@@ -37,7 +36,7 @@ SIZES = {
 }
 _PREFIXES = ("bert.", "roberta.", "distilbert.", "mpnet.", "electra.", "model.", "0.auto_model.", "")
 _RENAMED = [pair for kin in KIN.values() for pair in kin.tensors]
-OTHERS = "`python -m models import` exports others by torch (extra `train`), or takes their onnx/model.onnx."
+OTHERS = "`python -m models import` exports others with torch (extra `train`), or uses their onnx/model.onnx."
 
 
 @dataclass(frozen=True)
@@ -53,23 +52,23 @@ class Backbone:
     types: int
     activation: str  # gelu, gelu_tanh or relu
     epsilon: float
-    table: int = 0  # the width of the word table, where it is not the layers'
-    padding: int | None = None  # the id that positions do not count, and begin behind
-    buckets: int = 0  # distances of two tokens that attention tells apart, where it does
+    table: int = 0  # Width of the word table; 0 if it equals `width`.
+    padding: int | None = None  # Padding id that positions skip and start after; None in BERT.
+    buckets: int = 0  # Relative-position buckets; 0 without relative positions.
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Backbone:
         found = in_berts_words(config)
         if found is None:
             family = config.get("model_type")
-            raise Unsupported(f"The family {family!r} has no graph here; {', '.join(KIN)} have. {OTHERS}")
+            raise Unsupported(f"The family {family!r} is not among {', '.join(KIN)}. {OTHERS}")
         kin, config = found
         activation = config.get("hidden_act", "gelu")
         if activation not in ACTIVATIONS:
-            raise Unsupported(f"The activation {activation!r} is not known here. {OTHERS}")
+            raise Unsupported(f"The activation {activation!r} is not supported. {OTHERS}")
         position_type = config.get("position_embedding_type", "absolute")
         if position_type != "absolute" or config.get("is_decoder"):
-            raise Unsupported(f"Only encoders with absolute positions are published here. {OTHERS}")
+            raise Unsupported(f"Only encoders with absolute positions are supported. {OTHERS}")
         sizes = {field: size_of(config, name) for field, name in SIZES.items()}
         if sizes["width"] % sizes["heads"]:
             raise Unsupported(f"{sizes['width']} dimensions cannot be shared among {sizes['heads']} heads.")
@@ -87,15 +86,12 @@ class Backbone:
 
     @property
     def said(self) -> dict[str, Any]:
-        """For the fingerprint: fields that only some families have are there for those alone."""
+        """The sizes in the fingerprint, without unused fields of other families."""
         later = {"table": 0, "padding": None, "buckets": 0}
         return {name: value for name, value in asdict(self).items() if later.get(name, ...) != value}
 
     def shapes(self, tokens: str = "last") -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Every tensor of the graph with its shape as the checkpoint has it: (out, in) for a weight.
-
-        tokens: which token vectors are pooled (head.py); `static` ones need the word table alone.
-        """
+        """Yields the name and shape of every tensor of the graph. Weights are (out, in)."""
         d = self.width
         narrow = self.table or d
         yield "embeddings.word_embeddings.weight", (self.vocabulary, narrow)
@@ -122,7 +118,7 @@ class Backbone:
 def size_of(config: Mapping[str, Any], name: str) -> int:
     size = config.get(name)
     if not isinstance(size, int) or size < (name != SIZES["types"]):
-        raise Unsupported(f"config.json does not give {name}, or not as a number above 0.")
+        raise Unsupported(f"{name} is missing from config.json, or is not a positive integer.")
     return size
 
 
@@ -138,7 +134,11 @@ class Shaped(Protocol):
 
 
 def read_backbone(files: Sequence[Path], backbone: Shaped, tokens: str = "last") -> Tensors:
-    """The tensors that the graph uses, and no other. Raise Unsupported when one is missing or misshapen."""
+    """Reads the tensors that the graph uses, as float32.
+
+    Raises:
+        Unsupported: A tensor is missing, not finite, or has the wrong shape.
+    """
     read = map_safetensors if sum(file.stat().st_size for file in files) > LARGEST else read_safetensors
     stored = {modern_name(name): tensor for file in files for name, tensor in read(file).items()}
     words = next(name for name, _ in backbone.shapes(tokens))
@@ -149,52 +149,50 @@ def read_backbone(files: Sequence[Path], backbone: Shaped, tokens: str = "last")
     for name, shape in backbone.shapes(tokens):
         tensor = stored.get(prefix + name)
         if tensor is None:
-            raise Unsupported(f"The weights lack the tensor {name}: this is not a whole encoder.")
+            raise Unsupported(f"The weights are incomplete: the tensor {name} is missing.")
         if tensor.shape != shape:
-            raise Unsupported(f"The tensor {name} is {tensor.shape}; config.json says {shape}.")
+            raise Unsupported(f"The tensor {name} has the shape {tensor.shape}; config.json says {shape}.")
         require_finite(name, tensor)
         tensors[name] = tensor
     return tensors
 
 
 def require_finite(name: str, tensor: NDArray[np.float32]) -> None:
-    """Raise Unsupported for a tensor with a NaN or an infinity."""
+    """Rejects a tensor with a NaN or an infinity."""
     if not np.isfinite(tensor).all():
         raise Unsupported(f"The tensor {name} is not finite: its training diverged, or it is damaged.")
 
 
 def require_few_tensors(file: Path) -> None:
-    """Raise Unsupported for a file of more tensors than a model has; each costs memory, also an empty one.
-
-    However a tensor is spelled, its shape and its offsets are two lists.
-    """
+    """Rejects a file with more than MAX_TENSORS tensors: even empty tensors cost memory."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         header = stream.read(min(size, MAX_HEADER_BYTES))
+    # The JSON header has two lists for each tensor: shape and offsets.
     if (count := header.count(b"[") // 2) > MAX_TENSORS:
         raise Unsupported(f"{file.name} has {count} tensors; at most {MAX_TENSORS} are read.")
 
 
 def read_safetensors(file: Path) -> Tensors:
-    """The floating-point tensors of a file, as float32."""
+    """Reads the floating-point tensors of a file as float32."""
     require_few_tensors(file)
     try:
         entries = safetensors.deserialize(file.read_bytes())  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
-        raise Unsupported(f"{file.name} is not a whole safetensors file: {error}") from None
+        raise Unsupported(f"{file.name} is not a valid safetensors file: {error}") from None
     return {name: _as_float32(entry) for name, entry in entries if entry["dtype"] in _DTYPES}
 
 
 def map_safetensors(file: Path) -> Tensors:
-    """The same for a large file that stays as it is: float32 is mapped, not read. Half precision is read."""
-    tensor_shapes(file)  # raises for a file that is not whole
+    """Like `read_safetensors`, but maps float32 tensors. The file must not change."""
+    tensor_shapes(file)  # Rejects a damaged file.
     mapped = np.memmap(file, np.uint8, "r")
     size = int(mapped[:8].view("<u8")[0])
     entries = parse_json(bytes(mapped[8 : 8 + size]))
     found: Tensors = {}
     for name, entry in entries.items():
         if not isinstance(entry, dict):
-            raise Unsupported(f"{file.name} is not a whole safetensors file: {name!r:.100} is not an object")
+            raise Unsupported(f"{file.name} is not a valid safetensors file: {name!r:.100} is not an object")
         if entry.get("dtype") in _DTYPES:
             start, end = entry["data_offsets"]
             found[name] = _as_float32(entry | {"data": mapped[8 + size + start : 8 + size + end]})
@@ -202,22 +200,22 @@ def map_safetensors(file: Path) -> Tensors:
 
 
 def tensor_shapes(file: Path) -> dict[str, list[int]]:
-    """The shape of every tensor of a file, by its header alone. Raise Unsupported."""
+    """Reads the shape of every tensor from the header. Raises Unsupported for a damaged file."""
     require_few_tensors(file)
     try:
         with safetensors.safe_open(file, "np") as opened:
             return {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118  no dict
     except safetensors.SafetensorError as error:
-        raise Unsupported(f"{file.name} is not a whole safetensors file: {error}") from None
+        raise Unsupported(f"{file.name} is not a valid safetensors file: {error}") from None
 
 
 def _as_float32(entry: Mapping[str, Any]) -> NDArray[np.float32]:
     stored = np.frombuffer(entry["data"], dtype=_DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    if entry["dtype"] == "BF16":  # the upper half of a float32
+    if entry["dtype"] == "BF16":  # bfloat16 is the upper half of a float32.
         return (stored.astype(np.uint32) << 16).view(np.float32)
     return stored.astype(np.float32, copy=False)
 
 
 def modern_name(name: str) -> str:
-    """Checkpoints converted from TensorFlow call a normalisation's weight and bias gamma and beta."""
+    """Renames TensorFlow's gamma and beta to weight and bias."""
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

@@ -1,15 +1,14 @@
-"""The BERT graph: safetensors in, ONNX out, without torch.
+"""Writes the ONNX graph of a BERT from its tensors, without torch. Start at `bert_graph`.
 
     input_ids, token_type_ids ─▶ pack ─▶ embeddings ─▶ layer, layer, … ─▶ unpack: last_hidden_state ─▶ head.py
-    attention_mask ─▶ where the tokens are: packing.py
+    attention_mask ─▶ positions of the tokens: packing.py
                    ─▶ 0 or -1e4, added to every attention score
                                        (first layer + last layer) / 2 ─▶ unpack ─▶ head.py, for `first_last`
                                        (last two layers) / 2 ─▶ unpack ─▶ head.py, for `top2`
     input_ids ─▶ rows of the word table, as last_hidden_state ─────▶ head.py, for `static`
 
-Plain operators in an order that ONNX Runtime's own session optimiser knows: on rows (tokens, width) it joins
-each bias with its MatMul (Gemm), and makes Gelu and scaled MatMul of theirs. Nine tenths of what is left is
-matrix products (docs/PERFORMANCE.md). The families of kin.py have these layers, too; torch exports others.
+ONNX Runtime's optimizer recognizes this order of operators. It fuses MatMul and bias (Gemm), Gelu and scaled
+MatMul. Matrix products then take nine tenths of the time (docs/PERFORMANCE.md).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
 WORDS = "embeddings.word_embeddings.weight"
 _MIXED = {tokens: f"bert.{tokens}" for tokens in MIXED}
-POOLED_FROM = {"last": HIDDEN, "static": HIDDEN} | _MIXED  # the value that head.py takes
+POOLED_FROM = {"last": HIDDEN, "static": HIDDEN} | _MIXED  # The graph value that head.py pools.
 
 
 def bert_graph(
@@ -45,14 +44,15 @@ def bert_graph(
     writer: Callable[[Backbone, Tensors, Nodes], Writer] | None = None,
     aside: Aside | None = None,
 ) -> onnx.GraphProto:
-    """The graph up to the token vectors, float32 (batch, sequence, width); `last_hidden_state` is its output.
+    """Builds the graph from token ids to `last_hidden_state`, float32 (batch, sequence, width).
 
-    Where `attention_mask` is 0 they mean nothing; each text has a token at least.
+    Vectors at masked positions have no meaning. Each text must have at least one token.
 
-    tensors: by their backbone names, as `backbone.shapes(tokens)` lists them.
-    tokens: as in head.py; the value POOLED_FROM[tokens] is then in the graph.
-    writer: how layers are written; as Writer does unless given.
-    aside: as of Nodes.
+    Args:
+        tensors: As `backbone.shapes(tokens)` lists them.
+        tokens: Which token vectors are pooled (head.py). They are the value POOLED_FROM[tokens].
+        writer: Writes the layers; `Writer` by default.
+        aside: Collects large tensors, if one file cannot hold them.
     """
     typed = tokens != "static" and backbone.types
     graph = empty_graph("bert", INPUTS if typed else INPUTS[:2], backbone.width)
@@ -66,7 +66,7 @@ def bert_graph(
 
 
 def table_graph(table: NDArray[np.float32]) -> onnx.GraphProto:
-    """A graph without a backbone: `last_hidden_state` are rows of the table (words, width)."""
+    """Builds a graph whose `last_hidden_state` holds rows of a word table, shape (words, width)."""
     graph = empty_graph("table", INPUTS[:2], table.shape[1])
     nodes = Nodes(graph, "bert.")
     nodes("Gather", nodes.tensor(table, name=WORDS), "input_ids", out=HIDDEN)
@@ -74,7 +74,7 @@ def table_graph(table: NDArray[np.float32]) -> onnx.GraphProto:
 
 
 def empty_graph(name: str, inputs: Sequence[str], width: int) -> onnx.GraphProto:
-    """Inputs (batch, sequence), and the output `last_hidden_state` (batch, sequence, width); no node."""
+    """Builds a graph that has inputs and the output `last_hidden_state`, but no nodes."""
     graph = onnx.GraphProto(name=name)
     for given in inputs:
         graph.input.append(helper.make_tensor_value_info(given, TensorProto.INT64, ["batch", "sequence"]))
@@ -84,10 +84,9 @@ def empty_graph(name: str, inputs: Sequence[str], width: int) -> onnx.GraphProto
 
 
 class Writer(Steps[Backbone]):
-    """Each linear layer as it is in the checkpoint; a subclass may write it another way (int8.py)."""
+    """Writes the layers in float32. Subclasses may write linear layers another way (int8.py)."""
 
     def layers(self, tokens: str) -> None:
-        """`last_hidden_state`, and the mean of two layers' outputs where `tokens` asks for it."""
         n, backbone = self._nodes, self._backbone
         mask = self._mask()
         if backbone.buckets:
@@ -104,15 +103,12 @@ class Writer(Steps[Backbone]):
             packing.unpack(mean, POOLED_FROM[tokens])
 
     def words(self, ids: str = "input_ids", out: str = "") -> str:
-        """A row of the word table for each token: (…, width)."""
+        """Looks up word vectors, shape (…, width)."""
         return self._nodes("Gather", self._weight("embeddings.word_embeddings"), ids, out=out)
 
     def _embeddings(self, packing: Packing) -> str:
-        """(tokens, width), as everything but attention.
-
-        ONNX Runtime 1.31 joins an Add with its LayerNormalization into SkipLayerNormalization only where a
-        batch has three dimensions; its CPU kernel took 14 % of the time where the two took 5 %.
-        """
+        # With three dimensions, ONNX Runtime 1.31 would fuse Add and LayerNormalization. That kernel took
+        # 14 % of the time on a CPU; the two operators took 5 %.
         n = self._nodes
         words = self.words(packing.pack("input_ids"))
         if self._backbone.types:
@@ -142,11 +138,11 @@ class Writer(Steps[Backbone]):
         n, width = self._nodes, self._backbone.width
         parts = self.linears(x, *(f"{at}.{part}" for part in ("query", "key", "value")))
         query, key, value = map(packing.split, parts)
-        # The runtime reads the key transposed on the way.
+        # ONNX Runtime fuses the Transpose into the MatMul.
         scores = n("MatMul", query, n("Transpose", key, perm=(0, 1, 3, 2)))
         scores = n("Add", n("Div", scores, n.tensor(math.sqrt(width // self._backbone.heads))), mask)
         return packing.join(n("MatMul", n("Softmax", scores, axis=3), value), width)
 
     def linears(self, x: str, *layers: str) -> list[str]:
-        """The results of several linear layers on the same rows `x` (tokens, width)."""
+        """Applies linear layers to the same rows `x` (tokens, width)."""
         return [self._linear(x, at) for at in layers]

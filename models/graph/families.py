@@ -1,4 +1,4 @@
-"""Families whose graph Simile writes itself: BERT and its kin, and ModernBERT."""
+"""Selects the code of a model family whose graph Simile writes itself."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ AnyBackbone: TypeAlias = Backbone | ModernBackbone
 
 
 def backbone_of(config: Mapping[str, Any]) -> AnyBackbone:
-    """The sizes that a config.json says. Raise Unsupported for a family without a graph here."""
+    """Reads the sizes from a config.json. Raises Unsupported for other families."""
     kind = ModernBackbone if config.get("model_type") == FAMILY else Backbone
     return kind.from_config(config)
 
 
 def knows(config: Mapping[str, Any]) -> bool:
-    """True if `backbone_of` takes it."""
     try:
         backbone_of(config)
     except Unsupported:
@@ -36,14 +35,14 @@ def knows(config: Mapping[str, Any]) -> bool:
 def graph_of(
     backbone: AnyBackbone, tensors: Tensors, head: Head, longest: int, aside: Aside | None
 ) -> onnx.GraphProto:
-    """As `bert_graph`; longest: tokens of the longest row that is ever computed."""
+    """Builds the graph up to the token vectors. `longest` is the limit of tokens in a row."""
     if isinstance(backbone, ModernBackbone):
         return modernbert_graph(backbone, tensors, longest, aside)
     return bert_graph(backbone, tensors, head.tokens, aside=aside)
 
 
 def embed(backbone: AnyBackbone, tensors: Tensors, head: Head, rows: reference.Rows) -> reference.Array:
-    """The unit vectors of rows of token ids by plain numpy, float32 (rows, dimension)."""
+    """Embeds rows of token ids with numpy: float32 unit vectors (rows, dimension)."""
     if isinstance(backbone, ModernBackbone):
         return reference.pooled(modern_reference.token_vectors(backbone, tensors, rows), head, rows)
     return reference.embed(backbone, tensors, head, rows)

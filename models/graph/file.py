@@ -1,7 +1,7 @@
-"""Parts of an ONNX file, read without parsing it: its metadata, and where its largest table lies.
+"""Reads the metadata and the largest table of an ONNX file, and skips the rest.
 
-An ONNX file is one protobuf message. Field 14 is a repeated pair of strings; field 7 is the graph, whose
-field 5 are the tensors that the file holds. 90 MB of weights are stepped over. Not here: anything else of it.
+An ONNX file is one protobuf message. Field 14 repeats pairs of strings, the metadata. Field 7 is the graph,
+whose field 5 repeats tensors. Start at `read_metadata` and `read_table`.
 """
 
 from __future__ import annotations
@@ -14,41 +14,40 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-LARGEST = 1_900_000_000  # bytes of tensors in one ONNX file, with room for the rest of the message
+LARGEST = 1_900_000_000  # Bytes of tensors in one ONNX file of at most 2 GB.
 FINGERPRINT = "simile.fingerprint"
 SPACE = "simile.space"
 _METADATA, _GRAPH, _INITIALIZER = 14, 7, 5
-_DIMS, _TYPE, _NAME, _RAW = 1, 2, 8, 9  # of a tensor
+_DIMS, _TYPE, _NAME, _RAW = 1, 2, 8, 9  # Fields of a tensor.
 _TYPES: dict[int, DTypeLike] = {1: np.float32, 10: np.float16}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class Table(NamedTuple):
-    """A matrix that a graph looks rows up in."""
-
     name: str
     values: NDArray[np.float32] | NDArray[np.float16]  # (rows, columns)
 
 
 class _Field(NamedTuple):
     number: int
-    start: int  # of the bytes; both 0 of a number
+    start: int  # Offset of the content; 0 for an integer.
     end: int
-    value: int  # of a number
+    value: int  # Value of an integer; 0 for other content.
 
 
 def read_metadata(file: Path) -> dict[str, str]:
-    """Raise ValueError when the file is not a protobuf message, OSError when it cannot be read."""
+    """Reads the metadata. Raises ValueError if the file is not a protobuf message, or OSError."""
     with file.open("rb") as stream:
         end = os.fstat(stream.fileno()).st_size
         return dict(_pair(stream, field) for field in _fields(stream, end) if field.number == _METADATA)
 
 
 def read_table(file: Path) -> Table | None:
-    """The largest matrix of floats that the file itself holds: of an encoder the vectors of its vocabulary.
+    """Reads the largest matrix of floats inside the file: in an encoder, the word table.
 
-    None where there is none. Raise ValueError when the file is not a protobuf message, OSError when it cannot
-    be read.
+    Raises:
+        ValueError: The file is not a protobuf message.
+        OSError: The file cannot be read.
     """
     largest: tuple[str, DTypeLike, list[int], _Field] | None = None
     with file.open("rb") as stream:
@@ -68,7 +67,7 @@ def read_table(file: Path) -> Table | None:
 
 
 def _matrix(stream: BinaryIO, tensor: _Field) -> tuple[str, DTypeLike, list[int], _Field] | None:
-    """Name, type, shape and bytes of a matrix; None for another tensor, or one that lies elsewhere."""
+    """Parses a tensor. Returns None unless it is a matrix of floats inside the file."""
     stream.seek(tensor.start)
     fields = list(_fields(stream, tensor.end))
     shape = [field.value for field in fields if field.number == _DIMS]
@@ -103,7 +102,7 @@ def _text(stream: BinaryIO, field: _Field) -> str:
 
 
 def _fields(stream: BinaryIO, end: int) -> Iterator[_Field]:
-    """Each field of a message up to `end`, but for numbers of fixed length."""
+    """Yields the fields of a message up to `end`, without numbers of fixed length."""
     while stream.tell() < end:
         number, wire = divmod(_varint(stream), 8)
         if wire == _VARINT:
@@ -118,7 +117,7 @@ def _fields(stream: BinaryIO, end: int) -> Iterator[_Field]:
             yield _Field(number, start, start + length, 0)
             stream.seek(start + length)
         else:
-            raise ValueError(f"no protobuf field has wire type {wire}")
+            raise ValueError(f"{wire} is not a protobuf wire type")
 
 
 def _varint(stream: BinaryIO) -> int:

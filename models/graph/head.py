@@ -1,10 +1,9 @@
-"""From token vectors to one unit vector: pooling, layers, normalisation, appended to any ONNX graph.
+"""The head of a graph turns token vectors into one unit vector. Start at `Head` and `append_head`.
 
     token vectors, attention_mask ─▶ pooling ─▶ layers … ─▶ pooled_embedding ─▶ L2 ─▶ sentence_embedding
-    input_ids ─▶ does the row begin with a prompt that pooling leaves out?
+    input_ids ─▶ does the row start with a prompt that pooling leaves out?
 
-Values it adds are named "simile.…", so the fingerprint of an imported graph can leave them out. Not here:
-where the token vectors come from (bert.py), and the layers behind the pooling (layers.py).
+Added values have names that start with "simile.", so the fingerprint of an imported graph can skip them.
 """
 
 from __future__ import annotations
@@ -25,18 +24,28 @@ from models.graph.nodes import OPSET, Nodes
 SCOPE = "simile."
 POOLED = "pooled_embedding"
 SENTENCE = "sentence_embedding"
-# As sentence-transformers names them, in the order in which its older releases concatenate them.
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+# Every pooling but `mask:K`, with its flag in older releases of sentence-transformers, which concatenate in
+# this order. None: sentence-transformers does not know it. A new one is computed in `_Pooling` below, in
+# reference.py and in from_torch/pooling.py, and docs/MODELS.md names it, as tests check.
+POOLING_FLAGS: dict[str, str | None] = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+    "min": None,
+}
+POOLINGS = tuple(name for name, flag in POOLING_FLAGS.items() if flag is not None)
 TOKENS = ("last", "first_last", "top2", "static")
-MIXED = ("first_last", "top2")  # of which the last layer's output is averaged with another's
-STATIC_MEAN = ("static.mean",)  # the pooling of a table of words, as sentence-transformers has it
-OWN_POOLINGS = ("min",)  # for which sentence-transformers has no word
+MIXED = ("first_last", "top2")  # Averages of the last layer and another layer.
+STATIC_MEAN = ("static.mean",)  # Pooling of a sentence-transformers word table.
 _MASK = re.compile(r"mask:(0|[1-9]\d{0,3})")
 _LAST = "lasttoken"
 
 
 class Prompt(NamedTuple):
-    """The beginning of rows whose first `tokens` tokens are left out of pooling."""
+    """Pooling leaves out the first `tokens` tokens of rows that start with `ids`."""
 
     ids: tuple[int, ...]
     tokens: int
@@ -44,18 +53,17 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True)
 class Head:
-    """The layers behind the backbone. Several poolings are concatenated in the order given.
+    """Pooling and the layers after it.
 
-    pooling: of POOLINGS, `min`, or `mask:K`: the vector K places before the last token of the row, where a
-        prompt template has its [MASK] (template.py).
-    tokens: which token vectors are pooled.
-        last        of the last layer
-        first_last  the mean of the first layer's and the last layer's; the embeddings are no layer
-        top2        the mean of the last two layers'
-        static      the rows of the word table alone: no positions, no normalisation, no layer
-    left_out: prompts that condition the token vectors and are not pooled themselves.
+    Args:
+        pooling: One or more of POOLING_FLAGS, or `mask:K`, the vector K tokens before the last one, where a
+            prompt template has its [MASK] (template.py). Results are concatenated.
+        tokens: Which token vectors are pooled: `last` layer, mean of the first and last layer (`first_last`),
+            mean of the last two layers (`top2`), or rows of the word table (`static`).
+        left_out: Prompts that influence the token vectors but are not pooled.
 
-    Raise Unsupported when there is no such pooling, or when it would not depend on the text.
+    Raises:
+        Unsupported: The pooling is unknown, or would not depend on the text.
     """
 
     pooling: tuple[str, ...]
@@ -64,37 +72,37 @@ class Head:
     left_out: tuple[Prompt, ...] = ()
 
     def __post_init__(self) -> None:
-        known = all(
-            mode in (*POOLINGS, *OWN_POOLINGS) or mask_distance(mode) is not None for mode in self.pooling
-        )
+        known = all(mode in POOLING_FLAGS or mask_distance(mode) is not None for mode in self.pooling)
         if not self.pooling or not known or self.tokens not in TOKENS:
             raise Unsupported(f"The pooling {self.names} is not supported; {', '.join(POOLINGS)} are.")
         if self.tokens == "static" and any(
             mode == "cls" or mask_distance(mode) is not None for mode in self.pooling
         ):
-            raise Unsupported("The row of one special token in the word table is the same for every text.")
+            raise Unsupported("The static vector of a special token is the same for every text.")
 
     @classmethod
     def of(
         cls, names: Sequence[str], layers: tuple[Layer, ...] = (), left_out: tuple[Prompt, ...] = ()
     ) -> Head:
-        """From `names` as a folder has them. Raise Unsupported."""
+        """Creates a head from the pooling names of a folder. Raises Unsupported."""
         parts = [name.rpartition(".") for name in names]
         tokens = parts[0][0] or "last" if parts else "last"
         head = cls(tuple(mode for _, _, mode in parts), layers, tokens, left_out)
         if head.names != tuple(names):
-            raise Unsupported(f"The pooling {tuple(names)} is not supported: all must be of the same tokens.")
+            raise Unsupported(
+                f"The pooling {tuple(names)} is not supported: all poolings must use the same token vectors."
+            )
         return head
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The poolings as folder and fingerprint name them: `mean`, `first_last.mean`, `mask:2`."""
+        """The poolings as folders name them: `mean`, `first_last.mean`, `mask:2`."""
         prefix = "" if self.tokens == "last" else f"{self.tokens}."
         return tuple(prefix + mode for mode in self.pooling)
 
     @property
     def portable(self) -> bool:
-        """True if sentence-transformers has a word for it."""
+        """True if sentence-transformers supports the pooling."""
         return set(self.names) <= set(POOLINGS)
 
     def dimension(self, width: int) -> int:
@@ -103,14 +111,14 @@ class Head:
 
 
 def beside_last(tokens: str, layers: int) -> int:
-    """The layer, from 0, whose output is averaged with the last one's. Raise Unsupported for top2 of one."""
+    """Returns the index of the layer whose output is averaged with the last layer's."""
     if tokens == "top2" and layers < 2:
         raise Unsupported("The pooling top2 needs two layers, and the model has one.")
     return 0 if tokens == "first_last" else layers - 2
 
 
 def mask_distance(mode: str) -> int | None:
-    """K of `mask:K`, 0 of `lasttoken`: places before the last token; None for every other pooling."""
+    """Returns the distance to the last token for `mask:K` and `lasttoken`, None for others."""
     if mode == _LAST:
         return 0
     found = _MASK.fullmatch(mode)
@@ -118,7 +126,12 @@ def mask_distance(mode: str) -> int | None:
 
 
 def append_head(graph: onnx.GraphProto, tokens: str, head: Head, dimension: int, opset: int = OPSET) -> None:
-    """Append to a `graph` that takes `attention_mask`; its value `tokens` is (batch, sequence, width)."""
+    """Appends the head to a graph.
+
+    Args:
+        tokens: Name of the token vectors, shape (batch, sequence, width).
+        dimension: Size of the resulting vector.
+    """
     nodes = Nodes(graph, SCOPE, opset)
     pooling = _Pooling(nodes, tokens, head)
     pooled = [pooling.vector(mode) for mode in head.pooling]
@@ -129,7 +142,7 @@ def append_head(graph: onnx.GraphProto, tokens: str, head: Head, dimension: int,
 
 
 def append_normalise(nodes: Nodes, vector: str, dimension: int) -> None:
-    """The two outputs, from the value `vector`: (batch, dimension)."""
+    """Appends both outputs, computed from the value `vector`."""
     pooled = nodes("Identity", vector, out=POOLED)
     nodes.unit(pooled, out=SENTENCE)
     for name in (SENTENCE, POOLED):
@@ -139,8 +152,6 @@ def append_normalise(nodes: Nodes, vector: str, dimension: int) -> None:
 
 
 class _Pooling:
-    """A vector for each row of `hidden`, (batch, sequence, width)."""
-
     def __init__(self, nodes: Nodes, hidden: str, head: Head) -> None:
         left_out = head.left_out
         self._nodes = n = nodes
@@ -150,8 +161,8 @@ class _Pooling:
         self._places = ""  # (batch, sequence): 1 for the first token, 2 for the second …
         mask = n("Cast", "attention_mask", to=TensorProto.FLOAT)
         if left_out:
-            behind = n("Greater", self._counted(), self._skipped)
-            mask = n("Mul", mask, n("Cast", behind, to=TensorProto.FLOAT))
+            after_prompt = n("Greater", self._counted(), self._skipped)
+            mask = n("Mul", mask, n("Cast", after_prompt, to=TensorProto.FLOAT))
         self._mask = n("Unsqueeze", mask, n.ints(2))  # (batch, sequence, 1)
 
     def vector(self, mode: str) -> str:
@@ -159,7 +170,7 @@ class _Pooling:
         distance = mask_distance(mode)
         if distance is not None:
             length = n("ReduceSum", "attention_mask", n.ints(1), keepdims=1)
-            place = n("Sub", length, n.ints(distance + 1))  # (batch, 1): padding stands on the right
+            place = n("Sub", length, n.ints(distance + 1))  # (batch, 1). Padding is on the right.
             return n("GatherND", self._hidden, place, batch_dims=1)
         if mode == "cls":
             if self._skipped:
@@ -176,7 +187,7 @@ class _Pooling:
         if mode == "weightedmean":
             places = n("Cast", self._counted(), to=TensorProto.FLOAT)
             weights = n("Mul", self._mask, n("Unsqueeze", places, n.ints(2)))
-        if self._is_table:  # by blocks: thousands of rows one after the other would lose digits
+        if self._is_table:  # MatMul adds in blocks; adding thousands of rows in sequence loses digits.
             total = n("MatMul", n("Transpose", weights, perm=(0, 2, 1)), self._hidden)
             total = n("Squeeze", total, n.ints(1))
         else:
@@ -185,7 +196,7 @@ class _Pooling:
         return n("Div", total, n("Sqrt", count) if mode == "mean_sqrt_len_tokens" else count)
 
     def _or_zeros(self, extremes: str) -> str:
-        """Zeros of rows without tokens, as their mean is: a word table has no special token to put there."""
+        """Replaces the result of rows without tokens by zeros. Only word tables have such rows."""
         n = self._nodes
         if not self._is_table:
             return extremes
@@ -199,7 +210,7 @@ class _Pooling:
 
 
 def _skipped(n: Nodes, left_out: Sequence[Prompt]) -> str:
-    """(batch, 1): the tokens of the longest prompt that each row begins with, 0 where there is none."""
+    """Counts the tokens of the longest prompt that each row starts with, shape (batch, 1)."""
     longest = max(len(prompt.ids) for prompt in left_out)
     ids = n("Pad", "input_ids", n.ints(0, 0, 0, longest), n.tensor(-1, np.int64))
     counts = []

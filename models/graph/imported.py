@@ -1,11 +1,10 @@
-"""Adopt an ONNX file that somebody else exported: check what it takes, append what it lacks.
+"""Adopts an ONNX file of another tool: checks its inputs and appends missing parts. Start at `adopt`.
 
-    outputs token embeddings only        ─▶ pooling, dense layers and normalisation are appended
-    outputs sentence_embedding as well   ─▶ normalisation is appended (doing it twice changes nothing)
-    outputs what Simile publishes        ─▶ as it is
+    outputs token embeddings only        ─▶ pooling, dense layers and normalization are appended
+    outputs sentence_embedding as well   ─▶ normalization is appended (doing it twice changes nothing)
+    outputs what Simile publishes        ─▶ unchanged
 
-The graph is not trusted to be right: proof.py decides. Not here: graphs in half precision, or that take
-other inputs.
+proof.py verifies the result.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from models.graph.head import POOLED, SCOPE, SENTENCE, Head, append_head, append
 from models.graph.nodes import OPSET, Nodes
 
 _LOOPS = {"Loop", "Scan", "SequenceMap"}
-_DEEPEST = 16  # graphs within each other, by If
-_OLDEST = 13  # from here on Unsqueeze and ReduceSum take their axes as an input, as head.py writes them
+_DEEPEST = 16  # Levels of nested graphs.
+_OLDEST = 13  # The first opset in which Unsqueeze and ReduceSum take axes as an input (head.py).
 
 
 def load_onnx(file: Path) -> onnx.ModelProto:
-    """The model with its weights inside, at an operator set that head.py can append to."""
+    """Loads a model with its weights, in an opset that head.py supports."""
     try:
         model = onnx.load(file, load_external_data=False)
         require_bounded(model)
@@ -44,7 +43,7 @@ def load_onnx(file: Path) -> onnx.ModelProto:
 
 
 def require_bounded(model: onnx.ModelProto) -> None:
-    """Raise Unsupported for a graph whose work its size does not bound: it has a loop."""
+    """Rejects a graph with loops, whose run time its size does not limit."""
     left: list[tuple[Any, int]] = [(model.graph, 0), *((function, 0) for function in model.functions)]
     while left:
         graph, depth = left.pop()
@@ -53,8 +52,8 @@ def require_bounded(model: onnx.ModelProto) -> None:
         for node in graph.node:
             if node.op_type in _LOOPS:
                 raise Unsupported(
-                    f"The ONNX graph has a {node.op_type} ({node.name or 'unnamed'}), whose rounds have no "
-                    "bound. Export the model without loops, or put model.safetensors beside it."
+                    f"The ONNX graph has a {node.op_type} ({node.name or 'unnamed'}), which may never end. "
+                    "Export the model without loops, or put model.safetensors next to it."
                 )
             for attribute in node.attribute:
                 inner = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
@@ -62,9 +61,13 @@ def require_bounded(model: onnx.ModelProto) -> None:
 
 
 def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
-    """Make `model` end in last_hidden_state, sentence_embedding and pooled_embedding; its dimension.
+    """Makes `model` output last_hidden_state, sentence_embedding and pooled_embedding.
 
-    width: of a token embedding, where the file does not say.
+    Args:
+        width: Token dimension, if the file does not declare it.
+
+    Returns:
+        The dimension of the sentence embedding.
     """
     graph = model.graph
     _check_inputs(graph)
@@ -91,8 +94,8 @@ def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
     elif tokens is not None:
         if head.tokens != "last":
             raise Unsupported(
-                f"The pooling {'+'.join(head.names)} needs a graph written from a BERT's weights: "
-                "put model.safetensors beside the ONNX file."
+                f"The pooling {'+'.join(head.names)} needs the weights of a BERT: "
+                "put model.safetensors next to the ONNX file."
             )
         dimension = head.dimension(_last(tokens, width))
         append_head(graph, tokens.name, head, dimension, _opset(model))
@@ -108,7 +111,7 @@ def _check_inputs(graph: onnx.GraphProto) -> None:
     inputs = {given.name for given in graph.input} - weights
     if not {"input_ids", "attention_mask"} <= inputs <= set(INPUTS):
         raise Unsupported(
-            f"The ONNX file takes {', '.join(sorted(inputs))}; published here are {', '.join(INPUTS)}."
+            f"The ONNX file has the inputs {', '.join(sorted(inputs))}. Supported are {', '.join(INPUTS)}."
         )
 
 

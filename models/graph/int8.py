@@ -1,15 +1,13 @@
-"""The int8 graph of a BERT: its linear layers as products of 8-bit integers, everything else as it was.
+"""Writes the int8 graph of a BERT: only its linear layers use 8-bit integers. Start at `int8_model`.
 
     x ─▶ / smoothing ─▶ uint8 ─▶ MatMulIntegerToFloat, weights int8 ─▶ float32, with the bias
 
-Each input has one range for all texts (ranges.py), found when the version is published, so that a vector does
-not depend on its neighbours; each output column of a weight has its own. Columns that are much wider than the
-others would take the range for themselves, so each is divided by a number that its weights are multiplied
-with (SmoothQuant, Xiao et al. 2023, equation 4). Zero is exact on both sides.
+Each layer input has one range for all texts (ranges.py), so a vector does not depend on its batch. Each
+output column of a weight has its own range. Input columns with large values are divided by a factor that
+their weights are multiplied with (SmoothQuant, Xiao et al. 2023, equation 4). Zero stays exact.
 
-MatMulIntegerToFloat is ONNX Runtime's own operator, and products are exact only where the processor adds
-8-bit ones into 32 bits (VNNI; engines/opening.py). So this is a file beside onnx/model.onnx that other tools
-do not read, and is not named as they look for.
+MatMulIntegerToFloat exists only in ONNX Runtime, and is exact only on processors with VNNI
+(engines/opening.py). Other tools therefore must not find the file.
 """
 
 from __future__ import annotations
@@ -29,17 +27,16 @@ from models.graph.nodes import CONTRIB, Nodes, model_of
 from models.graph.ranges import Span, Spans
 
 _WEIGHT_LEVELS, _INPUT_LEVELS = 127, 255
-_LEAST = 1e-5  # of what is divided by
+_LEAST = 1e-5  # Smallest divisor.
 
-# How much of a column's width its weights take over: 0 none, 1 all. On all-MiniLM-L6-v2 the activation's
-# output, where single columns are ten times as wide as the rest, lost least at 0.9 and the others at 0.7;
-# what attention has mixed gained nothing.
+# The share of a column's width that moves to its weights, 0 to 1: the best values on all-MiniLM-L6-v2. In the
+# input of `output.dense`, single columns are ten times as wide as the rest. `_MIXED` gains nothing.
 _SMOOTHING = {"attention.self.query": 0.7, "intermediate.dense": 0.7, "output.dense": 0.9}
 _MIXED = "attention.output.dense"
 
 
 def int8_model(backbone: Backbone, tensors: Tensors, head: Head, spans: Spans) -> onnx.ModelProto:
-    """The whole graph, with the inputs and outputs of the float32 one."""
+    """Builds the int8 model. Its inputs and outputs are those of the float32 model."""
     writer = partial(Quantised, spans=spans)
     graph = bert_graph(backbone, tensors, head.tokens, writer)
     append_head(graph, POOLED_FROM[head.tokens], head, head.dimension(backbone.width))
@@ -47,14 +44,12 @@ def int8_model(backbone: Backbone, tensors: Tensors, head: Head, spans: Spans) -
 
 
 class Quantised(Writer):
-    """A writer of linear layers in 8 bits; spans: of every layer's input."""
-
     def __init__(self, backbone: Backbone, tensors: Tensors, nodes: Nodes, *, spans: Spans) -> None:
         super().__init__(backbone, tensors, nodes)
         self._spans = spans
 
     def words(self, ids: str = "input_ids", out: str = "") -> str:
-        """Half precision, which is finer than what follows: the table is most of a small model."""
+        # Half precision is finer than int8, and the table is most of a small model.
         table = self._nodes.tensor(self._tensors["embeddings.word_embeddings.weight"], np.float16)
         return self._nodes("Cast", self._nodes("Gather", table, ids), to=TensorProto.FLOAT, out=out)
 
@@ -80,8 +75,8 @@ class Quantised(Writer):
 
 
 def _smoothing(at: str, span: Span, weights: Sequence[NDArray[np.float32]]) -> NDArray[np.float32] | None:
-    """(columns,): what each is divided by, 1 on average; None where nothing is."""
-    kind = at.split(".", 3)[3]  # behind encoder.layer.N
+    """Returns the divisor of each column, with a geometric mean of 1, or None."""
+    kind = at.split(".", 3)[3]  # after encoder.layer.N
     if kind == _MIXED:
         return None
     share = _SMOOTHING[kind]
@@ -93,7 +88,7 @@ def _smoothing(at: str, span: Span, weights: Sequence[NDArray[np.float32]]) -> N
 
 
 def _range(span: Span) -> tuple[float, int]:
-    """The size of a step and the number that stands for 0."""
+    """Returns the quantization step and the zero point."""
     least, most = min(float(span.least.min()), 0.0), max(float(span.most.max()), 0.0)
     step = max(most - least, _LEAST) / _INPUT_LEVELS
     return step, round(-least / step)

@@ -1,7 +1,7 @@
-"""Families whose layers are BERT's: what their config.json and their tensors are called, in BERT's words.
+"""Families with BERT's layers: translates their configs and tensor names to BERT's names.
 
-roberta, xlm-roberta, camembert   positions begin behind the padding's, and are not counted on it
-mpnet                             the same, and a bias of attention by the distance of two tokens
+roberta, xlm-roberta, camembert   positions start after the padding id, and skip padding
+mpnet                             the same, plus a relative-position bias in attention
 distilbert                        no token types
 electra                           a word table that may be narrower than the layers
 """
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 
 class Kin(NamedTuple):
-    """A family by its differences from BERT."""
+    """The differences of a family from BERT."""
 
-    config: Mapping[str, str] = {}  # BERT's key -> its own
-    fixed: Mapping[str, Any] = {}  # values that its config.json does not say
-    tensors: tuple[tuple[str, str], ...] = ()  # a piece of its names -> BERT's, in this order
-    padding: str | int | None = None  # the id that is not counted by positions: a key, or fixed
-    buckets: str = ""  # key of the number of distances that attention tells apart
-    table: str = ""  # key of the width of the word table
+    config: Mapping[str, str] = {}  # BERT's config key to the family's key
+    fixed: Mapping[str, Any] = {}  # Values that its config.json leaves out.
+    tensors: tuple[tuple[str, str], ...] = ()  # Replacements in tensor names, in order.
+    padding: str | int | None = None  # Config key or value of the padding id that positions skip.
+    buckets: str = ""  # Config key of the number of relative-position buckets.
+    table: str = ""  # Config key of the width of the word table.
 
 
 _AFTER_PADDING = Kin(padding="pad_token_id")
@@ -70,7 +70,7 @@ KIN = {
 
 
 def in_berts_words(config: Mapping[str, Any]) -> tuple[Kin, dict[str, Any]] | None:
-    """The family of a config.json, and its content by BERT's keys; None of another family."""
+    """Returns the family of a config.json and its values under BERT's keys, or None."""
     kin = KIN.get(str(config.get("model_type")))
     if kin is None:
         return None
@@ -79,16 +79,15 @@ def in_berts_words(config: Mapping[str, Any]) -> tuple[Kin, dict[str, Any]] | No
 
 
 def distance_buckets(longest: int, buckets: int) -> NDArray[np.int64]:
-    """The bucket of each distance, key minus query, from 1 - longest to longest - 1.
+    """Returns the bucket of each distance (key minus query) from 1 - longest to longest - 1.
 
-    Half of them for each direction; of those half for single distances, the others ever wider up to 128: T5's
-    (Raffel et al. 2020), as MPNet has them.
+    Half of each direction's buckets hold one distance; the others widen up to 128 (T5, Raffel et al. 2020).
     """
     distances = np.arange(1 - longest, longest)
     half = buckets // 2
     exact = half // 2
     size = np.abs(distances)
-    # In float32, as torch computes it: the logarithm decides at the edges.
+    # Float32, as in torch: rounding decides at the edges of buckets.
     ratio = np.log(np.maximum(size, 1).astype(np.float32) / np.float32(exact))
     wide = exact + (ratio / np.float32(np.log(128 / exact)) * np.float32(half - exact)).astype(np.int64)
     found: NDArray[np.int64] = np.where(size < exact, size, np.minimum(wide, half - 1)) + half * (

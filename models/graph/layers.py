@@ -1,4 +1,4 @@
-"""Layers behind the pooling, on (batch, width): dense, layer normalisation, unit length."""
+"""Layers after the pooling: dense, layer normalization, unit length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.errors import Unsupported
 from models.graph.nodes import Nodes
 
 Vector = NDArray[np.float32]
-# Of a dense layer, by the name that sentence-transformers saves for it.
+# Keyed by the names that sentence-transformers saves.
 ACTIVATIONS = {
     "torch.nn.modules.activation.Tanh": "tanh",
     "torch.nn.modules.linear.Identity": "identity",
@@ -30,7 +30,7 @@ class Dense:
 
     weight: Vector  # (out, in)
     bias: Vector | None  # (out,)
-    activation: str  # of ACTIVATIONS
+    activation: str
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,19 @@ class LayerNorm:
 
     weight: Vector  # (width,)
     bias: Vector
-    epsilon: float = 1e-5  # torch's, which sentence-transformers leaves as it is
+    epsilon: float = 1e-5  # The default of torch, which sentence-transformers uses.
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A `Normalize` module with others behind it: x / |x|."""
+    """A `Normalize` module that is not the last module: x / |x|."""
 
 
 Layer = Dense | LayerNorm | Unit
 
 
 def check_widths(layers: Sequence[Layer], width: int) -> None:
-    """Raise Unsupported for a layer that does not take what the one before gives; `width`: of the pooling."""
+    """Rejects layers that do not fit a pooled vector of `width` numbers, or each other."""
     for layer in layers:
         if isinstance(layer, Unit):
             continue
@@ -60,8 +60,8 @@ def check_widths(layers: Sequence[Layer], width: int) -> None:
         weight = (out, width) if isinstance(layer, Dense) else (width,)
         if layer.weight.shape != weight or bias != (out,):
             raise Unsupported(
-                f"A {type(layer).__name__} behind the pooling has weights {layer.weight.shape} and a bias "
-                f"{bias}, and takes {width} numbers."
+                f"A {type(layer).__name__} after the pooling has weights {layer.weight.shape} and a bias "
+                f"{bias}, but its input has {width} numbers."
             )
         width = out
 
@@ -78,12 +78,12 @@ def append_layer(n: Nodes, x: str, layer: Layer) -> str:
 
 
 def _layer_norm(n: Nodes, x: str, layer: LayerNorm) -> str:
-    """In plain operators: an adopted graph may be older than LayerNormalization."""
+    # The opset of an adopted graph may be older than the operator LayerNormalization.
     width = n.tensor(float(len(layer.weight)))
-    centred = n("Sub", x, n("Div", n("ReduceSum", x, n.ints(1), keepdims=1), width))
-    variance = n("Div", n("ReduceSum", n("Mul", centred, centred), n.ints(1), keepdims=1), width)
+    centered = n("Sub", x, n("Div", n("ReduceSum", x, n.ints(1), keepdims=1), width))
+    variance = n("Div", n("ReduceSum", n("Mul", centered, centered), n.ints(1), keepdims=1), width)
     spread = n("Sqrt", n("Add", variance, n.tensor(layer.epsilon)))
-    return n("Add", n("Mul", n("Div", centred, spread), n.tensor(layer.weight)), n.tensor(layer.bias))
+    return n("Add", n("Mul", n("Div", centered, spread), n.tensor(layer.weight)), n.tensor(layer.bias))
 
 
 def _activate(n: Nodes, x: str, activation: str) -> str:

@@ -1,6 +1,6 @@
-"""ModernBERT in plain numpy, one text after the other, to check modernbert.py against; as reference.py.
+"""ModernBERT in plain numpy, one text at a time, to verify graphs (see reference.py).
 
-Rotations are products of complex numbers here, and a local layer's token looks at a slice of the others.
+Here rotations are products of complex numbers, and local attention reads a slice of the tokens.
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -14,7 +14,7 @@ from models.graph.reference import ACTIVATE, Array, Rows, linear, norm
 
 
 def token_vectors(backbone: ModernBackbone, tensors: Tensors, rows: Rows) -> list[Array]:
-    """The last layer's vectors of each row's tokens, (T, D)."""
+    """Computes the token vectors of the last layer, shape (T, D) for each row."""
     return [_text(backbone, tensors, list(row)) for row in rows]
 
 

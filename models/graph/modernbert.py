@@ -1,10 +1,10 @@
-"""ModernBERT's graph: sizes, tensors and layers, where padding costs attention only, as in bert.py.
+"""Writes the ONNX graph of a ModernBERT. Start at `modernbert_graph`.
 
     words ─▶ norm ─▶ layer, layer, … ─▶ norm
     layer: x + attention(norm(x)), then x + down(activation(up(norm(x))) * gate(norm(x)))
 
-Places are rotations of queries and keys (RoPE), computed on packed rows. Most layers attend to tokens at most
-half a window away, every third to all. Warner et al. 2024; the names are those of transformers' own model.
+Positions are rotations of queries and keys (RoPE). Most layers attend within a window, every third layer to
+all tokens (Warner et al. 2024).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from models.graph.steps import MASKED, Steps
 
 FAMILY = "modernbert"
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
-_THETA = {GLOBAL: 160_000.0, LOCAL: 10_000.0}  # where config.json says none
+_THETA = {GLOBAL: 160_000.0, LOCAL: 10_000.0}  # Defaults if config.json has none.
 _OLD_THETA = {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"}
 
 
@@ -46,17 +46,16 @@ class ModernBackbone:
     positions: int
     activation: str
     epsilon: float
-    kinds: tuple[str, ...]  # of each layer: GLOBAL or LOCAL
-    window: int  # the farthest token that a local layer attends to
-    theta: tuple[float, float]  # of the rotations of global layers, and of local ones
-    biases: tuple[str, ...]  # of `norm`, `attention`, `mlp`: those that add one
+    kinds: tuple[str, ...]  # GLOBAL or LOCAL for each layer.
+    window: int  # Largest distance of two tokens in local attention.
+    theta: tuple[float, float]  # RoPE base of global layers and of local layers.
+    biases: tuple[str, ...]  # Parts with a bias, among `norm`, `attention` and `mlp`.
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ModernBackbone:
-        """Raise Unsupported."""
         activation = config.get("hidden_activation", "gelu")
         if activation not in ACTIVATIONS:
-            raise Unsupported(f"The activation {activation!r} is not known here. {OTHERS}")
+            raise Unsupported(f"The activation {activation!r} is not supported. {OTHERS}")
         sizes = {field: size_of(config, name) for field, name in SIZES.items() if field != "types"}
         if sizes["width"] % (2 * sizes["heads"]):
             raise Unsupported(f"{sizes['width']} dimensions cannot be shared among {sizes['heads']} heads.")
@@ -65,7 +64,7 @@ class ModernBackbone:
             LOCAL if layer % every else GLOBAL for layer in range(sizes["layers"])
         ]
         if len(kinds) != sizes["layers"] or not set(kinds) <= {GLOBAL, LOCAL}:
-            raise Unsupported(f"Layers of the kinds {sorted(set(kinds))} are not known here. {OTHERS}")
+            raise Unsupported(f"Layers of the types {sorted(set(kinds))} are not supported. {OTHERS}")
         return cls(
             **sizes,
             activation=ACTIVATIONS[activation],
@@ -78,17 +77,16 @@ class ModernBackbone:
 
     @property
     def said(self) -> dict[str, Any]:
-        """For the fingerprint."""
         return {"family": FAMILY, **asdict(self)}
 
     def shapes(self, _: str = "last") -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Every tensor of the graph with its shape as the checkpoint has it: (out, in) for a weight."""
+        """Yields the name and shape of every tensor of the graph. Weights are (out, in)."""
         d = self.width
         yield "embeddings.tok_embeddings.weight", (self.vocabulary, d)
         yield from self._both("norm", "embeddings.norm", (d,))
         for layer in range(self.layers):
             at = f"layers.{layer}"
-            if layer:  # the first takes the normalised words
+            if layer:  # The input of the first layer is already normalized.
                 yield from self._both("norm", f"{at}.attn_norm", (d,))
             yield from self._both("attention", f"{at}.attn.Wqkv", (3 * d, d))
             yield from self._both("attention", f"{at}.attn.Wo", (d, d))
@@ -103,9 +101,8 @@ class ModernBackbone:
             yield f"{at}.bias", shape[:1]
 
     def rotations(self, kind: str, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Cosine and sine of each place's angles, float32 (length, size of a head / 2) each."""
+        """Returns the cosines and sines of each position's angles, float32 (length, head size / 2) each."""
         size = self.width // self.heads
-        # In float32, as torch computes them.
         angles = np.float32(self.theta[kind == LOCAL]) ** (
             np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
         )
@@ -116,14 +113,14 @@ class ModernBackbone:
 def _theta(config: Mapping[str, Any], kind: str) -> float:
     said = (config.get("rope_parameters") or {}).get(kind) or {}
     if said.get("rope_type", "default") != "default" or config.get("rope_scaling"):
-        raise Unsupported(f"Rotations other than the default ones are not known here. {OTHERS}")
+        raise Unsupported(f"RoPE variants other than the default are not supported. {OTHERS}")
     return float(said.get("rope_theta") or config.get(_OLD_THETA[kind]) or _THETA[kind])
 
 
 def modernbert_graph(
     backbone: ModernBackbone, tensors: Tensors, longest: int, aside: Aside | None = None
 ) -> onnx.GraphProto:
-    """As `bert_graph`; longest: tokens of the longest row that is ever computed."""
+    """Builds the graph up to the token vectors. `longest` is the limit of tokens in a row."""
     graph = empty_graph(FAMILY, INPUTS[:2], backbone.width)
     _Writer(backbone, tensors, Nodes(graph, "bert.", aside=aside), longest).layers()
     return graph
@@ -151,7 +148,7 @@ class _Writer(Steps[ModernBackbone]):
         packing.unpack(self._normalise(x, "final_norm"), HIDDEN)
 
     def _far(self) -> str:
-        """(sequence, sequence): what is added to the scores of tokens that are too far apart."""
+        """Returns MASKED for tokens that are too far apart, else 0, shape (sequence, sequence)."""
         n = self._nodes
         places = plain(n)
         apart = n("Abs", n("Sub", n("Unsqueeze", places, n.ints(0)), n("Unsqueeze", places, n.ints(1))))
@@ -159,7 +156,7 @@ class _Writer(Steps[ModernBackbone]):
         return n("Mul", n("Cast", far, to=TensorProto.FLOAT), n.tensor(MASKED))
 
     def _turns(self, kind: str, columns: str) -> tuple[str, str]:
-        """Cosines and sines of the packed tokens, (tokens, 1, size / 2) each."""
+        """Returns cosines and sines of the packed tokens, shape (tokens, 1, size / 2) each."""
         n = self._nodes
         cosine, sine = (
             n("Unsqueeze", n("Gather", n.tensor(table), columns), n.ints(1))
@@ -176,9 +173,9 @@ class _Writer(Steps[ModernBackbone]):
         return packing.join(n("MatMul", n("Softmax", scores, axis=3), value), modern.width)
 
     def _turned(self, x: str, turns: tuple[str, str]) -> str:
-        """The pieces of `x` (tokens, width) as (tokens, heads, size), each pair of numbers rotated.
+        """Splits `x` (tokens, width) into heads (tokens, heads, size), and rotates pairs of numbers.
 
-        A pair is a number of the first half of its piece with the one of the same place in the second.
+        A pair has one number from each half of a head.
         """
         n, heads = self._nodes, self._backbone.heads
         size = self._backbone.width // heads
@@ -197,7 +194,7 @@ class _Writer(Steps[ModernBackbone]):
         return self._linear(self._nodes("Mul", self._activate(up), gate), f"{at}.Wo")
 
     def _parts(self, x: str, at: str, names: tuple[str, ...]) -> list[str]:
-        """The results of one linear layer, in as many parts of the same width as there are names."""
+        """Applies one linear layer, and returns its result in equal parts."""
         n = self._nodes
         weights = np.split(self._tensors[f"{at}.weight"], len(names))
         found = [

@@ -1,4 +1,4 @@
-"""Nodes: write an ONNX graph one operator at a time. Plain operators only, so that every runtime reads it."""
+"""Writes an ONNX graph one operator at a time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from onnx import helper, numpy_helper
 
 from models.graph.aside import Aside
 
-OPSET = 17  # the first with LayerNormalization as one operator; ONNX Runtime 1.13 and OpenVINO 2022.3 read it
+OPSET = 17  # The first with LayerNormalization. Supported since ONNX Runtime 1.13 and OpenVINO 2022.3.
 IR_VERSION = 8
 CONTRIB = "com.microsoft"
 
 
 class Nodes:
-    """Appends to `graph`; every method answers the name of the value it made.
+    """Appends nodes to `graph`. Every method returns the name of the value that it adds.
 
-    Names that Nodes makes itself begin with `scope`, so they cannot meet names already in the graph.
+    Args:
+        scope: Prefix of generated names, which must be new to the graph.
+        aside: Collects large tensors, if one file cannot hold them.
     """
 
     def __init__(
         self, graph: onnx.GraphProto, scope: str, opset: int = OPSET, aside: Aside | None = None
     ) -> None:
-        """aside: takes the large tensors of a graph that one file cannot hold."""
         self.graph = graph
         self._scope = scope
         self._opset = opset
@@ -52,13 +53,13 @@ class Nodes:
         return self.tensor(values, np.int64)
 
     def maximum(self, x: str, axis: int) -> str:
-        """The largest along `axis`, which is dropped; opset 18 moved the axis from attribute to input."""
-        if self._opset < 18:
+        """Computes the maximum along `axis`, and drops that axis."""
+        if self._opset < 18:  # Opset 18 turned the attribute `axes` into an input.
             return self("ReduceMax", x, axes=[axis], keepdims=0)
         return self("ReduceMax", x, self.ints(axis), keepdims=0)
 
     def unit(self, x: str, out: str = "") -> str:
-        """The rows of `x`, each divided by its length."""
+        """Divides each row of `x` by its length."""
         norm = self("Sqrt", self("ReduceSum", self("Mul", x, x), self.ints(1), keepdims=1))
         return self("Div", x, self("Max", norm, self.tensor(1e-12)), out=out)
 
@@ -68,6 +69,6 @@ class Nodes:
 
 
 def model_of(graph: onnx.GraphProto, *, contrib: bool = False) -> onnx.ModelProto:
-    """contrib: with operators that ONNX Runtime has beside those of the standard."""
+    """Wraps a graph in a model. `contrib` allows operators that only ONNX Runtime has."""
     opsets = [helper.make_opsetid("", OPSET), *([helper.make_opsetid(CONTRIB, 1)] if contrib else [])]
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="simile")

@@ -1,14 +1,11 @@
-"""Packing: the tokens of a padded batch in a row, without the padding between them, and back.
+"""Packs the tokens of a padded batch into rows without padding, and unpacks them again.
 
     (batch, sequence) ──pack──▶ (tokens,)
     (tokens, width) ──split──▶ (batch, heads, sequence, size) ──join──▶ (tokens, width)
     (tokens, width) ──unpack──▶ (batch, sequence, width)
 
-What works on one token at a time is computed for the tokens alone, so padding costs attention only, which is
-the one part that needs texts apart. Each way is one Gather: `split` and `join` pick every head's piece from
-its place, which costs no more than the Transpose that a padded batch needs there.
-
-A cell of padding gets the vector of some token: whoever reads it has to have a mask, as attention has.
+Only attention then computes padding. Each direction is one Gather, which costs no more than the Transpose of
+a padded batch. After `split` and `unpack`, padding holds the vector of some token, so readers need the mask.
 """
 
 from __future__ import annotations
@@ -18,28 +15,33 @@ import onnx
 
 from models.graph.nodes import Nodes
 
-ROWS = "bert.packed_rows"  # the value by which a graph that packs is known, also when others have copied it
+ROWS = "bert.packed_rows"  # This value marks a graph that packs, even in copies by other tools.
 
 
 class Packing:
-    """Nodes that say where the tokens of `attention_mask` (batch, sequence) of 0 and 1 are."""
+    """Adds the nodes that find the tokens of `attention_mask` (batch, sequence).
+
+    Args:
+        heads: Pieces of a token's vector.
+        size: Numbers in a piece.
+    """
 
     def __init__(self, nodes: Nodes, heads: int, size: int) -> None:
-        """heads: pieces of a token's vector; size: numbers in each."""
         self._nodes = n = nodes
         self._size = size
         grid = n("Shape", "attention_mask")
         mask = n("Reshape", "attention_mask", n.ints(-1))
-        # Of each token its cell in the grid, and of each cell its token; of padding the token before it.
+        # `cells` maps each token to its cell of the grid, and `tokens` each cell to its token. Padding maps
+        # to the token before it.
         cells = n("Reshape", n("NonZero", mask), n.ints(-1), out=ROWS)
         before = n("Sub", n("CumSum", mask, n.tensor(0, np.int64)), n.tensor(1, np.int64))
         tokens = n("Reshape", n("Max", before, n.tensor(0, np.int64)), grid)
         length = n("Gather", grid, n.tensor(1, np.int64))
         text = n("Div", cells, length)
-        self.columns = n("Sub", cells, n("Mul", text, length))  # (tokens,): the place of each in its text
+        self.columns = n("Sub", cells, n("Mul", text, length))  # (tokens,): the position in the text
         self._cells, self._tokens = cells, tokens
-        # The same for pieces: head h of token t is the rows' piece t * heads + h, and the padded grid's piece
-        # (text * heads + h) * length + column.
+        # Head h of token t is piece t * heads + h of the rows, and piece
+        # (text * heads + h) * length + column of the padded grid.
         piece = n("Unsqueeze", n("Mul", tokens, n.tensor(heads, np.int64)), n.ints(1))
         self._split = n("Add", piece, n.tensor(np.arange(heads)[:, None], np.int64))  # (batch, heads, length)
         first = n("Add", n("Mul", text, n("Mul", length, n.tensor(heads, np.int64))), self.columns)
@@ -64,5 +66,4 @@ class Packing:
 
 
 def packs(graph: onnx.GraphProto) -> bool:
-    """True if padding costs attention only."""
     return any(ROWS in node.output for node in graph.node)

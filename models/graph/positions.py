@@ -1,4 +1,4 @@
-"""Places of tokens as families other than BERT count them, as nodes of a graph; `kin.py` says which."""
+"""Token positions of families that differ from BERT (kin.py, modernbert.py)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from onnx import TensorProto
 
 from models.graph.nodes import Nodes
 
-DISTANCES = "encoder.distances"  # the table that `distances` writes
+DISTANCES = "encoder.distances"  # Name of the table that `distances` writes.
 
 
 def counted(n: Nodes, padding: int) -> str:
-    """(batch, sequence): places that begin behind the id of padding, which has its own and is not counted."""
+    """Returns positions that start after the padding id and skip padding, shape (batch, sequence)."""
     counts = n("Cast", n("Equal", "input_ids", n.tensor(padding, np.int64)), to=TensorProto.INT64)
     counts = n("Sub", n.tensor(1, np.int64), counts)
     places = n("Mul", n("CumSum", counts, n.tensor(1, np.int64)), counts)
@@ -20,15 +20,16 @@ def counted(n: Nodes, padding: int) -> str:
 
 
 def plain(n: Nodes) -> str:
-    """(sequence,): 0, 1, 2 …"""
+    """Returns the positions 0, 1, 2 …, shape (sequence,)."""
     length = n("Gather", n("Shape", "attention_mask"), n.tensor(1, np.int64))
     return n("Range", n.tensor(0, np.int64), length, n.tensor(1, np.int64))
 
 
 def distances(n: Nodes, by_distance: NDArray[np.float32]) -> str:
-    """(1, heads, sequence, sequence): what the distance from query to key adds to a score.
+    """Returns the attention bias of each pair of tokens, shape (1, heads, sequence, sequence).
 
-    by_distance: (heads, 2 L - 1), of the distances 1 - L to L - 1.
+    Args:
+        by_distance: Bias of the distances 1 - L to L - 1, shape (heads, 2 L - 1).
     """
     places = plain(n)
     apart = n("Sub", n("Unsqueeze", places, n.ints(0)), n("Unsqueeze", places, n.ints(1)))

@@ -1,7 +1,6 @@
-"""Spans: what reaches each linear layer of a BERT, found over texts. It decides the ranges of an int8 graph.
+"""Measures the range of values that reaches each linear layer of a BERT, for the int8 graph.
 
-The float32 graph is run with the least and the largest value of each input column as outputs, so that no
-token vector leaves it.
+`find_spans` runs the float32 graph with the minimum and maximum of each input column as its outputs.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from models.graph.nodes import Nodes, model_of
 from models.words.progress import Progress
 
 Vector = NDArray[np.float32]
-_ROWS = 32  # texts of one batch; padding costs attention only
+_ROWS = 32  # Texts in a batch.
 
 
 class Span(NamedTuple):
-    """The least and the greatest of a layer's input: (columns,) twice."""
+    """The minimum and maximum of a layer's input columns, shape (columns,) each."""
 
     least: Vector
     most: Vector
 
 
-Spans = dict[str, Span]  # by the first of the layers that take the same input
+Spans = dict[str, Span]  # Keyed by the first of the layers that share an input.
 
 
 def find_spans(
     backbone: Backbone, tensors: Tensors, tokens: str, rows: Sequence[Sequence[int]], progress: Progress
 ) -> Spans:
-    """rows: ids of each text, counted by `progress`. tokens: as in head.py."""
+    """Measures the spans of all linear layers over `rows`, the token ids of each text."""
     taken: list[str] = []
     graph = bert_graph(backbone, tensors, tokens, partial(_Recorder, taken=taken))
     del graph.output[0]

@@ -1,7 +1,7 @@
-"""BERT in plain numpy, nothing padded: the formulas of the paper, to check a graph against.
+"""BERT in plain numpy from the formulas of the paper, to verify graphs.
 
-Slow and short on purpose. It shares no step with bert.py, so the same mistake would have to be made twice.
-Shapes: T tokens of one text, N tokens of all texts in a row, D width, H heads, d = D / H. Not for serving.
+It shares no code with bert.py, so mistakes show. Not for serving.
+Shapes: T tokens of one text, N tokens of all texts together, D width, H heads, d = D / H.
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -24,12 +24,12 @@ Rows = Sequence[Sequence[int]]
 
 
 def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array:
-    """The unit vectors of rows of token ids, float32 (rows, dimension)."""
+    """Embeds rows of token ids: float32 unit vectors (rows, dimension)."""
     return pooled(token_vectors(backbone, tensors, head.tokens, rows), head, rows)
 
 
 def embed_table(table: Array, head: Head, rows: Rows) -> Array:
-    """The same of a model that is a table of words alone, (words, width)."""
+    """Embeds with a model that is only a word table, shape (words, width)."""
     return pooled([table[list(row)] for row in rows], head, rows)
 
 
@@ -41,16 +41,16 @@ def pooled(hidden: Sequence[Array], head: Head, rows: Rows) -> Array:
         ]
     )
     for layer in head.layers:
-        vectors = _behind(vectors, layer)
+        vectors = _apply(vectors, layer)
     return _unit(vectors).astype(np.float32)
 
 
-def _behind(x: Array, layer: Layer) -> Array:
+def _apply(x: Array, layer: Layer) -> Array:
     if isinstance(layer, Unit):
         return _unit(x)
     if isinstance(layer, LayerNorm):
-        centred = x - x.mean(-1, keepdims=True)
-        normed: Array = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + layer.epsilon)
+        centered = x - x.mean(-1, keepdims=True)
+        normed: Array = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + layer.epsilon)
         return normed * layer.weight + layer.bias
     return ACTIVATE[layer.activation](x @ layer.weight.T + (0 if layer.bias is None else layer.bias))
 
@@ -61,7 +61,7 @@ def _unit(x: Array) -> Array:
 
 
 def token_vectors(backbone: Backbone, tensors: Tensors, tokens: str, rows: Rows) -> list[Array]:
-    """The vectors of each row's tokens that are pooled, (T, D); tokens: as in head.py."""
+    """Computes the token vectors that are pooled, shape (T, D) for each row."""
     ends = np.cumsum([len(row) for row in rows])[:-1]
     words = tensors["embeddings.word_embeddings.weight"][np.concatenate(rows)]
     if tokens == "static":
@@ -73,7 +73,6 @@ def token_vectors(backbone: Backbone, tensors: Tensors, tokens: str, rows: Rows)
 
 
 def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends: Array) -> list[Array]:
-    """The output of every layer, (N, D)."""
     places = tensors["embeddings.position_embeddings.weight"][
         np.concatenate([_places(row, backbone.padding) for row in rows])
     ]
@@ -89,7 +88,7 @@ def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends
 
 
 def _places(row: Sequence[int], padding: int | None) -> Array:
-    """The place of each token; a padding id has its own place and is not counted."""
+    """Returns the position of each token. Padding ids share a position and are not counted."""
     if padding is None:
         return np.arange(len(row))
     found, count = [], padding
@@ -100,7 +99,7 @@ def _places(row: Sequence[int], padding: int | None) -> Array:
 
 
 def _skipped(row: Sequence[int], left_out: Sequence[Prompt]) -> int:
-    """The tokens that pooling leaves out."""
+    """Counts the tokens at the start of a row that pooling leaves out."""
     return max((p.tokens for p in left_out if tuple(row[: len(p.ids)]) == p.ids), default=0)
 
 
@@ -135,7 +134,7 @@ def _layer(x_ND: Array, ends: Array, backbone: Backbone, tensors: Tensors, at: s
 
 
 def _distances(tensors: Tensors, backbone: Backbone, length: int) -> Array:
-    """(heads, T, T): MPNet's bias by the distance from query to key, bucket by bucket."""
+    """Returns MPNet's relative-position bias, shape (heads, T, T)."""
     half = backbone.buckets // 2
     exact = half // 2
     bucket_TT = np.zeros((length, length), int)
@@ -164,14 +163,14 @@ def linear(x: Array, tensors: Tensors, at: str) -> Array:
 
 
 def norm(x: Array, epsilon: float, tensors: Tensors, at: str) -> Array:
-    centred = x - x.mean(-1, keepdims=True)
-    spread = np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
-    normed: Array = centred / spread * tensors[f"{at}.weight"] + tensors.get(f"{at}.bias", 0)
+    centered = x - x.mean(-1, keepdims=True)
+    spread = np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon)
+    normed: Array = centered / spread * tensors[f"{at}.weight"] + tensors.get(f"{at}.bias", 0)
     return normed
 
 
 def erf(x: Array) -> Array:
-    """Abramowitz and Stegun 7.1.26: within 1.5e-7. numpy has none, and scipy would come for one line."""
+    """Approximates erf within 1.5e-7 (Abramowitz and Stegun 7.1.26)."""
     t = 1 / (1 + 0.3275911 * np.abs(x))
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     result: Array = np.sign(x) * (1 - series * np.exp(-(x**2)))

@@ -1,4 +1,4 @@
-"""Steps that layers of every family are made of, as nodes: linear, normalisation, activation, the mask."""
+"""Building blocks of layers that all families share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from onnx import TensorProto
 from models.graph.backbone import Tensors
 from models.graph.nodes import Nodes
 
-# exp(-1e4) is exactly 0 in float32, so a padded token has no weight at all; a larger number gains nothing.
+# exp(-1e4) is exactly 0 in float32, so a padded token gets no weight.
 MASKED = -10000.0
 
 
 class Functions(Protocol):
-    """A backbone, as far as the steps know it."""
+    """The fields of a backbone that the steps use."""
 
     @property
     def activation(self) -> str: ...
@@ -33,7 +33,7 @@ class Steps(Generic[Kind]):
         self._nodes = nodes
 
     def _mask(self) -> str:
-        """(batch, 1, 1, sequence): what is added to the scores."""
+        """Returns 0 for tokens and MASKED for padding, shape (batch, 1, 1, sequence)."""
         n = self._nodes
         mask = n("Unsqueeze", "attention_mask", n.ints(1))
         mask = n("Cast", n("Unsqueeze", mask, n.ints(2)), to=TensorProto.FLOAT)

@@ -1,1 +1,1 @@
-"""A source folder becomes a proved, sealed version."""
+"""Turns a source folder into a verified, sealed version. Start at publish.py."""

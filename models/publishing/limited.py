@@ -1,9 +1,7 @@
-"""Publish a folder from elsewhere in a process of its own, with a limit on its time and its memory.
+"""Publishes an untrusted folder in a child process with limited time and memory. Start at `publish_limited`.
 
-Start reading at `publish_limited`. A folder may hold a graph or a tokenizer that never ends, or that takes
-all memory. Both are opened and computed in C code, which no exception interrupts. So a child process does
-that work (import_process.py), and this one ends it. Publishing is the child's last step, and this process
-removes what an ended child left.
+A graph or a tokenizer may never end or take all memory. C code runs them, which no exception can interrupt.
+So a child process (import_process.py) does the work, and this process kills it at a limit.
 """
 
 from __future__ import annotations
@@ -31,21 +29,22 @@ from models.sources.folder import NOTHING_ASKED, Asked
 from models.store import Store
 from models.words.progress import Say, silent
 
-MAX_SECONDS = 1800  # six times what the largest model that was measured took on four busy cores
-LEAST_MB = 6144  # torch alone takes one gigabyte, and the proof of a long context several
-MEMORY_FACTOR = 6  # of the folder's bytes: torch's export holds the weights several times
+MAX_SECONDS = 1800  # Six times the time of the largest measured model on four busy cores.
+LEAST_MB = 6144  # torch takes 1 GB, and the proof of a long context several.
+MEMORY_FACTOR = 6  # torch's export copies the weights several times.
 LOOK_SECONDS = 0.1
-STARTED_SECONDS = 60  # of a processor, for the imports of the child
+STARTED_SECONDS = 60  # Processor time for the imports of the child.
 CHILD = "models.publishing.import_process"
 _MB = 1 << 20
 _KINDS = (ModelUnavailable, Unsupported, ProofFailed)
 
 
 class Limits(NamedTuple):
-    """Bounds on one import. 0: the default.
+    """Limits of one import. 0 means the default.
 
-    seconds: From the moment when the folder is on this machine. A download does not count.
-    memory_mb: Memory of the process's own, MiB.
+    Args:
+        seconds: Maximum time, without downloads.
+        memory_mb: Maximum anonymous memory of the process, in MiB.
     """
 
     seconds: int = 0
@@ -62,25 +61,19 @@ def publish_limited(
     torch: bool = True,
     limits: Limits = Limits(),  # noqa: B008  it cannot be changed
 ) -> Manifest:
-    """Publish `default`, a folder or a hub id, as `publish_named` does. `default` has known checksums.
+    """Publishes `default`, a folder or a hub id. See `publish_named`.
 
     Args:
-        store: Where to publish.
-        source: As `publish_named`.
-        origin: As `publish_named`.
-        say: Told each step as it begins.
-        asked: Settings that the folder does not say.
-        torch: Export by torch what needs it. False: only what needs no torch.
-        limits: Bounds on the time and the memory.
+        asked: Settings that the folder does not contain.
+        torch: Allows an export by torch.
 
     Raises:
-        ModelError: It cannot be published, or it reached a limit. Nothing was published.
+        ModelError: The source cannot be published, or reached a limit. Nothing was published.
         OSError: The store cannot be written.
-
     """
-    if source == "default":
+    if source == "default":  # Its files have known digests, so it needs no limits.
         return publish_named(store, source, origin, say)
-    located = locate(source, origin, say)  # here, since the limits follow from the folder
+    located = locate(source, origin, say)  # The limits depend on the folder's size.
     limits = Limits(limits.seconds or MAX_SECONDS, limits.memory_mb or _memory_for(located.folder))
     request = {
         "store": str(store.root),
@@ -98,13 +91,13 @@ def publish_limited(
     finally:
         if store.root.is_dir():
             with contextlib.suppress(OSError):
-                store.sweep()  # the folder that an ended child left
+                store.sweep()  # Removes files of a killed child.
     if answer is not None and "version" in answer:
         return read_manifest(store.folder(answer["version"]))
     if answer is None:
         raise ModelError(
-            f"Importing {source} ended without an answer: its process crashed or was killed. Nothing was "
-            "published. Copy the folder again from where it came; free memory if this happens again."
+            f"Importing {source} failed: its process crashed or was killed. Nothing was published. "
+            "Copy the folder again from its source; free memory if this happens again."
         )
     if answer["kind"] == "OSError":
         raise OSError(answer["errno"], answer["error"], answer["file"])
@@ -113,7 +106,7 @@ def publish_limited(
 
 
 def _memory_for(folder: Path) -> int:
-    """MiB that an import of `folder` may take. A file counts by its room on the disk: it may be sparse."""
+    """Returns the default memory limit for a folder in MiB. Sparse files count by their disk usage."""
     size = 0
     if folder.is_dir():
         size = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
@@ -121,21 +114,17 @@ def _memory_for(folder: Path) -> int:
 
 
 def _cpu_seconds(limits: Limits) -> int:
-    """Processor time that cannot be used in fewer seconds by the clock than the limit.
-
-    All processors count: a quota of the cgroup may be 1.5, and may be exceeded for a moment.
-    """
+    """Returns a limit of processor seconds that the child cannot reach within its time limit."""
     return limits.seconds * (os.cpu_count() or 1) + STARTED_SECONDS
 
 
 def _answer(
     request: Mapping[str, Any], scratch: str, say: Say, limits: Limits, source: str
 ) -> dict[str, Any] | None:
-    """Run the child. Returns None where it crashed.
+    """Runs the child. Returns None if it crashed.
 
     Raises:
         Unsupported: It reached a limit.
-
     """
     package = str(Path(models.__file__).parents[1])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
@@ -152,7 +141,7 @@ def _answer(
     watch = _Watch(child, limits)
     answer: dict[str, Any] | None = None
     try:
-        # stdin stays open: the child ends when its parent does.
+        # stdin stays open, so that the child exits when this process dies.
         child.stdin.write(json.dumps(request) + "\n")
         child.stdin.flush()
         for line in child.stdout:
@@ -178,21 +167,21 @@ def _answer(
     elif answer is not None and answer.get("kind") == "MemoryError":
         reached = _too_much_memory(limits)
         if _is_lower(limits.memory_mb * _MB, resource.RLIMIT_DATA, resource.RLIMIT_AS):
-            reached = "took more memory than its process may (ulimit -d, ulimit -v)."
+            reached = "took more memory than the limit of its process (ulimit -d, ulimit -v)."
     elif answer is None and child.returncode == -signal.SIGXCPU:
         reached = _too_slow(limits)
         if _is_lower(_cpu_seconds(limits), resource.RLIMIT_CPU):
-            reached = "took more processor time than its process may (ulimit -t)."
+            reached = "took more processor time than the limit of its process (ulimit -t)."
     else:
         return answer
     raise Unsupported(
-        f"Importing {source} {reached} Nothing was published. A graph or a tokenizer that never ends does "
-        "this. If you trust the folder, import it by `python -m models import` with a higher limit."
+        f"Importing {source} {reached} Nothing was published. The cause may be a graph or a tokenizer that "
+        "never ends. If you trust the folder, run `python -m models import` with a higher limit."
     )
 
 
 def _is_lower(most: int, *which: int) -> bool:
-    """True if one of the limits that the child inherits is below `most`."""
+    """Returns True if the child inherits a limit below `most`."""
     inherited = [resource.getrlimit(each)[0] for each in which]
     return any(each != resource.RLIM_INFINITY and each < most for each in inherited)
 
@@ -206,7 +195,7 @@ def _too_much_memory(limits: Limits) -> str:
 
 
 class _Watch:
-    """Ends the child at a limit. `reason` says then which one."""
+    """Kills the child at a limit, and sets `reason`."""
 
     def __init__(self, child: subprocess.Popen[str], limits: Limits) -> None:
         self.reason: str | None = None
@@ -217,7 +206,7 @@ class _Watch:
         self._thread.start()
 
     def begin(self) -> None:
-        """Count the time from now on, if it does not count yet."""
+        """Starts the clock, unless it runs already."""
         self._began = self._began or time.monotonic()
 
     def stop(self) -> None:
@@ -236,7 +225,7 @@ class _Watch:
 
 
 def _own_bytes(pid: int) -> int:
-    """Anonymous memory of a process; mapped files can be dropped. 0 where the system does not say."""
+    """Returns the anonymous memory of a process in bytes, or 0 if unknown. Mapped files do not count."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""The versions of a models folder as a table for people, and as JSON for programs."""
+"""Lists the versions of a models folder, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from models.files.retrainings import schedule_state
 from models.manifest import Manifest
 from models.store import Store
 
-REASON_CHARACTERS = 60  # of a reason in the table; `--json` and `show` have it whole
+REASON_CHARACTERS = 60  # Limit of a reason in the table; `--json` and `show` print all of it.
 _HEADS = ("VERSION", "PUBLISHED", "STATE", "SCORE", "VERDICT")
 
 
 def listed(store: Store, now: datetime) -> dict[str, Any]:
-    """Every version, oldest first, with its state, score and verdict; and the schedule of retrainings.
+    """Lists every version, oldest first, and the schedule of retrainings.
 
-    `state` is one of live, previous (a rollback goes there), wanted, building, ready, failed, refused,
-    retired, candidate, damaged.
+    A version's `state` is live, previous, wanted, building, ready, failed, refused, retired, candidate or
+    damaged.
     """
     known = store.read_state()
     roles = {"live": known.get("live"), "wanted": store.wanted(), "previous": known.get("previous")}
@@ -32,28 +32,28 @@ def listed(store: Store, now: datetime) -> dict[str, Any]:
 
 def _entry(manifest: Manifest, roles: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str, Any]:
     state = states.get(manifest.version, {})
-    said, gate = state.get("state", "candidate"), manifest.gate
+    label, gate = state.get("state", "candidate"), manifest.gate
     verdict = "no gate" if gate is None else ": ".join(filter(None, (gate.verdict, gate.reason)))
-    if said in {"building", "ready"}:
-        said = f"{said} {state.get('done')}/{state.get('total')}"
-    elif said == "failed":
+    if label in {"building", "ready"}:
+        label = f"{label} {state.get('done')}/{state.get('total')}"
+    elif label == "failed":
         verdict = f"failed: {state.get('reason')}"
-    elif said == "candidate" and gate is not None and gate.verdict == "refused":
-        said = "refused"
+    elif label == "candidate" and gate is not None and gate.verdict == "refused":
+        label = "refused"
     role = next((role for role, version in roles.items() if version == manifest.version), None)
-    if role is not None and not said.startswith(("building", "ready")):
-        said = role
+    if role is not None and not label.startswith(("building", "ready")):
+        label = role
     return {
         "version": manifest.version,
         "published": manifest.created,
-        "state": said,
+        "state": label,
         "score": _score(manifest.scores),
         "verdict": verdict,
     }
 
 
 def _score(scores: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The first score of the gate: search on the team's own text, else similarity on a public set."""
+    """Returns the first score of search on the team's own text, else of similarity on a public set."""
     for kind, measure in (("own", "nDCG@10"), ("sts", "Spearman")):
         for name, value in (scores.get(kind) or {}).items():
             return {"measure": f"{name} {measure}", "value": value}
@@ -61,7 +61,7 @@ def _score(scores: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """`listed` in columns, and a sentence on the schedule where there is one."""
+    """Formats the result of `listed` as a table, followed by the schedule."""
     rows = [_HEADS, *(_row(entry) for entry in found["versions"])]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     cells = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

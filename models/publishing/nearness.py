@@ -1,4 +1,4 @@
-"""Nearness of two encoders' vectors: their cosines, and the texts that are nearest by both."""
+"""Compares the vectors of two encoders: their cosines, and their nearest neighbors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from models.encoder import Encoder
 from models.words.progress import Progress
 
 _NEAREST = 10
-_AT_ONCE = 32  # texts between two steps of the progress
+_AT_ONCE = 32  # Texts per progress update.
 
 Vectors = NDArray[np.float32]
 
 
 def encoded(encoder: Encoder, texts: list[str], progress: Progress) -> Vectors:
-    """Vectors (n, dimension) of `texts`; each is a step of the progress."""
+    """Encodes texts with progress; returns vectors (n, dimension)."""
     parts = []
     for start in range(0, len(texts), _AT_ONCE):
         parts.append(encoder.encode(texts[start : start + _AT_ONCE]).vectors)
@@ -24,15 +24,15 @@ def encoded(encoder: Encoder, texts: list[str], progress: Progress) -> Vectors:
 
 
 def cosines(one: Vectors, other: Vectors) -> Vectors:
-    """Cosines (n,) of the rows of two matrices (n, dimension) of unit vectors."""
+    """Returns the cosines (n,) of the rows of two matrices (n, dimension) of unit vectors."""
     found: Vectors = np.clip(np.sum(one * other, axis=1), -1, 1)
     return found
 
 
 def same_neighbours(one: tuple[Vectors, Vectors], other: tuple[Vectors, Vectors]) -> float:
-    """Share of each query's ten nearest documents that are the same for two pairs of (queries, documents).
+    """Returns the mean share of common documents among the ten nearest of each query.
 
-    Query n is the text of document n, which does not count.
+    Both arguments are queries and documents of an encoder. Query n skips document n, its own text.
     """
     pairs = zip(_nearest(*one), _nearest(*other), strict=True)
     return float(np.mean([len(nearest & others) / _NEAREST for nearest, others in pairs]))

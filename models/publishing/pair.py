@@ -1,9 +1,9 @@
-"""A pair: the version in service with a student beside it, which encodes the queries of searches.
+"""Publishes a pair: a version with a small student that encodes the queries of searches. Start at `pair`.
 
-    VERSION ─▶ documents, /embed      its files, so stored vectors stay as they are
-    STUDENT ─▶ queries                as it was published, in queries/
+    VERSION ─▶ documents, /embed      its files, so stored vectors stay valid
+    STUDENT ─▶ queries                in queries/
 
-Both give vectors of one space as nearly as the student has learned it: it must have learned this VERSION's.
+The student must have learned the vectors of this VERSION.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ _SHARED = ("dimension", "search_prompt", "document_prompt", "normalize")
 
 
 def pair(store: Store, version: str, student: str, say: Say = silent) -> Manifest:
-    """Publish `version` once more, with `student` for its queries; the pair already there if there is one.
+    """Publishes a copy of `version` with `student` as its new query encoder.
 
-    Where `version` is a pair, `student` takes the place of its query encoder. Raise Unsupported where
-    `student` did not learn its vectors, or has another shape; or as `Store.verify`.
+    Raises:
+        Unsupported: `student` did not learn the vectors of `version`, or has other settings.
+        Damaged: A file of either version was changed.
     """
     teacher, queries = store.verify(version), store.verify(student)
     _require_student(store, teacher, queries)
     now = datetime.now(UTC)
-    # Two pairs of a teacher may be made in one second.
+    # The student's fingerprint keeps names of pairs unique that are made within one second.
     origin = f"{teacher.origin[:48]}-pair-{queries.fingerprint[:8]}"
     manifest = teacher.model_copy(
         update={
@@ -53,7 +54,7 @@ def pair(store: Store, version: str, student: str, say: Say = silent) -> Manifes
             "created": now.isoformat(timespec="seconds"),
             "parent": version,
             "query_encoder": _compared(store, teacher, queries, say),
-            "scores": {},  # of the teacher's own queries
+            "scores": {},  # The scores belong to the teacher's queries.
             "gate": None,
             "files": {},
         }
@@ -70,7 +71,7 @@ def _require_student(store: Store, teacher: Manifest, student: Manifest) -> None
     learned = student.lineage.get(TEACHER)
     if learned != teacher.fingerprint:
         named = [known.version for known in store.versions() if known.fingerprint == learned]
-        learned_from = f"its teacher is {named[0]}" if named else "it is no student of a version here"
+        learned_from = f"its teacher is {named[0]}" if named else "its teacher is not a version here"
         raise Unsupported(
             f"{student.version} did not learn the vectors of {teacher.version}: {learned_from}. Train one: "
             f"python -m training train distil --base {teacher.version} --corpus FILE --out RUN, then "
@@ -80,13 +81,13 @@ def _require_student(store: Store, teacher: Manifest, student: Manifest) -> None
         one, other = getattr(teacher, field), getattr(student, field)
         if one != other:
             raise Unsupported(
-                f"{student.version} has {field}={other!r} and {teacher.version} {one!r}: a pair "
-                f"needs the same. Train the student from {teacher.version} as it is."
+                f"{student.version} has {field}={other!r}, but {teacher.version} has {one!r}. "
+                f"Train the student from {teacher.version} without changing it."
             )
 
 
 def _compared(store: Store, teacher: Manifest, student: Manifest, say: Say) -> QueryEncoder:
-    """The distance between both, on the example texts; each is a document once, and a query of both."""
+    """Measures the difference of both encoders with the example texts as queries and documents."""
     texts = example_texts()
     threads = cpus.available()
     with (
@@ -94,8 +95,8 @@ def _compared(store: Store, teacher: Manifest, student: Manifest, say: Say) -> Q
         closing(Encoder(store.folder(student.version), student, threads=threads)) as small,
         Progress("texts", 3 * len(texts), "comparing", say=say) as progress,
     ):
-        queries = _behind(teacher.search_prompt, texts)
-        documents = encoded(large, _behind(teacher.document_prompt, texts), progress)
+        queries = _prefixed(teacher.search_prompt, texts)
+        documents = encoded(large, _prefixed(teacher.document_prompt, texts), progress)
         expected, found = (encoded(encoder, queries, progress) for encoder in (large, small))
     turned = cosines(expected, found)
     return QueryEncoder(
@@ -108,13 +109,13 @@ def _compared(store: Store, teacher: Manifest, student: Manifest, say: Say) -> Q
     )
 
 
-def _behind(prompt: str, texts: Sequence[str]) -> list[str]:
+def _prefixed(prompt: str, texts: Sequence[str]) -> list[str]:
     return [prompt + text for text in texts]
 
 
 def _build(folder: Path, *, store: Store, manifest: Manifest, student: str) -> Manifest:
     of_teacher = store.folder(str(manifest.parent))
-    # The report stays: it says which judged queries the documents' model has learned.
+    # The copy keeps the report, which lists the judged queries that the teacher has learned.
     copy_files(of_teacher, folder, {FILE_NAME, REPORT_PAGE, QUERIES})
     (folder / QUERIES).mkdir()
     copy_files(store.folder(student), folder / QUERIES, set())

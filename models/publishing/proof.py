@@ -1,12 +1,12 @@
-"""Prove that a built folder computes what it should, before anyone can serve it.
+"""Verifies that a built folder computes correct vectors, before it is published. Start at `prove`.
 
     1  the ONNX file against an independent forward (numpy or torch)     cosine ≥ 0.99999, |difference| ≤ 1e-4
-    2  each text alone against the same text in padded batches           |difference| ≤ 1e-6
+    2  single texts against the same texts in padded batches             |difference| ≤ 1e-6
     3  every value finite, every vector of length 1
-    4  known vectors, where there are some                               |difference| ≤ 1e-5
+    4  known vectors, if any                                             |difference| ≤ 1e-5
 
-The vectors are kept beside the model as golden.json, so that `check_golden` can ask again on any machine. All
-this is fp32's; a form of less precision has to point where those vectors point (`FORMS`).
+golden.json stores the vectors for `check_golden`. These limits are for fp32; `FORMS` has those of lower
+precisions.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from models.words.progress import Progress, Say, silent
 
 GOLDEN = "golden.json"
 Vectors = NDArray[np.float32]
-Reference = Callable[[Sequence[Sequence[int]]], Vectors]  # ids of texts -> their unit vectors
+Reference = Callable[[Sequence[Sequence[int]]], Vectors]  # Maps token ids of texts to unit vectors.
 
 _COSINE, _PARITY, _INVARIANCE, _GOLDEN = 0.99999, 1e-4, 1e-6, 1e-5
-_TOGETHER = 4096  # tokens of one batch, padding included: attention's memory grows with each
-# The least cosine to the vectors of fp32. int8 is worst on just these texts; it is published from 0.95 on
-# (int8.py), and another machine may round otherwise.
+_TOGETHER = 4096  # Tokens in a batch, with padding; limits the memory of attention.
+# Smallest cosine to the fp32 vectors. int8.py publishes int8 from 0.95 on, and machines round differently.
 FORMS: dict[Precision, float] = {"bf16": 0.9995, "fp16": 0.9999, "int8": 0.94}
 
 
@@ -44,17 +43,25 @@ def prove(
     computed_in: str = "numpy",
     say: Say = silent,
 ) -> Vectors:
-    """The vectors of PROOF_TEXTS, each computed alone. Raise ProofFailed.
+    """Verifies an encoder.
 
-    known: what they must be, from elsewhere. computed_in: what `reference` computes with, for the message.
+    Args:
+        reference: Computes the same vectors independently, in the library `computed_in`.
+        known: Expected vectors from another source.
+
+    Returns:
+        The vectors of PROOF_TEXTS, each computed by itself.
+
+    Raises:
+        ProofFailed: A check failed.
     """
     rows = [tokens.ids for tokens in encoder.tokenize(PROOF_TEXTS)]
     if (highest := max(map(max, filter(None, rows)))) >= encoder.vocabulary:
         raise ProofFailed(
-            f"The tokenizer makes the id {highest}, and the model has {encoder.vocabulary} rows of words: "
-            "take both from one folder."
+            f"The tokenizer returns the id {highest}, but the model's vocabulary has {encoder.vocabulary} "
+            "rows. Take both from one folder."
         )
-    with Progress("texts", (2 if reference is None else 3) * len(rows), "proving", say=say) as progress:
+    with Progress("texts", (2 if reference is None else 3) * len(rows), "verifying", say=say) as progress:
         return _proved(encoder, rows, reference, known, computed_in, progress)
 
 
@@ -75,12 +82,12 @@ def _proved(
         raise ProofFailed(f"The model gives {alone.shape[1]} numbers, not {encoder.dimension}.")
     _prove_finite(alone)
     if reference is not None:
-        # All at once: many small products are slow where other work holds the processors.
+        # One call for all rows, because many small products are slow on a busy machine.
         _prove_parity(alone, reference(rows), computed_in)
         progress.add(len(rows))
     _prove_invariance(encoder, rows, alone, progress)
     if known is not None:
-        _require(_worst(alone, known), _GOLDEN, "differs from the vectors known for this model")
+        _require(_worst(alone, known), _GOLDEN, "differs from the known vectors of this model")
     return alone
 
 
@@ -90,10 +97,15 @@ def write_golden(folder: Path, vectors: Vectors) -> None:
 
 
 def check_golden(encoder: Encoder, folder: Path) -> float:
-    """Compute the golden texts again; the largest difference, or in a form of less precision of 1 - cosine.
+    """Computes the golden texts of a version again, and those of its query encoder.
 
-    Those of a pair's query encoder as well. In such a form `encoder.turned` then says how far its vectors are
-    from those of fp32. Raise ProofFailed when the largest is above what the form allows.
+    In a lower precision, this sets `encoder.turned`, the difference from the fp32 vectors.
+
+    Returns:
+        The largest difference of a number in fp32, and of 1 - cosine in other precisions.
+
+    Raises:
+        ProofFailed: The difference is above the limit.
     """
     golden = parse_json((folder / GOLDEN).read_bytes())
     known = np.asarray(golden["vectors"], dtype=np.float32)
@@ -105,8 +117,8 @@ def check_golden(encoder: Encoder, folder: Path) -> float:
         cosines = np.minimum(np.sum(vectors * known, axis=1), 1)
         encoder.turned = Turned(len(cosines), float(cosines.mean()), float(cosines.min()))
         worst, allowed = 1 - cosines, 1 - least
-    as_published = "no longer gives the vectors it was published with"
-    what = as_published if least is None else f"in {encoder.form} points elsewhere than it was published with"
+    as_published = "differs from the published vector"
+    what = as_published if least is None else f"in {encoder.form} points away from the published vector"
     _require(worst, allowed, what)
     other = 0.0 if encoder.queries is None else check_golden(encoder.queries, folder / QUERIES)
     return max(float(worst.max()), other)
@@ -116,20 +128,20 @@ def _prove_finite(vectors: Vectors) -> None:
     lengths = np.linalg.norm(vectors, axis=1)
     if not np.isfinite(vectors).all() or abs(lengths - 1).max() > _PARITY:
         broken = PROOF_TEXTS[int(np.argmax(~(abs(lengths - 1) <= _PARITY)))]
-        raise ProofFailed(f"The model gives no finite vector of length 1 for {_short(broken)}.")
+        raise ProofFailed(f"The model returns no finite vector of length 1 for {_short(broken)}.")
 
 
 def _prove_parity(vectors: Vectors, expected: Vectors, computed_in: str) -> None:
     cosines = np.sum(vectors * expected, axis=1)
     other = f"the same weights computed in {computed_in}"
-    _require(1 - cosines, 1 - _COSINE, f"points elsewhere than {other}")
+    _require(1 - cosines, 1 - _COSINE, f"points away from {other}")
     _require(_worst(vectors, expected), _PARITY, f"differs from {other}")
 
 
 def _prove_invariance(
     encoder: Encoder, rows: Sequence[Sequence[int]], alone: Vectors, progress: Progress
 ) -> None:
-    """Many together, then every text beside the longest one only: other row counts, other padding."""
+    """Compares large batches, and then batches of four, with single texts: other row counts and padding."""
     many = max(2, _TOGETHER // max(map(len, rows)))
     together = np.concatenate([encoder.forward(rows[at : at + many]) for at in range(0, len(rows), many)])
     _require(_worst(together, alone), _INVARIANCE, "depends on the other texts of its batch")
@@ -145,14 +157,13 @@ def _prove_invariance(
 
 
 def _worst(vectors: Vectors, expected: Vectors) -> Vectors:
-    """The largest difference of each row."""
     worst: Vectors = np.abs(vectors - expected).max(axis=1)
     return worst
 
 
 def _require(found: Vectors, allowed: float, what: str, first: int = 0) -> None:
     at = int(np.argmax(found))
-    if not found[at] <= allowed:  # so that NaN fails too
+    if not found[at] <= allowed:  # The negation also rejects NaN.
         raise ProofFailed(
             f"The vector of {_short(PROOF_TEXTS[first + at])} {what}: {found[at]:.2g}, allowed {allowed:.2g}."
         )

@@ -1,10 +1,9 @@
-"""Publish: a source folder becomes a proved version in the store.
+"""Publishes a source folder as a verified version in the store. Start at `publish`.
 
     source ─▶ graph ─▶ fingerprint ─▶ files ─▶ proof ─▶ Store
 
-The graph is written from the weights of BERT and its kin, and of a table; of another family it is the ONNX
-file that the folder brings.
-Without torch. What was trained comes through `publish_prepared` too, with torch as the reference (export.py).
+Graphs of BERT, its relatives and word tables are written from the weights. Other families need an ONNX file.
+With torch, from_torch/export.py calls `publish_prepared`.
 """
 
 from __future__ import annotations
@@ -50,15 +49,13 @@ from models.words.progress import Say, silent
 
 
 class Prepared(NamedTuple):
-    """A source with its graph, and the space that the graph computes."""
-
     source: Source
     model: onnx.ModelProto
     space: Space
-    reference: Reference | None  # an independent forward, where the weights are there
-    computed_in: str = "numpy"  # by which library
-    weights: tuple[Backbone, Tensors] | None = None  # what int8 is made from
-    aside: Aside | None = None  # the large tensors of a model that one ONNX file cannot hold
+    reference: Reference | None  # An independent forward; None without weights.
+    computed_in: str = "numpy"  # Library of the reference.
+    weights: tuple[Backbone, Tensors] | None = None  # Source of the int8 graph.
+    aside: Aside | None = None  # Large tensors, if one ONNX file cannot hold them.
 
 
 Opened = Callable[[Path, Say], Prepared]
@@ -74,31 +71,36 @@ def publish(
     opened: Opened | None = None,
     say: Say = silent,
 ) -> Manifest:
-    """Publish a sentence-transformers or Hugging Face folder; the version already there if it is published.
+    """Publishes a sentence-transformers or Hugging Face folder, unless it is already published.
 
-    known: vectors of texts.PROOF_TEXTS that the model must give, from elsewhere. opened: reads the folder and
-    prepares its graph, where another way than `read_source` and `prepare` is to do it (importing.py).
-    Raises Unsupported, ModelUnavailable or ProofFailed; then nothing was published.
+    Args:
+        known: Vectors of PROOF_TEXTS that the model must return.
+        opened: Replaces `read_source` and `prepare` (importing.py).
+
+    Raises:
+        ModelUnavailable: The folder is missing.
+        Unsupported: The folder cannot be published.
+        ProofFailed: The graph computes wrong vectors.
     """
     say("reading the model")
     with _in_a_sentence(folder):
         prepared = prepare(read_source(folder)) if opened is None else opened(folder, say)
     for link in prepared.source.skipped:
-        say(f"skipping {link}: a link that leads out of the folder")
+        say(f"skipping {link}: a link that points outside of the folder")
     origin = origin or _origin_of(folder)
     return publish_prepared(store, prepared, origin=origin, lineage=lineage or {}, known=known, say=say)
 
 
 @contextlib.contextmanager
 def _in_a_sentence(folder: Path) -> Iterator[None]:
-    """Refuse a folder whose JSON files have a value of another kind than is read, wherever that is met."""
+    """Turns errors from values of the wrong type in a folder's files into Unsupported."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        said = (str(error).splitlines() or [""])[0]
+        reason = (str(error).splitlines() or [""])[0]
         raise Unsupported(
-            f"{folder} cannot be read: a value in its JSON files or weights is of a wrong kind "
-            f"({type(error).__name__}: {said}). Copy the folder again from where it came."
+            f"{folder} cannot be read: a value in its JSON files or weights has the wrong type "
+            f"({type(error).__name__}: {reason}). Copy the folder again from its source."
         ) from error
 
 
@@ -112,26 +114,27 @@ def publish_prepared(
     known: Vectors | None = None,
     say: Say = silent,
 ) -> Manifest:
-    """`publish` from where the graph is ready."""
+    """Publishes a source whose graph is ready. See `publish`."""
     manifest = _manifest(prepared, origin, parent, lineage)
     existing = store.find(manifest)
-    quantised = existing and (existing.quantised or not prepared.weights)
-    if existing and existing.calibration.int8 and existing.packed >= manifest.packed and quantised:
-        return existing  # else it is published anew, to have a calibration or a faster graph
+    quantized = existing and (existing.quantised or not prepared.weights)
+    # A version of an old release is published again if it has no calibration or a slower graph.
+    if existing and existing.calibration.int8 and existing.packed >= manifest.packed and quantized:
+        return existing
     return store.publish(partial(_build, prepared=prepared, manifest=manifest, known=known, say=say))
 
 
 def prepare(source: Source) -> Prepared:
-    """The graph and the space that it computes; nothing is written yet."""
+    """Builds the graph of a source without writing files."""
     if source.is_table:
         return _from_table(source)
-    if weights := _read_weights(source):  # an ONNX file beside them is left: ours leaves padding out
+    if weights := _read_weights(source):  # Preferred to an ONNX file, because Simile's graph skips padding.
         return _from_weights(source, *weights)
     return prepare_adopted(source)
 
 
 def prepare_adopted(source: Source) -> Prepared:
-    """The graph of the ONNX file that the source has."""
+    """Adopts the ONNX file of a source. Raises Unsupported if it cannot be used."""
     if source.onnx is None:
         raise Unsupported(_no_weights(source))
     model = load_onnx(source.onnx)
@@ -153,10 +156,10 @@ def _from_weights(source: Source, backbone: families.AnyBackbone, tensors: Tenso
 
 
 def _from_table(source: Source) -> Prepared:
-    """A model without a transformer: a vector is the mean of its words' rows."""
+    """Builds a model that pools rows of a word table."""
     floats = read_safetensors(source.weights[0])
     if not floats:
-        raise Unsupported(f"The table in {source.weights[0]} is of no floats. Save it unquantised.")
+        raise Unsupported(f"The table in {source.weights[0]} has no floats. Save it without quantization.")
     [(name, table)] = floats.items()
     require_finite(name, table)
     graph = table_graph(table)
@@ -168,7 +171,7 @@ def _from_table(source: Source) -> Prepared:
 
 
 def _origin_of(folder: Path) -> str:
-    """The version's own origin if it is a published one, else the folder's name."""
+    """Returns the origin of a published version, or the name of another folder."""
     try:
         return Manifest.read(folder).origin
     except (OSError, ValueError):
@@ -176,7 +179,7 @@ def _origin_of(folder: Path) -> str:
 
 
 def _read_weights(source: Source) -> tuple[families.AnyBackbone, Tensors] | None:
-    """None where the folder has no safetensors, or has ONNX for an architecture that numpy is not taught."""
+    """Returns None without safetensors, or if only the ONNX file supports the family."""
     if not source.weights or (source.onnx and not families.knows(source.config)):
         return None
     backbone = families.backbone_of(source.config)
@@ -226,15 +229,15 @@ def _build(
     onnx.helper.set_model_props(prepared.model, metadata)
     (folder / ONNX).parent.mkdir()
     save(prepared.model, folder / ONNX, prepared.aside)
-    say("proving that it computes what the weights say" if prepared.reference else "proving it")
+    say("verifying it against the weights" if prepared.reference else "verifying it")
     try:
         encoder = Encoder(folder, manifest, threads=cpus.available())
         proved = prove(encoder, prepared.reference, known, prepared.computed_in, say)
     except Exception as error:
-        if not type(error).__module__.startswith("onnxruntime"):  # its errors have no class in common
+        if not type(error).__module__.startswith("onnxruntime"):  # Its errors share no base class.
             raise
-        said = str(error).splitlines()[0]
-        raise ProofFailed(f"ONNX Runtime cannot compute the graph: {said}") from error
+        reason = str(error).splitlines()[0]
+        raise ProofFailed(f"ONNX Runtime cannot compute the graph: {reason}") from error
     write_golden(folder, proved)
     found: dict[str, object] = {"calibration": calibrate(encoder, proved)}
     if prepared.weights:

@@ -1,1 +1,1 @@
-"""The rules of a search that serving and judging share: words, passages, fusion."""
+"""Rules of search that the service and the evaluation share: keyword search, passages, fusion."""

@@ -1,25 +1,23 @@
-"""A text that is longer than half of what the model reads is embedded as several passages, which overlap.
+"""Splits long texts into overlapping passages. Start at `split`.
+
+A text is split if it is longer than half of the tokens that the model reads:
 
     text      ├──────────────── tokens ────────────────────────────────────┤
-    head      ├─── what the model sees of it ───┤                              passage 0, whatever the text
+    head      ├─── tokens that the model reads ─┤                              passage 0 of every text
     others    ├─ Sentence. Sentence. ─┤    ├─ sentence. Sentence. ─┤            passages 1, 3
                                ├─ Sentence. … ─┤           ├─ Sentence. … ─┤   passages 2, 4
 
-The others are half as long as the head, because one vector says less of each part of a longer text. With the
-default model dense search gains 1.0 to 3.8 points of nDCG@10 by it on three English sets (docs/SEARCH.md). A
-collection may have learned another length. Those as long as the head begin behind it:
+The other passages are half as long as the head, because one vector represents a long text less well. This
+gains 1.0 to 3.8 points of nDCG@10 in dense search on three English sets (docs/SEARCH.md). A collection may
+learn another length. Passages as long as the head start after it:
 
-    head      ├─── what the model sees of it ───┤
+    head      ├─── tokens that the model reads ─┤
     others                                  ├─ sentence. Sentence. ─┤
                                                           ├─ Sentence. … ─┤
 
-The head is the vector that the text has without passages, so a search over heads alone is a search without
-them. The others begin and end where sentences do, as far as there are any in reach, and share about an eighth
-of their tokens with the one before; the last one shares more, because a short rest says too little of what it
-is about. A title goes in front of each passage, because it often names what the
-passage only speaks of. Places are those of the text.
-
-Not here: where vectors are kept, how one document is found by its best passage (service/).
+The head has the vector of the text without passages. Other passages start and end with sentences if possible,
+and repeat about an eighth of the passage before. The last one repeats more, because a short rest has too
+little context. The title precedes each passage, because it often names the subject.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,35 +32,35 @@ from models.manifest import Manifest, SearchDefaults
 from models.search.content import Content
 from models.tokens.sentences import sentence_ends
 
-# Shares of what a passage holds. One begins at the last sentence that repeats more than LEAST of it, and at
-# most MOST; where no sentence begins there it repeats USUAL, and begins in the middle of one.
-MAX_PASSAGES = 1 << 16  # of one text: the index has 16 bits to name one
-LEAD = 1 / 4  # that a title may take of a passage behind the head: only so much of a longer one goes there
-LEAST_ROOM = 8  # tokens; a prompt that leaves less makes no sense of a text
+MAX_PASSAGES = 1 << 16  # Per text, because the index has 16 bits for the number of a passage.
+LEAD = 1 / 4  # Maximum share of the title in a passage after the head. Longer titles are cut.
+LEAST_ROOM = 8  # Tokens. With less room after the prompt, a text is not split.
+# Shares of a passage that repeat the passage before: minimum, default, maximum. A passage starts at the last
+# sentence within the limits. Without one, it repeats USUAL and starts inside a sentence.
 LEAST, USUAL, MOST = 1 / 16, 1 / 8, 1 / 4
-SHORTEST = 1 / 2  # of a passage that ends with a sentence rather than with the last token that fits
-SPARE_TOKENS = 2  # a passage cut out of a text may begin with other tokens than it has within the text
-LEAST_USUAL = 64  # tokens of a passage where none were learned, if the model reads so many
+SHORTEST = 1 / 2  # Minimum share of a passage that ends with a sentence.
+SPARE_TOKENS = 2  # A passage by itself may have more tokens than inside the text.
+LEAST_USUAL = 64  # Minimum of the default length in tokens, if the model reads that many.
 
 
 def learned_tokens(learned: SearchDefaults | None) -> int | None:
-    """Tokens of a passage that a collection has learned; None: as many as is usual."""
+    """Returns the learned tokens of a passage, or None for the default."""
     return learned.passage_tokens if learned else None
 
 
 def usual_tokens(room: int) -> int:
-    """Tokens of a passage where none were learned: half of the `room` that the model has for a text."""
+    """Returns the default tokens of a passage: half of the model's `room` for text."""
     return max(LEAST_USUAL, room // 2)
 
 
 def passage_tokens(manifest: Manifest, collection: str) -> int:
-    """Tokens of a passage in that collection, about: prompts and special tokens count as text."""
+    """Returns the approximate tokens of a passage in a collection, with prompts and special tokens."""
     learned = learned_tokens(manifest.search.get(collection))
     return min(learned or usual_tokens(manifest.max_length), manifest.max_length)
 
 
 class Span(NamedTuple):
-    """Characters of a text (Unicode code points), the end not included."""
+    """Characters of a text (Unicode code points). `end` is exclusive."""
 
     start: int
     end: int
@@ -70,16 +68,12 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The head of a long text, the passages behind it, and whether they show all of title and text.
+    """The passages of a long text."""
 
-    lead: goes in front of each of `others`, as the whole title does in front of the head. The head is empty
-    where the title alone is longer than the model reads.
-    """
-
-    head: Span
+    head: Span  # Empty if the title fills the model's limit.
     others: Sequence[Span]
-    complete: bool
-    lead: str
+    complete: bool  # True if the passages contain all of title and text.
+    lead: str  # Prefix of each of `others`. The prefix of the head is the whole title.
 
 
 def split(
@@ -89,17 +83,17 @@ def split(
     wanted: Callable[[], bool] = lambda: True,
     length: int | None = None,
 ) -> Split | None:
-    """The places of a text's passages, None when all of it behind its title is one.
+    """Splits a text into passages.
 
-    Tokenizes all of it: some hundred milliseconds for a megabyte, so not on the event loop.
+    Do not call it on the event loop: it takes some hundred milliseconds per megabyte.
 
     Args:
-        content: without the prompt, which goes before each passage.
-        encoder: whose tokens count.
-        prompt: of documents.
-        wanted: asked from time to time; once it is false the answer means nothing.
-        length: tokens of each passage behind the head, its title included; None: as many as is usual.
+        prompt: The prompt of documents, which precedes each passage.
+        wanted: Called from time to time. False stops the work, and the result has no meaning.
+        length: Tokens of each passage after the head, with its title; None for the default.
 
+    Returns:
+        None if the text is short enough for one passage.
     """
     tokens = encoder.spans(content.text, wanted)
     titled = encoder.spans(content.lead, wanted) if content.title else tokens[:0]
@@ -127,26 +121,26 @@ def split(
 
 
 def _borders(text: str, starts: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The tokens behind which a sentence ends, rising; `starts` are those of the tokens."""
+    """Returns the tokens that start sentences, ascending. `starts` are the positions of all tokens."""
     found = [np.searchsorted(starts, ends) for ends in sentence_ends(text)]
     rising = np.concatenate([np.empty(0, np.intp), *found])
-    return rising[np.diff(rising, prepend=-1) > 0]  # np.unique would hold the interpreter for seconds
+    return rising[np.diff(rising, prepend=-1) > 0]  # np.unique would hold the GIL for seconds.
 
 
 def _begin(borders: NDArray[np.intp], unseen: int, fits: int) -> int:
-    """The token that a passage begins with, when `unseen` is the first one that no passage has yet."""
+    """Returns the first token of a passage. `unseen` is the first token that no passage contains yet."""
     within = borders[(borders >= unseen - int(MOST * fits)) & (borders < unseen - int(LEAST * fits))]
     return int(within[-1]) if len(within) else max(0, unseen - max(1, int(USUAL * fits)))
 
 
 def _last(borders: NDArray[np.intp], begin: int, earliest: int) -> int:
-    """The token that the last passage begins with: a sentence from which all the rest fits, the first."""
+    """Returns the first token of the last passage: the earliest sentence from which the rest fits."""
     within = borders[(borders >= earliest) & (borders <= begin)]
     return int(within[0]) if len(within) else max(0, earliest)
 
 
 def _end(borders: NDArray[np.intp], begin: int, fits: int, count: int) -> int:
-    """The token behind the last one of a passage that begins with token `begin`, of `count` in all."""
+    """Returns the exclusive end of a passage that starts at token `begin`, of `count` tokens."""
     last = begin + fits
     if last >= count:
         return count

@@ -1,1 +1,1 @@
-"""Folders and hub ids that a version is published from."""
+"""Reads the folders and hub ids that versions are published from. Start at folder.py."""

@@ -1,7 +1,6 @@
-"""A source folder, read: how a sentence-transformers or Hugging Face folder says that text becomes a vector.
+"""Reads how a sentence-transformers or Hugging Face folder turns text into a vector. Start at `read_source`.
 
-Reads JSON, safetensors and ONNX. Pickles (`*.bin`, `*.pt`, …) are never opened, and code that a folder may
-bring is never run. Nothing is computed here.
+Pickles (`*.bin`, `*.pt`, …) are never opened, and code from a folder is never run.
 """
 
 from __future__ import annotations
@@ -19,25 +18,24 @@ from models.sources.files import NO_MODEL, optional_json, read_json, skipped_lin
 from models.sources.modules import TABLE, read_head, read_modules
 from models.tokens.japanese import JAPANESE, WORDS, described
 
-STATIC = "static"  # the model_type of a table of words without a transformer
-LONGEST = (
-    8192  # tokens that are published where nobody asked for more: attention's memory grows with the square
-)
+STATIC = "static"  # The model_type of a word table without a transformer.
+LONGEST = 8192  # Default limit of tokens, because attention's memory grows with the square.
 _SETTINGS = "sentence_bert_config.json"
 _OLD_SETTINGS = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-_AFTER_PAD = {"roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet"}  # positions begin behind it
-# Families that transformers has taken over from the very code that such folders bring.
+# Families whose positions start after the padding id.
+_AFTER_PAD = {"roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet"}
+# Families whose folders bring code that transformers now includes.
 _TAKEN_OVER = {"nomic_bert", "eurobert"}
 Convert = Callable[[Path], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Settings of an import that a folder does not say itself, or that differ from what it says."""
+    """Settings of an import that a folder does not contain, or that override the folder."""
 
-    pooling: tuple[str, ...] = ()  # of a folder without modules.json
+    pooling: tuple[str, ...] = ()  # Only for a folder without modules.json.
     max_length: int | None = None  # tokens
-    prompts: Mapping[str, str] = field(default_factory=dict)  # added to the folder's own
+    prompts: Mapping[str, str] = field(default_factory=dict)  # Added to the folder's prompts.
 
 
 NOTHING_ASKED = Asked()
@@ -46,22 +44,22 @@ NOTHING_ASKED = Asked()
 @dataclass(frozen=True)
 class Source:
     folder: Path
-    backbone: Path  # where config.json, tokenizer.json and the weights are: the folder or 0_Transformer in it
+    backbone: Path  # The folder with config.json, tokenizer.json and the weights.
     config: dict[str, Any]
     tokenizer: dict[str, Any]  # tokenizer.json
     max_length: int
     head: Head
     prompts: dict[str, str]
-    default_prompt: str  # for texts that name no prompt
+    default_prompt: str  # For texts without a named prompt.
     search_prompt: str
     document_prompt: str
     weights: tuple[Path, ...]
     onnx: Path | None
-    skipped: tuple[Path, ...] = ()  # links that lead out of the folder, to nothing that is needed
+    skipped: tuple[Path, ...] = ()  # Links to the outside that the model does not need.
 
     @property
     def width(self) -> int:
-        """The width of a token embedding; families name it differently."""
+        """The width of a token embedding."""
         for name in ("hidden_size", "dim", "d_model"):
             if isinstance(self.config.get(name), int):
                 return int(self.config[name])
@@ -69,18 +67,25 @@ class Source:
 
     @property
     def is_table(self) -> bool:
-        """True without a transformer: a vector is the mean of rows of a table."""
+        """True if the model pools rows of a word table, without a transformer."""
         return self.config.get("model_type") == STATIC
 
 
 def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | None = None) -> Source:
-    """Raise ModelUnavailable when there is no folder, Unsupported when it cannot be published here.
+    """Reads a folder.
 
-    convert: makes the content of a tokenizer.json for a folder that has another kind of tokenizer.
+    Args:
+        asked: Settings of the import.
+        convert: Converts another kind of tokenizer to the content of a tokenizer.json.
+
+    Raises:
+        ModelUnavailable: The folder is missing.
+        Unsupported: The folder cannot be published.
     """
     if not folder.is_dir():
         raise ModelUnavailable(f"{folder} is not a folder.")
-    if not any((folder / name).is_file() for name in ("config.json", "modules.json")):  # before a long walk
+    # This check comes first, because the search for links walks the whole folder.
+    if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
         raise Unsupported(NO_MODEL.format(folder=folder, file="config.json"))
     skipped = skipped_links(folder)
     modules = read_modules(folder)
@@ -93,7 +98,7 @@ def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | N
     _refuse_code(folder, config)
     settings = _settings(backbone)
     tokenizer = _tokenizer(backbone, convert, lowers=bool(settings.get("do_lower_case")))
-    if table:  # its words alone: special tokens have no place in a mean
+    if table:  # Special tokens do not belong to the mean of words.
         tokenizer = tokenizer | {"post_processor": None}
     said = optional_json(folder / "config_sentence_transformers.json")
     prompts = {
@@ -103,7 +108,7 @@ def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | N
     default = prompts.get(str(said.get("default_prompt_name")), "")
     head = read_head(folder, modules, asked.pooling, tokenizer, prompts)
     if head.tokens != "last" and not table and config.get("model_type") != "bert":
-        raise Unsupported(f"The pooling {'+'.join(head.names)} is there for BERT folders only.")
+        raise Unsupported(f"The pooling {'+'.join(head.names)} is supported for BERT folders only.")
     source = Source(
         folder=folder,
         backbone=backbone,
@@ -130,8 +135,8 @@ def _refuse_code(folder: Path, config: Mapping[str, Any]) -> None:
     code = (config.get("auto_map") or {}).get("AutoModel")
     if code and config.get("model_type") not in _TAKEN_OVER:
         raise Unsupported(
-            f"{folder} needs code of its own ({code}, by auto_map in config.json), and remote code is never "
-            "run here."
+            f"{folder} needs code of its own ({code}, by auto_map in config.json), but Simile never runs "
+            "remote code."
         )
 
 
@@ -146,7 +151,7 @@ def _table_config(backbone: Path, weights: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _settings(backbone: Path) -> dict[str, Any]:
-    """sentence_bert_config.json, or what old releases called it."""
+    """Reads sentence_bert_config.json, or its names in old releases."""
     names = (_SETTINGS, *(f"sentence_{family}_config.json" for family in _OLD_SETTINGS))
     return next((read_json(backbone / name) for name in names if (backbone / name).is_file()), {})
 
@@ -160,7 +165,7 @@ def _tokenizer(backbone: Path, convert: Convert | None, *, lowers: bool) -> dict
         tokenizer = convert(backbone)
     elif not tokenizer:
         raise Unsupported(
-            f"{backbone} has no tokenizer.json. `python -m models import` makes one where transformers can, "
+            f"{backbone} has no tokenizer.json. `python -m models import` can convert its tokenizer, "
             "once `make setup` has installed the extra `train`."
         )
     if not lowers or _lowercases(tokenizer.get("normalizer")):
@@ -185,34 +190,34 @@ def _max_length(
     tokenizer: Mapping[str, Any],
     asked: int | None,
 ) -> int:
-    """sentence-transformers' limit: its own setting, else what tokenizer and position table both allow."""
+    """Returns the limit of sentence-transformers: its setting, else the limits of tokenizer and positions."""
     positions = _positions(config)
     if asked is not None and positions and asked > positions:
-        raise Unsupported(f"--max-length is {asked}, and the model has {positions} positions.")
+        raise Unsupported(f"--max-length is {asked}, but the model has only {positions} positions.")
     own = settings.get("max_seq_length") if asked is None else asked
     limits = [own, positions]
     if own is None:
         limits.append(LONGEST)
-        if config.get("model_type") == STATIC:  # sentence-transformers obeys the file itself there
+        if config.get("model_type") == STATIC:  # sentence-transformers then uses tokenizer.json.
             limits.append((tokenizer.get("truncation") or {}).get("max_length"))
         else:
             limits.append(optional_json(backbone / "tokenizer_config.json").get("model_max_length"))
             if not any(limits[1:2] + limits[3:]):
                 raise Unsupported(
-                    "Neither sentence_bert_config.json nor config.json says how many tokens the model takes: "
-                    "say it with --max-length."
+                    "Neither sentence_bert_config.json nor config.json has the token limit of the model. "
+                    "Set it with --max-length."
                 )
     longest = min(int(limit) for limit in limits if limit is not None)
     if longest < 1:
         raise Unsupported(
-            f"The longest text would have {longest} tokens. Say a number above 0: max_seq_length in "
+            f"The longest text would have {longest} tokens. Set a number above 0: max_seq_length in "
             f"{_SETTINGS}, or --max-length."
         )
     return longest
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:
-    """The longest row that the position table takes; None of a model without one."""
+    """Returns the tokens that the position table supports; None for a model without one."""
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int) or positions < 1:
         return None

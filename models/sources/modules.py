@@ -1,4 +1,4 @@
-"""A folder's modules.json, read: pooling and the layers behind it, as sentence-transformers writes them."""
+"""Reads pooling and layers from modules.json of sentence-transformers. Start at `read_head`."""
 
 from __future__ import annotations
 
@@ -9,31 +9,23 @@ from typing import Any, NamedTuple
 from models.errors import Unsupported
 from models.files import bounded
 from models.graph.backbone import Tensors, read_safetensors, require_finite
-from models.graph.head import Head, Prompt
+from models.graph.head import POOLING_FLAGS, Head, Prompt
 from models.graph.layers import ACTIVATIONS, Dense, Layer, LayerNorm, Unit
 from models.sources.files import read_json
 from models.sources.template import check_places
 from models.tokens.opening import affixes, open_tokenizer
 
 TRANSFORMER, TABLE = "Transformer", "StaticEmbedding"
-_BEHIND = {"Pooling", "Dense", "LayerNorm", "Normalize", "Dropout"}  # Dropout is for training alone
-_OLD_POOLING_KEYS = {  # in the order in which sentence-transformers concatenates them
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
+_FOLLOWING = {"Pooling", "Dense", "LayerNorm", "Normalize", "Dropout"}  # Dropout only matters in training.
 
 
 class Module(NamedTuple):
     kind: str
-    path: str  # in the folder
+    path: str  # relative to the folder
 
 
 def read_modules(folder: Path) -> list[Module]:
-    """In their order; none for a bare Hugging Face folder. Raise Unsupported."""
+    """Reads the modules in order; none for a Hugging Face folder. Raises Unsupported."""
     file = folder / "modules.json"
     if not file.is_file():
         return []
@@ -43,7 +35,7 @@ def read_modules(folder: Path) -> list[Module]:
         raise Unsupported(f"{file} is malformed: {error!r}") from None
     for type_, path in listed:
         if not type_.startswith("sentence_transformers."):
-            raise Unsupported(f"{folder} needs code of its own ({type_}), and remote code is never run here.")
+            raise Unsupported(f"{folder} needs code of its own ({type_}), but Simile never runs remote code.")
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise Unsupported(f"modules.json points outside the folder: {path!r}.")
     modules = [Module(type_.rpartition(".")[2], path) for type_, path in listed]
@@ -51,13 +43,13 @@ def read_modules(folder: Path) -> list[Module]:
     table = kinds[:1] == [TABLE]
     if not (
         kinds[:1] in ([TRANSFORMER], [TABLE])
-        and set(kinds[1:]) <= _BEHIND
+        and set(kinds[1:]) <= _FOLLOWING
         and kinds.count("Pooling") <= 1
         and ("Pooling" not in kinds[2:])
         and (table or kinds[1:2] in ([], ["Pooling"]))
     ):
         raise Unsupported(
-            f"modules.json lists {', '.join(kinds)}; known here: {TRANSFORMER} or {TABLE}, then Pooling, "
+            f"modules.json lists {', '.join(kinds)}. Supported are {TRANSFORMER} or {TABLE}, then Pooling, "
             "Dense, LayerNorm, Normalize."
         )
     return modules
@@ -70,7 +62,11 @@ def read_head(
     tokenizer: dict[str, Any],
     prompts: Mapping[str, str],
 ) -> Head:
-    """pooling: of a bare folder; mean, as sentence-transformers has it, where it is empty."""
+    """Reads pooling and layers.
+
+    Args:
+        pooling: Pooling of a folder without modules; mean if empty, as in sentence-transformers.
+    """
     left_out: tuple[Prompt, ...] = ()
     names = pooling or ("mean",)
     layers: list[Layer] = []
@@ -90,25 +86,27 @@ def read_head(
             layers.append(LayerNorm(_tensor(at, tensors, "norm.weight"), _tensor(at, tensors, "norm.bias")))
         elif module.kind == "Normalize":
             layers.append(Unit())
-    while layers and isinstance(layers[-1], Unit):  # every graph ends in unit vectors
+    while layers and isinstance(layers[-1], Unit):  # Every graph ends with unit vectors anyway.
         layers.pop()
     head = Head.of(names, tuple(layers), left_out)
     if head.tokens != "static" and any(module.kind == TABLE for module in modules):
-        raise Unsupported(f"A {TABLE} has the rows of its table alone to pool, and not {'+'.join(names)}.")
+        raise Unsupported(f"A {TABLE} can only pool rows of its table, not {'+'.join(names)}.")
     check_places(tokenizer, head.pooling)
     return head
 
 
 def _pooling(config: Mapping[str, Any]) -> tuple[str, ...]:
-    modes = config.get("pooling_mode") or [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)]
+    modes = config.get("pooling_mode") or [
+        mode for mode, flag in POOLING_FLAGS.items() if flag and config.get(flag)
+    ]
     return (modes,) if isinstance(modes, str) else tuple(map(str, modes))
 
 
 def _left_out(tokenizer: dict[str, Any], prompts: Mapping[str, str]) -> tuple[Prompt, ...]:
-    """Each prompt as the ids that a row begins with, and as many tokens as sentence-transformers leaves out.
+    """Returns the ids of each prompt and the number of tokens that sentence-transformers leaves out.
 
-    That is the length of the prompt alone, without a special token at its end. A space at the end of a
-    prompt may become one token with what follows, so it is not looked for.
+    That number is the length of the tokenized prompt without a special token at its end. The ids do not
+    include a space at the end, which may form a token with the text.
     """
     opened = open_tokenizer(tokenizer)
     before, after = affixes(opened)
@@ -116,7 +114,7 @@ def _left_out(tokenizer: dict[str, Any], prompts: Mapping[str, str]) -> tuple[Pr
     for prompt in filter(None, prompts.values()):
         alone = len(opened.encode(prompt, add_special_tokens=False).ids)
         ids = opened.encode(prompt.rstrip(), add_special_tokens=False).ids
-        if not ids:  # as of a space: every row would begin with it
+        if not ids:  # Every row would start with such a prompt, for example a space.
             continue
         count = len(before) + alone + max(len(after) - 1, 0)
         found.add(Prompt((*before, *ids), count))

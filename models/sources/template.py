@@ -1,11 +1,9 @@
-"""Prompt templates: text around every text, and the [MASK] in it whose vector stands for the text.
+"""Prompt templates of PromptBERT (Jiang et al., 2022), where the vector of [MASK] represents the text.
 
     this sentence of "{}" means [MASK].
 
-The tokenizer itself puts the template around a text: in tokenizer.json its ids are special tokens of the
-post-processor, as [CLS] and [SEP] are. So every reader of the file does it, truncation cuts the text and
-leaves the template whole, and a [MASK] in somebody's text is a token like any other. The method: PromptBERT
-(Jiang et al., 2022). Not here: the templates themselves, and training with them.
+The ids of the template are special tokens in tokenizer.json, like [CLS] and [SEP]. So every tool adds it, and
+truncation never cuts it. Start at `with_template`.
 """
 
 from __future__ import annotations
@@ -23,11 +21,18 @@ _BEFORE, _AFTER = "template:before", "template:after"
 
 
 def with_template(tokenizer: Mapping[str, Any], template: str) -> tuple[dict[str, Any], int]:
-    """A tokenizer.json that puts `template` around each text, and K: the pooling is `mask:K`.
+    """Adds a template to a tokenizer.
 
-    tokenizer: the content of tokenizer.json. template: with one `{}` and after it one [MASK], which stands
-        for the tokenizer's own mask token; what is before and after `{}` is tokenised by itself.
-    K: how many tokens before the row's last one the [MASK] is. Raise Unsupported.
+    Args:
+        tokenizer: The content of tokenizer.json.
+        template: Text with one `{}` and one later [MASK], the tokenizer's mask token.
+
+    Returns:
+        The new content of tokenizer.json, and the distance K from the [MASK] to the last token. The pooling
+        is `mask:K`.
+
+    Raises:
+        Unsupported: The template is malformed, or the tokenizer has a template or no mask token.
     """
     opened = open_tokenizer(tokenizer)
     start, end = affixes(opened)
@@ -57,12 +62,12 @@ def with_template(tokenizer: Mapping[str, Any], template: str) -> tuple[dict[str
 
 
 def has_template(tokenizer: Mapping[str, Any]) -> bool:
-    """True if `with_template` made it."""
+    """Returns True if the tokenizer has a template."""
     return _BEFORE in ((tokenizer.get("post_processor") or {}).get("special_tokens") or {})
 
 
 def check_places(tokenizer: Mapping[str, Any], pooling: Iterable[str]) -> None:
-    """Raise Unsupported when a `mask:K` of `pooling` is no mask token of the tokenizer's template."""
+    """Raises Unsupported if a `mask:K` of `pooling` does not point to the template's mask token."""
     distances = [mask_distance(mode) or 0 for mode in pooling if mode.startswith("mask:")]
     if not distances:
         return
@@ -72,13 +77,13 @@ def check_places(tokenizer: Mapping[str, Any], pooling: Iterable[str]) -> None:
     for distance in distances:
         if distance >= len(after) or after[-1 - distance] != mask:
             raise Unsupported(
-                f"The pooling mask:{distance} does not meet the {MASK} of a template: "
-                f"after a text tokenizer.json puts {[opened.id_to_token(id) for id in after]}."
+                f"The pooling mask:{distance} does not point to the {MASK} of a template: "
+                f"tokenizer.json adds {[opened.id_to_token(id) for id in after]} after a text."
             )
 
 
 def _mask(tokenizer: Mapping[str, Any]) -> tuple[str, int]:
-    """The mask token and its id."""
+    """Returns the mask token and its id."""
     for token in tokenizer.get("added_tokens") or []:
         if token["content"] in (MASK, "<mask>"):
             return token["content"], token["id"]

@@ -1,1 +1,1 @@
-"""Text to token ids."""
+"""Converts text to token ids. Start at tokenizer.py."""

@@ -1,9 +1,9 @@
-"""Words of Japanese text by MeCab, for tokenizers that tokenizer.json alone cannot describe.
+"""Tokenizes Japanese with MeCab like BertJapaneseTokenizer, which tokenizer.json alone cannot describe.
 
-    vocab.txt, tokenizer_config.json ─▶ tokenizer.json with a part of Simile's own, `WORDS`
-    text ─▶ NFKC ─▶ MeCab finds words ─▶ in small letters, where it says so ─▶ WordPiece, or single characters
+    vocab.txt, tokenizer_config.json ─▶ tokenizer.json with the extra part `WORDS` (`described`)
+    text ─▶ NFKC ─▶ MeCab finds words ─▶ lowercase if configured ─▶ WordPiece, or single characters
 
-As transformers' BertJapaneseTokenizer. MeCab comes with `fugashi`, and each dictionary is a package.
+MeCab comes with the package `fugashi`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tokenizers.models import WordPiece
 
 from models.errors import Unsupported
 
-JAPANESE = "BertJapaneseTokenizer"  # a folder's tokenizer_class
-WORDS = "simile_words"  # the part of tokenizer.json
+JAPANESE = "BertJapaneseTokenizer"  # The tokenizer_class of such folders.
+WORDS = "simile_words"  # Key in tokenizer.json.
 _DICTIONARIES = ("unidic_lite", "ipadic", "unidic")
-_USUAL = "unidic_lite"  # transformers' own, where a folder names none
+_USUAL = "unidic_lite"  # The default of transformers.
 _SPECIAL = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 _INSTALL = "In Simile's folder: pip install -c constraints.txt '.[japanese]'"
 
 
 def described(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a tokenizer.json; config: tokenizer_config.json. Raise Unsupported."""
+    """Builds the content of a tokenizer.json from that of tokenizer_config.json. Raises Unsupported."""
     words, pieces = config.get("word_tokenizer_type"), config.get("subword_tokenizer_type", "wordpiece")
     if words != "mecab" or pieces not in ("wordpiece", "character"):
         raise Unsupported(
-            f"{folder.name} finds words by {words} and pieces by {pieces} (BertJapaneseTokenizer); mecab "
-            "with wordpiece or character is built here. Choose a Japanese model with a tokenizer.json, as "
-            "ruri-v3 or multilingual-e5."
+            f"{folder.name} uses {words} for words and {pieces} for pieces (BertJapaneseTokenizer); only "
+            "mecab with wordpiece or character is supported. Choose a Japanese model with a tokenizer.json, "
+            "such as ruri-v3 or multilingual-e5."
         )
     if not (folder / "vocab.txt").is_file():
         raise Unsupported(f"{folder} has no vocab.txt, which BertJapaneseTokenizer reads.")
@@ -66,7 +66,11 @@ def described(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def use_mecab(opened: tokenizers.Tokenizer, said: Mapping[str, Any]) -> None:
-    """Let a tokenizer find words as its WORDS say. Raise Unsupported where MeCab is not installed."""
+    """Makes a tokenizer find words with MeCab, configured by the part `WORDS` of tokenizer.json.
+
+    Raises:
+        Unsupported: MeCab or the dictionary is not installed.
+    """
     custom: Any = pre_tokenizers.PreTokenizer
     opened.pre_tokenizer = custom.custom(_Mecab(said))
 
@@ -77,7 +81,7 @@ class _Mecab:
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._lower, self._characters = said["lower"], said["characters"]
         self._tagger = _tagger(said["dictionary"], said["option"])
-        self._one = threading.Lock()  # a tagger reads one text at a time
+        self._one = threading.Lock()  # A tagger is not thread-safe.
 
     def pre_tokenize(self, text: Any) -> None:
         text.split(self._split)
@@ -90,7 +94,7 @@ class _Mecab:
         return found
 
     def _places(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where each word begins and ends; white space is none."""
+        """Yields the start and end of each word, without whitespace."""
         with self._one:
             words = [word.surface for word in self._tagger(text)]
         at = 0
@@ -113,8 +117,8 @@ def _tagger(dictionary: str | None, option: str) -> Any:
             option = f'-d "{folder}" -r "{Path(folder) / "mecabrc"}" {option}'
     except ModuleNotFoundError as missing:
         raise Unsupported(
-            f"This model finds Japanese words by MeCab, which needs the package {missing.name}. {_INSTALL}; "
-            f"another dictionary than unidic_lite is a package of its own: pip install {dictionary}."
+            f"This model needs the package {missing.name} to find Japanese words. {_INSTALL}; "
+            f"dictionaries other than unidic_lite are separate packages: pip install {dictionary}."
         ) from None
     return fugashi.GenericTagger(option)
 

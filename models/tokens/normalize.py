@@ -1,15 +1,12 @@
-"""Unicode normalisation at a cost that grows with the length of a text, whatever is in it.
+"""Normalizes Unicode in linear time. Start at `normalized`.
 
-    text ─▶ piece │ piece │ …    cut before a character that nothing before it changes
-              └▶ stream-safe ─▶ normalised, one piece after the other
+    text ─▶ piece │ piece │ …    cut before characters that do not interact with the text before them
+              └▶ stream-safe ─▶ normalized, piece by piece
 
-`unicodedata.normalize` sorts a run of combining marks in quadratic time, and holds the interpreter while it
-does: 480 KB of marks take half a minute. Two things bound it. A run is broken by U+034F after 30 marks (the
-Stream-Safe Text Process, UAX #15), which no writing needs. And a call sees some thousand characters, so that
-other threads run between two calls.
-
-The pieces' forms put together are the form of the whole, unless a run has more than 30 marks, or more than
-`LONGEST_RUN` characters without one that begins anew.
+`unicodedata.normalize` sorts runs of combining marks in quadratic time, and holds the GIL: 480 KB of marks
+take half a minute. So U+034F breaks a run after 30 marks (Stream-Safe Text Process, UAX #15), and each call
+gets some thousand characters. Otherwise the result is exact, unless `LONGEST_RUN` characters have no place to
+cut.
 """
 
 from __future__ import annotations
@@ -22,28 +19,25 @@ from typing import Literal
 
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
-MOST_MARKS = 30  # in a row, by UAX #15
-BREAK = "\u034f"  # COMBINING GRAPHEME JOINER: no mark is sorted past it
+MOST_MARKS = 30  # Marks in a row, by UAX #15.
+BREAK = "\u034f"  # COMBINING GRAPHEME JOINER, which stops the sorting of marks.
 PIECE = 4096  # characters
-LONGEST_RUN = 1024  # characters behind a piece in which its end is looked for
-# As few as can hold more than 30 marks once they are decomposed: into two each, behind a letter with three.
+LONGEST_RUN = 1024  # Characters after a piece in which its end is searched.
+# The fewest characters that can decompose to more than 30 marks: two from each, after a letter with three.
 _SUSPICIOUS = 14
 _BMP = 0xFFFF
 _BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
-_LAST_CHANGED = 0x1FFFF  # no character above has a decomposition into two, or is a mark that is sorted
+_LAST_CHANGED = 0x1FFFF  # Characters above are not marks, and do not decompose into two.
 _HANGUL_VOWELS_AND_ENDS = {*map(chr, range(0x1161, 0x1176)), *map(chr, range(0x11A8, 0x11C3))}
 
 
 def normalized(text: str, form: Form) -> str:
-    """`text` in a normalisation form; runs of more than 30 marks are broken by U+034F."""
+    """Returns `text` in a normalization form, with U+034F after each 30 marks in a row."""
     return "".join(unicodedata.normalize(form, stream_safe(piece)) for piece in pieces(text))
 
 
 def pieces(text: str) -> Iterator[str]:
-    """`text` in pieces of at most `PIECE` + `LONGEST_RUN` characters.
-
-    They may be normalised one by one, and also lose their case, or any marks, before that.
-    """
+    """Yields pieces that can be normalized separately, also after case folding and removal of marks."""
     start = 0
     while len(text) - start > PIECE:
         end = piece_end(text, start + PIECE)
@@ -53,7 +47,7 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def piece_end(text: str, at: int) -> int:
-    """The first place from `at` on where a piece may end, at most `LONGEST_RUN` further."""
+    """Returns the first place from `at` on where a piece may end, at most `LONGEST_RUN` later."""
     most = min(at + LONGEST_RUN, len(text))
     while at < most and not begins_anew(text[at]):
         at += 1
@@ -62,7 +56,7 @@ def piece_end(text: str, at: int) -> int:
 
 @lru_cache(1 << 14)
 def begins_anew(character: str) -> bool:
-    """True if no character before this one is sorted past it, or makes one with it."""
+    """Returns True if the character neither combines with, nor changes places with, the one before it."""
     first = unicodedata.normalize("NFKD", character)[0]
     return not any(
         unicodedata.combining(one) or unicodedata.category(one)[0] == "M" or one in _seconds()
@@ -71,7 +65,7 @@ def begins_anew(character: str) -> bool:
 
 
 def stream_safe(text: str) -> str:
-    """`text` with U+034F after each 30 marks in a row."""
+    """Inserts U+034F after each 30 marks in a row."""
     if text.isascii():
         return text
     run = _long_run(_BMP if _BEYOND_BMP.search(text) is None else _LAST_CHANGED)
@@ -80,24 +74,24 @@ def stream_safe(text: str) -> str:
 
 def _stream_safe(text: str) -> str:
     safe: list[str] = []
-    marks = 0  # at the end of what is in `safe`
+    marks = 0  # at the end of `safe`
     for character in text:
         starts = [not unicodedata.combining(one) for one in unicodedata.normalize("NFKD", character)]
         if not any(starts):
-            before = behind = len(starts)
+            before = after = len(starts)
         else:
-            before, behind = starts.index(True), starts[::-1].index(True)
+            before, after = starts.index(True), starts[::-1].index(True)
         if marks + before > MOST_MARKS:
             safe.append(BREAK)
             marks = 0
         safe.append(character)
-        marks = behind if any(starts) else marks + behind
+        marks = after if any(starts) else marks + after
     return "".join(safe)
 
 
 @cache
 def _seconds() -> frozenset[str]:
-    """Characters that may become one with the character before them."""
+    """Returns the characters that can combine with the character before them."""
     pairs = (
         parts for parts in _decompositions().values() if len(parts) == 2 and not parts[0].startswith("<")
     )
@@ -106,9 +100,9 @@ def _seconds() -> frozenset[str]:
 
 @cache
 def _long_run(last: int) -> re.Pattern[str]:
-    """So many characters in a row that begin with a mark that there may be too many marks.
+    """Compiles a pattern for runs that may have too many marks, with characters up to `last`.
 
-    Of characters up to `last`: a set of those of the BMP alone is looked into four times as fast.
+    A pattern without characters beyond the BMP is four times as fast.
     """
     marks = set(filter(unicodedata.combining, _characters()))
     for character in _decompositions():
@@ -118,7 +112,7 @@ def _long_run(last: int) -> re.Pattern[str]:
 
 
 def _decompositions() -> dict[str, list[str]]:
-    """Each character that has one, and its parts: a kind, if it is of compatibility, and codes."""
+    """Returns the decomposition of each character: its kind, if it has one, and code points."""
     return {
         one: unicodedata.decomposition(one).split() for one in _characters() if unicodedata.decomposition(one)
     }

@@ -1,4 +1,4 @@
-"""A tokenizer, opened from the content of its tokenizer.json, and what it puts around a text."""
+"""Opens a tokenizer from the content of its tokenizer.json."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from models.errors import Unsupported
 from models.files.bounded import parse_json
 from models.tokens.japanese import WORDS, use_mecab
 
-MAX_GROWTH = 1000  # of a text by its normalizers; published tokenizers have 1 or 2
+MAX_GROWTH = 1000  # Growth of a text by its normalizers. Published tokenizers have 1 or 2.
 
 
 def read_tokenizer(file: Path) -> dict[str, Any]:
-    """The content of a tokenizer.json. Raise Unsupported."""
+    """Reads a tokenizer.json. Raises Unsupported if it is not valid JSON."""
     try:
         content: dict[str, Any] = parse_json(file.read_bytes())
     except ValueError as error:
@@ -26,7 +26,7 @@ def read_tokenizer(file: Path) -> dict[str, Any]:
 
 
 def open_tokenizer(content: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """Without padding and truncation. Raise Unsupported."""
+    """Opens a tokenizer without padding and truncation. Raises Unsupported."""
     _require_bounded(content)
     plain = {name: part for name, part in content.items() if name != WORDS}
     try:
@@ -41,13 +41,13 @@ def open_tokenizer(content: Mapping[str, Any]) -> tokenizers.Tokenizer:
 
 
 def _require_bounded(content: Mapping[str, Any]) -> None:
-    """Raise Unsupported for normalizers that make a text many times as long."""
+    """Rejects normalizers that make a text many times as long."""
     growth = 1.0
     for part in _normalizers(content.get("normalizer")):
         if part.get("type") == "Replace" and isinstance(added := part.get("content"), str):
             pattern = part.get("pattern") or {}
             found = pattern.get("String") if isinstance(pattern, Mapping) else None
-            # A regular expression may match one character, or none.
+            # A regular expression may match a single character, or the empty text.
             growth *= max(1.0, len(added) / len(found) if found else len(added) + 1)
         elif part.get("type") == "Prepend":
             growth += len(str(part.get("prepend")))
@@ -66,12 +66,14 @@ def _normalizers(normalizer: object) -> Iterator[Mapping[str, Any]]:
 
 
 def affixes(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
-    """The ids that `tokenizer` puts before and after a text. Raise Unsupported when it does more than that.
+    """Returns the ids that a tokenizer adds before and after a text.
 
-    Without truncation and padding. The ids alone would not do: those of a template may be in the text too.
+    Raises:
+        Unsupported: It changes the text's own tokens.
     """
     bare = tokenizer.encode("a", add_special_tokens=False).ids
     whole = tokenizer.encode("a")
+    # Sequence ids identify the text's tokens. Token ids do not, because a template may repeat them.
     own = [place for place, sequence in enumerate(whole.sequence_ids) if sequence is not None]
     if own:
         start, end = own[0], own[-1] + 1

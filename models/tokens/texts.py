@@ -1,6 +1,6 @@
-"""Texts that a model is proved and calibrated on: ordinary ones, and those that break tokenizers and padding.
+"""The texts that verify and calibrate a model: ordinary texts, and hard cases of tokenizers and padding.
 
-The reference vectors in golden/ belong to this very list, in this order: change one, make the other again.
+The reference vectors in golden/ belong to PROOF_TEXTS in this order. If you change it, make them again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WORDS = (  # noqa: SIM905  thirty words read better in a row
 
 
 def long_text(words: int) -> str:
-    """The same `words` words on every machine: a multiplicative generator (Lehmer, 48271) picks them."""
+    """Returns a text that is the same on every machine, by a Lehmer generator (48271)."""
     picked = []
     number = 1
     for _ in range(words):
@@ -26,7 +26,7 @@ def long_text(words: int) -> str:
 
 
 def short_texts(count: int) -> list[str]:
-    """`count` texts of 1 to 12 words, the same on every machine: consecutive pieces of one long text."""
+    """Returns `count` texts of 1 to 12 words, the same on every machine."""
     words = long_text(count * 12).split()
     lengths = [1 + at * 5 % 12 for at in range(count)]
     starts = accumulate(lengths, initial=0)
@@ -34,12 +34,11 @@ def short_texts(count: int) -> list[str]:
 
 
 def example_texts() -> list[str]:
-    """The texts of the example corpus."""
     return [json.loads(line)["text"] for line in example_lines()]
 
 
 def example_lines() -> list[str]:
-    """The example corpus, a JSON object with `text` in each line: 320 texts of some forty words."""
+    """Returns the 320 JSON lines of the example corpus. Each `text` has about forty words."""
     return (resources.files(__package__) / "examples.jsonl").read_text(encoding="utf-8").splitlines()
 
 

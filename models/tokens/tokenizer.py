@@ -1,10 +1,10 @@
-"""Text to token ids by the published tokenizer.json, at a cost that the model's maximum bounds.
+"""Converts text to token ids, at a cost limited by the model's maximum. Start at `Tokenizer.tokenize`.
 
-    text ──▶ piece │ piece │ …   cut only where the tokens of both sides cannot depend on each other (cuts.py)
-               └▶ ids, until there are more than the model takes; the rest of the text is never looked at
+    text ──▶ piece │ piece │ …   cut only where both sides have independent tokens (cuts.py)
+               └▶ ids, until the model's maximum is exceeded; the rest of the text is not read
 
-Special ids are added here rather than by the tokenizer, so that one tokenizer serves truncation on either
-side from many threads at once. Not here: prompts (the caller prepends them) and padding (the encoder's).
+This module adds the special ids itself, so that one tokenizer can truncate either side in many threads.
+Callers prepend prompts.
 """
 
 from __future__ import annotations
@@ -22,49 +22,50 @@ from models.errors import BadText, BadTokens, TooLong, Unsupported
 from models.tokens.cuts import Cuts
 from models.tokens.opening import affixes, open_tokenizer, read_tokenizer
 
-# One thread per call: callers bring their own threads, and the library's pool would take every core.
+# Callers have their own threads, and the library's pool would use every core.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 FILE_NAME = "tokenizer.json"
-_FIRST_PIECE = (
-    8  # characters per token of the maximum; prose has 4 to 5, so one piece is nearly always enough
-)
-_LARGEST_PIECE = 1 << 16  # characters; one takes up to 500 bytes until its piece is done
-# Characters of one text that are tokenised before it has as many tokens as the model takes. Prose needs a
-# fiftieth of it; a text of marks, of which nothing is left, would hold its thread for seconds.
+_FIRST_PIECE = 8  # Characters per token. Prose has 4 to 5, so one piece is nearly always enough.
+_LARGEST_PIECE = 1 << 16  # Characters. Each takes up to 500 bytes.
+# Characters that are read of a text with few tokens. Prose needs a fiftieth of it.
 _MOST_LOOKED_AT = 1 << 19
-_SHORTENED = 4  # so many characters that a run is shortened by cost as much as one that is tokenised
-_SPANS_PIECE = 1 << 16  # characters, where an exact cut is not needed
-_TOGETHER = 1 << 18  # characters of many texts in one call, for the same reason
+_SHORTENED = 4  # Removing this many characters of a run costs as much as tokenizing one.
+_SPANS_PIECE = 1 << 16  # Characters per piece if cuts need not be exact.
+_TOGETHER = 1 << 18  # Characters of texts in one call, which limits memory.
 
 
 class Tokens(NamedTuple):
-    """A text, tokenised."""
+    """A tokenized text."""
 
-    ids: Sequence[int]  # with special ids; at most the model's maximum
+    ids: Sequence[int]  # With special ids; at most the model's maximum.
     truncated: bool
 
 
 class Piece(NamedTuple):
-    """A token of a text, for people to look at."""
+    """A token of a text, for display."""
 
     id: int
-    text: str  # the characters of the text that it stands for; of a special token its name
+    text: str  # Its characters in the text, or the name of a special token.
     special: bool
-    start: int | None  # in characters of the text, None for a special token
+    start: int | None  # In characters of the text; None for a special token.
     stop: int | None
 
 
 class Tokenizer:
-    """Thread safe; releases the GIL while it works."""
+    """A tokenizer. It is thread-safe, and releases the GIL while it works.
+
+    Args:
+        given: The file tokenizer.json, or its content.
+        vocabulary: Ids of the model, if it has fewer than the tokenizer.
+
+    Raises:
+        Unsupported: The tokenizer cannot be used.
+    """
 
     def __init__(
         self, given: Path | Mapping[str, Any], max_length: int, vocabulary: int | None = None
     ) -> None:
-        """given: tokenizer.json, or its content. Raise Unsupported when it cannot be read.
-
-        vocabulary: how many ids the model knows, where that is less than the tokenizer has.
-        """
         content = read_tokenizer(given) if isinstance(given, Path) else given
         self._tokenizer = open_tokenizer(content)
         size = self._tokenizer.get_vocab_size(with_added_tokens=True)
@@ -73,14 +74,14 @@ class Tokenizer:
         self._before, self._after = affixes(self._tokenizer)
         self._room = max_length - len(self._before) - len(self._after)
         if self._room < 1:
-            raise Unsupported(f"A maximum of {max_length} tokens leaves no room beside the special ones.")
+            raise Unsupported(f"A maximum of {max_length} tokens leaves no room besides the special tokens.")
         self._cuts = Cuts.of(content)
         self._first = min(_FIRST_PIECE * max_length, _LARGEST_PIECE)
         self._most = max(_MOST_LOOKED_AT, _FIRST_PIECE * max_length)
 
     @property
     def room(self) -> int:
-        """Tokens of a text beside the special ones."""
+        """Maximum tokens of a text, without special tokens."""
         return self._room
 
     @property
@@ -95,13 +96,17 @@ class Tokenizer:
         left: bool = False,
         wanted: Callable[[], bool] = lambda: True,
     ) -> list[Tokens]:
-        """Tokens of each text. Raise BadText; TooLong if `truncate` is false and a text has too many tokens.
+        """Tokenizes texts.
 
-        left: drop tokens from the start of a long text rather than from its end.
-        wanted: asked before each piece; the rest is not looked at when nobody wants the answer any more.
+        Args:
+            truncate: Truncate texts with too many tokens. A text also ends after half a million characters,
+                or 8 per token of the maximum if that is more.
+            left: Drop tokens from the start of a long text, not from its end.
+            wanted: Called before each piece. False stops the work, and the result has no meaning.
 
-        A text is cut where half a million of its characters (or 8 for each token, when that is more) have
-        fewer tokens than the model takes; BadText when it may not be cut.
+        Raises:
+            BadText: A text is not valid Unicode, or has too many characters without `truncate`.
+            TooLong: A text has too many tokens without `truncate`.
         """
         for index, text in enumerate(texts):
             _check_text(index, text)
@@ -109,7 +114,7 @@ class Tokenizer:
         return [self._tokens(index, *content, truncate, left) for index, content in enumerate(found)]
 
     def check_ids(self, ids: Sequence[int], truncate: bool = True, left: bool = False) -> Tokens:
-        """`ids` as if this tokenizer had made them. Raise BadTokens or TooLong."""
+        """Checks and truncates ids of a client. Raises BadTokens or TooLong."""
         self._check_vocabulary(ids)
         before, after = len(self._before), len(self._after)
         if list(ids[:before]) != self._before:
@@ -117,14 +122,14 @@ class Tokenizer:
         if len(ids) < before + after or list(ids[len(ids) - after :]) != self._after:
             raise BadTokens(max(len(ids) - 1, 0), f"the row must end with the model's own {self._after}.")
         count = len(ids) - before - after
-        kept = min(count, self._room)  # the others are not even copied
+        kept = min(count, self._room)
         start = before + count - kept if left else before
         return self._tokens(0, list(ids[start : start + kept]), count, truncate, left)
 
     def pieces(self, text: str, *, add_special_tokens: bool = True) -> Iterator[Piece]:
-        """Every token of `text`, however many there are; takes memory and time accordingly. Raise BadText."""
+        """Returns every token of `text`, without truncation. Raises BadText."""
         _check_text(0, text)
-        # Not `encode`, which holds the interpreter.
+        # `encode_batch` releases the GIL; `encode` does not.
         [encoding] = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
         tokens = zip(
             encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
@@ -135,19 +140,17 @@ class Tokenizer:
         )
 
     def spans(self, text: str, wanted: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
-        """Positions of the tokens of `text`, (n, 2): the first character, and the one behind the last.
+        """Returns start and end of every token in characters, shape (n, 2).
 
-        Raise BadText. wanted: as in `tokenize`.
-
-        Whatever the length of the text, in bounded memory but for the answer: it is read in pieces that end
-        before white space where there is some, so around their ends a token may differ from the whole text's.
+        To limit memory, the text is read in pieces. Tokens around their ends may differ from those of the
+        whole text. For `wanted`, see `tokenize`. Raises BadText.
         """
         _check_text(0, text)
         found = [np.empty((0, 2), np.int64)]
         at = 0
         while at < len(text) and wanted():
             end = min(at + _SPANS_PIECE, len(text))
-            if end < len(text):  # at the last white space, if there is any
+            if end < len(text):  # Cut at the last whitespace, if any.
                 space = max(text.rfind(" ", at + 1, end), text.rfind("\n", at + 1, end))
                 end = space if space > at else end
             [encoding] = self._tokenizer.encode_batch([text[at:end]], add_special_tokens=False)
@@ -156,9 +159,9 @@ class Tokenizer:
         return np.concatenate(found)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of any ids of the vocabulary, as far as it can be told. Raise BadTokens."""
+        """Returns the text of ids, which may differ from the original text. Raises BadTokens."""
         self._check_vocabulary(ids)
-        # Not `decode`, which holds the interpreter.
+        # `decode_batch` releases the GIL; `decode` does not.
         [text] = self._tokenizer.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         return str(text)
 
@@ -180,10 +183,9 @@ class Tokenizer:
     def _content(
         self, texts: Sequence[str], truncate: bool, left: bool, wanted: Callable[[], bool]
     ) -> list[tuple[list[int], int]]:
-        """Ids without the special ones, as many as fit or more, and how many were counted.
+        """Returns the ids of each text without special ids, and their count.
 
-        The count is the text's own when it fits or when not truncating; otherwise it is only known to be
-        too large, or the text to have more characters than are looked at.
+        The count is exact if the text fits or `truncate` is false. Otherwise it only exceeds the maximum.
         """
         if all(len(text) <= self._first for text in texts):
             return [(ids, len(ids)) for ids in self._encode(texts)]
@@ -196,13 +198,13 @@ class Tokenizer:
             split = [(index, *self._cuts.split(text, size, left)) for index, text in rest]
             before = [len(text) for _, text in rest]
             encoded = self._encode([piece for _, piece, _ in split])
-            for (index, piece, behind), ids, length in zip(split, encoded, before, strict=True):
+            for (index, piece, remaining), ids, length in zip(split, encoded, before, strict=True):
                 if counts[index] <= self._room:
                     found[index] = ids + found[index] if left else found[index] + ids
                 counts[index] += len(ids)
-                taken = length - len(behind)
+                taken = length - len(remaining)
                 looked_at[index] += len(piece) + (taken - len(piece)) // _SHORTENED
-                if behind and counts[index] <= self._room and looked_at[index] >= self._most:
+                if remaining and counts[index] <= self._room and looked_at[index] >= self._most:
                     if not truncate:
                         raise BadText(index, _too_little(counts[index]))
                     counts[index] = self._room + 1
@@ -223,8 +225,8 @@ class Tokenizer:
 
 def _too_little(tokens: int) -> str:
     return (
-        f"half a million of its characters have {tokens} tokens, so the rest is not looked at. Leave "
-        "truncation on, or leave out what stands for nothing."
+        f"half a million of its characters have {tokens} tokens, so the rest is not read. Allow truncation, "
+        "or remove characters without meaning."
     )
 
 

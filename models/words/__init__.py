@@ -1,1 +1,1 @@
-"""Sentences for people: refusals, and the name that was probably meant."""
+"""Messages for people: command lines, validation errors, progress and suggestions."""

@@ -1,4 +1,4 @@
-"""Command lines: argparse, with mistakes in plain words and the name that was probably meant."""
+"""Command lines by argparse, with clear error messages and suggestions. Start at `Parser`."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ _ONE_OF = re.compile(r"one of the arguments (.+) is required")
 
 
 class Parser(argparse.ArgumentParser):
-    """A mistake is told in one line; its subparsers are of this class too."""
+    """A parser that reports mistakes in one line. Its subparsers have the same class."""
 
     def hint(self, message: str) -> str:
-        """A sentence behind argparse's `message`: what was probably meant. Empty where nothing is near."""
+        """Returns a suggestion for argparse's `message`, or an empty text."""
         if choice := _CHOICE.search(message):
             return did_you_mean(choice[2], _choices(choice))
         unknown = _UNKNOWN.search(message)
         return "" if unknown is None else did_you_mean(unknown[1].split()[0], self._option_string_actions)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Refuse what is not known here, in the command that it was given to."""
+        """Rejects unknown arguments with the usage of the subcommand."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        said = f"{_plain(message)}.{self.hint(message)}"
-        self.exit(2, f"{self.prog}: {said} `{self.prog} --help` lists what there is.\n")
+        problem = f"{_plain(message)}.{self.hint(message)}"
+        self.exit(2, f"{self.prog}: {problem} See `{self.prog} --help`.\n")
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
-    """Add `--version`, which the installed package's metadata knows."""
+    """Adds `--version`, from the metadata of the installed package."""
     parser.add_argument("--version", action="version", version=f"Simile {version('simile')}")
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 on, as the `type` of an argument."""
+    """Parses a whole number from 1 on, as the `type` of an argument."""
     if not (text.isascii() and text.isdigit() and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
     return int(text)
 
 
 def _plain(message: str) -> str:
-    """Argparse's message in our words."""
+    """Rewrites argparse's message."""
     if choice := _CHOICE.search(message):
         *most, last = _choices(choice)
         names = f"{', '.join(most)} or {last}" if most else last

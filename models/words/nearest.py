@@ -1,16 +1,16 @@
-"""Names that are nearly right: the one that was probably meant."""
+"""Suggestions for misspelled names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-MAX_CHARACTERS = 80  # of a name or a value that a refusal repeats
-_ALIKE = 0.7  # difflib's ratio; at its default of 0.6 PROVIDER resembles PORT
+MAX_CHARACTERS = 80  # Limit of names and values that error messages repeat.
+_ALIKE = 0.7  # difflib's ratio. With its default of 0.6, PROVIDER would resemble PORT.
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question behind a sentence, ` Did you mean inputs?`; empty where none of `known` resembles `name`."""
+    """Returns a suggestion such as ` Did you mean inputs?`, or an empty text if no known name is similar."""
     close = nearest(name, known)
     return "" if close is None else f" Did you mean {close}?"
 
@@ -22,9 +22,10 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def no_field(name: str, known: Iterable[str], noun: str = "field", within: str = "") -> str:
-    """The refusal of an unknown field: the one that was probably meant, else all that there are.
+    """Returns the message for an unknown field, with a suggestion or all known fields.
 
-    within: the object that has no such field; empty: the whole body, or the address.
+    Args:
+        within: The object without this field; empty for the whole body or the URL.
     """
     known = list(known)
     hint = did_you_mean(name, known)

@@ -1,4 +1,4 @@
-"""Progress of a long step on stderr: one line that moves on a terminal, elsewhere a line now and then.
+"""Reports the progress of a long step on stderr, in a single updated line on a terminal. Start at `Progress`.
 
 encoding: 4,096 of 9,000 texts, 45 %, 210/s, about 23 s left
 """
@@ -11,48 +11,48 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Self, TypeVar
 
-SECONDS = 0.2  # between two on a terminal
-LOG_SECONDS = 10.0  # between two elsewhere
-SOON_SECONDS = (
-    3.0  # before the first elsewhere: several steps of less than LOG_SECONDS would be a long silence
-)
-RECENT_SECONDS = 30.0  # that the rate and the estimate are made of
+SECONDS = 0.2  # Between updates on a terminal.
+LOG_SECONDS = 10.0  # Between lines without a terminal.
+SOON_SECONDS = 3.0  # Before the first line without a terminal.
+RECENT_SECONDS = 30.0  # Window of the rate and the estimate.
 
 clock = time.monotonic
 
 Item = TypeVar("Item")
-Say = Callable[[str], None]  # told each long step as it begins
+Say = Callable[[str], None]  # Called with each long step when it starts.
 
 
 def silent(step: str) -> None:
-    """Say nothing."""
+    """Prints nothing."""
 
 
 def to_stderr(said: str) -> None:
-    """Print a line on stderr."""
     sys.stderr.write(f"{said}\n")
     sys.stderr.flush()
 
 
 def step_to_stderr(step: str) -> None:
-    """Print a long step, as it begins."""
     to_stderr(f"{step} …")
 
 
 class Progress:
-    """`what` is counted; `total` units of work, 0 where that is not known. step: the words in front.
+    """Counts items and reports the progress.
 
-    As a context it counts by `add`, and then a unit of work is one of what is counted.
+    Args:
+        what: Noun for the items, in the plural.
+        total: Units of work; 0 if unknown.
+        step: Prefix of the line.
+        first: Items that an earlier run counted.
+        say: Called with each line without a terminal.
     """
 
     def __init__(
         self, what: str, total: int = 0, step: str = "", *, first: int = 0, say: Say = to_stderr
     ) -> None:
-        """first: of what was counted before, as where a run goes on. say: told a line without a terminal."""
         self._what, self._total, self._step, self._count, self._say = what, total, step, first, say
         self._terminal = sys.stderr.isatty() and say is not silent
         self._said = clock() - (SECONDS if self._terminal else max(0.0, LOG_SECONDS - SOON_SECONDS))
-        self._points = deque([(clock(), first, first)])  # of the recent past: when, how many, how far
+        self._points = deque([(clock(), first, first)])  # Recent (time, items, units of work).
 
     def __enter__(self) -> Self:
         self.add(0)
@@ -62,12 +62,12 @@ class Progress:
         self.end()
 
     def add(self, count: int = 1, more: str = "") -> None:
-        """`count` more are done. more: words behind the figures."""
+        """Counts items that are one unit of work each. `more` ends the line."""
         self._count += count
         self.tell(self._count, self._count, more)
 
     def tell(self, count: int, done: int = 0, more: str = "") -> None:
-        """`count` of them by now, `done` of the units of work."""
+        """Sets the number of items and of finished units of work. `more` ends the line."""
         now = clock()
         if now - self._said < (SECONDS if self._terminal else LOG_SECONDS):
             return
@@ -87,12 +87,12 @@ class Progress:
         self._write(f"{said}, {more}" if more else said)
 
     def note(self, said: str) -> None:
-        """The reason why nothing moves."""
+        """Prints why the step waits."""
         self._said = clock()
         self._write(said)
 
     def end(self) -> None:
-        """Leave the line to what is said next."""
+        """Clears the line on a terminal."""
         if self._terminal:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
@@ -106,7 +106,7 @@ class Progress:
 
 
 def counted(items: Iterable[Item], what: str, total: int, step: str) -> Iterator[Item]:
-    """The items, each counted when the next one is asked for."""
+    """Yields the items with progress."""
     with Progress(what, total, step) as progress:
         for item in items:
             yield item

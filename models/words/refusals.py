@@ -1,4 +1,4 @@
-"""Plain words for what pydantic finds wrong with a value."""
+"""Turns validation errors of pydantic into messages for people. Start at `sentence`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from models.words.nearest import MAX_CHARACTERS, did_you_mean, no_field
 
-# The ends of pydantic's names for a value of another type.
+# Suffixes of pydantic's error types for values of another type.
 _ENDS = re.compile(r"(_type|_parsing|_parsing_size|_from_float)$")
 _KINDS = {
     "bool": "true or false",
@@ -34,7 +34,12 @@ _BOUNDS = {
 
 
 def sentence(problem: Any, model: type[BaseModel], where: str) -> str:
-    """A problem that pydantic has with a value for `model`, in plain words. where: the field's path."""
+    """Returns a message for an error of pydantic.
+
+    Args:
+        problem: An item of `ValidationError.errors()`.
+        where: Path of the field.
+    """
     kind, value = str(problem["type"]), problem["input"]
     *path, last = problem["loc"] or ("",)
     within = _at(model, path)
@@ -44,17 +49,18 @@ def sentence(problem: Any, model: type[BaseModel], where: str) -> str:
         known, fields = _names(within), value if isinstance(value, Mapping) else ()
         unknown = next((name for name in fields if name not in known), None)
         return f"{where} is missing." + (f" {no_field(str(unknown), known)}" if unknown is not None else "")
-    wish = _wish(kind, problem.get("ctx", {}), within, str(last))
-    if wish is not None:
-        near = did_you_mean(value, wish.split("'")[1::2]) if isinstance(value, str) else ""
-        given = str(value)[:MAX_CHARACTERS] if kind in _BOUNDS else shown(value)  # a parameter's 5 is a text
-        return f"{where} must be {wish}, not {given}.{near}"
-    said = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
-    return f"{where}: {said[:1].lower()}{said[1:]}."
+    expected = _expected(kind, problem.get("ctx", {}), within, str(last))
+    if expected is not None:
+        near = did_you_mean(value, expected.split("'")[1::2]) if isinstance(value, str) else ""
+        # Bounds apply to numbers, but a query parameter is text, which must not be quoted.
+        given = str(value)[:MAX_CHARACTERS] if kind in _BOUNDS else shown(value)
+        return f"{where} must be {expected}, not {given}.{near}"
+    reason = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+    return f"{where}: {reason[:1].lower()}{reason[1:]}."
 
 
-def _wish(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, field: str) -> str | None:
-    """The value that is asked for, by pydantic's name and numbers of the problem; None for a rare problem."""
+def _expected(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, field: str) -> str | None:
+    """Describes the expected value; None for rare errors."""
     if kind == "literal_error":
         return str(ctx["expected"])
     if kind in _BOUNDS:
@@ -69,7 +75,7 @@ def _wish(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, fiel
 
 
 def shown(value: object) -> str:
-    """A value as a refusal repeats it: short ones as they are, lists and objects by their kind."""
+    """Formats a value for an error message: scalars themselves, lists and objects by their type."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
@@ -80,7 +86,7 @@ def shown(value: object) -> str:
 
 
 def _range(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, field: str) -> str:
-    """Both limits of a field that has two, else the one that was passed."""
+    """Returns both limits of a field, or the violated limit if the other does not exist."""
     found = None if model is None else model.model_fields.get(field)
     limits: dict[type, Any] = {} if found is None else {type(each): each for each in found.metadata}
     if Ge in limits and Le in limits:
@@ -94,7 +100,7 @@ def _names(model: type[BaseModel] | None) -> list[str]:
 
 
 def _at(model: type[BaseModel], path: Iterable[object]) -> type[BaseModel] | None:
-    """The model at `path` in `model`, through lists and what may be null; None for another type."""
+    """Returns the model at `path`, through lists and optional values; None for other types."""
     found: Any = model
     for part in path:
         if isinstance(part, str):

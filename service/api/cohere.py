@@ -5,70 +5,62 @@
     ubinary  a bit for each component, 1 when it is above 0; eight to a byte, the first one highest
     binary   the same bytes, 128 subtracted
 
-A dimension that eight does not divide is filled up with zero bits, as numpy.packbits does.
+A dimension that is not a multiple of eight is padded with zero bits, as numpy.packbits does.
 """
 
-import time
 import uuid
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, WithJsonSchema
+from pydantic import BaseModel, Field, StrictInt, StrictStr
 from starlette.responses import Response
 
 from models.manifest import Manifest
 from models.publishing.calibration import to_int8
-from service.api.body import read_body
-from service.api.contract import EMBEDS, TIMED, Role, describe
-from service.api.inference import (
+from service.api.embedding import Plan, Rows, Vectors, embed, in_base64, parse_texts
+from service.api.openapi import (
+    EMBEDS,
+    TIMED,
     Dimensions,
-    Vectors,
-    check_dimensions,
-    in_base64,
-    inference_headers,
-    pinned,
-    shorten,
-    texts_of,
+    Role,
+    ShownAs,
+    Text,
+    Texts,
+    describe,
+    exactly_one,
+    example,
 )
-from service.api.json_schemas import MANY_TEXTS, TEXT
-from service.api.responses import json_response
 from service.errors import Validation
-from service.http.routing import Direct
-from service.runtime.runtime import runtime_of
+from service.http.bodies import json_response
+from service.http.routing import RoleRoute
+from service.runtime.runtime import Service
 
-router = APIRouter(route_class=Direct, tags=["cohere"])
+router = APIRouter(route_class=RoleRoute, tags=["cohere"])
 
 Kind = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
-_CONTENT: dict[str, Any] = {
-    "type": "array",
-    "minItems": 1,
-    "maxItems": 1,
-    "items": {
-        "type": "object",
-        "required": ["type", "text"],
-        "properties": {"type": {"const": "text"}, "text": TEXT},
-    },
-}
-_INPUT: dict[str, Any] = {"type": "object", "required": ["content"], "properties": {"content": _CONTENT}}
-_INPUTS: dict[str, Any] = {"type": "array", "items": _INPUT, "minItems": 1}
+
+
+class Content(BaseModel):
+    type: Literal["text"]
+    text: Text
+
+
+class EmbedInput(BaseModel):
+    content: Annotated[list[Content], Field(min_length=1, max_length=1)]
 
 
 class EmbedByTypeRequest(BaseModel):
     """Cohere's fields. `texts`, or `inputs` of one text each."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "oneOf": [
-                {"required": ["texts"], "properties": {"texts": MANY_TEXTS, "inputs": {"type": "null"}}},
-                {"required": ["inputs"], "properties": {"inputs": _INPUTS, "texts": {"type": "null"}}},
-            ]
-        }
+    model_config = example(
+        {"texts": ["A first sentence."], "model": "simile", "embedding_types": ["float"]},
+        **exactly_one(texts="array", inputs="array"),
     )
-    texts: Annotated[list[Any], WithJsonSchema(MANY_TEXTS)] | None = None
-    inputs: Annotated[list[Any], WithJsonSchema(_INPUTS)] | None = None
-    images: Annotated[Any, WithJsonSchema({"type": "null"})] = None
+    texts: Annotated[list[Any], ShownAs(Texts)] | None = None
+    inputs: Annotated[list[Any], ShownAs(Annotated[list[EmbedInput], Field(min_length=1)])] | None = None
+    images: Annotated[Any, ShownAs(None)] = None
     model: StrictStr | None = None
     input_type: Literal["search_document", "search_query", "classification", "clustering"] | None = None
     embedding_types: Annotated[list[Kind], Field(fail_fast=True)] | None = None
@@ -109,43 +101,43 @@ class EmbeddingsByType(BaseModel):
     meta: Meta
 
 
-_EMBEDS = describe(
-    Role.READ, EmbedByTypeRequest, EmbeddingsByType, family="cohere", raises=EMBEDS, headers=TIMED
-)
-
-
-@router.post("/v2/embed", **_EMBEDS)
-async def embed(request: Request) -> Response:
+@router.post("/v2/embed", **describe(Role.READ, EmbeddingsByType, raises=EMBEDS, headers=TIMED))
+async def embed_texts(request: Request, runtime: Service, body: EmbedByTypeRequest) -> Response:
     """Vectors of texts, in each of the types asked for."""
-    started = time.perf_counter()
-    runtime = runtime_of(request)
-    body = await read_body(request, EmbedByTypeRequest)
-    texts = texts_of(_given(body), runtime.settings.max_inputs, "inputs" if body.texts is None else "texts")
+    texts = parse_texts(
+        _given(body), runtime.settings.max_inputs, "inputs" if body.texts is None else "texts"
+    )
     asked: list[Kind] = body.embedding_types or ["float"]
     kinds = list(dict.fromkeys(asked))
-    with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
-        manifest = generation.manifest
-        check_dimensions(body.output_dimension, manifest.dimension, "output_dimension")
+
+    def check(manifest: Manifest) -> None:
         for kind in kinds:
             _check_kind(kind, manifest)
         _check_max_tokens(body.max_tokens, manifest.max_length)
+
+    def prompted(_rows: Rows, manifest: Manifest) -> Rows:
         prompt = _prompt(body.input_type, manifest)
-        answer = await runtime.batcher.embed(
-            generation.encoder,
-            [prompt + text for text in texts],
-            truncate=body.truncate != "NONE",
-            left=body.truncate == "START",
-        )
-    headers = inference_headers(manifest.version, answer, texts, started)
-    vectors = shorten(answer.vectors, body.output_dimension, normalize=True, name="output_dimension")
+        return [prompt + text for text in texts]
+
+    plan = Plan(
+        rows=texts,
+        model=body.model,
+        prompted=prompted,
+        check=check,
+        truncate=body.truncate != "NONE",
+        left=body.truncate == "START",
+        dimensions=body.output_dimension,
+        dimensions_field="output_dimension",
+    )
+    embedded = await embed(request, runtime, plan)
     content = {
         "response_type": "embeddings_by_type",
         "id": str(uuid.uuid4()),
-        "embeddings": {kind: _SHOWN[kind](vectors, manifest) for kind in kinds},
+        "embeddings": {kind: _SHOWN[kind](embedded.vectors, embedded.manifest) for kind in kinds},
         "texts": texts,
-        "meta": {"api_version": {"version": "2"}, "tokens": {"input_tokens": sum(answer.tokens)}},
+        "meta": {"api_version": {"version": "2"}, "tokens": {"input_tokens": embedded.tokens}},
     }
-    return json_response(content, headers)
+    return json_response(content, embedded.headers)
 
 
 def _given(body: EmbedByTypeRequest) -> list[Any]:
@@ -179,7 +171,7 @@ def _check_max_tokens(max_tokens: int | None, max_length: int) -> None:
 
 
 def _prompt(input_type: str | None, manifest: Manifest) -> str:
-    """Prompt that the model's own configuration puts before texts of this kind, if any."""
+    """Returns the prompt that the model's configuration puts before texts of this kind, if any."""
     if input_type == "search_document":
         return manifest.document_prompt
     if input_type == "search_query":

@@ -1,10 +1,10 @@
-"""Collections: documents that are searched apart from all others. The plain routes are the default one's.
+"""Collections: documents that are searched separately. The plain routes are those of the default collection.
 
     /collections/{collection}/documents  /search  /feedback  /events      as the plain routes
     GET /collections   DELETE /collections/{collection}
 
-A collection is there from its first document until it is deleted. All of them are embedded by one model and
-change to the next one in the same moment.
+A collection exists from its first document until it is deleted. One model embeds all of them, and all change
+to the next model at the same moment.
 """
 
 import asyncio
@@ -16,13 +16,12 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from service.api.body import known_parameters
-from service.api.contract import Role, describe, refusals
-from service.api.responses import json_response
+from service.api.openapi import Role, describe
 from service.auth.audit import audit
 from service.errors import NotFound, Storage, Validation
-from service.http.routing import Direct
-from service.runtime.runtime import Runtime, runtime_of
+from service.http.bodies import check_parameters, json_response
+from service.http.routing import RoleRoute
+from service.runtime.runtime import Runtime, Service
 from service.store.values import COLLECTION_NAME, DEFAULT_COLLECTION
 
 PARAMETER = "collection"
@@ -33,7 +32,7 @@ _DESCRIBED = {
     "schema": {"type": "string", "pattern": f"^{COLLECTION_NAME.pattern}$"},
 }
 
-router = APIRouter(prefix="/collections", route_class=Direct, tags=["collections"])
+router = APIRouter(prefix="/collections", route_class=RoleRoute, tags=["collections"])
 
 
 class CollectionOut(BaseModel):
@@ -51,10 +50,10 @@ class Dropped(BaseModel):
 
 
 def collection_of(request: Request) -> str:
-    """The collection that the path names.
+    """Returns the collection that the path names.
 
     Raises:
-        Validation: no collection can have such a name.
+        Validation: No collection can have such a name.
 
     """
     name: str = request.path_params.get(PARAMETER, DEFAULT_COLLECTION)
@@ -71,21 +70,21 @@ def _checked(name: str) -> str:
 
 
 async def existing(request: Request, runtime: Runtime) -> str:
-    """The collection that the path names, for a route that only reads.
+    """Returns the collection that the path names, for a route that only reads.
 
     Raises:
-        NotFound: there is no such collection.
+        NotFound: The collection does not exist.
 
     """
     return await existing_named(collection_of(request), runtime)
 
 
 async def existing_named(name: str, runtime: Runtime) -> str:
-    """`name`, which a parameter gave.
+    """Returns `name`, which a parameter gave.
 
     Raises:
-        Validation: no collection can have such a name.
-        NotFound: there is no such collection.
+        Validation: No collection can have such a name.
+        NotFound: The collection does not exist.
 
     """
     _checked(name)
@@ -97,44 +96,42 @@ async def existing_named(name: str, runtime: Runtime) -> str:
 
 
 def in_collections(plain: APIRouter) -> APIRouter:
-    """The routes of `plain`, for any collection."""
-    scoped = APIRouter(prefix=f"/collections/{{{PARAMETER}}}", route_class=Direct)
+    """Returns the routes of `plain` for any collection."""
+    scoped = APIRouter(prefix=f"/collections/{{{PARAMETER}}}", route_class=RoleRoute)
     for route in plain.routes:
         assert isinstance(route, APIRoute)  # noqa: S101  all of ours are
         extra: dict[str, Any] = dict(route.openapi_extra or {})
-        others = [given for given in extra.get("parameters", []) if given["name"] != PARAMETER]
-        extra["parameters"] = [_DESCRIBED, *others]
+        extra["parameters"] = [_DESCRIBED, *extra.get("parameters", [])]
         scoped.add_api_route(
             route.path,
             route.endpoint,
             methods=sorted(route.methods or ()),
             openapi_extra=extra,
-            responses={**route.responses, **refusals({NotFound}, "native")},
+            responses=route.responses,
             tags=["collections"],
-            summary=f"{route.summary or route.name.replace('_', ' ').capitalize()}, in a collection",
+            summary=f"{route.summary}, in a collection",
         )
     return scoped
 
 
-@router.get("", **describe(Role.READ, None, CollectionsOut, raises=[Storage]))
-async def list_collections(request: Request) -> Response:
+@router.get("", **describe(Role.READ, CollectionsOut, raises=[Storage]))
+async def list_collections(request: Request, runtime: Service) -> Response:
     """Every collection, and how many documents it has."""
-    known_parameters(request)
-    found = await runtime_of(request).corpus.store.collections()
+    check_parameters(request)
+    found = await runtime.corpus.store.collections()
     return json_response({"collections": [{"name": name, "documents": count} for name, count in found]})
 
 
 @router.delete(
     f"/{{{PARAMETER}}}",
-    **describe(Role.WRITE, None, Dropped, raises=[NotFound, Storage], parameters=[_DESCRIBED]),
+    **describe(Role.WRITE, Dropped, raises=[Storage], parameters=[_DESCRIBED]),
 )
-async def delete_collection(request: Request) -> Response:
+async def delete_collection(request: Request, runtime: Service) -> Response:
     """Delete a collection with its documents, judgements, events and maps; the default one is emptied.
 
     In steps, as `DELETE /documents`: what is written to it meanwhile stays, and so does the collection then.
     """
-    runtime = runtime_of(request)
-    known_parameters(request)
+    check_parameters(request)
     name = await existing(request, runtime)
     await asyncio.to_thread(_delete_maps, runtime.settings.maps_dir, name)
     deleted, sequence = await runtime.corpus.drop(name)

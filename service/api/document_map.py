@@ -2,22 +2,21 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from models.manifest import is_version
-from service.api.body import parameters
 from service.api.collections import existing
-from service.api.contract import Role, describe
+from service.api.openapi import Role, describe
 from service.errors import NotFound, Storage
-from service.http.routing import Direct
-from service.runtime.runtime import runtime_of
+from service.http.routing import RoleRoute
+from service.runtime.runtime import Service
 
-router = APIRouter(route_class=Direct, tags=["documents"])
+router = APIRouter(route_class=RoleRoute, tags=["documents"])
 
 _COMMAND = "While that version is live, `python -m service map` makes one."
 
@@ -65,21 +64,21 @@ class WholeFile(FileResponse):
         await super().__call__({**scope, "headers": others}, receive, send)
 
 
-@router.get("/map", **describe(Role.READ, None, Map, query=MapParameters, raises=[NotFound, Storage]))
-async def read_map(request: Request) -> Response:
+@router.get("/map", **describe(Role.READ, Map, raises=[NotFound, Storage]))
+async def read_map_of_the_documents(
+    request: Request, runtime: Service, params: Annotated[MapParameters, Query()]
+) -> Response:
     """The places of a collection's documents in the plane, as they were when the map was made.
 
     A map belongs to a version. Documents that came later are not on it, and deleted ones still are.
     """
-    runtime = runtime_of(request)
-    asked = parameters(request, MapParameters)
     collection = await existing(request, runtime)
     maps = runtime.settings.maps_dir
-    version = asked.version or runtime.live.generation.version
+    version = params.version or runtime.live.generation.version
     if not is_version(version):
         raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.")
     file = maps / version / f"{collection}.json"
-    made = [] if asked.version else await asyncio.to_thread(lambda: [*maps.glob(f"*/{collection}.json")])
+    made = [] if params.version else await asyncio.to_thread(lambda: [*maps.glob(f"*/{collection}.json")])
     for found in (file, *sorted(made, key=lambda one: one.parent.name, reverse=True)):
         if await asyncio.to_thread(found.is_file):
             return WholeFile(found)

@@ -1,46 +1,62 @@
 """Storing, reading and deleting documents."""
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any
 
+import numpy as np
 import orjson
-from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
-from service.api.body import Slices, known_parameters, parameters, parsed_body, validated
 from service.api.collections import collection_of, existing
-from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
-from service.api.inference import VERSION_HEADER, check_count
-from service.api.json_schemas import (
-    CONDITIONS,
-    HOLDS,
+from service.api.embedding import VERSION_HEADER, check_count
+from service.api.ndjson_import import Imported, import_lines
+from service.api.openapi import (
+    COUNT,
+    EMBEDS,
+    FILTER_WITH_A_CONDITION,
     MAX_ID_CHARACTERS,
-    METADATA,
+    VERSIONED,
     DocumentId,
     FilterText,
     Limit,
+    Metadata,
+    Role,
+    ShownAs,
     StoredText,
     StoredTitle,
     Warnings,
+    describe,
+    example,
 )
-from service.api.metadata import checked
-from service.api.ndjson_import import Imported, import_lines
-from service.api.responses import JsonChunks, in_chunks, json_array, json_response
-from service.api.search_params import find_warnings, where_of
+from service.api.search_plan import find_warnings, parse_where
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
 from service.files.columns import derived_id
+from service.http.bodies import (
+    JsonChunks,
+    Slices,
+    check_parameters,
+    in_chunks,
+    json_array,
+    json_response,
+    parsed_body,
+    read_query,
+    validated,
+)
 from service.http.body_budget import NDJSON
-from service.http.routing import Direct
-from service.runtime.runtime import runtime_of
+from service.http.routing import RoleRoute
+from service.runtime.runtime import Service
 from service.settings import Settings
+from service.store.filters.names import describe_fault, find_unreachable, shown
 from service.store.values import Document, Record
 
 
-class Anything(Convertor[str]):
+class AnyText(Convertor[str]):
     """The rest of a path, slashes and line breaks included: an id is any text."""
 
     regex = r"[\s\S]+"
@@ -52,10 +68,16 @@ class Anything(Convertor[str]):
         return value
 
 
-register_url_convertor("anything", Anything())
-router = APIRouter(prefix="/documents", route_class=Direct, tags=["documents"])
+register_url_convertor("anything", AnyText())
+router = APIRouter(prefix="/documents", route_class=RoleRoute, tags=["documents"])
 
 SMALL_CHARACTERS = 512
+MAX_DEPTH = 32  # of metadata
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_NULL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+
+_EXAMPLE = {"id": "refund", "text": "Unused goods may be sent back.", "metadata": {"topic": "support"}}
 
 
 class DocumentIn(BaseModel):
@@ -63,16 +85,13 @@ class DocumentIn(BaseModel):
     id: DocumentId | None = None
     title: StoredTitle | None = Field(None, description="Embedded and indexed together with the text")
     text: StoredText
-    metadata: Annotated[dict[str, Any], WithJsonSchema(METADATA)] = {}
-
-
-_MANY_DOCUMENTS = {"type": "array", "items": DocumentIn.model_json_schema(), "minItems": 1}
+    metadata: Metadata = {}
 
 
 class DocumentsRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = example({"documents": [_EXAMPLE]}) | ConfigDict(extra="forbid")
     # Validated one by one, after they were counted: millions at once would hold the event loop for seconds.
-    documents: Annotated[list[Any], WithJsonSchema(_MANY_DOCUMENTS)]
+    documents: Annotated[list[Any], ShownAs(Annotated[list[DocumentIn], Field(min_length=1)])]
 
 
 class Upserted(BaseModel):
@@ -123,21 +142,19 @@ _WRITES = (*EMBEDS, Storage)  # Conflict: a collection too many
 _LINE = {"type": "string", "description": "One JSON object per line: a document as in application/json"}
 _UPSERTS = describe(
     Role.WRITE,
-    DocumentsRequest,
     Upserted | Imported,
     raises=_WRITES,
     headers={**VERSIONED, "x-compute-tokens": COUNT},
-    reads={NDJSON: _LINE},
+    reads={"application/json": DocumentsRequest, NDJSON: _LINE},
 )
 
 
 @router.post("", **_UPSERTS)
-async def upsert(request: Request) -> Response:
+async def store_documents(request: Request, runtime: Service) -> Response:
     """Store documents: on disk, and in the next search, when this answers 200.
 
     As NDJSON, any number of them: a line that fails is reported and the others are stored.
     """
-    runtime = runtime_of(request)
     limit_kb = runtime.settings.max_metadata_kb
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NDJSON:
         parse = partial(document_of, max_metadata_kb=limit_kb)
@@ -158,10 +175,10 @@ async def upsert(request: Request) -> Response:
 
 
 async def _documents(request: Request, settings: Settings) -> tuple[list[Document], bool]:
-    """The documents of a JSON body, and whether all came with an id.
+    """Returns the documents of a JSON body, and whether all came with an id.
 
-    Nothing of the body is kept when this returns but their texts and their metadata as JSON: parsed, metadata
-    take up to 25 times as much.
+    Only texts and metadata as JSON outlive this call, because parsed metadata take up to 25 times as much
+    memory.
     """
     documents, every_id, slices = [], True, Slices()
     async with parsed_body(request, DocumentsRequest, stored=True) as body:
@@ -182,79 +199,76 @@ def document_of(value: dict[str, Any], max_metadata_kb: int) -> Document:
 
 
 def _metadata(value: object, name: str, limit_kb: int) -> str:
-    """The metadata of a document as it came, in JSON; what is no object is left to the schema to refuse."""
+    """Returns the metadata of a document as it came, in JSON. The schema rejects what is not an object."""
     given = value.get("metadata", {}) if isinstance(value, dict) else {}
-    return checked(given, name, limit_kb) if isinstance(given, dict) else "{}"
+    return check_metadata(given, name, limit_kb) if isinstance(given, dict) else "{}"
 
 
 def _document(given: DocumentIn, metadata: str, name: str = "") -> Document:
-    """`name`: of `given`, as a refusal begins."""
+    """Returns `given` as a document. name: starts the errors."""
     if not given.text or given.text.isspace():
         raise Empty(f"{name}text is empty, or white space only. Leave the document out.")
     title = given.title or ""
     if title.isspace():
         raise Validation(f"{name}title is white space only. Leave it out.")
     id = given.id or derived_id(title, given.text)
-    return Document(_anew(id), _anew(given.text), metadata, _anew(title))
+    return Document(_copied(id), _copied(given.text), metadata, _copied(title))
 
 
-def _anew(text: str) -> str:
-    """A copy of a short text that was parsed.
+def _copied(text: str) -> str:
+    """Returns a copy of a short text that was parsed.
 
-    It lies among the small objects of the whole body, and Python's allocator gives a megabyte back only when
-    all of it is free: the ids of 240 documents kept 250 MiB of parsed metadata.
+    The original lies among the small objects of the whole body, and Python's allocator frees a megabyte only
+    as a
+    whole: the ids of 240 documents kept 250 MiB of parsed metadata.
     """
     return text if len(text) > SMALL_CHARACTERS else text.encode().decode()
 
 
-@router.get("", **describe(Role.READ, None, Page, query=Listing, raises=[Overloaded, Storage]))
-async def list_documents(request: Request) -> Response:
+@router.get("", **describe(Role.READ, Page, raises=[Overloaded, Storage]))
+async def list_documents(request: Request, runtime: Service, params: Annotated[Listing, Query()]) -> Response:
     """Documents in id order, from the one after `after`; `next` is the `after` of the following page.
 
     With `id`, only the document of exactly this id, or none. It reaches every document, also one with the id
     `count`, whose path leads to the number of documents.
     """
-    runtime = runtime_of(request)
-    asked = parameters(request, Listing)
-    if asked.id is not None and len(asked.model_fields_set) > 1:
+    if params.id is not None and len(params.model_fields_set) > 1:
         raise Validation("id names one document; after, limit and filter are for listing. Leave them out.")
-    where = where_of(runtime, asked.filter)
+    where = parse_where(runtime, params.filter)
     collection, store = await existing(request, runtime), runtime.corpus.store
-    if asked.id is None:
+    if params.id is None:
         most = runtime.settings.max_answer_bytes
-        shown, more = await store.page(asked.after, asked.limit, where, most, collection)
+        found, more = await store.page(params.after, params.limit, where, most, collection)
     else:
-        found = await store.document(asked.id, collection)
-        shown, more = [] if found is None else [found], False
-    following = shown[-1].id if more else None
-    rows = in_chunks(json_array(map(_as_json, shown)))
+        document = await store.document(params.id, collection)
+        found, more = [] if document is None else [document], False
+    following = found[-1].id if more else None
+    rows = in_chunks(json_array(map(_as_json, found)))
     tail: dict[str, Any] = {"next": following}
-    if not shown and where is not None:
-        tail |= await find_warnings(runtime, asked.filter, collection)
+    if not found and where is not None:
+        tail |= await find_warnings(runtime, params.filter, collection)
     return JsonChunks([b'{"documents":', *rows, b"," + orjson.dumps(tail)[1:]])
 
 
-@router.get("/count", **describe(Role.READ, None, Counted, query=Filtered, raises=[Storage]))
-async def count_documents(request: Request) -> Response:
+@router.get("/count", **describe(Role.READ, Counted, raises=[Storage]))
+async def count_documents(
+    request: Request, runtime: Service, params: Annotated[Filtered, Query()]
+) -> Response:
     """Number of documents that pass the filter, or are stored in all.
 
     A document with the id `count` is read by `GET /documents?id=count`.
     """
-    runtime = runtime_of(request)
-    asked = parameters(request, Filtered)
-    where = where_of(runtime, asked.filter)
+    where = parse_where(runtime, params.filter)
     collection = await existing(request, runtime)
     found = await runtime.corpus.store.count(where, collection)
-    warnings = {} if found else await find_warnings(runtime, asked.filter, collection)
+    warnings = {} if found else await find_warnings(runtime, params.filter, collection)
     return json_response({"count": found, **warnings})
 
 
-@router.get("/{id:anything}", **describe(Role.READ, None, DocumentOut, raises=[NotFound, Storage]))
-async def get_document(request: Request) -> Response:
+@router.get("/{id:anything}", **describe(Role.READ, DocumentOut, raises=[NotFound, Storage]))
+async def read_document(request: Request, runtime: Service, id: str) -> Response:
     """A document, by its percent-encoded id."""
-    id: str = request.path_params["id"]
-    runtime = runtime_of(request)
-    known_parameters(request)
+    check_parameters(request)
     collection = await existing(request, runtime)
     document = await runtime.corpus.store.document(id, collection)
     if document is None:
@@ -262,42 +276,86 @@ async def get_document(request: Request) -> Response:
     return JsonChunks(_as_json(document))
 
 
-_SOME = {"in": "query", "name": "filter", "required": True, "schema": {HOLDS: CONDITIONS}}
-
-
-@router.delete("", **describe(Role.WRITE, None, DeletedSome, raises=[Storage], parameters=[_SOME]))
-async def delete_documents(request: Request) -> Response:
+@router.delete(
+    "", **describe(Role.WRITE, DeletedSome, raises=[Storage], parameters=[FILTER_WITH_A_CONDITION])
+)
+async def delete_documents_by_filter(request: Request, runtime: Service) -> Response:
     """Delete every document that passes the filter at this moment.
 
     In steps, with other writes between them: each is on disk before the next, oldest documents first. A
     document that is stored or changed meanwhile stays. 200 when all are done; after anything else, or a
     crash, some are deleted, and sending it again deletes the rest.
     """
-    runtime = runtime_of(request)
-    asked = parameters(request, Filtered)
-    where = where_of(runtime, asked.filter)
+    params = read_query(request, Filtered)
+    where = parse_where(runtime, params.filter)
     if where is None or where.is_empty:
         raise Validation("Deleting needs a filter with a condition, or an id: DELETE /documents/{id}.")
     collection = await existing(request, runtime)
     deleted, sequence = await runtime.corpus.delete(where, collection)
     audit("delete", request.scope, collection=collection, deleted=deleted)
-    warnings = {} if deleted else await find_warnings(runtime, asked.filter, collection)
+    warnings = {} if deleted else await find_warnings(runtime, params.filter, collection)
     return json_response({"deleted": deleted, "sequence": sequence, **warnings})
 
 
-@router.delete("/{id:anything}", **describe(Role.WRITE, None, Deleted, raises=[Storage]))
-async def delete_document(request: Request) -> Response:
+@router.delete("/{id:anything}", **describe(Role.WRITE, Deleted, raises=[Storage]))
+async def delete_document(request: Request, runtime: Service, id: str) -> Response:
     """Delete one document; an id that is not there deletes 0."""
-    runtime = runtime_of(request)
-    known_parameters(request)
+    check_parameters(request)
     collection = await existing(request, runtime)
-    deleted, sequence = await runtime.corpus.store.delete_one(request.path_params["id"], collection)
+    deleted, sequence = await runtime.corpus.store.delete_one(id, collection)
     return json_response({"deleted": deleted, "sequence": sequence})
 
 
 def _as_json(record: Record) -> Iterator[bytes]:
-    """A document as parts of JSON."""
+    """Yields a document as parts of JSON."""
     yield b'{"id":' + orjson.dumps(record.id)
     if record.title_json:
         yield b',"title":' + record.title_json
     yield from (b',"text":', record.text_json, b',"metadata":', record.metadata_json, b"}")
+
+
+def check_metadata(metadata: dict[str, Any], name: str, limit_kb: int) -> str:
+    """Returns `metadata` as the JSON that is stored. name: starts the errors.
+
+    Each check is one pass in C over at most `SIMILE_MAX_METADATA_KB`. Python code does not visit the values,
+    because a body may hold millions.
+
+    Raises:
+        Validation: Larger than `limit_kb` KiB, nested too deep, or with a name or a text that no filter could
+            match.
+
+    """
+    try:
+        json = orjson.dumps(metadata)
+    except orjson.JSONEncodeError as error:  # It was parsed from JSON, so only its depth can be wrong.
+        raise _too_deep(name) from error
+    if len(json) > limit_kb << 10:
+        raise Validation(
+            f"{name} has {len(json)} bytes of JSON; at most {limit_kb} KiB (SIMILE_MAX_METADATA_KB) go with "
+            "one document. Put what is long into the text, or keep it elsewhere under the document's id."
+        )
+    if json.count(b"{") + json.count(b"[") > MAX_DEPTH and _depth(json) > MAX_DEPTH:
+        raise _too_deep(name)
+    if b"\\u0000" in json and _NULL.search(json):  # SQLite's JSON functions would end there.
+        raise Validation(f"{name} holds a null character, which no filter could match. Leave it out.")
+    if (found := find_unreachable(json)) is not None:
+        place, field = found
+        where = f" in {shown(place)}" if place else ""
+        raise Validation(
+            f"{name}: the name {shown(field)}{where} cannot be stored, because no filter could name it: "
+            f"{describe_fault(field)}. Rename it."
+        )
+    return json.decode()
+
+
+def _too_deep(name: str) -> Validation:
+    return Validation(f"{name} is nested more than {MAX_DEPTH} levels deep.")
+
+
+def _depth(json: bytes) -> int:
+    """Returns how many objects and arrays surround the innermost value."""
+    codes = (
+        np.frombuffer(_STRING.sub(b"", json), np.uint8) | 0x20
+    )  # `[` and `{` differ by that bit, and so do `]` and `}`.
+    steps = (codes == ord("{")).astype(np.int32) - (codes == ord("}"))
+    return int(np.cumsum(steps).max(initial=0))

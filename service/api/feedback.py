@@ -2,17 +2,14 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, WithJsonSchema
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool
 from starlette.responses import Response
 
-from service.api.body import Slices, parameters, read_body, validated
 from service.api.collections import existing
-from service.api.contract import Role, describe
-from service.api.inference import check_count
-from service.api.json_schemas import USER, Count, DocumentId, StoredQuery, User
-from service.api.responses import json_response
-from service.api.selected import (
+from service.api.embedding import check_count
+from service.api.openapi import USER, Count, DocumentId, Role, ShownAs, StoredQuery, User, describe, example
+from service.api.selection import (
     HASHED,
     SELECTS,
     TRUSTED,
@@ -22,11 +19,10 @@ from service.api.selected import (
     Selected,
     Sender,
     forget,
+    list_rows,
     selection_of,
     sender_of,
-    shown_as,
     to_forget,
-    trusted_now,
 )
 from service.auth.visitors import Visitors
 from service.errors import (
@@ -39,11 +35,12 @@ from service.errors import (
     Validation,
     release_frames,
 )
-from service.http.routing import Direct
-from service.runtime.runtime import runtime_of
+from service.http.bodies import STORED, Slices, json_response, validated
+from service.http.routing import RoleRoute
+from service.runtime.runtime import Service
 from service.store.values import Judgement, Limits
 
-router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])
+router = APIRouter(prefix="/feedback", route_class=RoleRoute, tags=["feedback"])
 
 NOT_THERE = "There is no document {id!r}: never stored, or deleted since the search. Leave the judgement out."
 
@@ -56,20 +53,16 @@ class JudgementIn(BaseModel):
     user: User | None = Field(None, description=USER)
 
 
-_ONE = JudgementIn.model_json_schema()
-_MANY = {"type": "array", "items": _ONE, "minItems": 1}
-
-
 class JudgementsIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
     # Validated one by one, after they were counted.
-    feedback: Annotated[list[Any], WithJsonSchema(_MANY)]
+    feedback: Annotated[list[Any], ShownAs(Annotated[list[JudgementIn], Field(min_length=1)])]
 
 
-class FeedbackRequest(
-    RootModel[Annotated[dict[str, Any], WithJsonSchema({"anyOf": [_ONE, JudgementsIn.model_json_schema()]})]]
-):
+class FeedbackRequest(RootModel[Annotated[dict[str, Any], ShownAs(JudgementIn | JudgementsIn)]]):
     """A judgement, or a list of them as `feedback`."""
+
+    model_config = example({"query": "how do I get my money back", "id": "refund", "relevant": True})
 
 
 class Refused(BaseModel):
@@ -99,10 +92,10 @@ class FeedbackPage(BaseModel):
     next: int | None
 
 
-@router.post(
-    "", **describe(Role.WRITE, FeedbackRequest, Judged, raises=[NotFound, Conflict, Overloaded, Storage])
-)
-async def judge(request: Request) -> Response:
+@router.post("", **describe(Role.WRITE, Judged, raises=[NotFound, Conflict, Overloaded, Storage]))
+async def store_judgments(
+    request: Request, runtime: Service, body: Annotated[FeedbackRequest, STORED]
+) -> Response:
     """Store one judgement or many: on disk when this answers 200.
 
     A judgement carries the name of the key that sent it, and replaces that key's earlier one of the same
@@ -112,8 +105,6 @@ async def judge(request: Request) -> Response:
     which judgements are malformed or of a document that is not there, and the others are stored; when none
     is left, the first refusal is the answer.
     """
-    runtime = runtime_of(request)
-    body = await read_body(request, FeedbackRequest, stored=True)
     sender, settings = sender_of(request), runtime.settings
     given = await _judgements(body.root, settings.max_inputs, runtime.visitors, sender)
     collection = await existing(request, runtime)
@@ -138,7 +129,7 @@ async def judge(request: Request) -> Response:
 async def _judgements(
     body: dict[str, Any], limit: int, visitors: Visitors, sender: Sender
 ) -> list[Judgement | ServiceError]:
-    """The judgements of a request; in a list, an error stands in the place of one that is malformed."""
+    """Returns the judgments of a request. In a list, an error replaces each malformed judgment."""
     if "feedback" not in body:
         return [_judgement(body, "", visitors, sender)]
     many = validated(JudgementsIn, body).feedback
@@ -174,37 +165,23 @@ def _judgement(value: object, name: str, visitors: Visitors, sender: Sender) -> 
     )
 
 
-@router.get("", **describe(Role.READ, None, FeedbackPage, query=Listing, raises=SELECTS))
-async def list_feedback(request: Request) -> Response:
-    """Judgements in the order in which they came, from the one behind the number `after`.
+@router.get("", **describe(Role.READ, FeedbackPage, raises=SELECTS))
+async def list_judgments(request: Request, runtime: Service, params: Annotated[Listing, Query()]) -> Response:
+    """Judgements in the order in which they came, from the one after the number `after`.
 
     `next` is the `after` of the following page. Judgements of deleted documents are left out; they are listed
     again, under their old numbers, when a document is stored under that id again.
     """
-    runtime = runtime_of(request)
-    asked = parameters(request, Listing)
-    selection = await selection_of(request, runtime, asked)
-    most = runtime.settings.max_answer_bytes
-    shown, more = await runtime.corpus.store.judgements(asked.after, asked.limit, selection, most)
-    following = shown[-1][0] if more else None
-    rows = [
-        shown_as(
-            JudgementOut,
-            given,
-            sequence=number,
-            user=given.visitor,
-            trusted=trusted_now(request, given),
-        )
-        for number, given in shown
-    ]
-    return json_response({"feedback": rows, "next": following})
+    read = runtime.corpus.store.judgements
+    return await list_rows(request, runtime, params, "feedback", read, JudgementOut)
 
 
-@router.get("/count", **describe(Role.READ, None, Count, query=Selected, raises=SELECTS))
-async def count_feedback(request: Request) -> Response:
+@router.get("/count", **describe(Role.READ, Count, raises=SELECTS))
+async def count_judgments(
+    request: Request, runtime: Service, params: Annotated[Selected, Query()]
+) -> Response:
     """Number of judgements that are listed in all."""
-    runtime = runtime_of(request)
-    selection = await selection_of(request, runtime, parameters(request, Selected))
+    selection = await selection_of(request, runtime, params)
     found = await runtime.corpus.store.count_judgements(selection)
     return json_response({"count": found})
 
@@ -216,23 +193,25 @@ class Summary(BaseModel):
     answered: int = Field(description="Queries with a relevant document: a retraining can measure by these")
 
 
-@router.get("/summary", **describe(Role.READ, None, Summary, query=Selected, raises=SELECTS))
-async def sum_up_feedback(request: Request) -> Response:
+@router.get("/summary", **describe(Role.READ, Summary, raises=SELECTS))
+async def sum_up_judgments(
+    request: Request, runtime: Service, params: Annotated[Selected, Query()]
+) -> Response:
     """Counts of the judgements that are listed, and of the different queries that they are about."""
-    runtime = runtime_of(request)
-    selection = await selection_of(request, runtime, parameters(request, Selected))
+    selection = await selection_of(request, runtime, params)
     found = await runtime.corpus.store.sum_up_judgements(selection)
     return json_response(found._asdict())
 
 
-@router.delete("", **describe(Role.WRITE, None, Forgotten, query=Forgetting, raises=SELECTS))
-async def delete_feedback(request: Request) -> Response:
+@router.delete("", **describe(Role.WRITE, Forgotten, raises=SELECTS))
+async def delete_judgments(
+    request: Request, runtime: Service, params: Annotated[Forgetting, Query()]
+) -> Response:
     """Delete the judgements of a query, of a document's id, of a key, of a user, or of these together.
 
     Also unlisted ones. A key of role write deletes its own, which `key` names; where another key's are among
     them, all stay and the answer is 403. A key of role admin deletes any. In steps, with other writes between
     them: after an error some are deleted, and sending it again deletes the rest.
     """
-    runtime = runtime_of(request)
-    selection = await to_forget(request, runtime, parameters(request, Forgetting))
+    selection = await to_forget(request, runtime, params)
     return await forget(request, "delete-feedback", selection, runtime.corpus.store.forget_judgements)

@@ -9,21 +9,18 @@ The command `import` reads files with the same reader (service/files), before it
 import asyncio
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from service.api.body import Slices, parameters
 from service.api.bulk_import import MAX_ERRORS, Import, Span, Tally
 from service.api.collections import collection_of
-from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
 from service.api.documents import document_of
-from service.api.inference import VERSION_HEADER
-from service.api.json_schemas import MAX_ID_CHARACTERS
+from service.api.embedding import VERSION_HEADER
 from service.api.ndjson_import import body_pieces
-from service.api.responses import json_response
+from service.api.openapi import COUNT, EMBEDS, MAX_ID_CHARACTERS, VERSIONED, Role, describe
 from service.errors import Empty, MediaType, ServiceError, Storage, TooLarge, Validation
 from service.files.columns import Columns
 from service.files.conversion import parse_types
@@ -31,16 +28,17 @@ from service.files.detection import format_of, refuse_name
 from service.files.preview import SHOWN_ROWS, preview
 from service.files.reader import FileReader, Options, Unpacked
 from service.files.values import BadFile, BadRow, Format, Row, query_parameter, split_names
+from service.http.bodies import Slices, fields_of, json_response
 from service.http.body_budget import RAW_FILE, StreamedBody
-from service.http.routing import Direct
-from service.runtime.runtime import Runtime, runtime_of
+from service.http.routing import RoleRoute
+from service.runtime.runtime import Runtime, Service
 from service.store.values import DEFAULT_COLLECTION
 
 PREVIEW_BYTES = 1 << 20
 STEP_BYTES = 1 << 16  # of a piece: so much is read at a time on another thread
 ALL = "*"
 
-router = APIRouter(prefix="/files", route_class=Direct, tags=["documents"])
+router = APIRouter(prefix="/files", route_class=RoleRoute, tags=["documents"])
 
 _NAMES = "Names with commas between them; one that has a comma is in double quotes"
 
@@ -113,10 +111,9 @@ class FileImported(BaseModel):
 _RAW = {RAW_FILE: {"type": "string", "format": "binary"}}
 
 
-@router.post("/preview", **describe(Role.WRITE, None, PreviewOut, reads=_RAW, query=PreviewQuery))
-async def preview_file(request: Request) -> Response:
+@router.post("/preview", **describe(Role.WRITE, PreviewOut, reads=_RAW))
+async def preview_a_file(request: Request, params: Annotated[PreviewQuery, Query()]) -> Response:
     """Show how the beginning of a file reads, and guess which column is which. Nothing is stored."""
-    asked = parameters(request, PreviewQuery)
     _require_raw(request)
     content = bytearray()
     async for piece in request.stream():
@@ -124,71 +121,50 @@ async def preview_file(request: Request) -> Response:
         if len(content) > PREVIEW_BYTES:
             raise TooLarge(f"A preview takes the first {PREVIEW_BYTES >> 20} MiB of a file. Send less of it.")
     try:
-        options = _options(asked, DEFAULT_COLLECTION)
-        found = await asyncio.to_thread(preview, bytes(content), asked.name, options, whole=asked.whole)
+        options = _options(params, DEFAULT_COLLECTION)
+        found = await asyncio.to_thread(preview, bytes(content), params.name, options, whole=params.whole)
     except BadFile as error:
-        raise Validation(_sentence(asked.name, error)) from error
-    layout, guess = found.layout, found.guess
-    answer = {
-        "format": layout.format,
-        "encoding": layout.encoding,
-        "certain": layout.certain,
-        "sample": layout.sample,
-        "delimiter": layout.separator or None,
-        "columns": found.columns,
-        "rows": found.rows,
-        "lines": found.lines,
-        "id": guess.id,
-        "title": guess.title,
-        "text": guess.text,
-        "metadata": guess.metadata,
-        "types": guess.types,
-        "html": guess.html,
-        "problems": found.problems,
-    }
-    return json_response(answer)
+        raise Validation(_sentence(params.name, error)) from error
+    delimiter = found.layout.separator or None
+    return json_response(fields_of(PreviewOut, found, found.guess, found.layout, delimiter=delimiter))
 
 
 _IMPORT = describe(
     Role.WRITE,
-    None,
     FileImported,
     raises=(*EMBEDS, Storage),
     headers={**VERSIONED, "x-compute-tokens": COUNT},
     reads=_RAW,
-    query=FileQuery,
 )
 
 
 @router.post("", **_IMPORT)
-async def import_file(request: Request) -> Response:
+async def store_the_rows_of_a_file(
+    request: Request, runtime: Service, params: Annotated[FileQuery, Query()]
+) -> Response:
     """Store the rows of a file as documents, however large it is.
 
     A row that fails is reported with its lines, and the others are stored.
     """
-    runtime = runtime_of(request)
-    asked = parameters(request, FileQuery)
     _require_raw(request)
     collection = collection_of(request)
     try:
-        upload = _Upload(request, runtime, asked, collection)
+        upload = _Upload(request, runtime, params, collection)
     except BadFile as error:
-        raise Validation(_sentence(asked.name, error)) from error
+        raise Validation(_sentence(params.name, error)) from error
     tally = await upload.run()
-    answer = {
-        "summary": _summary(tally),
-        "rows": tally.upserted,
-        "documents": tally.seen.distinct,
-        "created": tally.created,
-        "replaced": tally.replaced,
-        "failed": tally.failed,
-        "errors": [
+    answer = fields_of(
+        FileImported,
+        tally,
+        summary=_summary(tally),
+        rows=tally.upserted,
+        documents=tally.seen.distinct,
+        errors=[
             {"line": lines.first, "last_line": lines.last, "error": error} for lines, error in tally.errors
         ],
-        "notes": upload.notes,
-        "truncated": tally.truncated,
-        "sequence": tally.sequence or await runtime.corpus.store.sequence(),
-    }
+        notes=upload.notes,
+        sequence=tally.sequence or await runtime.corpus.store.sequence(),
+    )
     version = tally.version or runtime.live.generation.version
     return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})
 
@@ -201,12 +177,12 @@ class _Upload:
 
     """
 
-    def __init__(self, request: Request, runtime: Runtime, asked: FileQuery, collection: str) -> None:
+    def __init__(self, request: Request, runtime: Runtime, params: FileQuery, collection: str) -> None:
         self._request = request
-        self._name = asked.name
-        options = _options(asked, collection)
+        self._name = params.name
+        options = _options(params, collection)
         self._titled = options.format == "file"
-        self._reader = FileReader(asked.name or "file", options)
+        self._reader = FileReader(params.name or "file", options)
         self._unpacked = Unpacked()
         self._parse = partial(document_of, max_metadata_kb=runtime.settings.max_metadata_kb)
         self._flow: StreamedBody = request.scope["flow"]
@@ -290,29 +266,29 @@ def _require_raw(request: Request) -> None:
         raise MediaType(f"Content-Type must be {RAW_FILE}: the body is the file as it is, in any format.")
 
 
-def _options(asked: FileQuery, collection: str) -> Options:
+def _options(params: FileQuery, collection: str) -> Options:
     """The reader's options. Raises BadFile where one cannot be right."""
-    if asked.format is None:
-        refuse_name(asked.name)
-    metadata = None if asked.metadata in {None, ALL} else split_names(asked.metadata or "")
+    if params.format is None:
+        refuse_name(params.name)
+    metadata = None if params.metadata in {None, ALL} else split_names(params.metadata or "")
     columns = Columns(
-        asked.id,
-        asked.title,
-        split_names(asked.text) or ("",),
+        params.id,
+        params.title,
+        split_names(params.text) or ("",),
         metadata,
-        asked.metadata == ALL,
+        params.metadata == ALL,
         "unsaid" if collection == DEFAULT_COLLECTION else "one",
         query_parameter,
     )
-    types = parse_types(split_names(asked.types or ""), query_parameter)
-    kind = asked.format or format_of(asked.name) or ("file" if asked.name else None)
+    types = parse_types(split_names(params.types or ""), query_parameter)
+    kind = params.format or format_of(params.name) or ("file" if params.name else None)
     return Options(
         kind,
-        asked.encoding,
-        asked.delimiter,
+        params.encoding,
+        params.delimiter,
         columns,
         types,
-        html=asked.html is not None,
+        html=params.html is not None,
         spell=query_parameter,
     )
 

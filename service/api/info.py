@@ -1,24 +1,28 @@
-"""`GET /info`: the model in service, and how it runs."""
+"""The service itself: `/info`, `/me`, `/examples`, and open to all `/health`, `/ready` and `/metrics`."""
 
 import asyncio
 from importlib.metadata import version as package_version
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from models.encoder import Encoder
 from models.manifest import Mode
-from service.api.contract import Role, describe
-from service.api.responses import json_response
-from service.http.routing import Direct
-from service.runtime.runtime import runtime_of
+from service.api.openapi import Role, describe
+from service.auth.access import Account
+from service.corpus.examples import example_rows
+from service.errors import Unhealthy
+from service.http.bodies import check_parameters, json_response
+from service.http.routing import RoleRoute
+from service.runtime.runtime import Runtime, Service
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 COSINE_DIGITS = 6  # a sum of float32 products is exact to little more
 
-router = APIRouter(route_class=Direct, tags=["models"])
+router = APIRouter(route_class=RoleRoute)
 
 
 class IndexInfo(BaseModel):
@@ -111,16 +115,15 @@ class Info(BaseModel):
     index: IndexInfo
 
 
-@router.get("/info", **describe(Role.READ, None, Info))
-async def info(request: Request) -> Response:
-    """The model in service and how it runs; text-embeddings-inference's keys and our own.
+@router.get("/info", tags=["models"], **describe(Role.READ, Info))
+async def describe_service_and_model(runtime: Service) -> Response:
+    """The active model and how it runs; text-embeddings-inference's keys and our own.
 
     `index.kind` is `exact`, or `IVF,SQ8` when search is approximate; `recall_at_10` is then the share of the
     ten nearest documents that the latest `recall_queries` searches found, null until it is measured.
     `index.device` is where the largest one is searched: `cpu`, or a GPU such as `cuda:0`.
     """
-    runtime = runtime_of(request)
-    models_id = await asyncio.to_thread(runtime.store.id)  # read again: another replica may have renewed it
+    models_id = await asyncio.to_thread(runtime.store.id)  # read each time: another service may renew it
     with runtime.live.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
         largest, cache, layout = generation.indexes.largest, runtime.batcher.cache, runtime.layout
@@ -140,7 +143,7 @@ async def info(request: Request) -> Response:
             "fingerprint": manifest.fingerprint,
             "form": str(encoder.form),
             "form_cost": _cost(encoder),
-            "query_encoder": _student(encoder),
+            "query_encoder": _query_encoder(encoder),
             "dimension": encoder.dimension,
             "deterministic": encoder.deterministic,
             "providers": encoder.providers,
@@ -167,7 +170,7 @@ async def info(request: Request) -> Response:
     return json_response(answer)
 
 
-def _student(encoder: Encoder) -> dict[str, Any] | None:
+def _query_encoder(encoder: Encoder) -> dict[str, Any] | None:
     said = encoder.manifest.query_encoder
     if said is None or encoder.queries is None:
         return None
@@ -190,3 +193,72 @@ def _cost(encoder: Encoder) -> dict[str, Any] | None:
         "cosine_least": round(turned.least, COSINE_DIGITS),
         "same_neighbours": None,
     }
+
+
+class Caller(BaseModel):
+    name: str | None = Field(description="Of the key; null on a service without keys")
+    role: Role = Field(description="On a service without keys everybody may do all: admin")
+
+
+@router.get("/me", tags=["operation"], **describe(Role.READ, Caller))
+async def show_key(request: Request) -> Response:
+    """The name and the role of the key that was sent."""
+    check_parameters(request)
+    account: Account | None = request.scope.get("account")
+    if account is None:
+        return json_response({"name": None, "role": Role.ADMIN.value})
+    return json_response({"name": account.key.name, "role": account.key.role.value})
+
+
+class Health(BaseModel):
+    model_config = ConfigDict(protected_namespaces=())
+    status: Literal["healthy"]
+    model_version: str
+
+
+class Ready(BaseModel):
+    status: Literal["ready"]
+
+
+@router.get("/health", tags=["operation"], **describe(None, Health))
+async def check_health(request: Request) -> Response:
+    """200 when a real forward pass succeeded since the last failure and nothing hangs; within a second."""
+    runtime: Runtime = request.app.state.runtime
+    illness = await runtime.health.ask()
+    if illness is not None:
+        raise Unhealthy(f"Unhealthy: {illness}", retry_after_seconds=5)
+    return json_response({"status": "healthy", "model_version": runtime.live.generation.version})
+
+
+@router.get("/ready", tags=["operation"], **describe(None, Ready))
+async def check_readiness(request: Request) -> Response:
+    """200 while new work is taken and the index is whole, else 503 with the reason and the progress."""
+    runtime: Runtime = request.app.state.runtime
+    red = runtime.readiness.check()
+    if red is not None:
+        raise Unhealthy(red.message, retry_after_seconds=1)
+    return json_response({"status": "ready"})
+
+
+@router.get("/metrics", tags=["operation"], **describe(None, also=["text/plain"]))
+async def read_metrics(request: Request) -> Response:
+    """Prometheus text; docs/METRICS.md lists the series."""
+    text = await asyncio.to_thread(request.app.state.runtime.scrape)  # off the event loop
+    return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+class Example(BaseModel):
+    id: str
+    text: str
+    metadata: dict[str, Any]
+
+
+class Examples(BaseModel):
+    documents: list[Example]
+
+
+@router.get("/examples", tags=["documents"], **describe(Role.READ, Examples))
+async def read_example_texts(request: Request) -> Response:
+    """A few hundred short texts to try the search with. Each has `metadata.example = true`."""
+    check_parameters(request)
+    return json_response({"documents": await asyncio.to_thread(example_rows)})

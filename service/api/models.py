@@ -1,4 +1,4 @@
-"""Published versions, the verdict of the gate on each, and the one that is wanted."""
+"""Published versions, the gate's verdict on each, and the requested version."""
 
 import asyncio
 import re
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field, RootModel
 from starlette.responses import Response
 
@@ -17,14 +17,13 @@ from models.files.retrainings import schedule_state
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
 from models.seal import read_manifest
 from models.store import Kind, Store
-from service.api.body import parameters
-from service.api.contract import Role, describe
-from service.api.responses import json_response
+from service.api.openapi import Role, describe
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
-from service.http.routing import Direct
-from service.lifecycle.states import as_state
-from service.runtime.runtime import Runtime, runtime_of
+from service.http.bodies import json_response
+from service.http.routing import RoleRoute
+from service.lifecycle.controller import as_state
+from service.runtime.runtime import Runtime, Service
 
 MOST_SECONDS = 86_400  # that a version is kept
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
@@ -42,7 +41,7 @@ REPORT_POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
-router = APIRouter(route_class=Direct, tags=["models"])
+router = APIRouter(route_class=RoleRoute, tags=["models"])
 
 
 class CanaryInCollection(BaseModel):
@@ -71,7 +70,7 @@ class Listed(BaseModel):
     parent: str | None
     scores: dict[str, Any]
     gate: str | None
-    loaded: bool = Field(description="It can be asked by the header x-model-version")
+    loaded: bool = Field(description="The header x-model-version can name it")
 
 
 class ModelsAnswer(BaseModel):
@@ -89,12 +88,12 @@ class Report(RootModel[dict[str, Any]]):
     """The report that the gate wrote."""
 
 
-@router.get("/models", **describe(Role.READ, None, ModelsAnswer))
-async def models(request: Request) -> Response:
+@router.get("/models", **describe(Role.READ, ModelsAnswer))
+async def list_versions_and_their_states(runtime: Service) -> Response:
     """Every published version and its state; `done` and `total` are documents, while it is built.
 
     `eta_seconds` is how long the rest of a build takes at its recent rate, null while that is not known.
-    `canary` is how alike the version answered when it was ready: the number of queries asked, and the mean
+    `canary` is how alike the version answered when it was ready: the number of queries compared, and the mean
     share of common ids in the first ten hits of it and of the version then live, over all collections and in
     each of the 20 in which it is lowest. Null: not compared.
     `schedule` is what the schedule of retrainings did last and does next, with its `state` (running, waiting,
@@ -102,9 +101,7 @@ async def models(request: Request) -> Response:
     of the retraining in hand, whoever began it: what it is `doing`, `step` of `steps`, `eta_seconds` of the
     training, and the lines of `loss` and `dev` as [step, value].
     """
-    runtime = runtime_of(request)
-    store = runtime.store
-    found = await asyncio.to_thread(_look, store)
+    found = await asyncio.to_thread(_look, runtime.store)
     states = await runtime.controller.states()
     listed = [_listed(manifest, states.get(manifest.version)) for manifest in found.manifests]
     listed += [
@@ -168,10 +165,10 @@ def _unread(name: str, reason: str, state: dict[str, Any] | None) -> dict[str, A
     return {"version": name, **absent, **state, "scores": {}}
 
 
-@router.get("/models/{version}/report", **describe(Role.READ, None, Report, raises=[NotFound]))
-async def report(request: Request) -> Response:
+@router.get("/models/{version}/report", **describe(Role.READ, Report, raises=[NotFound]))
+async def read_report(runtime: Service, version: str) -> Response:
     """Measurements of a version by the promotion gate, and its verdict."""
-    content = await _of_report(request, REPORT)
+    content = await _of_report(runtime, version, REPORT)
     return Response(content, headers={"content-type": "application/json"})
 
 
@@ -179,19 +176,18 @@ async def report(request: Request) -> Response:
     "/models/{version}/report/{file}",
     **describe(Role.READ, raises=[NotFound], also=[kind.partition(";")[0] for kind in _PAGES.values()]),
 )
-async def report_page(request: Request) -> Response:
+async def read_report_page(runtime: Service, version: str, file: str) -> Response:
     """The same for people: `report.md` and the pictures that it names, or all in `report.html`.
 
     `answers.jsonl` has both answers to each query that judged.
     """
-    file = request.path_params["file"]
     kind = _PAGES.get(PurePosixPath(file).suffix)
     if kind is None or not _FILE.fullmatch(file):
         raise NotFound(
             f"A report has no file {file[:100]!r}. It has report.md, report.html, answers.jsonl, and the "
             "pictures named there."
         )
-    content = await _of_report(request, f"{REPORT_PAGE}/{file}")
+    content = await _of_report(runtime, version, f"{REPORT_PAGE}/{file}")
     # A picture is drawn by this program; a page must not run anything that a name may have smuggled in.
     headers = {
         "content-type": kind,
@@ -200,10 +196,9 @@ async def report_page(request: Request) -> Response:
     return Response(content, headers=headers)
 
 
-async def _of_report(request: Request, path: str) -> bytes:
-    version = request.path_params["version"]
+async def _of_report(runtime: Runtime, version: str, path: str) -> bytes:
     with _refusing(version):
-        folder = await asyncio.to_thread(runtime_of(request).store.folder, version)
+        folder = await asyncio.to_thread(runtime.store.folder, version)
     try:
         return await asyncio.to_thread((folder / path).read_bytes)
     except FileNotFoundError as error:
@@ -216,11 +211,10 @@ _WANTS = (NotFound, Conflict, Storage)
 @router.post(
     "/models/{version}/activate",
     status_code=202,
-    **describe(Role.ADMIN, None, Wanted, statuses=(200, 202), raises=_WANTS),
+    **describe(Role.ADMIN, Wanted, statuses=(200, 202), raises=_WANTS),
 )
-async def activate(request: Request) -> Response:
+async def activate_version(request: Request, runtime: Service, version: str) -> Response:
     """Work towards a version: 202, and `GET /models` shows how far it is. The active one: 200."""
-    runtime, version = runtime_of(request), request.path_params["version"]
     served = version == runtime.live.generation.version
     # When it is active already, a build of another version is dropped.
     # What is requested, and what the folder names, which may not count yet (Controller.requested).
@@ -238,11 +232,10 @@ async def activate(request: Request) -> Response:
 @router.post(
     "/models/rollback",
     status_code=202,
-    **describe(Role.ADMIN, None, Wanted, statuses=[202], raises=_WANTS),
+    **describe(Role.ADMIN, Wanted, statuses=[202], raises=_WANTS),
 )
-async def rollback(request: Request) -> Response:
+async def go_back_to_the_previous_version(request: Request, runtime: Service) -> Response:
     """Go back to the version that was active before, and do not choose this one again by itself."""
-    runtime = runtime_of(request)
     back = await runtime.controller.previous()
     if back is None:
         raise Conflict("There is no version to go back to.")
@@ -263,28 +256,28 @@ class KeepParameters(BaseModel):
 class Kept(BaseModel):
     version: str
     seconds: int
-    loaded: bool = Field(description="It can be asked now; else GET /models shows how far it is")
+    loaded: bool = Field(description="It is loaded; else GET /models shows how far it is")
 
 
 @router.post(
     "/models/{version}/keep",
     status_code=202,
-    **describe(Role.ADMIN, None, Kept, query=KeepParameters, statuses=(200, 202), raises=_WANTS),
+    **describe(Role.ADMIN, Kept, statuses=(200, 202), raises=_WANTS),
 )
-async def keep(request: Request) -> Response:
-    """Open a version to be asked by the header `x-model-version`: 200 when it can be, else 202.
+async def keep_version(
+    request: Request, runtime: Service, version: str, params: Annotated[KeepParameters, Query()]
+) -> Response:
+    """Load a version, so that the header `x-model-version` can name it: 200 when it is loaded, else 202.
 
     What it has no vectors of is embedded in the background, as for a version that is to go live, and it takes
-    as much memory. One version is kept at a time: the last one that was asked for. It never goes live by
+    as much memory. One version is kept at a time: the last one requested here. It never goes live by
     this, and what is wanted takes its place.
     """
-    runtime, version = runtime_of(request), request.path_params["version"]
-    asked = parameters(request, KeepParameters)
     with _refusing(version):
         await asyncio.to_thread(lambda: read_manifest(runtime.store.folder(version)))
-    loaded = runtime.controller.keep(version, asked.seconds)
+    loaded = runtime.controller.keep(version, params.seconds)
     audit("keep", request.scope, version=version)
-    answer = {"version": version, "seconds": asked.seconds, "loaded": loaded}
+    answer = {"version": version, "seconds": params.seconds, "loaded": loaded}
     return json_response(answer, status=200 if loaded else 202)
 
 

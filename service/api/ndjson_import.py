@@ -10,12 +10,11 @@ from fastapi import Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from service.api.body import Slices
 from service.api.bulk_import import MAX_ERRORS, Import, Span
-from service.api.inference import VERSION_HEADER
-from service.api.responses import json_response
+from service.api.embedding import VERSION_HEADER
 from service.errors import Empty, ServiceError, TooLarge, Validation
 from service.http import exact_json
+from service.http.bodies import Slices, fields_of, json_response
 from service.http.body_budget import StreamedBody
 from service.http.ndjson import MAX_LINE_BYTES, Line, Lines
 from service.runtime.runtime import Runtime
@@ -73,15 +72,13 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
         await importing.close()
     if not tally.upserted and not tally.failed:
         raise Empty("The body has no line. Send one JSON object per line.")
-    answer = {
-        "upserted": tally.upserted,
-        "documents": tally.seen.distinct,
-        "created": tally.created,
-        "failed": tally.failed,
-        "errors": [{"line": lines.first, "error": error} for lines, error in tally.errors],
-        "truncated": tally.truncated,
-        "sequence": tally.sequence or await runtime.corpus.store.sequence(),
-    }
+    answer = fields_of(
+        Imported,
+        tally,
+        documents=tally.seen.distinct,
+        errors=[{"line": lines.first, "error": error} for lines, error in tally.errors],
+        sequence=tally.sequence or await runtime.corpus.store.sequence(),
+    )
     version = tally.version or runtime.live.generation.version
     return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})
 

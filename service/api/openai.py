@@ -1,7 +1,6 @@
 """OpenAI's embeddings, and its list of models: what is served here under the names that its clients know."""
 
 import asyncio
-import time
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -9,24 +8,13 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 from starlette.responses import Response
 
-from service.api.body import read_body
-from service.api.contract import EMBEDS, TIMED, Role, describe
-from service.api.inference import (
-    Inputs,
-    check_dimensions,
-    in_base64,
-    inference_headers,
-    pinned,
-    rows_of,
-    shorten,
-    with_prompt,
-)
-from service.api.responses import json_response
-from service.errors import Validation
-from service.http.routing import Direct
-from service.runtime.runtime import runtime_of
+from service.api.embedding import Plan, embed, in_base64, parse_inputs, with_prompt
+from service.api.openapi import EMBEDS, TIMED, Inputs, Role, describe, example
+from service.http.bodies import json_response
+from service.http.routing import RoleRoute
+from service.runtime.runtime import Service
 
-router = APIRouter(route_class=Direct, tags=["openai"])
+router = APIRouter(route_class=RoleRoute, tags=["openai"])
 
 OWNER = "simile"
 
@@ -34,6 +22,7 @@ OWNER = "simile"
 class EmbeddingsRequest(BaseModel):
     """OpenAI's fields, and `truncate`: null is the server's default, which is true."""
 
+    model_config = example({"input": ["A first sentence.", "A second one."], "model": "simile"})
     input: Inputs
     model: StrictStr | None = None
     encoding_format: Literal["float", "base64"] | None = "float"  # null is the default, as there
@@ -72,49 +61,38 @@ class ModelList(BaseModel):
     data: list[Model]
 
 
-_EMBEDS = describe(Role.READ, EmbeddingsRequest, EmbeddingList, family="openai", raises=EMBEDS, headers=TIMED)
+_EMBEDS = describe(Role.READ, EmbeddingList, raises=EMBEDS, headers=TIMED)
 
 
 @router.post("/v1/embeddings", **_EMBEDS)
 @router.post("/embeddings", **_EMBEDS)
-async def embeddings(request: Request) -> Response:
+async def embed_texts(request: Request, runtime: Service, body: EmbeddingsRequest) -> Response:
     """A vector for each input, as numbers or base64 of little-endian float32; `usage` counts all tokens."""
-    started = time.perf_counter()
-    runtime = runtime_of(request)
-    body = await read_body(request, EmbeddingsRequest)
-    rows = rows_of(body.input, runtime.settings, "input")
-    dimensions = body.dimensions or None
-    with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
-        version = generation.version
-        check_dimensions(dimensions, generation.encoder.dimension)
-        try:
-            texts = with_prompt(rows, None, generation.manifest)
-            answer = await runtime.batcher.embed(
-                generation.encoder, texts, truncate=body.truncate is not False
-            )
-        except Validation as error:  # one of the texts, whoever found it
-            error.param = error.param or "input"
-            raise
-    headers = inference_headers(version, answer, rows, started)
-    vectors = shorten(answer.vectors, dimensions, normalize=True)
-    shown = in_base64(vectors) if body.encoding_format == "base64" else vectors
-    tokens = sum(answer.tokens)
+    plan = Plan(
+        rows=parse_inputs(body.input, runtime.settings, "input"),
+        model=body.model,
+        field="input",
+        prompted=with_prompt,
+        truncate=body.truncate is not False,
+        dimensions=body.dimensions or None,
+    )
+    embedded = await embed(request, runtime, plan)
+    vectors = in_base64(embedded.vectors) if body.encoding_format == "base64" else embedded.vectors
     content = {
         "object": "list",
         "data": [
-            {"object": "embedding", "index": index, "embedding": embedding}
-            for index, embedding in enumerate(shown)
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(vectors)
         ],
-        "model": version,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "model": embedded.manifest.version,
+        "usage": {"prompt_tokens": embedded.tokens, "total_tokens": embedded.tokens},
     }
-    return json_response(content, headers)
+    return json_response(content, embedded.headers)
 
 
-@router.get("/v1/models", **describe(Role.READ, None, ModelList, family="openai"))
-async def models(request: Request) -> Response:
+@router.get("/v1/models", **describe(Role.READ, ModelList))
+async def list_versions(runtime: Service) -> Response:
     """The published versions."""
-    runtime = runtime_of(request)
     manifests = await asyncio.to_thread(runtime.store.versions)
     data: list[dict[str, Any]] = [
         {

@@ -1,66 +1,68 @@
 """`GET /search?q=` and `POST /search`."""
 
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictStr, WithJsonSchema
+from fastapi import Query as QueryParameters
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
-from service.api.body import parameters, read_body
 from service.api.collections import existing
-from service.api.contract import EMBEDS, TIMED, Role, describe
-from service.api.inference import VERSION_HEADER, inference_headers, pinned
-from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText, Warnings
-from service.api.responses import JsonChunks
-from service.api.search_hits import MAX_FIELDS, shown_of
-from service.api.search_params import (
-    Options,
-    answered,
-    check_characters,
-    find_warnings,
-    queries_of,
-    query_of,
-    where_of,
+from service.api.embedding import VERSION_HEADER, inference_headers, pinned
+from service.api.openapi import (
+    EMBEDS,
+    TIMED,
+    Filter,
+    FilterText,
+    Role,
+    ShownAs,
+    Text,
+    Texts,
+    Warnings,
+    describe,
+    example,
 )
-from service.corpus.search import Hit, Query, Search
+from service.api.search_hits import MAX_FIELDS, parse_fields
+from service.api.search_plan import (
+    Options,
+    Plan,
+    check_characters,
+    embed_queries,
+    find_warnings,
+    parse_queries,
+    parse_query,
+    parse_where,
+)
+from service.corpus.search import Hits, Search
 from service.errors import NotFound, Storage, Validation
-from service.http.routing import Direct
-from service.live import Generation
-from service.runtime.runtime import Runtime, runtime_of
+from service.http.bodies import JsonChunks
+from service.http.routing import RoleRoute
+from service.runtime.runtime import Runtime, Service
+from service.settings import Settings
 from service.store.values import MAX_SHOWN, TooMuch
 
-router = APIRouter(route_class=Direct, tags=["search"])
+router = APIRouter(route_class=RoleRoute, tags=["search"])
 
-_ID: dict[str, Any] = {"type": "string", "minLength": 1}
-_LIKE: dict[str, Any] = {
-    "type": "object",
-    "properties": {"id": _ID},
-    "required": ["id"],
-    "additionalProperties": False,
-}
-_QUERIES: dict[str, Any] = {
-    "anyOf": [{"type": "array", "items": kind, "minItems": 1} for kind in (TEXT, VECTOR, _LIKE)]
-}
 _PATH = r"title|text|metadata(\.[^.,]+)*"
-_FIELDS: dict[str, Any] = {
-    "type": "array",
-    "items": {"type": "string", "pattern": r"^(title|text|metadata(\.[^.]+)*)$"},
-    "maxItems": MAX_FIELDS,
-}
+_Field = Annotated[str, Field(pattern=r"^(title|text|metadata(\.[^.]+)*)$")]
+_Fields = Annotated[list[_Field], Field(max_length=MAX_FIELDS)]
+_Vectors = Annotated[list[Annotated[list[float], Field(min_length=1)]], Field(min_length=1)]
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
 _STUDENT = "The version that encoded the queries; absent when `model` did, or no text was encoded"
-_SHOWS = "What a hit shows beside id and score"
+_SHOWS = "What a hit shows besides id and score"
 
 
 class SearchParameters(Options):
-    q: str | None = Field(None, description="What to look for", json_schema_extra=TEXT)
+    q: Text | None = Field(None, description="What to look for")
     id: str | None = Field(
-        None, description="In place of q: a document whose like to look for", json_schema_extra=_ID
+        None,
+        description="Instead of q: a document to find similar ones to",
+        json_schema_extra={"minLength": 1},
     )
     fields: str | None = Field(
         None,
@@ -71,20 +73,32 @@ class SearchParameters(Options):
     passages: Literal["true", "false"] = Field("true", description=_PASSAGES)
 
 
+class SimilarTo(BaseModel):
+    """A query: a document to find similar ones to."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: Annotated[str, Field(min_length=1)]
+
+
+_Similar = Annotated[list[SimilarTo], Field(min_length=1)]
+
+
 class SearchRequest(Options):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    queries: Annotated[list[Any], WithJsonSchema(_QUERIES)]
-    fields: Annotated[list[StrictStr], Field(fail_fast=True), WithJsonSchema(_FIELDS)] | None = Field(
+    model_config = example({"queries": ["how do I get my money back"], "k": 3}) | ConfigDict(
+        extra="forbid", strict=True
+    )
+    queries: Annotated[list[Any], ShownAs(Texts | _Vectors | _Similar)]
+    fields: Annotated[list[StrictStr], Field(fail_fast=True), ShownAs(_Fields)] | None = Field(
         None, description=f"{_SHOWS}: title, text, metadata, metadata.NAME; null: all"
     )
-    filter: Annotated[dict[str, Any], WithJsonSchema(FILTER)] | None = None
+    filter: Annotated[dict[str, Any], ShownAs(Filter)] | None = None
     passages: bool = Field(True, description=_PASSAGES)
     model: str | None = Field(None, description="Needed for vector queries: the version that made them")
 
 
 class PassageFound(BaseModel):
     start: int = Field(description="Its first character of the text (Unicode code points)")
-    end: int = Field(description="The one behind its last")
+    end: int = Field(description="The character after its last")
 
 
 class Found(BaseModel):
@@ -98,7 +112,7 @@ class Found(BaseModel):
 
 class SearchAnswer(BaseModel):
     query: str = Field("", description="Absent when the search is by id")
-    id: str = Field("", description="Of the document whose like is looked for")
+    id: str = Field("", description="Of the document to find similar ones to")
     model: str
     mode: str
     query_encoder: str = Field("", description=_STUDENT)
@@ -116,157 +130,137 @@ class SearchAnswers(BaseModel):
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
 
 
-# Hits, headers, search_ids, and what else is said: a pair's query encoder, warnings.
-_Answer: TypeAlias = tuple[list[bytes], dict[str, str], list[str], dict[str, Any]]
 _SEARCHES: dict[str, Any] = {"raises": (*EMBEDS, NotFound, Storage), "headers": TIMED}
 
 
-@router.get("/search", **describe(Role.READ, None, SearchAnswer, query=SearchParameters, **_SEARCHES))
-async def search_one(request: Request) -> Response:
+@router.get("/search", **describe(Role.READ, SearchAnswer, **_SEARCHES))
+async def search_for_one_query(
+    request: Request, runtime: Service, params: Annotated[SearchParameters, QueryParameters()]
+) -> Response:
     """The documents that answer one query best: give `q` or `id`."""
-    runtime = runtime_of(request)
-    started = time.perf_counter()
-    asked = parameters(request, SearchParameters)
-    split = asked.passages == "true"
-    query = query_of(asked.q, asked.id)
+    query = parse_query(params.q, params.id)
     check_characters([query], runtime.settings.max_query_characters)
-    where = where_of(runtime, asked.filter)
-    shown = shown_of(None if asked.fields is None else [field for field in asked.fields.split(",") if field])
-    collection = await existing(request, runtime)
-    version = pinned(request, None, runtime)
-
-    async def ask(generation: Generation) -> tuple[_Answer, str]:
-        search = asked.search(runtime.settings, generation, collection, where, shown, [query], passages=split)
-        kept = version is not None
-        return await _found(
-            runtime,
-            generation,
-            [query],
-            asked,
-            search,
-            shown.one_list,
-            started,
-            kept=kept,
-            filter=asked.filter,
-        ), search.mode
-
-    (hits, headers, ids, student), mode = await runtime.corpus.in_service(ask, version)
-    found: dict[str, Any] = {"query": asked.q} if asked.id is None else {"id": asked.id}
-    found |= {
-        "model": headers[VERSION_HEADER],
-        "mode": mode,
-        **student,
-        "took_ms": round((time.perf_counter() - started) * 1000, 3),
+    where = parse_where(runtime, params.filter)
+    fields = None if params.fields is None else [field for field in params.fields.split(",") if field]
+    shown = parse_fields(fields)
+    plan = Plan(
+        queries=[query],
+        options=params,
+        passages=params.passages == "true",
+        filter=params.filter,
+        where=where,
+        shown=shown,
+        collection=await existing(request, runtime),
+        version=pinned(request, None, runtime),
+        write=shown.one_list,
+    )
+    found = await _search(request, runtime, plan)
+    answer: dict[str, Any] = {"query": params.q} if params.id is None else {"id": params.id}
+    answer |= {
+        "model": found.headers[VERSION_HEADER],
+        "mode": found.mode,
+        **found.notes,
+        "took_ms": round((time.perf_counter() - request.scope["started"]) * 1000, 3),
     }
-    if ids:
-        [found["search_id"]] = ids
-    return JsonChunks([orjson.dumps(found)[:-1] + b',"hits":', *hits, b"}"], headers)
+    if found.search_ids:
+        [answer["search_id"]] = found.search_ids
+    return JsonChunks([orjson.dumps(answer)[:-1] + b',"hits":', *found.hits, b"}"], found.headers)
 
 
-@router.post("/search", **describe(Role.READ, SearchRequest, SearchAnswers, **_SEARCHES))
-async def search_many(request: Request) -> Response:
+@router.post("/search", **describe(Role.READ, SearchAnswers, **_SEARCHES))
+async def search_for_several_queries(request: Request, runtime: Service, body: SearchRequest) -> Response:
     """The documents that answer each of several queries best: texts, vectors, or documents by their ids."""
-    runtime = runtime_of(request)
-    started = time.perf_counter()
-    asked = await read_body(request, SearchRequest)
-    queries = queries_of(asked.queries, runtime.settings.max_inputs)
+    queries = parse_queries(body.queries, runtime.settings.max_inputs)
     check_characters(queries, runtime.settings.max_query_characters)
-    shown = shown_of(asked.fields)
-    where = where_of(runtime, asked.filter)
+    shown = parse_fields(body.fields)
+    where = parse_where(runtime, body.filter)
     collection = await existing(request, runtime)
-    # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
-    model = None if queries[0].vector is not None else asked.model
-    version = pinned(request, model, runtime)
-
-    async def ask(generation: Generation) -> _Answer:
-        search = asked.search(
-            runtime.settings, generation, collection, where, shown, queries, passages=asked.passages
-        )
-        _check_work(runtime, len(queries), search)
-        return await _found(
-            runtime,
-            generation,
-            queries,
-            asked,
-            search,
-            shown.lists,
-            started,
-            kept=version is not None,
-            filter=asked.filter,
-            model=asked.model,
-        )
-
-    results, headers, ids, student = await runtime.corpus.in_service(ask, version)
-    said = {"model": headers[VERSION_HEADER], **student} | ({"search_ids": ids} if ids else {})
-    return JsonChunks([orjson.dumps(said)[:-1] + b',"results":', *results, b"}"], headers)
+    # For vectors, `model` names the version that made them. Only the header chooses the version to search.
+    model = None if queries[0].vector is not None else body.model
+    plan = Plan(
+        queries=queries,
+        options=body,
+        passages=body.passages,
+        filter=body.filter,
+        where=where,
+        shown=shown,
+        collection=collection,
+        version=pinned(request, model, runtime),
+        write=shown.lists,
+        check=partial(_check_work, runtime.settings, len(queries)),
+        vectors_of=body.model,
+    )
+    found = await _search(request, runtime, plan)
+    answer = {"model": found.headers[VERSION_HEADER], **found.notes}
+    if found.search_ids:
+        answer["search_ids"] = found.search_ids
+    return JsonChunks([orjson.dumps(answer)[:-1] + b',"results":', *found.hits, b"}"], found.headers)
 
 
-async def _found(
-    runtime: Runtime,
-    generation: Generation,
-    queries: list[Query],
-    asked: Options,
-    search: Search,
-    then: Callable[[list[list[Hit]]], list[bytes]],
-    started: float,
-    *,
-    kept: bool,
-    filter: object,
-    model: str | None = None,
-) -> _Answer:
-    """The hits as chunks of JSON, which `then` makes of them on the reading thread, and all that goes along.
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The hits as chunks of JSON, and what else an answer has.
 
     Args:
-        generation: the borrowed one that answers.
-        kept: it was pinned, and need not be the one in service.
-        filter: as it was sent.
-        model: the version that made the vectors among the queries.
+        hits: Chunks of JSON.
+        headers: Of the answer.
+        search_ids: Of each query. Empty if the service keeps no events.
+        notes: Fields of the answer: the query encoder of a pair, warnings.
+        mode: The mode of the search.
 
     """
-    shown: list[list[str]] = []
 
-    def noting(found: list[list[Hit]]) -> list[bytes]:
-        shown[:] = [[hit.document.id for hit in hits[:MAX_SHOWN]] for hits in found]
-        return then(found)
+    hits: list[bytes]
+    headers: dict[str, str]
+    search_ids: list[str]
+    notes: dict[str, Any]
+    mode: str
 
-    searches = runtime.searches
-    # An index that lacks documents is not searched; words are always those of the store.
-    if search.mode != "lexical" and not kept:
-        runtime.corpus.check_whole(generation)
-    elif search.mode != "lexical":
-        await runtime.corpus.check_kept(generation)
-    embedded, answer, student = await answered(runtime, generation, queries, asked, search.mode, model)
-    try:
-        chunks = await runtime.corpus.search(generation, embedded, search, noting, kept=kept)
-    except TooMuch as error:
+
+async def _search(request: Request, runtime: Runtime, plan: Plan) -> Results:
+    corpus, shown_ids = runtime.corpus, list[list[str]]()
+
+    def write(found: Hits) -> list[bytes]:
+        """Runs on the reading thread."""
+        shown_ids[:] = [[hit.document.id for hit in hits[:MAX_SHOWN]] for hits in found]
+        return plan.write(found)
+
+    with runtime.live.borrow(plan.version) as generation:
+        search = plan.search(runtime.settings, generation)
+        plan.check(search)
+        # An incomplete index is not searched. Keyword search reads the store, which is always complete.
+        if search.mode != "lexical":
+            await corpus.check_complete(generation, active=plan.version is None)
+        queries, answer, notes = await embed_queries(runtime, generation, search.mode, plan)
+        try:
+            hits = await corpus.search(generation, queries, search, write, kept=plan.version is not None)
+        except TooMuch as error:
+            raise Validation(
+                f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
+                "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text "
+                "out (fields)."
+            ) from error
+        texts = [query.text for query in plan.queries]
+        search_ids: list[str] = []
+        if runtime.searches is not None:
+            visitor = runtime.visitors.hashed(plan.options.user)
+            note = partial(runtime.searches.note, plan.collection, search.offset, visitor=visitor)
+            search_ids = [note(text, ids) for text, ids in zip(texts, shown_ids, strict=True)]
+        headers = inference_headers(generation.version, answer, texts, request.scope["started"])
+        if plan.where is not None and not any(shown_ids):
+            notes |= await find_warnings(runtime, plan.filter, plan.collection)
+    return Results(hits, headers, search_ids, notes, search.mode)
+
+
+def _check_work(settings: Settings, queries: int, search: Search) -> None:
+    """Raises Validation for more hits, or more candidates to rank, than one request may ask for."""
+    hits, limit = queries * search.reach, settings.max_hits
+    if hits > limit:
         raise Validation(
-            f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
-            "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text "
-            "out (fields)."
-        ) from error
-    texts = [query.text for query in queries]
-    if searches is None:
-        ids = []
-    else:
-        visitor = runtime.visitors.hashed(asked.user)
-        note = partial(searches.note, search.collection, search.offset, visitor=visitor)
-        ids = [note(text, hits) for text, hits in zip(texts, shown, strict=True)]
-    headers = inference_headers(generation.version, answer, texts, started)
-    said: dict[str, Any] = {"query_encoder": student} if student else {}
-    if search.where is not None and not any(shown):
-        said |= await find_warnings(runtime, filter, search.collection)
-    return chunks, headers, ids, said
-
-
-def _check_work(runtime: Runtime, queries: int, search: Search) -> None:
-    """Refuse more hits, or more candidates to rank, than one request may ask for."""
-    asked, limit = queries * search.reach, runtime.settings.max_hits
-    if asked > limit:
-        raise Validation(
-            f"The queries ask for {asked} hits together, offsets included; at most {limit} "
+            f"The queries ask for {hits} hits together, offsets included; at most {limit} "
             "(SIMILE_MAX_HITS) go in one answer."
         )
-    ranked, most = queries * search.candidates, runtime.settings.max_candidates
+    ranked, most = queries * search.candidates, settings.max_candidates
     if ranked > most:
         raise Validation(
             f"The queries rank {ranked} candidates together, {search.candidates} each in mode {search.mode}; "

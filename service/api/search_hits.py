@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from service.api.responses import in_chunks, json_array
 from service.corpus.search import Hit
 from service.errors import Validation
+from service.http.bodies import in_chunks, json_array
 from service.store.filters.paths import MAX_FIELD_PARTS, objects_in
 from service.store.turns import pause
 from service.store.values import COLUMNS, Column
@@ -94,7 +94,7 @@ def _below(fields: _Tree, name: str) -> _Tree | None:
     return fields
 
 
-def shown_of(fields: Sequence[str] | None) -> Shown:
+def parse_fields(fields: Sequence[str] | None) -> Shown:
     """`title`, `text`, `metadata`, or `metadata.NAME`, with dots as in filters; None is all there is.
 
     Raises:

@@ -1,7 +1,7 @@
 """Tokens of texts and texts of tokens, with text-embeddings-inference's field names.
 
-No text is cut here, so the work has no bound of the model's. Two threads of its own do it, step by step as
-long as the request lasts, for as many characters or ids as a setting allows; the event loop never does.
+Texts are not cut, so only settings bound the work. Two threads of their own do it in steps, and stop when the
+request ends.
 """
 
 import asyncio
@@ -13,35 +13,35 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, RootModel, StrictBool, StrictStr, WithJsonSchema
+from pydantic import BaseModel, Field, RootModel, StrictBool, StrictStr
 from starlette.responses import Response
 
 from models.encoder import BadInput, Encoder, Piece
-from service.api.body import read_body
-from service.api.contract import VERSIONED, Role, describe
-from service.api.inference import VERSION_HEADER, id_rows, pinned, prompt_of, texts_of
-from service.api.json_schemas import IDS, TEXTS
+from service.api.embedding import VERSION_HEADER, get_prompt, parse_texts, parse_token_rows, pinned
+from service.api.openapi import VERSIONED, Role, ShownAs, Text, Texts, TokenIds, TokenRows, describe, example
 from service.errors import Conflict, NotFound, ServiceError, Tokenizer, Validation
-from service.http.routing import Direct
-from service.runtime.runtime import runtime_of
+from service.http.routing import RoleRoute
+from service.runtime.runtime import Service
 from service.settings import Settings
 
-router = APIRouter(route_class=Direct, tags=["embedding"])
+router = APIRouter(route_class=RoleRoute, tags=["embedding"])
 _SAYS: dict[str, Any] = {"raises": (NotFound, Conflict, Tokenizer), "headers": VERSIONED}
 
-_SLICE = 4096  # tokens made into JSON in one go: the interpreter does nothing else meanwhile
+_SLICE = 4096  # tokens written as JSON in one call, which holds the interpreter lock
 _threads = ThreadPoolExecutor(2, thread_name_prefix="tokens")
 
 
 class TokenizeRequest(BaseModel):
-    inputs: Annotated[Any, WithJsonSchema(TEXTS)]
+    model_config = example({"inputs": "A first sentence."})
+    inputs: Annotated[Any, ShownAs(Text | Texts)]
     add_special_tokens: StrictBool = True
     prompt_name: StrictStr | None = None
     model: StrictStr | None = None
 
 
 class DecodeRequest(BaseModel):
-    ids: Annotated[Any, WithJsonSchema(IDS)]
+    model_config = example({"ids": [[5, 6, 7]]})
+    ids: Annotated[Any, ShownAs(TokenIds | TokenRows)]
     skip_special_tokens: StrictBool = True
     model: StrictStr | None = None
 
@@ -58,36 +58,32 @@ class Tokens(RootModel[list[list[Token]]]):
     """The tokens of each input."""
 
 
-class Texts(RootModel[list[str]]):
+class DecodedTexts(RootModel[list[str]]):
     """The text of each row of ids."""
 
 
-@router.post("/tokenize", **describe(Role.READ, TokenizeRequest, Tokens, **_SAYS))
-async def tokenize(request: Request) -> Response:
+@router.post("/tokenize", **describe(Role.READ, Tokens, **_SAYS))
+async def split_texts_into_tokens(request: Request, runtime: Service, body: TokenizeRequest) -> Response:
     """The tokens of each text, none cut; `start` and `stop` count characters, and are null on specials."""
-    runtime = runtime_of(request)
-    body = await read_body(request, TokenizeRequest)
     inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     if not isinstance(inputs, list):
         raise Validation("inputs must be a text, or a list of texts.")
-    texts = texts_of(inputs, runtime.settings.max_inputs, "inputs")
+    texts = parse_texts(inputs, runtime.settings.max_inputs, "inputs")
     with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
         encoder = generation.encoder
-        prompt = prompt_of(body.prompt_name, encoder.manifest)
+        prompt = get_prompt(body.prompt_name, encoder.manifest)
         _check_characters(len(prompt) * len(texts) + sum(map(len, texts)), runtime.settings)
-        content = await _aside(_tokens(encoder, prompt, texts, body.add_special_tokens))
+        content = await _on_a_thread(_tokens(encoder, prompt, texts, body.add_special_tokens))
         return Response(content, 200, {VERSION_HEADER: generation.version}, "application/json")
 
 
-@router.post("/decode", **describe(Role.READ, DecodeRequest, Texts, **_SAYS))
-async def decode(request: Request) -> Response:
+@router.post("/decode", **describe(Role.READ, DecodedTexts, **_SAYS))
+async def turn_token_ids_into_texts(request: Request, runtime: Service, body: DecodeRequest) -> Response:
     """The text of each row of ids, as far as the tokenizer can tell it."""
-    runtime = runtime_of(request)
-    body = await read_body(request, DecodeRequest)
     settings = runtime.settings
     with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
         encoder = generation.encoder
-        content = await _aside(_texts(encoder, body.ids, settings, body.skip_special_tokens))
+        content = await _on_a_thread(_texts(encoder, body.ids, settings, body.skip_special_tokens))
         return Response(content, 200, {VERSION_HEADER: generation.version}, "application/json")
 
 
@@ -100,8 +96,8 @@ def _check_characters(count: int, settings: Settings) -> None:
         )
 
 
-async def _aside(work: Generator[None, None, bytes]) -> bytes:
-    """Result of `work`. It ends at its next step once its deadline has passed."""
+async def _on_a_thread(work: Generator[None, None, bytes]) -> bytes:
+    """Returns the result of `work`, which stops at its next step when the request ends."""
     left = threading.Event()
     try:
         return await asyncio.get_running_loop().run_in_executor(_threads, _stepwise, work, left)
@@ -127,7 +123,7 @@ def _tokens(
         yield
         try:
             pieces = encoder.pieces(prompt + text, add_special_tokens=add_special_tokens)
-        except Exception as error:  # the tokenizer's, whatever it is
+        except Exception as error:  # of any type: the tokenizers library has no common one
             raise _refusal(error, f"inputs[{at}]") from error
         parts = []
         for part in _slices(pieces):
@@ -138,7 +134,7 @@ def _tokens(
 
 
 def _slices(pieces: Iterator[Piece]) -> Iterator[bytes]:
-    """A JSON array in parts, without its brackets."""
+    """Yields a JSON array in parts, without its brackets."""
     while part := [piece._asdict() for piece in islice(pieces, _SLICE)]:
         yield orjson.dumps(part)[1:-1]
 
@@ -148,13 +144,15 @@ def _texts(
 ) -> Generator[None, None, bytes]:
     kinds = "token ids, or a list of rows of them"
     most = settings.max_decode_ids
-    rows = id_rows(ids, settings.max_inputs, "ids", kinds, max_ids=most, setting="SIMILE_MAX_DECODE_IDS")
+    rows = parse_token_rows(
+        ids, settings.max_inputs, "ids", kinds, max_ids=most, setting="SIMILE_MAX_DECODE_IDS"
+    )
     texts = []
     for at, row in enumerate(rows):
         yield
         try:
             texts.append(encoder.decode(row, skip_special_tokens=skip_special_tokens))
-        except Exception as error:  # the tokenizer's, whatever it is
+        except Exception as error:  # of any type: the tokenizers library has no common one
             raise _refusal(error, f"ids[{at}]") from error
     return orjson.dumps(texts)
 

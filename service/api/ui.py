@@ -1,7 +1,7 @@
-"""`GET /ui/`: the web page, files of service/ui/ as they stand. `GET /` leads a browser there.
+"""`GET /ui/`: the web page, which is the files of service/ui/. `GET /` redirects browsers to it.
 
-The page is a client like any other: it reads and changes nothing but through the routes of the API, with the
-key that its user gives it. So its own files need no key.
+The page is a client like any other. It uses the routes of the API with the key that its user enters, so its
+own files need no key.
 """
 
 import hashlib
@@ -14,10 +14,10 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import RedirectResponse, Response
 
-from service.api.contract import describe
-from service.api.responses import json_response
+from service.api.openapi import describe
 from service.errors import NotFound
-from service.http.routing import Direct
+from service.http.bodies import json_response
+from service.http.routing import RoleRoute
 
 FOLDER = Path(__file__).resolve().parent.parent / "ui"
 INDEX = "index.html"
@@ -28,7 +28,7 @@ PAGE_POLICY = (
 )
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
-router = APIRouter(route_class=Direct, tags=["operation"])
+router = APIRouter(route_class=RoleRoute, tags=["operation"])
 
 
 class Links(BaseModel):
@@ -49,7 +49,7 @@ class PageFile(NamedTuple):
 
 
 def _read() -> dict[str, PageFile]:
-    """Every file of the page by its path below `/ui/`; the page itself is the empty path."""
+    """Returns every file of the page by its path below `/ui/`. The page itself has the empty path."""
     found = {}
     for path in FOLDER.rglob("*"):
         if path.suffix in _KINDS:
@@ -58,7 +58,7 @@ def _read() -> dict[str, PageFile]:
                 "content-type": f"{_KINDS[path.suffix]}; charset=utf-8",
                 "content-security-policy": PAGE_POLICY,
                 "referrer-policy": "no-referrer",
-                "cache-control": "no-cache",  # asked for again each time, and mostly answered 304
+                "cache-control": "no-cache",  # Browsers ask again each time, and mostly get 304.
                 "etag": f'"{hashlib.sha256(content).hexdigest()[:16]}"',
             }
             name = path.relative_to(FOLDER).as_posix()
@@ -69,8 +69,8 @@ def _read() -> dict[str, PageFile]:
 _files = _read()
 
 
-@router.get("/", **describe(None, None, Root, statuses=(200, 307), also=["text/html"]))
-async def root(request: Request) -> Response:
+@router.get("/", **describe(None, Root, statuses=(200, 307), also=["text/html"]))
+async def find_the_page(request: Request) -> Response:
     """The name, the version and the entrances of the service; a browser is led to the page (307)."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("ui/")
@@ -79,19 +79,18 @@ async def root(request: Request) -> Response:
 
 
 @router.get("/ui", include_in_schema=False, **describe(None, also=["text/html"]))
-async def page_without_slash(request: Request) -> Response:
-    """Lead on: the page's files have addresses relative to `/ui/`, also below a path of a proxy's."""
+async def redirect_to_the_page() -> Response:
+    """Redirects, because the page's files have addresses relative to `/ui/`, also below a proxy's path."""
     return RedirectResponse("ui/")
 
 
 @router.get(
     "/ui/{file:path}", include_in_schema=False, **describe(None, raises=[NotFound], also=["text/html"])
 )
-async def page_file(request: Request) -> Response:
-    name = request.path_params["file"]
-    if name not in _files:
-        raise NotFound(f"The page has no file {name[:100]!r}. It begins at /ui/.")
-    content, headers = _files[name]
+async def read_page_file(request: Request, file: str) -> Response:
+    if file not in _files:
+        raise NotFound(f"The page has no file {file[:100]!r}. It begins at /ui/.")
+    content, headers = _files[file]
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers=dict(headers))
     return Response(content, headers=dict(headers))

@@ -1,1 +1,1 @@
-"""Callers: keys, roles, rate limits and the audit log."""
+"""API keys, roles, rate limits and the audit log. Start reading at access.py."""

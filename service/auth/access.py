@@ -1,8 +1,8 @@
-"""Callers: the keys, roles, rate limits and counters of one service.
+"""Checks the API key, role and rate limits of a request. Start reading at `Access.admit`.
 
-A request is let in by `Access.admit` before anything of its body is read (`http/routing.py`); its tokens are
-charged to its key when the answer begins (`middleware.py`), since they are not known sooner. So a key may go
-into debt, by what it has in hand at that moment, and is refused until the debt has dropped in again.
+Access is checked before the body is read (http/routing.py). The tokens of a request are known only when its
+answer begins, so they are charged then (http/middleware.py). A key may go into debt by its running requests,
+and is then rejected until the debt is refilled.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ TOKENS_HEADER = b"x-compute-tokens"
 
 
 class Account:
-    """A key, what it may still use, and what it used."""
+    """A key with its rate limits and usage counters."""
 
     def __init__(self, key: Key, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
@@ -44,7 +44,7 @@ class Account:
         )
 
     def update(self, key: Key) -> None:
-        """The same name with another line; what it has used of its limits stays used."""
+        """Applies a changed line of the keys file. Usage so far still counts."""
         self.key = key
         self.allows = key.role.allows
         for bucket, limit in zip((self._requests, self._tokens), self._limits, strict=True):
@@ -52,25 +52,24 @@ class Account:
                 bucket.resize(limit)
 
     def spend(self) -> None:
-        """Count one request more.
+        """Counts one request.
 
         Raises:
-            RateLimited: its requests of this minute are spent, or it owes tokens.
+            RateLimited: The requests or tokens of this minute are used up.
 
         """
-        for bucket, need, what in ((self._requests, 1, "requests"), (self._tokens, 0, "tokens")):
+        for bucket, need, unit in ((self._requests, 1, "requests"), (self._tokens, 0, "tokens")):
             seconds = bucket.wait(need)
             if seconds:
                 raise RateLimited(
-                    f"The key {self.key.name!r} has used its {bucket.per_minute} {what} per minute "
-                    f"({PREFIX}KEY_{what.upper()}_PER_MINUTE, or its line in the keys file). Send it later.",
+                    f"The key {self.key.name!r} has used its {bucket.per_minute} {unit} per minute "
+                    f"({PREFIX}KEY_{unit.upper()}_PER_MINUTE, or its line in the keys file). Send it later.",
                     retry_after_seconds=seconds,
                 )
         self._requests.take(1)
         self._counted_requests.inc()
 
     def charge(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take the tokens that an answer with these headers was computed from."""
         for name, value in headers:
             if name == TOKENS_HEADER:
                 self._tokens.take(int(value))
@@ -78,7 +77,7 @@ class Account:
 
 
 class Access:
-    """The keys of a service that has some."""
+    """The accounts of the keys file, which is read again after changes."""
 
     def __init__(self, file: Path, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
@@ -98,10 +97,10 @@ class Access:
             self._accounts[key.name] = account
 
     def identify(self, scope: Scope) -> Account:
-        """Whose key the request carries.
+        """Returns the account of the request's key.
 
         Raises:
-            Unauthorized: none, or none that is known.
+            Unauthorized: The key is missing or unknown.
 
         """
         if self._file.changed():
@@ -111,7 +110,7 @@ class Access:
             raise _unauthorized("This needs a key. Send it in the header `Authorization: Bearer KEY`.")
         digest = hashlib.sha256(given).digest()
         found: Account | None = None
-        # All of them, and each to its end: the time taken tells nothing of how near a guess was.
+        # Compares all keys completely, so the time reveals nothing about a guess.
         for account in self._accounts.values():
             if hmac.compare_digest(account.key.digest, digest):
                 found = account
@@ -120,30 +119,29 @@ class Access:
         return found
 
     def trusts(self, name: str) -> bool:
-        """Whether no line of the keys file calls the key of that name untrusted; it may have no line."""
+        """Returns whether the named key is trusted. Keys that are not in the file are trusted."""
         account = self._accounts.get(name)
         return account is None or account.key.trusted
 
     def admit(self, scope: Scope, needed: Role) -> None:
-        """Let a request in, and note whose it is.
+        """Checks the key of a request, stores its account in `scope`, and counts the request.
 
         Raises:
-            Unauthorized: no key, or none that is known.
-            Forbidden: its role does not allow this.
-            RateLimited: it has spent what it may use in a minute.
+            Unauthorized: The key is missing or unknown.
+            Forbidden: The role does not allow this.
+            RateLimited: The requests or tokens of this minute are used up.
 
         """
         account = self.identify(scope)
         scope["account"] = account
         if needed not in account.allows:
             raise Forbidden(
-                f"This needs a key of role {needed}; {account.key.name!r} is one of role {account.key.role}."
+                f"This needs a key of role {needed}; {account.key.name!r} has the role {account.key.role}."
             )
         account.spend()
 
 
 def _bearer(scope: Scope) -> bytes | None:
-    """The key that a request presents, None for none."""
     scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
     return key.strip() or None if scheme.lower() == b"bearer" else None
 

@@ -1,12 +1,11 @@
-"""The keys file: who may do what, by name, role and hash; read again when it changes.
+"""Reads the keys file, and reads it again when it changes. Start reading at `KeysFile`.
 
     name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute[:trust]]]
 
-One key per line; empty lines and lines that begin with # do not count. A limit that is left out or empty is
-the setting's; 0 is none. `trust` is `trusted` or `untrusted`: whether a retraining learns from the events and
-judgments of the key. A key without it is trusted. A reader of the file cannot call the service: it holds
-hashes only. So that a key in the wrong place never reaches a log, a refusal names the line and repeats
-nothing of it.
+One key per line. Empty lines and lines that begin with # are ignored. A missing limit means the setting, 0
+means no limit. `trust` is `trusted` (the default) or `untrusted`: whether a retraining learns from the
+events and judgments of the key. The file contains only hashes. Errors name the line and never quote it, so
+a key that was written there by mistake does not reach a log.
 """
 
 import logging
@@ -21,9 +20,9 @@ from service.auth.audit import audit
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0  # how long a change of the file may stay unseen
+LOOK_SECONDS = 1.0  # longest time until a change of the file is noticed
 MAX_BYTES = 1 << 20
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")  # a metric's label and a word in the audit
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")  # suits metric labels and the audit log
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _LIMIT = re.compile(r"[0-9]{1,12}")
 _FIELDS = "name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute[:trust]]]"
@@ -45,25 +44,25 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A line of the file. A limit of None is the setting's, of 0 none."""
+    """A line of the file. A limit of None means the setting, 0 means no limit."""
 
     name: str
     role: Role
     digest: bytes = field(repr=False)  # SHA-256 of the key
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    trusted: bool = True  # a retraining learns from its events and judgments
+    trusted: bool = True  # Retraining learns from the key's events and judgments.
 
 
 class KeysError(ValueError):
-    """The keys file cannot be used. The message says why, and repeats nothing of a line."""
+    """The keys file cannot be used. The message says why and never quotes a line."""
 
 
 def parse(text: str, *, may_be_empty: bool = False) -> list[Key]:
-    """The keys of a file, in its order.
+    """Parses the text of a keys file.
 
     Raises:
-        KeysError: a line is wrong, a name or a hash stands twice, or there is no key at all.
+        KeysError: A line is invalid, a name or a hash comes twice, or the file has no key.
 
     """
     keys: list[Key] = []
@@ -77,10 +76,10 @@ def parse(text: str, *, may_be_empty: bool = False) -> list[Key]:
             key = _key(given)
         except KeysError as error:
             raise KeysError(f"line {number}: {error}") from None
-        twice = {"name": names.setdefault(key.name, number), "hash": digests.setdefault(key.digest, number)}
-        for what, first in twice.items():
+        lines = {"name": names.setdefault(key.name, number), "hash": digests.setdefault(key.digest, number)}
+        for field_name, first in lines.items():
             if first != number:
-                raise KeysError(f"line {number}: its {what} stands on line {first} too. Keep one of them.")
+                raise KeysError(f"line {number}: its {field_name} is also on line {first}. Keep one of them.")
         keys.append(key)
     if not keys and not may_be_empty:
         raise KeysError("it holds no key. `python -m service keys add NAME --role ROLE` makes one.")
@@ -111,16 +110,16 @@ def _key(line: str) -> Key:
 
 
 def read_keys(file: Path) -> list[Key]:
-    """The keys of `file`.
+    """Reads the keys of `file`.
 
     Raises:
-        KeysError: it cannot be read, or a line is wrong.
+        KeysError: The file cannot be read, or a line is invalid.
 
     """
     try:
         found = file.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise KeysError("it is no regular file; it must be one that can be read again.")
+            raise KeysError("it is not a regular file. The service must be able to read it again.")
         if found.st_size > MAX_BYTES:
             raise KeysError(f"it has {found.st_size} bytes; a keys file has at most {MAX_BYTES}.")
         return parse(file.read_text(encoding="utf-8-sig"))
@@ -130,11 +129,11 @@ def read_keys(file: Path) -> list[Key]:
             "`python -m service keys add NAME --role ROLE` makes one."
         ) from error
     except UnicodeDecodeError:
-        raise KeysError("it is no UTF-8 text.") from None
+        raise KeysError("it is not UTF-8 text.") from None
 
 
 def _state(file: Path) -> tuple[int, ...] | None:
-    """Two states of a file that differ, differ in this; None for a file that is not there."""
+    """Returns values that change whenever the file changes, or None if it is missing."""
     try:
         found = file.stat()
     except OSError:
@@ -143,23 +142,23 @@ def _state(file: Path) -> tuple[int, ...] | None:
 
 
 class KeysFile:
-    """The keys as the file had them when it could last be read.
+    """The keys of the last successful read of the file.
 
     Raises:
-        KeysError: it cannot be read now.
+        KeysError: The file cannot be read.
 
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._seen = _state(file)  # before its content: a change between the two is seen at the next look
+        self._seen = _state(file)  # Taken before reading, so a change in between is noticed later.
         self._look_at = time.monotonic() + LOOK_SECONDS
         self.keys = read_keys(file)
 
     def changed(self) -> bool:
-        """Read a file that changed; tell if `keys` are others now. Looks once a second at most.
+        """Reads the file if it changed, at most once a second, and returns whether `keys` changed.
 
-        A file that has become wrong or unreadable leaves the keys as they are, and one error in the log.
+        If the file is invalid, the old keys stay and one error is logged.
         """
         now = time.monotonic()
         if now < self._look_at:

@@ -1,6 +1,6 @@
-"""A token bucket: so much a minute, of which as much as a minute's worth may come at once.
+"""A token bucket, which allows bursts of up to a minute's worth.
 
-Time is the monotonic clock's, so that setting the machine's clock neither frees a caller nor locks one out.
+It uses the monotonic clock, so changes of the system clock have no effect.
 """
 
 import time
@@ -10,7 +10,7 @@ SECONDS = 60.0
 
 
 class Bucket:
-    """`per_minute` units drop in evenly, up to `per_minute`; 0: no limit."""
+    """A bucket of at most `per_minute` units, refilled evenly. 0 means no limit."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -19,20 +19,20 @@ class Bucket:
         self.per_minute = per_minute
 
     def resize(self, per_minute: int) -> None:
-        """Another limit from now on. A debt stays; who had no limit begins with a full bucket."""
+        """Changes the limit. A debt stays, and a bucket that had no limit starts full."""
         self._fill()
         self._level = min(self._level, float(per_minute)) if self.per_minute else float(per_minute)
         self.per_minute = per_minute
 
     def wait(self, need: float) -> float:
-        """Seconds until `need` units are there; 0 when they are."""
+        """Returns the seconds until `need` units are available."""
         if not self.per_minute:
             return 0.0
         self._fill()
         return max(0.0, need - self._level) * SECONDS / self.per_minute
 
     def take(self, units: float) -> None:
-        """Take `units`, also more than there are: then it is in debt until they have dropped in."""
+        """Takes `units`, and goes into debt if they are more than available."""
         self._level -= units
 
     def _fill(self) -> None:

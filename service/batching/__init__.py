@@ -1,1 +1,1 @@
-"""Many small requests become few encoder calls."""
+"""Batches many small requests into few encoder calls. Start reading at batcher.py."""

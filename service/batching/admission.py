@@ -1,8 +1,7 @@
-"""Admission of calls to the queue, and the throughput that it is judged by.
+"""Rejects calls that would wait too long or make the queue too large.
 
-A call is refused when it would wait too long for its turn, or make the queue too large. To refuse at once is
-kinder than to let all wait: what is served in time stays near the best that the machine can do, and a
-refused client knows when to come again.
+Start reading at `Admission.check`. Early rejection keeps the service near its best throughput under overload,
+and Retry-After tells the client when to send again.
 """
 
 import math
@@ -14,15 +13,18 @@ from service.batching.request import Lane
 from service.batching.scheduler import Scheduler
 from service.errors import Overloaded
 
-BATCH_FACTOR = 20  # a batch may take this many times as long as it should: a busy machine is no hang
-CHARACTERS_PER_SECOND = 1_000_000  # that a tokenizer reads; most read several times as many
-RECENT = 0.1  # how much one batch counts
-FIRST_GUESS = 1000.0  # tokens per second of one worker, until a batch has been measured, of a model of
-LIGHT = 90_000_000  # bytes; a larger one is guessed to be slower by as much
+# A step hangs after this many times its predicted time. The factor is large, as a busy machine is slow.
+BATCH_FACTOR = 20
+CHARACTERS_PER_SECOND = 1_000_000  # Low estimate for tokenizers. Most read several times as many.
+RECENT = 0.1  # weight of one batch in the average
+# Tokens per second of one worker before the first batch, for models of up to LIGHT bytes. The estimate for
+# larger models is lower in proportion.
+FIRST_GUESS = 1000.0
+LIGHT = 90_000_000
 
 
 class _Pace:
-    """Tokens per second of one worker with one model: an average over recent batches."""
+    """Tokens per second of one worker with one model, averaged over recent batches."""
 
     def __init__(self, file_bytes: int) -> None:
         self.tokens_per_second = FIRST_GUESS * min(1.0, LIGHT / max(1, file_bytes))
@@ -30,17 +32,19 @@ class _Pace:
 
     def measured(self, rate: float) -> None:
         self._batches += 1
-        share = max(RECENT, 1 / self._batches)  # the mean of the first ones
+        share = max(RECENT, 1 / self._batches)  # The plain mean of the first batches.
         self.tokens_per_second += share * (rate - self.tokens_per_second)
 
 
 class ThroughputEstimate:
-    """The pace of each model. Workers write it without a lock: to lose one batch does no harm.
+    """Measured pace of each model. Workers update it without a lock, because a lost update is harmless.
 
-    A version that is being built teaches its own pace, so that it is known when the version comes to live.
+    A candidate is measured while its index is built, so its pace is known when it becomes active.
 
-    overhead_tokens: what every batch costs besides.
-    hang_seconds: what any step may take, however little is predicted; 0: there is no bound.
+    Args:
+        hang_seconds: Shortest time limit of a step. 0 means no limits.
+        overhead_tokens: Fixed cost of a batch, in tokens.
+
     """
 
     def __init__(
@@ -50,13 +54,13 @@ class ThroughputEstimate:
         self._hang_seconds = hang_seconds
         self._overhead_tokens = overhead_tokens
         self._paces: WeakKeyDictionary[Encoder, _Pace] = WeakKeyDictionary()
-        self._live = _Pace(0)  # of the version in service
+        self._live = _Pace(0)  # of the active version
 
     def measured(self, encoder: Encoder, lane: Lane, tokens: int, seconds: float) -> None:
-        """A worker embedded `tokens` in `seconds`.
+        """Records that a worker embedded `tokens` in `seconds`.
 
-        What every batch costs besides counts as tokens, or a quiet time of short texts would teach a pace
-        at which the next burst seems hopeless.
+        Includes the fixed cost of a batch. Otherwise small batches in quiet times would make the pace look so
+        slow that the next burst would be rejected.
         """
         pace = self._of(encoder)
         pace.measured((tokens + self._overhead_tokens) / max(seconds, 1e-6))
@@ -64,18 +68,17 @@ class ThroughputEstimate:
             self._live = pace
 
     def seconds_for(self, tokens: int) -> float:
-        """Seconds that all workers together need for `tokens` of the version in service."""
+        """Returns the seconds that all workers together need for `tokens` of the active version."""
         return tokens / (self._live.tokens_per_second * self.workers)
 
     def batch_may_take(self, encoder: Encoder, tokens: int) -> float:
-        """Seconds after which a batch of `tokens`, padding included, counts as hanging."""
+        """Returns the time limit in seconds for a batch of `tokens`, padding included."""
         return self._bound(tokens / self._of(encoder).tokens_per_second)
 
     def _of(self, encoder: Encoder) -> _Pace:
         return self._paces.setdefault(encoder, _Pace(encoder.file_bytes))
 
     def tokenizing_may_take(self, characters: int) -> float:
-        """Seconds after which tokenizing `characters` counts as hanging."""
         return self._bound(characters / CHARACTERS_PER_SECOND)
 
     def _bound(self, predicted_seconds: float) -> float:
@@ -85,10 +88,15 @@ class ThroughputEstimate:
 
 
 class Admission:
-    """Lets calls join the scheduler, or refuses them. It reads numbers that may be a moment old: calls come
-    on one thread, and until one has joined they only fall.
+    """Rejects calls that exceed a limit of the queue.
 
-    max_seconds: of waiting for a turn, in the interactive lane; 0: no bound.
+    Reads the queue's numbers without its lock. All calls join on one thread, so until the next one joins the
+    numbers can only fall.
+
+    Args:
+        max_tokens: Tokens that may wait in one lane.
+        max_seconds: Seconds that an interactive call may wait for its turn. 0 means no limit.
+
     """
 
     def __init__(
@@ -105,16 +113,19 @@ class Admission:
         self.max_seconds = max_seconds
 
     def check(self, lane: Lane, cost: int) -> None:
-        """Raise Overloaded when a call of about `cost` tokens may not join `lane`.
+        """Rejects a call of about `cost` tokens if `lane` is too full.
 
-        A call larger than the whole limit is let in when nothing waits, or it could never be served. Its own
-        size is no wait of other calls, which take turns with it.
+        An empty lane accepts a call of any size. Otherwise a call above the limit could never be served.
+
+        Raises:
+            Overloaded: A limit is exceeded. Carries Retry-After.
+
         """
         waiting = self._scheduler.lanes[lane].tokens
         if waiting and waiting + cost > self.max_tokens:
             raise Overloaded(
-                f"{waiting} tokens wait already; with this request about {waiting + cost} would, and the "
-                f"limit is {self.max_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or less at once.",
+                f"{waiting} tokens are in the queue. With this request they would be about {waiting + cost}. "
+                f"The limit is {self.max_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or send less.",
                 retry_after_seconds=self._throughput.seconds_for(waiting),
             )
         if not self.max_seconds or lane is not Lane.INTERACTIVE:
@@ -122,11 +133,10 @@ class Admission:
         seconds = self.wait_seconds()
         if seconds > self.max_seconds:
             raise Overloaded(
-                f"This request would wait about {seconds:.1f} s for its turn, and {self.max_seconds:g} s "
-                "are allowed (SIMILE_MAX_QUEUE_SECONDS). Send again later.",
+                f"This request would wait about {seconds:.1f} s for its turn. The limit is "
+                f"{self.max_seconds:g} s (SIMILE_MAX_QUEUE_SECONDS). Send again later.",
                 retry_after_seconds=seconds,
             )
 
     def wait_seconds(self) -> float:
-        """Seconds that an interactive call that comes now would wait for its turn, about."""
         return self._throughput.seconds_for(self._scheduler.lanes[Lane.INTERACTIVE].turn_tokens)

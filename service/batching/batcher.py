@@ -1,15 +1,13 @@
-"""Turn many small concurrent requests into few large encoder calls.
+"""Batches many small concurrent requests into few encoder calls. Start reading at `Batcher.embed`.
 
     embed() ── cache ── items ──▶ scheduler ──▶ tokenize ──▶ scheduler ──▶ forward pass ──▶ the call's future
           event loop                     └──── worker threads, one per processor ────┘         event loop
 
-Workers take what waits as soon as they are free: an idle service adds no latency, a loaded one batches by
-itself, and there is no timer to tune. Each worker runs forward passes on the session that all of them share.
-An item carries its encoder, so one batcher serves every generation, and a batch never mixes two.
+A free worker takes pending items at once, without a timer. An idle service adds no latency, and a busy one
+builds large batches by itself. One batcher serves all generations, but a batch has items of one encoder.
 
-A batch that hangs is given up, and a worker that died is replaced (`check`, called by the watchdog).
-Elsewhere: equal texts (cache.py), the next job (scheduler.py), what shares a batch (planner.py), a job's work
-(executor.py), how long it may take (admission.py), the threads (workers.py).
+cache.py shares equal texts, scheduler.py chooses the next job, planner.py forms batches, executor.py runs
+jobs, admission.py sets limits, and workers.py manages the threads.
 """
 
 import asyncio
@@ -37,15 +35,21 @@ from service.observability.request_log import MAX_STEPS, Step, steps
 log = logging.getLogger(__name__)
 
 _STOPPED = "The service is stopping. Send again to the next one."
-_ALL_HANG = "Every worker hangs; the service is about to start anew."
+_ALL_HANG = "Every worker hangs; the service is about to restart."
 
 
 class Batcher:
-    """`workers` threads around the encoders, and a spare. `start()` and `embed()` belong to one event loop.
+    """Embeds texts with worker threads. Call `start` and `embed` on one event loop.
 
-    hang_seconds: a step that takes longer, and 20 times as long as it should, is given up; 0: none is.
-    cache: keeps vectors that may be asked for again. None: each text is computed, equal ones in flight too.
-    single_text_threads: compute a single text together (single_text.py); 1: like any other text.
+    Args:
+        workers: Number of threads, without the spare worker.
+        max_queue_tokens: Limit of pending tokens in one lane.
+        max_queue_seconds: Limit of an interactive call's expected wait. 0 means no limit.
+        hang_seconds: A step is given up after this time, or 20 times its prediction if that is longer. 0
+            means never.
+        cache: Cache of vectors. Without it, equal texts are not shared at all.
+        single_text_threads: Threads that compute a single text together (single_text.py). 1 turns this off.
+
     """
 
     def __init__(
@@ -76,11 +80,11 @@ class Batcher:
         self._executor = Executor(
             self._scheduler, self._in_flight, throughput, self.single_text, sizes, metrics
         )
-        self._calls: set[EmbedCall] = set()  # not answered yet
+        self._calls: set[EmbedCall] = set()  # unanswered calls
         self._loop: asyncio.AbstractEventLoop
 
     def start(self) -> None:
-        """Start the workers; call from the event loop that will call `embed`."""
+        """Starts the workers. Call it on the event loop that calls `embed`."""
         self._loop = self._executor.loop = asyncio.get_running_loop()
         for lane in Lane:
             self._show_waiting(lane)
@@ -95,36 +99,35 @@ class Batcher:
         self._metrics.queue_texts.labels(lane).set_function(lambda: lanes[lane].texts)
 
     def overloaded(self) -> Overloaded | None:
-        """The refusal of any interactive call that comes now, None when one may join."""
+        """Returns the error for a new interactive call, or None if it may join."""
         try:
             self._admission.check(Lane.INTERACTIVE, 0)
         except Overloaded as error:
-            # Without the frames it passed: one of them is about to name it, and such circles wait for the
-            # collector of garbage, which under overload stopped everything for 0.1 s every second and a half.
+            # The traceback would create a reference cycle. Under overload, garbage collection of such cycles
+            # paused the service for 0.1 s every 1.5 s.
             return error.with_traceback(None)
         return None
 
     def failure(self, encoder: Encoder) -> str | None:
-        """Why the last forward pass of `encoder` failed, None when it succeeded.
-
-        Each by itself: a model in the making may fail without the service being ill.
-        """
+        """Returns the reason why the last forward pass of `encoder` failed, or None if it succeeded."""
         return self._executor.failures.get(encoder, "no forward pass has run yet")
 
     def forget(self, encoder: Encoder) -> None:
-        """`encoder` has closed: the cache's entries of it go."""
         if self.cache is not None:
             self._executor.on_loop(self.cache.forget, encoder)
 
     def stop(self) -> None:
-        """Let running batches end, fail what still waits, join the workers."""
+        """Fails pending items, and waits for running batches and the workers."""
         items = self._scheduler.stop()
         self._workers.join()
         self.single_text.stop()
         self._executor.fail(items, Unhealthy(_STOPPED, retry_after_seconds=1))
 
     def check(self, seconds: float) -> str | None:
-        """Replace workers that died, give up what hangs; what is wrong. On the watchdog's thread."""
+        """Replaces dead workers, fails hanging batches, and returns the problem or None.
+
+        Runs on the watchdog's thread, `seconds` after the last check.
+        """
         if not self._scheduler.stopping and (died := self._workers.replace_dead()):
             self._metrics.worker_restarts.inc(died)
             self._executor.on_loop(self._fail_all)
@@ -135,19 +138,17 @@ class Batcher:
             error = kind("The model did not finish in time (SIMILE_HANG_SECONDS).")
             self._executor.fail(job.items, error, "a batch hangs")
         if replaced := self._workers.replace_hung_on_candidates():
-            log.error(
-                "%d threads hang on a version that is not in service; others took their place", replaced
-            )
+            log.error("%d threads hang on a version that is not active; new threads replaced them", replaced)
         hanging = self._workers.hanging
         if self._workers.all_hang:
             self._executor.fail(self._scheduler.drain(), Unhealthy(_ALL_HANG, retry_after_seconds=5))
         return f"{hanging} of {self._workers.count} workers hang" if hanging else None
 
     def _fail_all(self) -> None:
-        """A worker died while it chose its next job: nothing that the lanes hold can be relied on."""
+        """Fails every call and empties the lanes, because a dying worker may leave them inconsistent."""
         items = [item for call in self._calls for item in call.items]
         self._scheduler.reset(items)
-        error = Unhealthy("A worker died, by a bug of ours. Send again.", retry_after_seconds=1)
+        error = Unhealthy("A worker died because of a bug in Simile. Send again.", retry_after_seconds=1)
         self._executor.fail(items, error, "a worker died")
 
     async def embed(
@@ -161,21 +162,25 @@ class Batcher:
         normalize: bool = True,
         bypass_cache: bool = False,
     ) -> Answer:
-        """Vectors of `inputs` (texts, or rows of token ids), in their order, all from `encoder`.
+        """Returns the vectors of `inputs` in their order.
 
-        A caller that is cancelled takes its texts with it: they are dropped before they cost a batch, unless
-        other calls wait for equal ones.
+        A cancelled call removes its pending texts, unless other calls wait for equal texts.
 
-        Work in the other lanes neither reads the cache nor fills it: documents come once, and would drive out
-        what people ask for. Equal texts that are in flight are shared between the lanes.
-
-        bypass_cache: a forward pass of its own, whatever the cache has and other calls wait for.
+        Args:
+            encoder: A borrowed model.
+            inputs: Texts, or rows of token ids.
+            lane: Priority of the call. Only interactive calls use the cache, because documents would displace
+                queries. All lanes share equal texts in flight.
+            truncate: Shorten long texts instead of rejecting them.
+            left: Shorten at the start of the text.
+            normalize: Scale vectors to length 1.
+            bypass_cache: Compute each text, even if the cache or another call has it.
 
         Raises:
-            Validation: a text too long with `truncate=False`, or token ids that the model does not take.
-            Overloaded: too much waits already. Nothing was queued.
-            Backend: the model failed on one of these inputs.
-            Unhealthy: the service is stopping, or every worker hangs.
+            Validation: A text is too long with `truncate=False`, or token ids are invalid.
+            Overloaded: The queue is too full. Nothing was queued.
+            Backend: The model failed on an input.
+            Unhealthy: The service is stopping, or every worker hangs.
 
         """
         call = EmbedCall(
@@ -194,9 +199,9 @@ class Batcher:
         try:
             await self._fill(call, inputs, bypass_cache=bypass_cache)
         except ServiceError as error:
-            # The call's future holds the error, and the error this frame: a cycle that keeps the inputs.
+            # The call's future refers to the error, and the error to this frame: a cycle with the inputs.
             del call
-            raise error.with_traceback(None)  # noqa: B904  it is the same error
+            raise error.with_traceback(None)  # noqa: B904  the same error is raised
         if cut := sum(call.truncated):
             self._count_truncated(call, cut)
         timing = _timing_of(call)
@@ -204,7 +209,6 @@ class Batcher:
         return Answer(call.vectors, call.tokens, call.truncated, timing)
 
     async def _fill(self, call: EmbedCall, inputs: Sequence[Source], *, bypass_cache: bool) -> None:
-        """Wait until `call` has every vector: of the cache, of items in flight, of new ones."""
         if not call.truncate:
             await self._refuse_long_texts(call, inputs)
         new, joined = self._in_flight.look_up(call, inputs, bypass_cache=bypass_cache)
@@ -219,17 +223,17 @@ class Batcher:
         self._calls.add(call)
         try:
             await call.future
-        except BaseException:  # refused, out of time, or its client is gone: what still waits is dropped
+        except BaseException:  # an error, the deadline, or a disconnect
             self._in_flight.leave(call)
             raise
         finally:
             self._calls.discard(call)
-            call.items.clear()  # they name their call: a cycle
+            call.items.clear()  # Items refer to their call, which would be a cycle.
 
     async def _refuse_long_texts(self, call: EmbedCall, inputs: Sequence[Source]) -> None:
         if any(len(source) > LONG_CHARACTERS for source in inputs):
             cost = sum(estimate(source, call.encoder) for source in inputs)
-            self._admission.check(call.lane, cost)  # before anything is counted in vain
+            self._admission.check(call.lane, cost)  # Counting tokens would be wasted if the queue is full.
             await refuse_long_texts(call.encoder, inputs)
 
     def _count_looked_up(self, hits: int, new: list[Item], shared: int) -> None:
@@ -250,20 +254,19 @@ class Batcher:
     def _work(self, worker: Worker) -> None:
         while (job := self._scheduler.take(worker)) is not None:
             self._executor.do(worker, job)
-            del job  # else a worker that waits for the next job would hold the last one's texts
+            del job  # A waiting worker must not keep the texts of its last job in memory.
 
 
 def _timing_of(call: EmbedCall) -> Timing:
-    """The means of a call that has every vector."""
     count = max(1, len(call.tokens))
     queued = max(0.0, call.wait_seconds - call.tokenize_seconds) / count
     return Timing(call.tokenize_seconds / count, queued, call.inference_seconds / count)
 
 
 def _note(arrived: float, timing: Timing) -> None:
-    """Add to the record of the request in hand: texts that came at `arrived` were embedded.
+    """Adds the steps of embedding to the record of the current request.
 
-    `timing` is of the mean text, so its parts are laid one behind the other.
+    `timing` describes the mean text, so its steps are recorded one after the other.
     """
     noted = steps.get()
     if noted is None or len(noted) >= MAX_STEPS:

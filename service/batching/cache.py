@@ -1,12 +1,11 @@
-"""Equal texts cost one forward pass: recent texts have their vectors here, texts in flight their items.
+"""Computes equal texts once. Start reading at `InFlight.look_up`.
 
     text ──▶ key ──▶ Cache: its vector           ──▶ answered without a worker
-               └───▶ InFlight: its item          ──▶ waits with those that asked before
+               └───▶ InFlight: its item          ──▶ waits together with earlier calls
                └───▶ a new item                  ──▶ the scheduler
 
-A key is a keyed hash of the text, its encoder and the options that change its vector. So no text stays in
-memory, and no client can look for two texts with equal keys. Everything here belongs to the event loop, under
-no lock.
+A key is a keyed hash of the text, its encoder and the options that change its vector. The cache stores no
+texts, and clients cannot search for colliding keys. Everything here runs on the event loop, without a lock.
 """
 
 import hashlib
@@ -27,17 +26,14 @@ from service.batching.tokenizing import estimate
 from service.errors import ServiceError
 from service.observability.metrics import Metrics
 
-PROTECTED_SHARE = 0.8  # of the bytes, for texts that were asked for more than once
-CHARACTERS_PER_TOKEN = 64  # a text with more than so many for each token of the maximum has no key
+PROTECTED_SHARE = 0.8  # of the bytes, for texts that were requested more than once
+CHARACTERS_PER_TOKEN = 64  # Texts with more characters per token of the model's maximum have no key.
 KEY_BYTES = 16
-# An entry's objects and its share of the tables, beside the vector: so much that a full cache of 64 MiB is
-# 64 MiB of the process.
+# Bytes of an entry without its vector. With this value a full cache of 64 MiB uses 64 MiB of the process.
 ENTRY_BYTES = 416
 
 
 class Entry(NamedTuple):
-    """A vector, and what else an answer says of its text."""
-
     vector: bytes  # float32
     tokens: int
     truncated: bool
@@ -49,8 +45,6 @@ class Entry(NamedTuple):
 
 
 class KeySpace:
-    """Keys of the texts of one encoder: one fingerprint in one form."""
-
     def __init__(self, number: int, encoder: Encoder, secret: bytes) -> None:
         self.number = number
         self._longest = CHARACTERS_PER_TOKEN * encoder.max_length
@@ -60,7 +54,7 @@ class KeySpace:
         }
 
     def text_keys(self, call: EmbedCall, inputs: Sequence[Source]) -> list[bytes | None]:
-        """A key for each of `inputs`; None for one that is too long to be looked up."""
+        """Returns a key for each input, or None for an input that is too long for the cache."""
         options = (call.normalize, call.truncate, call.left)
         of_texts, of_ids = self._hashes[True, *options], self._hashes[False, *options]
         keys: list[bytes | None] = []
@@ -72,19 +66,18 @@ class KeySpace:
                 named, content = of_texts.copy(), source
             else:
                 named, content = of_ids.copy(), repr(source)
-            # Half of a surrogate pair is refused by the tokenizer, which says where it is.
+            # The tokenizer rejects half of a surrogate pair later, with its position.
             named.update(content.encode("utf-8", "surrogatepass"))
             keys.append(named.digest())
         return keys
 
 
 class Cache:
-    """At most `limit_bytes` of vectors, keys and tables included.
+    """A segmented LRU cache of at most `limit_bytes`, keys and tables included.
 
-    A segmented LRU. A text that was asked for once is on probation; asked for again it is protected, in at
-    most four fifths of the room. The least recently used leaves first, of those on probation before the
-    others. So a corpus that is embedded once, text by text, does not drive out what is asked for again and
-    again.
+    A text starts on probation, and its second request protects it. Protected texts use at most
+    PROTECTED_SHARE of the bytes. Texts on probation are evicted first, least recently used first. So a
+    corpus that is embedded once does not displace frequent texts.
     """
 
     def __init__(self, limit_bytes: int, metrics: Metrics) -> None:
@@ -93,18 +86,17 @@ class Cache:
         self._evictions = metrics.cache_evictions
         self._secret = os.urandom(32)
         self._spaces: dict[Encoder, KeySpace] = {}
-        self._opened = 0  # spaces that there ever were: a number is not used twice
+        self._opened = 0  # Key spaces so far. Their numbers are never reused.
         self._probation: OrderedDict[bytes, Entry] = OrderedDict()
         self._protected: OrderedDict[bytes, Entry] = OrderedDict()
         self._protected_bytes = 0
         metrics.cache_bytes.set_function(lambda: self.nbytes)
 
     def __len__(self) -> int:
-        """Vectors that it holds."""
         return len(self._probation) + len(self._protected)
 
     def space(self, encoder: Encoder) -> KeySpace:
-        """The keys of `encoder`, which the caller has borrowed, until it is forgotten."""
+        """Returns the key space of `encoder`, which the caller must have borrowed."""
         space = self._spaces.get(encoder)
         if space is None:
             self._opened += 1
@@ -112,7 +104,7 @@ class Cache:
         return space
 
     def find(self, key: bytes) -> Entry | None:
-        """The entry, which is protected from now on."""
+        """Returns the entry of a key and protects it, or returns None."""
         entry = self._protected.get(key)
         if entry is not None:
             self._protected.move_to_end(key)
@@ -128,7 +120,7 @@ class Cache:
         return entry
 
     def keep(self, item: Item, vector: bytes) -> None:
-        """The vector of `item`, unless its encoder has closed."""
+        """Stores the vector of `item`, unless its encoder has closed."""
         space, key = self._spaces.get(item.call.encoder), item.key
         if space is None or key is None or key in self._probation or key in self._protected:
             return
@@ -144,7 +136,6 @@ class Cache:
             self._evictions.inc(evicted)
 
     def forget(self, encoder: Encoder) -> None:
-        """The encoder has closed: its entries go, and none comes any more."""
         space = self._spaces.pop(encoder, None)
         if space is None:
             return
@@ -160,10 +151,10 @@ class Cache:
 
 
 class InFlight:
-    """The items that wait or are computed, each for all calls that ask for its text meanwhile.
+    """Pending and running items, each shared by all calls that wait for its text.
 
-    All waiters have borrowed the item's encoder, so it stays open whichever of them leaves. A call that
-    leaves takes along the items that no other call waits for; the others keep its turns.
+    Every waiting call has borrowed the item's encoder, so the encoder stays open when one of them leaves. An
+    item is dropped when its last call leaves.
     """
 
     def __init__(self, cache: Cache | None, scheduler: Scheduler) -> None:
@@ -174,14 +165,17 @@ class InFlight:
     def look_up(
         self, call: EmbedCall, inputs: Sequence[Source], *, bypass_cache: bool
     ) -> tuple[list[Item], list[tuple[Item, int]]]:
-        """Fill the rows of `call` that the cache has. Of the others: new items, and items to join with the
-        rows that they will fill. Nothing waits yet.
+        """Fills the rows of `call` that the cache has. Queues nothing yet.
+
+        Returns:
+            New items, and existing items with the row that each will fill.
+
         """
         space = None if self._cache is None or bypass_cache else self._cache.space(call.encoder)
         cache = self._cache if space is not None and call.lane is Lane.INTERACTIVE else None
         new: list[Item] = []
         joined: list[tuple[Item, int]] = []
-        begun: dict[bytes, Item] = {}  # new ones: an equal text may follow in the same call
+        begun: dict[bytes, Item] = {}  # New items, because a call may contain equal texts.
         keys = [None] * len(inputs) if space is None else space.text_keys(call, inputs)
         for position, (source, key) in enumerate(zip(inputs, keys, strict=True)):
             if key is not None:
@@ -202,9 +196,9 @@ class InFlight:
         return new, joined
 
     def add(self, call: EmbedCall, new: list[Item], joined: list[tuple[Item, int]]) -> None:
-        """Let `call` wait for new items, which the scheduler has, and for those of others.
+        """Makes `call` wait for its new items and for items that it joins.
 
-        A call takes an item that it joins into its own lane, if that is the more urgent one.
+        A joined item moves to the lane of `call` if that is more urgent.
         """
         for item in new:
             call.items.append(item)
@@ -219,7 +213,7 @@ class InFlight:
                 self._scheduler.promote(item, call)
 
     def leave(self, call: EmbedCall) -> None:
-        """`call` waits no longer."""
+        """Removes `call` from its items and drops items without any other call."""
         unwanted = []
         for item in call.items:
             item.waiters = [waiter for waiter in item.waiters if waiter[0] is not call]
@@ -232,26 +226,26 @@ class InFlight:
     def complete(
         self, items: Sequence[Item], vectors: NDArray[np.float32], started: float, seconds: float
     ) -> None:
-        """`items` have their vectors, from a forward pass that `started` then and took so many seconds."""
+        """Hands the vectors of a forward pass to the calls that wait for `items`.
+
+        The pass began at `started` by `time.monotonic()` and took `seconds`.
+        """
         for item, vector in zip(items, vectors, strict=True):
             self._remove(item)
             if item.is_kept and self._cache is not None:
                 self._cache.keep(item, vector.tobytes())
             for call, position in item.waiters:
                 _fill(call, position, vector, len(item.ids), item.truncated)
-                before = started - call.arrived  # below 0: it came in the middle of the forward pass
+                before = started - call.arrived  # Negative if the call joined during the forward pass.
                 call.tokenize_seconds += item.tokenize_seconds
                 call.wait_seconds += max(0.0, before)
                 call.inference_seconds += max(0.0, seconds + min(0.0, before))
-                if not call.missing and not call.future.done():  # the client may have left meanwhile
+                if not call.missing and not call.future.done():  # It is done if the client disconnected.
                     call.future.set_result(None)
             item.waiters = []
 
     def fail(self, items: Iterable[Item], error_at: Callable[[int], ServiceError]) -> None:
-        """`items` have failed, and with them every call that waits for one.
-
-        error_at: the error, for a row of a call.
-        """
+        """Fails every call that waits for one of `items`. `error_at` returns the error for a row."""
         for item in items:
             self._remove(item)
             for call, position in item.waiters:
@@ -260,13 +254,11 @@ class InFlight:
             item.waiters = []
 
     def _remove(self, item: Item) -> None:
-        """No call joins `item` from now on."""
         if item.key is not None and self._items.get(item.key) is item:
             del self._items[item.key]
 
 
 def _fill(call: EmbedCall, position: int, vector: NDArray[np.float32], tokens: int, truncated: bool) -> None:
-    """A row of a call's answer."""
     call.vectors[position] = vector
     call.tokens[position] = tokens
     call.truncated[position] = truncated

@@ -1,7 +1,6 @@
-"""A worker's job, carried out: texts become token ids, or a batch becomes vectors.
+"""Runs a worker's job: tokenizes texts, or embeds a batch. Start reading at `Executor.do`.
 
-A failure belongs to the items that cause it: a batch that fails is halved until it is known which.
-Elsewhere: the next job (scheduler.py), its thread (workers.py), the calls that wait (cache.py).
+Only the items that cause a failure fail. A failed batch is halved until they are found.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Executor:
-    """`do` runs on a worker's thread, `fail` on any; calls are answered on `loop`."""
+    """Runs jobs on worker threads and answers calls on the event loop `loop`."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class Executor:
         metrics: Metrics,
     ) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        # By encoder, why the last forward pass failed, None when it succeeded. Each write is one assignment.
+        # The reason why an encoder's last forward pass failed, or None. Writes are single assignments.
         self.failures: WeakKeyDictionary[Encoder, str | None] = WeakKeyDictionary()
         self._scheduler = scheduler
         self._in_flight = in_flight
@@ -59,7 +58,7 @@ class Executor:
                 self._embed(worker, job.items)
             else:
                 self._tokenize(worker, job.items)
-        except BaseException as error:  # a bug of ours: it belongs to these items, and the worker lives on
+        except BaseException as error:  # A bug must fail only these items and not end the worker.
             log.exception("A batch of %d texts failed outside the model", len(job.items))
             reason = f"a batch failed: {type(error).__name__}"
             self.fail(job.items, Backend(f"The batch failed: {type(error).__name__}."), reason)
@@ -68,7 +67,10 @@ class Executor:
             self._scheduler.tokenized(job)
 
     def fail(self, items: list[Item], error: ServiceError, reason: str | None = None) -> None:
-        """Fail the calls that wait for `items`. `reason`: what is wrong with their encoders, if anything."""
+        """Fails the calls that wait for `items`. Any thread may call it.
+
+        `reason` is the problem of their encoders, if they have any.
+        """
         if reason is not None:
             for item in items:
                 self.failures[item.call.encoder] = reason
@@ -79,7 +81,6 @@ class Executor:
             self.loop.call_soon_threadsafe(callback, *arguments)
 
     def _tokenize(self, worker: Worker, items: list[Item]) -> None:
-        """Give each item its `ids`; one that is refused stays without."""
         characters = sum(len(item.source) for item in items)
         begin_step(worker, self._throughput.tokenizing_may_take(characters))
         started = time.monotonic()
@@ -107,21 +108,20 @@ class Executor:
         started = time.monotonic()
         try:
             vectors = call.encoder.forward([item.ids for item in items], normalize=call.normalize, **together)
-        except Exception as error:  # noqa: BLE001  the model's, whatever it is
+        except Exception as error:  # noqa: BLE001  a model may raise anything
             failure = error
         else:
             seconds = time.monotonic() - started
             self._answer(items, vectors, started, seconds)
             self._count(call, lengths, [started - item.call.arrived for item in items], seconds)
-            if not together:  # else it is no pace of one worker's
+            if not together:  # A pass on all threads says nothing about one worker's pace.
                 self._throughput.measured(call.encoder, call.lane, cost, seconds)
             return
         if together:
             self._single_text.failed(call.encoder, failure)
-            self._embed(worker, items)  # once more, by this worker
-        elif any(
-            item.cancelled for item in items
-        ):  # for one of those, or under a session that closed with them
+            self._embed(worker, items)  # Retries on this worker's thread.
+        elif any(item.cancelled for item in items):
+            # The cancelled items, or a session that closed with them, may have caused the failure.
             self._embed(worker, items)
         else:
             self._split(worker, items, failure)
@@ -129,7 +129,6 @@ class Executor:
     def _answer(
         self, items: list[Item], vectors: NDArray[np.float32], started: float, seconds: float
     ) -> None:
-        """`items` have their vectors: every call that waits for one is answered."""
         finite = np.isfinite(vectors)
         if finite.all():
             self.failures[items[0].call.encoder] = None
@@ -142,7 +141,6 @@ class Executor:
         self.on_loop(self._in_flight.complete, items, vectors, started, seconds)
 
     def _split(self, worker: Worker, items: list[Item], failure: Exception) -> None:
-        """A batch failed: its halves are tried apart, until the items are known that it belongs to."""
         self._pass_failed(items[0].call, f"the model failed: {safe_message(failure)}")
         if len(items) == 1:
             log.error("The model failed on one input", exc_info=failure)
@@ -158,7 +156,6 @@ class Executor:
         self._embed(worker, items[middle:])
 
     def _pass_failed(self, call: EmbedCall, reason: str) -> None:
-        """A forward pass with a text of `call` raised, or gave a vector that is not finite."""
         self.failures[call.encoder] = reason
         if (
             series := self._metrics.by_version.inference(call.encoder.manifest.version, call.lane)
@@ -166,9 +163,8 @@ class Executor:
             series.failures.inc()
 
     def _count(self, call: EmbedCall, lengths: list[int], queued: list[float], seconds: float) -> None:
-        """A forward pass gave vectors. Its version may have left memory since: then nothing is counted."""
         series = self._metrics.by_version.inference(call.encoder.manifest.version, call.lane)
-        if series is None:
+        if series is None:  # The version is not in memory any more.
             return
         padded, tokens = len(lengths) * max(lengths), sum(lengths)
         series.inference_seconds.observe(seconds)
@@ -181,6 +177,5 @@ class Executor:
 
 
 def begin_step(worker: Worker, may_take_seconds: float) -> None:
-    """`worker` begins a step of the job that it has in hand."""
     worker.may_take_seconds = may_take_seconds
     worker.step += 1

@@ -1,7 +1,7 @@
-"""A lane: the calls with items that wait, and the next job among them.
+"""A lane: a queue of calls that take turns. Start reading at `FairQueue.take`.
 
-Within a lane calls take turns: the call at the front has its oldest item in the next batch and then goes to
-the back, so that a call of two thousand texts delays a call of one by a batch and not by all of its own.
+The oldest item of the first call is in the next batch, and then the call moves to the back. So a call of
+2,000 texts delays a call of one text by a single batch.
 """
 
 from collections import deque
@@ -12,35 +12,34 @@ from service.batching.planner import Sizes, group_of_oldest
 from service.batching.request import EmbedCall, Item, Job
 
 TOKENIZE_ITEMS = 64
-TOKENIZE_CHARACTERS = 65_536  # so one call holds a worker for about 15 ms
+TOKENIZE_CHARACTERS = 65_536  # Tokenizing them takes a worker about 15 ms.
 
 
 class FairQueue:
-    """A lane. A call is in `new` or `untokenized` while it has items to be tokenized, and in `ready` while
-    some wait for a batch; in each, a call that was served goes to the back.
+    """A lane.
+
+    A call is in `new` or `untokenized` while it has items to tokenize, and in `ready` while it has tokenized
+    items. A served call moves to the back of its queue.
     """
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
-        self.new: deque[EmbedCall] = deque()  # of which no item waits for a batch
+        self.new: deque[EmbedCall] = deque()  # calls without tokenized items
         self.untokenized: deque[EmbedCall] = deque()
         self.ready: deque[EmbedCall] = deque()
-        self.ahead = 0  # items that wait for a batch
-        self.texts = 0  # items that wait, those that are being tokenized included
+        self.ahead = 0  # tokenized items
+        self.texts = 0  # all pending items, including those that a worker tokenizes
         self.tokens = 0
         self._tokenized_last = False
 
     @property
     def turn_tokens(self) -> int:
-        """About how many tokens go before the first text of a call that comes now: one text of each call.
-
-        A call may be in both `untokenized` and `ready`, and most of those that are in one are.
-        """
+        """Estimated tokens before the first text of a new call: one text of each pending call."""
+        # Most calls in `untokenized` are also in `ready`.
         calls = len(self.new) + max(len(self.untokenized), len(self.ready))
         return calls * self.tokens // max(1, self.texts)
 
     def put(self, call: EmbedCall, items: list[Item]) -> None:
-        """New items that take turns of `call`, none of them tokenized."""
         if items and not call.untokenized:
             (self.untokenized if call.ready else self.new).append(call)
         call.untokenized.extend(items)
@@ -58,14 +57,13 @@ class FairQueue:
         self.tokens -= item.cost
 
     def tokenized(self, item: Item) -> None:
-        """An item that was taken to be tokenized comes back: with `ids` it waits for a batch."""
+        """Takes an item back after tokenizing. With `ids` it waits for a batch."""
         self.uncount(item)
         if item.ids and not item.cancelled:
             item.cost = len(item.ids)
             self.wait(item)
 
     def wait(self, item: Item) -> None:
-        """A tokenized item, not counted so far, waits for a batch."""
         self.count(item)
         self.ahead += 1
         if not item.call.ready:
@@ -73,7 +71,7 @@ class FairQueue:
         item.call.ready.append(item)
 
     def remove(self, call: EmbedCall, unwanted: set[Item]) -> list[Item]:
-        """Take those of `unwanted` out that wait in `call`'s turns; which ones that were."""
+        """Removes the pending items of `call` that are in `unwanted`, and returns them."""
         removed = [item for item in (*call.untokenized, *call.ready) if item in unwanted]
         if not removed:
             return removed
@@ -90,15 +88,16 @@ class FairQueue:
         return removed
 
     def drain(self) -> list[Item]:
-        """Take every item out."""
         items: list[Item] = []
         for call in {*self.new, *self.untokenized, *self.ready}:
             items += self.remove(call, {*call.untokenized, *call.ready})
         return items
 
     def take(self, budget_tokens: int) -> Job | None:
-        """The next job. Items are tokenized ahead only as far as one batch can look, but a new call's first
-        ones at once, so that it can take its turn; between two such looks a batch is computed.
+        """Returns the next job, or None.
+
+        Workers tokenize ahead for one batch only. Beyond that they tokenize the first items of new calls, so
+        that these can take their turns. Such jobs alternate with batches.
         """
         few = self.ahead < self._sizes.window
         calls = self.new or self.untokenized
@@ -125,7 +124,6 @@ class FairQueue:
         return items
 
     def _take_group(self, budget_tokens: int) -> list[Item]:
-        """The batch that holds the oldest item of the call in front, among the items that can share it."""
         first, sizes = self.ready[0], self._sizes
         alike = [
             call.ready
@@ -152,19 +150,20 @@ class FairQueue:
         return group
 
     def _tidy(self, calls: Iterable[EmbedCall]) -> None:
-        """Items of `calls` were taken out of those that wait: a call without any gives up its place."""
+        """Removes calls without tokenized items from `ready`."""
         done = [call for call in calls if not call.ready]
         if not done:
             return
         self.ready = deque(call for call in self.ready if call.ready)
         for call in done:
-            if call.untokenized and call in self.untokenized:  # or it would have no turn while others come
+            # Otherwise the call would get no turn while new calls arrive.
+            if call.untokenized and call in self.untokenized:
                 self.untokenized.remove(call)
                 self.new.append(call)
 
 
 def _in_turn(queues: Sequence[Iterable[Item]]) -> Iterator[Item]:
-    """The first item of each of `queues`, then the second of each that has one, and so on."""
+    """Yields the first item of each queue, then each second item, and so on."""
     turns: list[Iterator[Item]] = [iter(items) for items in queues]
     while turns:
         left = []

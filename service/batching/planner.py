@@ -1,10 +1,8 @@
-"""The plan of a batch: which of the waiting texts it takes, and how large it may be.
+"""Plans a batch: which pending texts it contains, and how large it may be. Start at `group_of_oldest`.
 
-A batch is computed at the length of its longest text. In a padded graph a short text beside a long one costs
-as much as the long one; in one that leaves padding out (models/graph/packing.py) only its attention does, so
-batches of many lengths are full, and little is gained by sorting. Either way the waiting texts are sorted by
-length and cut into contiguous groups so that the total cost is least; then the group that holds the *oldest*
-text is run. So nothing starves, whatever its length, and padding costs little.
+In a padded graph each text of a batch costs as much as the longest. In a packed graph
+(models/graph/packing.py) only its attention does. The planner sorts the pending texts by length and cuts them
+into groups of least total cost. The group with the oldest text comes first, so no text starves.
 """
 
 from collections.abc import Sequence
@@ -17,67 +15,64 @@ from models.engines.form import Precision
 from models.engines.place import Place
 from models.engines.shapes import rounded
 
-# In tokens of computing: what one more batch costs, and how many pairs of tokens cost as much as a token.
-# Passes over 1 to 64 texts of 3 to 256 tokens took 24 + tokens + texts * longest² / 920 times 0.1 ms,
-# within 10 %, on one core (AMD EPYC, MiniLM, ONNX Runtime 1.31). The 24 are the reading of the weights.
+# The fixed cost of a batch in tokens, and the number of token pairs whose attention costs as much as a token.
+# Passes over 1 to 64 texts of 3 to 256 tokens took (24 + tokens + texts * longest² / 920) * 0.1 ms, within
+# 10 %, on one core (AMD EPYC, MiniLM, ONNX Runtime 1.31). Reading the weights costs the 24 tokens.
 GROUP_OVERHEAD_TOKENS = 24
 ATTENTION_DIVISOR = 920
-# Of a batch of a large model. With layers of width 1024 a core computed 128 tokens at 0.96 of the pace of
-# 512, and 64 at 0.78 (AMD EPYC, AVX-512).
+# Smallest share of the budget for a large model. With layers of width 1024 a core computed 128 tokens at 0.96
+# of the pace of 512 tokens, and 64 at 0.78 (AMD EPYC, AVX-512).
 LEAST_SHARE = 0.25
 
 
 class Costs(NamedTuple):
-    """Costs of batches of one model in the form that it is in, in its own tokens of computing."""
+    """Costs of a model's batches, in tokens of its own computation."""
 
-    packed: bool = False  # whether its graph leaves padding out
+    packed: bool = False  # The graph computes no padding.
     overhead_tokens: int = GROUP_OVERHEAD_TOKENS
     attention_divisor: int = ATTENTION_DIVISOR
-    step: int = 1  # lengths are padded to multiples of this
+    step: int = 1  # Lengths are padded to multiples of this.
 
     def of_place(self, longest: int) -> float:
-        """Cost of a text's place in a batch with one of this length, whatever its own."""
+        """Returns the cost of one place in a batch whose longest text has `longest` tokens."""
         padded = -(-longest // self.step) * self.step
         return padded * padded / self.attention_divisor if self.packed else padded
 
 
 PADDED = Costs()
-# How many pairs of tokens cost as much as a token in a form, where that is not as in fp32. Attention of int8
-# is fp32's, beside linear layers that take 0.39 of the time (docs/PERFORMANCE.md, "int8").
+# Attention of int8 runs in fp32, but its linear layers take 0.39 of the time (docs/PERFORMANCE.md, "int8").
 _ATTENTION_DIVISORS: dict[Precision, int] = {"int8": 360}
 
 
 class Sizes(NamedTuple):
-    """Sizes of batches that keep a processor in its cache, or a GPU busy."""
+    """Sizes of batches that fit a processor's cache or keep a GPU busy."""
 
-    window: int  # waiting texts that are looked at for one batch: more sorts better, and takes longer to plan
+    window: int  # Pending texts per plan. More texts sort better but take longer to plan.
     batch_tokens: int
-    small_batch_tokens: int  # of the background lane while interactive work is recent
-    overhead_tokens: int  # what one more batch costs, in tokens of computing
-    laddered: bool  # whether the engine rounds shapes up (shapes.py)
-    light_bytes: float = inf  # of a model up to which a batch may be as large as that
+    small_batch_tokens: int  # for the other lanes while interactive work is recent
+    overhead_tokens: int  # fixed cost of a batch
+    laddered: bool  # The engine rounds shapes up (shapes.py).
+    light_bytes: float = inf  # Larger models get smaller batches.
 
     def budget(self, tokens: int, encoder: Encoder) -> int:
-        """Most that a batch of `encoder` may cost, of `tokens` that one of a light model may.
+        """Returns the largest cost of a batch of `encoder`, if `tokens` is the limit for a light model.
 
-        A worker is busy with one batch for as long as the model is large, and what comes meanwhile waits.
+        Batches of large models are smaller, because new calls wait for running batches.
         """
         share = min(1.0, self.light_bytes / max(1, encoder.file_bytes))
         return round(tokens * max(share, LEAST_SHARE))
 
     def costs(self, encoder: Encoder) -> Costs:
-        """Costs of batches of `encoder`, in its form."""
         divisor = _ATTENTION_DIVISORS.get(encoder.form.precision, ATTENTION_DIVISOR)
         return Costs(encoder.packs, self.overhead_tokens, divisor, encoder.step)
 
     def length(self, tokens: int, longest: int) -> int:
-        """The length that a text of so many tokens is computed in, of a model that takes `longest` ones."""
         return rounded(1, tokens, longest)[1] if self.laddered else tokens
 
 
-# From 256 to 512 tokens a core computes fastest: larger batches leave its cache.
+# A core is fastest with 256 to 512 tokens. Larger batches exceed its cache.
 PROCESSOR = Sizes(128, 512, 256, GROUP_OVERHEAD_TOKENS, laddered=False, light_bytes=400_000_000)
-# Guesses (docs/GPU.md): a hundred kernels are begun for each batch, in the time of some 500 tokens.
+# Estimates (docs/GPU.md). Launching a batch's hundred kernels takes as long as some 500 tokens.
 GPU = Sizes(256, 16_384, 4_096, 500, laddered=True)
 
 
@@ -86,21 +81,21 @@ def sizes_on(place: Place) -> Sizes:
 
 
 def cost_of(lengths: Sequence[int], costs: Costs) -> int:
-    """Cost of a batch of texts of these lengths, in tokens of computing, without its overhead."""
+    """Returns the cost of a batch of texts of these lengths, without its fixed cost."""
     each = costs.of_place(max(lengths))
     return round((sum(lengths) if costs.packed else 0) + each * len(lengths))
 
 
 def group_of_oldest(lengths: Sequence[int], budget_tokens: int, costs: Costs = PADDED) -> list[int]:
-    """Positions of the texts to embed now, the oldest among them.
+    """Chooses the texts of the next batch, which include the oldest text.
 
     Args:
-        lengths: tokens of each waiting text, the oldest text first; at least one.
-        budget_tokens: the most that one batch may cost. A text that costs more goes by itself.
-        costs: of batches of the model that they are for.
+        lengths: Tokens of each pending text, oldest first. At least one.
+        budget_tokens: Largest cost of a batch. A text that costs more forms a batch by itself.
+        costs: Costs of the model.
 
     Returns:
-        Positions in `lengths`, by rising length.
+        Positions in `lengths`, sorted by length.
 
     """
     if len(lengths) == 1:
@@ -116,10 +111,9 @@ def group_of_oldest(lengths: Sequence[int], budget_tokens: int, costs: Costs = P
 
 
 def _cheapest_cuts(lengths: list[int], budget_tokens: int, costs: Costs) -> list[int]:
-    """Cuts of the sorted `lengths` that make the groups' total cost least: 0, …, len(lengths).
+    """Returns the cuts 0, …, len(lengths) of the sorted `lengths` with the least total cost.
 
-    Dynamic programme over the end of the last group: cost[end] = min over begin of
-    cost[begin] + overhead + cost of the group.
+    Dynamic programming: cost[end] = min over begin of cost[begin] + overhead + cost of the group.
     """
     cost = [0.0] * (len(lengths) + 1)
     previous = [0] * (len(lengths) + 1)
@@ -132,7 +126,7 @@ def _cheapest_cuts(lengths: list[int], budget_tokens: int, costs: Costs) -> list
             if group > budget_tokens and begin < end - 1:
                 break
             candidate = cost[begin] + group
-            if candidate < best:  # of equals the smaller last group: the oldest text is in a full one
+            if candidate < best:  # Ties keep the smaller last group.
                 best, previous[end] = candidate, begin
         cost[end] = best + costs.overhead_tokens
     cuts = [len(lengths)]

@@ -1,4 +1,4 @@
-"""Data of the batcher: a call, its items, and a worker's job with some of them. No policy, no lock."""
+"""Data classes of the batcher: a call, its items, and a worker's job."""
 
 import asyncio
 from collections import deque
@@ -18,22 +18,22 @@ Source: TypeAlias = str | Sequence[int]  # a text, or its token ids
 class Lane(StrEnum):
     INTERACTIVE = "interactive"
     BACKGROUND = "background"
-    CANDIDATE = "candidate"  # of a version that is not in service; no other lane waits for it
+    CANDIDATE = "candidate"  # for versions that are not active
 
 
-URGENCY = tuple(Lane)  # the most urgent first
+URGENCY = tuple(Lane)  # most urgent first
 
 
 class Timing(NamedTuple):
-    """Seconds that one text of a call took, by step: means over the call's texts."""
+    """Mean seconds of each step, over the texts of a call."""
 
-    tokenize_seconds: float  # its share of its tokenizing job: the job's seconds, divided by the job's items
-    queue_seconds: float  # from its arrival to the start of its forward pass, less the share above
-    inference_seconds: float  # of the forward pass that it was in, which it may have shared with others
+    tokenize_seconds: float  # seconds of the tokenizing job, divided by its items
+    queue_seconds: float  # from arrival to the start of the forward pass, without `tokenize_seconds`
+    inference_seconds: float  # seconds of the whole forward pass
 
 
 class Answer(NamedTuple):
-    """The answer to a call: `Encoded`, and how long that took."""
+    """The vectors of a call, facts about its texts, and how long they took."""
 
     vectors: NDArray[np.float32]  # (texts, dimension)
     tokens: list[int]
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class EmbedCall:
-    """A request to embed: its options, its answer so far, and the future that waits for it."""
+    """A call of `Batcher.embed`: its options, and its answer so far."""
 
     encoder: Encoder
     lane: Lane
@@ -56,33 +56,34 @@ class EmbedCall:
     truncated: list[bool]
     missing: int  # rows not yet filled
     arrived: float  # time.monotonic()
-    items: "list[Item]" = field(default_factory=list)  # it waits for; another call may have asked first
+    items: "list[Item]" = field(default_factory=list)  # Unfinished items, also those of other calls.
     untokenized: "deque[Item]" = field(default_factory=deque)  # items that take this call's turns
-    ready: "deque[Item]" = field(default_factory=deque)  # the same, tokenized: they wait for a batch
-    tokenize_seconds: float = 0.0  # these three are sums over its items
-    wait_seconds: float = 0.0  # from arrival to the forward pass, tokenizing included
+    ready: "deque[Item]" = field(default_factory=deque)  # tokenized items that take this call's turns
+    # These three are sums over the items. The wait lasts until the forward pass and includes tokenizing.
+    tokenize_seconds: float = 0.0
+    wait_seconds: float = 0.0
     inference_seconds: float = 0.0
 
 
 @dataclass(eq=False, slots=True)
 class Item:
-    """A text to be computed, for every call that waits for it.
+    """A text to embed, for every call that waits for it.
 
-    The event loop alone writes `waiters` and `cancelled`, under no lock; workers read `cancelled`.
+    Only the event loop writes `waiters` and `cancelled`, without a lock. Workers read `cancelled`.
     """
 
-    call: EmbedCall  # whose turns it takes, and whose options it has
+    call: EmbedCall  # The item takes this call's turns and has its options.
     source: Source
-    cost: int  # tokens: estimated until tokenized
-    waiters: list[tuple[EmbedCall, int]]  # calls, and which of their rows it fills
-    key: bytes | None = None  # of the text (cache.py); None: it is shared with no other call
-    is_kept: bool = False  # the cache gets its vector
+    cost: int  # tokens, estimated until the text is tokenized
+    waiters: list[tuple[EmbedCall, int]]  # the calls, with the row that the item fills
+    key: bytes | None = None  # key in the cache; None if the item is not shared
+    is_kept: bool = False  # The cache stores its vector.
     ids: Sequence[int] = ()
     truncated: bool = False
     tokenize_seconds: float = 0.0
-    counted: bool = False  # in a lane's texts and tokens
-    taken: bool = False  # it is in a batch
-    cancelled: bool = False  # no call waits for it, and none will
+    counted: bool = False  # The item counts in a lane's texts and tokens.
+    taken: bool = False  # The item is in a batch.
+    cancelled: bool = False  # No call waits for the item any more.
 
 
 @dataclass(slots=True)
@@ -91,4 +92,4 @@ class Job:
 
     items: list[Item]
     embed: bool
-    epoch: int = 0  # of the scheduler, when it was taken
+    epoch: int = 0  # The scheduler's epoch when the job was taken.

@@ -1,11 +1,9 @@
-"""The items that wait for the encoder, and the next job: a policy, and one lock around it.
+"""Chooses the next job of a free worker. The policy is in `Scheduler.next_job`.
 
-Three lanes. Interactive goes first; the other two take turns, get at least one batch in ten while it waits
-too, and only small batches while interactive work is recent, so that no request waits long behind one. The
-candidate lane is for versions that are not in service: the spare worker, which takes what waits while every
-other worker has a candidate's items in hand, leaves it out. Within a lane calls take turns (lane.py).
-
-No tokenizer, no model, no event loop.
+The interactive lane goes first. The background and candidate lanes take turns, and get at least one batch in
+ten while interactive calls are pending. Their batches are small while interactive work is recent, so no
+request waits long. The spare worker runs only while all others run candidates, and skips the candidate lane.
+Within a lane, calls take turns (lane.py).
 """
 
 import threading
@@ -17,15 +15,16 @@ from service.batching.planner import PROCESSOR, Sizes
 from service.batching.request import EmbedCall, Item, Job, Lane
 from service.batching.workers import Worker
 
-INTERACTIVE_SECONDS = 5.0  # interactive work is recent this long after its last arrival
-BACKGROUND_EVERY = 10  # one batch in ten is not interactive's while other lanes wait too
+INTERACTIVE_SECONDS = 5.0  # Interactive work is recent for this long after its last arrival.
+BACKGROUND_EVERY = 10  # One batch in ten is for the other lanes if they have items.
 
 
 class Scheduler:
-    """All lanes. Their numbers may be read without the lock, where one that is a moment old will do.
+    """All lanes and one lock around them. Their counters may be read without it.
 
-    workers: every worker that takes jobs from here; an entry may be replaced.
-    clock: gives seconds and only ever rises.
+    Args:
+        workers: The workers that take jobs. Entries may be replaced.
+
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class Scheduler:
         self._workers = workers
         self._clock = clock
         self._epoch = 0
-        lock = threading.Lock()  # guards what follows
+        lock = threading.Lock()  # guards the lanes and the fields below
         self._wake = threading.Condition(lock)
         self._wake_spare = threading.Condition(lock)
         self._empty()
@@ -49,15 +48,15 @@ class Scheduler:
         self.lanes.update((lane, FairQueue(self._sizes)) for lane in Lane)
         self._last_interactive = float("-inf")
         self._since_background = 0
-        self._others = [Lane.BACKGROUND, Lane.CANDIDATE]  # the one whose turn it is comes first
+        self._others = [Lane.BACKGROUND, Lane.CANDIDATE]  # The lane whose turn it is comes first.
 
     def is_idle(self) -> bool:
-        """True when nothing waits, and at most one worker has a job in hand."""
+        """Returns whether no items are pending and at most one worker has a job."""
         busy = sum(worker.job is not None for worker in self._workers)
         return busy <= 1 and not any(queue.texts for queue in self.lanes.values())
 
     def put(self, call: EmbedCall, items: list[Item]) -> bool:
-        """Let `items` of a new call wait. False when the service is stopping."""
+        """Queues the items of a new call. Returns False if the service is stopping."""
         with self._wake:
             if self.stopping:
                 return False
@@ -68,19 +67,17 @@ class Scheduler:
         return True
 
     def promote(self, item: Item, call: EmbedCall) -> None:
-        """Let `item` take turns of `call`, in whose lane it gets them sooner, unless it is in a batch."""
+        """Moves `item` to the more urgent lane of `call`, unless it is in a batch."""
         with self._wake:
-            if (
-                item.taken or item.cancelled or not item.counted
-            ):  # or it failed, and its callers learn it soon
+            if item.taken or item.cancelled or not item.counted:  # A failed item is not counted either.
                 return
             if call.lane is Lane.INTERACTIVE:
                 self._last_interactive = self._clock()
-            self._notify(1)  # the spare worker leaves the candidates' lane out
+            self._notify(1)  # The item may now suit the spare worker, which skips the candidate lane.
             before, after = self.lanes[item.call.lane], self.lanes[call.lane]
             waited = before.remove(item.call, {item})
             item.call = call
-            if not waited:  # it is being tokenized
+            if not waited:  # A worker tokenizes it at the moment.
                 before.uncount(item)
                 after.count(item)
             elif item.ids:
@@ -89,7 +86,7 @@ class Scheduler:
                 after.put(call, [item])
 
     def take(self, worker: Worker) -> Job | None:
-        """The next job, as soon as there is one for `worker`; None when it is to end."""
+        """Waits for the next job of `worker`. Returns None if the worker must end."""
         with self._wake:
             worker.on_candidate = False
             while (job := self._job_for(worker)) is None:
@@ -103,28 +100,26 @@ class Scheduler:
             return job
 
     def tokenized(self, job: Job) -> None:
-        """Items that were taken to be tokenized: those with `ids` wait for a batch from now on."""
+        """Takes the items of a tokenizing job back. Those with `ids` then wait for a batch."""
         with self._wake:
             if job.epoch != self._epoch:
                 return
-            self._notify(len(job.items) - 1)  # the worker itself takes the next job
+            self._notify(len(job.items) - 1)  # The calling worker takes the next job itself.
             for item in job.items:
                 self.lanes[item.call.lane].tokenized(item)
 
     def discard(self, items: Iterable[Item]) -> None:
-        """Items that no call waits for any more: they free their places at once."""
         with self._wake:
             unwanted = set(items)
             for call in {item.call for item in unwanted}:
                 self.lanes[call.lane].remove(call, unwanted)
 
     def drain(self) -> list[Item]:
-        """Take every item out, to be failed."""
         with self._wake:
             return self._drained()
 
     def stop(self) -> list[Item]:
-        """Nothing waits from now on, and workers come back from `take`. What waited."""
+        """Rejects new items and ends the workers. Returns the pending items."""
         with self._wake:
             self.stopping = True
             self._wake.notify_all()
@@ -132,7 +127,7 @@ class Scheduler:
             return self._drained()
 
     def reset(self, items: Iterable[Item]) -> None:
-        """Begin with empty lanes: none of `items`, all there are, waits or comes back to them."""
+        """Starts again with empty lanes. None of `items`, pending or running, returns to them."""
         with self._wake:
             self._epoch += 1
             self._empty()
@@ -144,10 +139,7 @@ class Scheduler:
     # The policy; the caller holds the lock.
 
     def next_job(self, *, candidates: bool = True) -> Job | None:
-        """The next job for a free worker, None when nothing waits.
-
-        candidates: else their lane is left out.
-        """
+        """Returns the next job for a free worker, or None. Skips candidates if `candidates` is False."""
         is_recent = self._clock() - self._last_interactive < INTERACTIVE_SECONDS
         full = self._sizes.batch_tokens
         other_budget = self._sizes.small_batch_tokens if is_recent else full
@@ -162,7 +154,7 @@ class Scheduler:
                 self._since_background += 1
             elif job.embed:
                 self._since_background = 0
-                self._others.sort(key=lambda other: other is lane)  # it was served: the other one comes first
+                self._others.sort(key=lambda other: other is lane)  # The other lane is next.
             return job
         return None
 
@@ -177,11 +169,9 @@ class Scheduler:
         return self.next_job(candidates=False) if self._all_on_candidates() else None
 
     def _all_on_candidates(self) -> bool:
-        """True when no worker but the spare is left for the version in service."""
         return all(worker.on_candidate for worker in self._workers if not worker.spare)
 
     def _notify(self, workers: int) -> None:
-        """Wake so many workers, and the spare one where it is needed; they look once the lock is free."""
         self._wake.notify(workers)
         if self._all_on_candidates():
             self._wake_spare.notify()

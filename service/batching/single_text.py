@@ -1,9 +1,9 @@
-"""A single text that comes while every worker is idle: all threads compute it together, once that is ready.
+"""Computes a single text on several threads while the service is idle. Start reading at `takes`.
 
-    some lone texts ──▶ the graph is opened once more, on a thread of its own ──▶ the next lone texts use it
+    a few single texts ──▶ a thread opens a second session of the model ──▶ later single texts use it
 
-Workers of a thread each give the most texts a second, and leave all processors but one idle when one person
-asks. A service that is never asked for one text at a time does not pay the memory.
+One thread per worker gives the best throughput, but a single text then leaves the other processors idle. The
+second session needs memory, so it is opened only after a few single texts.
 """
 
 import contextlib
@@ -21,37 +21,36 @@ from service.observability.logs import safe_message
 
 log = logging.getLogger(__name__)
 
-MOST_THREADS = 4  # the products of a short text are too small for more
-ENOUGH = 8  # lone texts that a version was asked for, before it is opened once more
-RETRY_SECONDS = 60.0  # after it could not be, for the time being
-STOP_SECONDS = 5.0  # for an opening in hand; the default model takes half a second
+MOST_THREADS = 4  # The matrix products of a short text are too small for more.
+ENOUGH = 8  # single texts before the second session is opened
+RETRY_SECONDS = 60.0  # after memory was too short
+STOP_SECONDS = 5.0  # Wait for an opening session. The default model takes half a second.
 
 
 def threads_for_single_text(setting: int, layout: Layout, processors: int) -> int:
-    """Number of threads that compute a lone text; 1: it is computed as any other.
+    """Returns the number of threads for a single text. 1 turns the second session off.
 
-    setting: SIMILE_LONE_THREADS.
+    `setting` is the value of SIMILE_LONE_THREADS, where 0 chooses a number.
     """
     threads = setting or min(MOST_THREADS, layout.workers * layout.threads, processors)
     return threads if threads > layout.threads else 1
 
 
 class SingleTextSession:
-    """Asked by the workers, each for the batch in hand."""
+    """Decides for each batch whether all threads compute it together."""
 
     def __init__(self, threads: int, is_idle: Callable[[], bool]) -> None:
-        """is_idle: whether nothing waits, and no other worker has anything in hand."""
         self.threads = threads
-        self.has_room: Callable[[], bool] = lambda: True  # whether no other version is being opened
+        self.has_room: Callable[[], bool] = lambda: True  # Returns False while another version is opened.
         self._is_idle = is_idle
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._seen: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
-        self._tried: WeakSet[Encoder] = WeakSet()  # opened once more, or never to be
+        self._tried: WeakSet[Encoder] = WeakSet()  # Encoders that must not be tried again.
         self._opening: threading.Thread | None = None
         self._not_before = 0.0  # time.monotonic()
 
     def takes(self, items: list[Item]) -> bool:
-        """True when all threads are to compute `items`: one interactive text, and all there is to do."""
+        """Returns whether all threads compute `items`: one interactive text in an idle service."""
         call = items[0].call
         encoder = call.encoder
         if self.threads == 1 or len(items) > 1 or call.lane is not Lane.INTERACTIVE:
@@ -60,25 +59,25 @@ class SingleTextSession:
             return False
         if encoder.has_alone:
             return True
-        self._wish(encoder)
+        self._request(encoder)
         return False
 
     def failed(self, encoder: Encoder, error: Exception) -> None:
-        """All threads together failed on a text: from now on one worker computes each."""
+        """Closes the second session of `encoder` after it failed on a text."""
         with self._lock:
             self._tried.add(encoder)
         if encoder.drop_alone():
             log.warning(
-                "Lone texts are computed as any other from now on: the session for them failed: %s",
+                "The session for single texts failed and is closed. One worker computes them from now on: %s",
                 safe_message(error),
             )
 
     def stop(self) -> None:
-        """Wait for an opening in hand, for a moment: a process that ends under it could crash."""
+        """Waits for a session that is being opened, because ending the process could crash then."""
         if self._opening is not None:
             self._opening.join(STOP_SECONDS)
 
-    def _wish(self, encoder: Encoder) -> None:
+    def _request(self, encoder: Encoder) -> None:
         with self._lock:
             if encoder in self._tried or time.monotonic() < self._not_before:
                 return
@@ -89,7 +88,7 @@ class SingleTextSession:
                 return
             self._seen[encoder] = 0
             opening = threading.Thread(target=self._open, args=[encoder], name="open-alone", daemon=True)
-            with contextlib.suppress(RuntimeError):  # no thread is to be had: after as many texts again
+            with contextlib.suppress(RuntimeError):  # No thread is available. Later texts try again.
                 opening.start()
                 self._opening = opening
 
@@ -98,12 +97,12 @@ class SingleTextSession:
             free = memory.free()
             short = free is not None and free < memory.MODEL * encoder.file_bytes
             if short or not self.has_room():
-                log.info("There is no room now to open the model once more: lone texts are no faster for it")
+                log.info("Memory is too short to open a second session of the model for single texts")
                 self._not_before = time.monotonic() + RETRY_SECONDS
                 return
             self._tried.add(encoder)
             encoder.open_alone(self.threads)
-            memory.give_back()  # the file was read for it
-        except Exception as error:  # noqa: BLE001  whatever the runtime raises: without it all goes on as before
+            memory.give_back()  # Opening the session read the whole file.
+        except Exception as error:  # noqa: BLE001  the service works without the second session
             self._tried.add(encoder)
-            log.warning("The model could not be opened once more for lone texts: %s", safe_message(error))
+            log.warning("The second session for single texts could not be opened: %s", safe_message(error))

@@ -1,4 +1,4 @@
-"""Items of text get their token ids, and one that cannot be tokenized is refused alone."""
+"""Tokenizes items in groups, and rejects single items that fail. Start reading at `tokenize`."""
 
 import asyncio
 import logging
@@ -17,33 +17,32 @@ log = logging.getLogger(__name__)
 
 LONG_CHARACTERS = 100_000
 _threads = ThreadPoolExecutor(2, thread_name_prefix="long-texts")
-CHARACTERS_PER_TOKEN = 4  # English under WordPiece; only an estimate, until a text is tokenized
+CHARACTERS_PER_TOKEN = 4  # estimate for English with WordPiece
 
 
 def estimate(source: Source, encoder: Encoder) -> int:
-    """Number of tokens that `source` will have, about."""
     tokens = len(source) // CHARACTERS_PER_TOKEN + 2 if isinstance(source, str) else len(source)
     return min(tokens, encoder.max_length)
 
 
 class Refusal(NamedTuple):
-    """The reason why a text cannot be tokenized, without the exception: its frames would keep the text."""
+    """The reason why a text is rejected. Holds no exception, because its frames would keep the text."""
 
     kind: type[ServiceError]
     words: str
 
     def at(self, position: int) -> ServiceError:
-        """The error for a call whose input at `position` it is."""
         return self.kind(f"Input {position}{self.words}")
 
 
 async def refuse_long_texts(encoder: Encoder, inputs: Sequence[Source]) -> None:
-    """Count huge texts that must not be cut away from the workers: megabytes would hold one for seconds.
+    """Rejects huge texts that exceed the model's limit.
 
-    On two threads, and no further once the caller is gone.
+    Counts their tokens on two separate threads, because megabytes of text would block a worker for seconds.
+    Stops counting when the caller is cancelled.
 
     Raises:
-        Validation: one has more tokens than the model takes.
+        Validation: A text has more tokens than the model accepts.
 
     """
     left = threading.Event()
@@ -64,14 +63,14 @@ def _count(encoder: Encoder, text: str, left: threading.Event) -> None:
 
 
 def tokenize(items: list[Item]) -> list[tuple[Item, Refusal]]:
-    """Fill in `ids` of each item; those that were refused stay without, and come back with the reason."""
+    """Sets the `ids` of each item. Returns the rejected items with their reasons."""
     refused: list[tuple[Item, Refusal]] = []
     for alike in _by_options(items):
         for item, outcome in zip(alike, _tokens_of(alike), strict=True):
             if isinstance(outcome, Refusal):
                 refused.append((item, outcome))
-            elif not outcome.ids:  # a model without special tokens, and a text of which nothing is left
-                nothing = ": the model's tokenizer leaves nothing of this text."
+            elif not outcome.ids:  # The model has no special tokens, and the text has no tokens.
+                nothing = ": the model's tokenizer finds no tokens in this text."
                 refused.append((item, Refusal(Validation, nothing)))
             else:
                 item.ids, item.truncated = outcome.ids, outcome.truncated
@@ -79,7 +78,7 @@ def tokenize(items: list[Item]) -> list[tuple[Item, Refusal]]:
 
 
 def _by_options(items: list[Item]) -> list[list[Item]]:
-    """Items that one tokenizer call can take together: same encoder and side, and none may be refused."""
+    """Groups items that one tokenizer call can process: same encoder and side, without rejections."""
     groups: dict[object, list[Item]] = {}
     for item in items:
         call = item.call
@@ -89,14 +88,14 @@ def _by_options(items: list[Item]) -> list[list[Item]]:
 
 
 def _tokens_of(items: list[Item]) -> list[Tokens | Refusal]:
-    """An outcome for each item. When the tokenizer refuses the items together, each is tried by itself."""
+    """Returns the outcome of each item. If the tokenizer rejects a group, each item is tried by itself."""
     call = items[0].call
     try:
         if not isinstance(items[0].source, str):
             return [call.encoder.check_ids(items[0].source, truncate=call.truncate, left=call.left)]
         texts = [str(item.source) for item in items]
         return list(call.encoder.tokenize(texts, truncate=call.truncate, left=call.left))
-    except Exception as error:  # noqa: BLE001  it belongs to one item
+    except Exception as error:  # noqa: BLE001  the error belongs to one item
         if len(items) > 1:
             return [outcome for item in items for outcome in _tokens_of([item])]
         return [_refusal(error)]
@@ -109,7 +108,7 @@ def _refusal(error: Exception) -> Refusal:
     if isinstance(error, BadTokens):
         return Refusal(
             Validation,
-            f": {error} Another tokenizer's ids are the usual cause: send texts "
+            f": {error} The ids probably come from another tokenizer. Send texts instead "
             "(in LangChain, check_embedding_ctx_length=False).",
         )
     if isinstance(error, BadText):

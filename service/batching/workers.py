@@ -1,10 +1,10 @@
-"""The encoder's threads, and what each has in hand: one that died is replaced, one that hangs is known.
+"""The worker threads of the batcher, with detection of dead and hanging workers.
 
-One thread more than asked for is the spare. It works only while every other one has a candidate's items in
-hand, and never takes such items itself. So a candidate that is slow or hangs holds up no other work.
+A spare worker runs only while all others run a candidate, and never runs one itself. So a candidate that is
+slow or hangs does not block other work.
 
-A worker says what it begins and how long that may take. The watchdog's thread reads it without a lock and
-counts the seconds: a worker pays two assignments for each batch.
+A worker writes down each step and its time limit. The watchdog's thread reads this without a lock and counts
+the seconds, which costs a worker two assignments per batch.
 """
 
 import logging
@@ -21,8 +21,6 @@ log = logging.getLogger(__name__)
 
 
 class Layout(NamedTuple):
-    """The number of workers that run the model, the threads of each, and why."""
-
     workers: int
     threads: int
     reason: str
@@ -32,9 +30,10 @@ class Layout(NamedTuple):
 
 
 def layout_for(settings: Settings) -> Layout:
-    """A worker of one thread on each processor, unless the settings say otherwise.
+    """Returns one worker per processor, unless the settings define the layout.
 
-    Independent workers beat one pass on several threads wherever it was measured (benchmarks/layouts.py).
+    In every measurement, independent workers were faster than one pass on several threads
+    (docs/decisions/batching.md).
     """
     if settings.workers or settings.threads:
         threads = settings.threads or 1
@@ -46,24 +45,26 @@ def layout_for(settings: Settings) -> Layout:
 
 
 class Worker:
-    """A thread. It writes its `job`, `may_take_seconds` and `step`; the scheduler writes `on_candidate`, the
-    watchdog's thread the rest.
+    """A worker thread and its state.
+
+    The thread writes `job`, `may_take_seconds` and `step`. The scheduler writes `on_candidate`, and the
+    watchdog's thread writes the rest.
     """
 
     def __init__(self, *, spare: bool = False) -> None:
         self.spare = spare
-        self.on_candidate = False  # what it has in hand is a candidate's
-        self.given_up = False  # it hangs on a candidate, and another took its place
+        self.on_candidate = False  # The job belongs to a candidate.
+        self.given_up = False  # The worker hangs on a candidate and was replaced.
         self.job: Job | None = None
         self.may_take_seconds = math.inf
-        self.step = 0  # rises with each forward pass and each tokenizing
+        self.step = 0  # Number of forward passes and tokenizing steps.
         self.thread: threading.Thread
         self.hangs = False
         self._seen = 0
-        self._seconds = 0.0  # that the step in hand has taken
+        self._seconds = 0.0  # duration of the current step so far
 
     def spend(self, seconds: float) -> bool:
-        """`seconds` more have passed. True when the step in hand is overdue and was not before."""
+        """Adds `seconds` to the current step. Returns whether the step has just become overdue."""
         if self.job is None or self.step != self._seen:
             self._seen, self._seconds, self.hangs = self.step, 0.0, False
             return False
@@ -72,11 +73,11 @@ class Worker:
         return self.hangs and not hung
 
 
-JOIN_SECONDS = 0.1  # then it is looked whether another thread has taken its place
+JOIN_SECONDS = 0.1  # between two checks whether a thread was replaced
 
 
 class Workers:
-    """`work` runs on each thread, until the service stops."""
+    """All worker threads. Each runs `work` until the service stops."""
 
     def __init__(self, count: int, work: Callable[[Worker], None]) -> None:
         self._work = work
@@ -89,22 +90,21 @@ class Workers:
             self._start(worker, number)
 
     def join(self) -> None:
-        """Wait until every thread has ended, but not for one that hung and was replaced meanwhile."""
+        """Waits for every thread to end, except for hanging threads that were replaced."""
         while any(worker.thread.is_alive() for worker in self.all):
             for worker in self.all:
                 worker.thread.join(JOIN_SECONDS)
 
     def replace_dead(self) -> int:
-        """Start a new thread for each that died; how many those were."""
         dead = [number for number, worker in enumerate(self.all) if not worker.thread.is_alive()]
         for number in dead:
             self._replace(number)
         return len(dead)
 
     def replace_hung_on_candidates(self) -> int:
-        """Start a new thread for each that hangs on a candidate; how many those were.
+        """Replaces threads that hang on a candidate and returns their number.
 
-        A thread cannot be ended: it ends by itself if it ever comes back.
+        The old thread cannot be killed. It ends by itself if its call ever returns.
         """
         hung = [n for n, worker in enumerate(self.all) if worker.hangs and worker.on_candidate]
         for number in hung:
@@ -117,18 +117,16 @@ class Workers:
         self._start(self.all[number], number)
 
     def overdue(self, seconds: float) -> list[Job]:
-        """`seconds` more have passed: the jobs that are overdue since now."""
+        """Adds `seconds` to all current steps. Returns the jobs that have just become overdue."""
         jobs = [(worker.job, worker.spend(seconds)) for worker in self.all]
         return [job for job, late in jobs if late and job is not None]
 
     @property
     def all_hang(self) -> bool:
-        """True when none but the spare is left."""
         return all(worker.hangs for worker in self.all if not worker.spare)
 
     @property
     def hanging(self) -> int:
-        """Number of workers that hang."""
         return sum(worker.hangs for worker in self.all)
 
     def _start(self, worker: Worker, number: int) -> None:
@@ -140,5 +138,5 @@ class Workers:
     def _run(self, worker: Worker) -> None:
         try:
             self._work(worker)
-        except BaseException:  # the watchdog finds the thread dead; nothing else would say why
+        except BaseException:  # The watchdog finds the dead thread, but only this log line has the reason.
             log.critical("A worker died", exc_info=True)

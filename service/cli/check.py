@@ -12,11 +12,38 @@ from models.store import Store
 from service.auth.keys import Role, read_keys
 from service.batching.workers import layout_for
 from service.errors import CommandError, StartupError
+from service.http.tls import check_certificate
 from service.index import gpu
+from service.lifecycle.canary import canary_lines
 from service.lifecycle.fastest_form import asked_of, kept_form
 from service.lifecycle.model_loader import require_device, wanted_form
 from service.settings import PREFIX, Settings, otlp_endpoints
-from service.store.offline import DATABASE, reading
+from service.store.filters.grammar import indexed_fields
+from service.store.sqlite.offline import DATABASE, reading
+
+
+def require_usable(settings: Settings) -> None:
+    """Rejects settings that name something unusable.
+
+    Raises:
+        StartupError: The keys file, the canary file, the certificate or a declared field is wrong.
+
+    """
+    files = (
+        ("API_KEYS_FILE", settings.api_keys_file, read_keys),
+        ("CANARY_FILE", settings.canary_file, canary_lines),
+    )
+    for name, file, read in files:
+        try:
+            if file is not None:
+                read(file)
+        except ValueError as error:
+            raise StartupError(f"{PREFIX}{name}={file}: {error}") from error
+    try:
+        indexed_fields(settings.indexed_fields)
+        check_certificate(settings.tls_cert_file, settings.tls_key_file)
+    except ValueError as error:
+        raise StartupError(str(error)) from error
 
 
 def report(settings: Settings) -> str:

@@ -1,1 +1,1 @@
-"""Documents in, hits out: store, index and encoder used together."""
+"""Stores and searches documents with the store, the index and the encoder. Start reading at corpus.py."""

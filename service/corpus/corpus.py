@@ -1,13 +1,13 @@
-"""Documents and their search: the store, the index and the encoder, used together.
+"""Writes and searches documents. Start reading at `Corpus.put` and `Corpus.search`.
 
-A write is embedded by the version in service, committed and in its index before it is answered. What other
-versions have by then goes along; what they lack is filled in behind it (catch_up.py). A search borrows one
-generation for its whole life, so its query and the vectors it is compared with come from one model.
+A write is answered after the active version has embedded it and it is committed and indexed. Vectors that
+followers have by then are committed with it. `CatchUp` (lifecycle/builder.py) adds the others later. A search
+borrows one generation, so query and document vectors come from one model.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -31,7 +31,6 @@ from service.store.values import (
     MAX_COLLECTIONS,
     Document,
     Embedding,
-    Moved,
     NeedsVectors,
     Unembedded,
 )
@@ -43,17 +42,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Result of a write: texts the model does not see whole, the operation sequence, tokens computed."""
+    """Result of a write."""
 
-    truncated: int
-    sequence: int
-    tokens: int
-    version: str  # that was in service, and computed them
-    created: int  # documents whose id was new
+    truncated: int  # documents that the model does not see completely
+    sequence: int  # operation number of the store
+    tokens: int  # tokens that the active version computed
+    version: str  # the active version
+    created: int  # documents with a new id
 
 
 class Corpus:
-    """The document side of the service."""
+    """Writes, deletes and searches documents.
+
+    Args:
+        passages: Whether to split long texts.
+
+    """
 
     def __init__(
         self,
@@ -64,24 +68,23 @@ class Corpus:
         passages: bool = True,
         max_collections: int = MAX_COLLECTIONS,
     ) -> None:
-        """passages: long texts are split."""
         self._max_collections = max_collections
         self.live = live
         self.store = store
         self._batcher = batcher
         self._encoder = DocumentEncoder(batcher, passages=passages)
-        self.on_gap: Callable[[], None] = _nothing  # told when a write left a follower without a vector
+        self.on_gap: Callable[[], None] = _nothing  # Called if a follower has no vector after a write.
 
     @property
     def alone_threads(self) -> int:
-        """Threads that compute a single text together; 1: it is computed as any other."""
+        """Threads that compute a single text together. 1 means that this is off."""
         return self._batcher.single_text.threads
 
     async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:
-        """Store `documents` (distinct ids); title and text that are stored unchanged are not embedded again.
+        """Stores `documents` with distinct ids. Unchanged titles and texts are not embedded again.
 
-        What changed is embedded by the live generation. Those that follow it embed it at the same time, and
-        no write waits for them or fails with them: what they lack at the commit is filled in later.
+        Followers embed the changes at the same time as the active generation, but a write neither waits for
+        them nor fails with them. Their missing vectors are added later.
         """
         same = await self.store.unchanged(documents, collection)
         changed = {*range(len(documents))} - same
@@ -89,7 +92,7 @@ class Corpus:
         while True:
             with self.live.borrow_all() as generations:
                 live, *followers = generations
-                for generation in generations:  # the writer's thread goes through it
+                for generation in generations:  # The writer thread iterates over `embedded`.
                     embedded.setdefault(generation.number, {})
                 following = [
                     asyncio.ensure_future(self._follow(follower, documents, collection, changed, embedded))
@@ -105,15 +108,13 @@ class Corpus:
                         collection=collection,
                         max_collections=self._max_collections,
                     )
-                    # The live generation's; what followers compute is the service's own affair.
+                    # Tokens of followers are not charged to the client.
                     tokens = sum(embedding.tokens for embedding in embedded[live.number].values())
                     if not put.gaps.isdisjoint(follower.number for follower in followers):
                         self.on_gap()
                     return Stored(put.truncated, put.sequence, tokens, live.version, put.created)
-                except NeedsVectors as error:  # changed by another write since, or a swap came
+                except NeedsVectors as error:  # Another write, or a swap, came first.
                     changed.update(error.positions)
-                    if error.live != live.number:
-                        await self.live.left(live)
                 finally:
                     for task in following:
                         task.cancel()
@@ -126,13 +127,12 @@ class Corpus:
         changed: set[int],
         embedded: dict[int, dict[int, Embedding]],
     ) -> None:
-        """Fill `embedded` (generation to position to embedding) where it lacks a changed document."""
         rows = embedded[generation.number]
-        lacking = sorted(changed - rows.keys())
-        contents = [documents[at].content for at in lacking]
-        fresh = await self.embed(generation, contents, [collection] * len(contents))
-        # In one assignment, since the writer's thread may be reading it.
-        embedded[generation.number] = rows | dict(zip(lacking, fresh, strict=True))
+        missing = sorted(changed - rows.keys())
+        contents = [documents[at].content for at in missing]
+        added = await self.embed(generation, contents, [collection] * len(contents))
+        # One assignment, because the writer thread may be reading the dictionary.
+        embedded[generation.number] = rows | dict(zip(missing, added, strict=True))
 
     async def _follow(
         self,
@@ -142,42 +142,45 @@ class Corpus:
         changed: set[int],
         embedded: dict[int, dict[int, Embedding]],
     ) -> None:
-        """A follower's part of a write. Its failures are its builder's, who meets them again."""
+        """Embeds a follower's vectors of a write. The follower's builder repeats whatever fails."""
         try:
             await self._embed_changed(follower, documents, collection, changed, embedded)
         except Hung as error:
-            if follower is not self.live.generation:  # it may have gone live meanwhile
+            if follower is not self.live.generation:  # A swap may have made it active.
                 follower.fault = error.message
         except ServiceError as error:
-            log.debug("%s left a write to its builder: %s", follower.version, error.error_type)
-        except Exception as error:  # noqa: BLE001  a bug of the model or of ours, and no matter of the write's
-            log.warning("%s left a write to its builder: %s", follower.version, safe_message(error))
+            log.debug("%s will embed a write later: %s", follower.version, error.error_type)
+        except Exception as error:  # noqa: BLE001  a bug of a follower must not fail the write
+            log.warning("%s will embed a write later: %s", follower.version, safe_message(error))
 
     async def delete(self, where: Predicate | None, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
-        """Delete what passes `where` now (None: all): how many were deleted, and the operation sequence.
+        """Deletes the documents that match `where` now, or all if it is None.
 
-        In steps, with other writes between them. Each step is on disk before the next, oldest documents
-        first; a document that is stored or changed meanwhile stays.
+        Deletes in steps, oldest documents first, with other writes in between. Each step is on disk before
+        the next. A document that is stored or changed meanwhile stays.
+
+        Returns:
+            The number of deleted documents, and the operation number.
 
         Raises:
-            Storage: a step failed. The message says how many documents were deleted before.
+            Storage, Timeout, Unhealthy: A step failed. The message has the number of deleted documents.
 
         """
-        revisions, number = await self.store.passing(where, collection)
+        revisions, number = await self.store.matching(where, collection)
         done = deleted = 0
         while done < len(revisions):
             try:
                 step = await self.store.delete_some(revisions[done : done + DELETE_DOCUMENTS], collection)
             except (Storage, Timeout, Unhealthy) as error:
-                said = f"{error.message} {deleted} of {len(revisions)} documents were deleted before that."
-                raise type(error)(said, headers=error.headers) from error
+                message = f"{error.message} {deleted} of {len(revisions)} documents were deleted before that."
+                raise type(error)(message, headers=error.headers) from error
             done, deleted, number = done + step.done, deleted + step.deleted, step.sequence
         return deleted, number
 
     async def drop(self, collection: str) -> tuple[int, int]:
-        """Delete a collection with its documents and judgements, in steps. Returns and raises as `delete`.
+        """Deletes a collection with its documents and judgments. Returns and raises as `delete`.
 
-        The default one stays, and so does one to which documents were written meanwhile.
+        The default collection stays, and so does a collection that received documents meanwhile.
         """
         deleted = await self.delete(None, collection)
         while await self.store.drop_judgements(collection):
@@ -186,35 +189,18 @@ class Corpus:
         return deleted
 
     def close(self) -> None:
-        """Embed nothing more."""
         self._encoder.close()
-
-    async def in_service(self, work: Callable[[Generation], Awaitable[T]], version: str | None) -> T:
-        """`work` with the generation in service; again with the next one where that went live elsewhere.
-
-        version: that one instead, where it is kept.
-        """
-        while True:
-            with self.live.borrow(version) as generation:
-                try:
-                    return await work(generation)
-                except Moved:
-                    pass
-            await self.live.left(generation)
 
     async def embed(
         self, generation: Generation, documents: Sequence[Content], collections: Sequence[str]
     ) -> list[Embedding]:
-        """Embed documents with the model's document prompt, in the lane of its generation.
-
-        collections: of each of them.
-        """
+        """Embeds documents, each with its collection, with the document prompt."""
         return await self._encoder.embed(generation, documents, collections, self._lane(generation))
 
     async def embed_last(
         self, generation: Generation, documents: Mapping[int, Unembedded]
     ) -> dict[int, Embedding]:
-        """Embed documents, by revision, before anything else: writes wait for it."""
+        """Embeds documents, by revision, in the interactive lane, because writes wait for them."""
         contents = [document.content for document in documents.values()]
         collections = [document.collection for document in documents.values()]
         made = await self._encoder.embed(generation, contents, collections, Lane.INTERACTIVE)
@@ -224,45 +210,39 @@ class Corpus:
         return Lane.BACKGROUND if generation is self.live.generation else Lane.CANDIDATE
 
     async def embed_queries(self, generation: Generation, queries: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors (n, dimension) of queries that no request waits for, with the model's search prompt."""
+        """Returns vectors (n, dimension) of queries with the search prompt, in a low-priority lane."""
         prompt = generation.manifest.search_prompt
         encoded = await self._batcher.embed(
             generation.encoder.for_queries, [prompt + query for query in queries], lane=self._lane(generation)
         )
         return encoded.vectors
 
-    @staticmethod
-    def check_whole(generation: Generation) -> None:
-        """Refuse a search, before it costs anything, while the index does not hold every document.
+    async def check_complete(self, generation: Generation, *, active: bool) -> None:
+        """Rejects a search, before it costs anything, unless the generation holds every document.
+
+        A version that is not active may lack recent documents, because its failures fail no write.
+
+        Args:
+            generation: The generation to search.
+            active: It was borrowed as the active one, and not by its name.
 
         Raises:
-            Unhealthy: it is being rebuilt.
+            Unhealthy: It is active, and its index is being rebuilt.
+            Conflict: It is not active, and lacks documents.
 
         """
-        if not generation.is_complete:
-            raise Unhealthy(
-                "The index is being rebuilt; GET /ready shows how far it is. Embedding works meanwhile.",
-                retry_after_seconds=5,
-            )
-
-    async def check_kept(self, generation: Generation) -> None:
-        """Refuse to search a version that was asked for by name, unless it holds every document.
-
-        One that is not in service may lack what was written since: its failures fail no write.
-
-        Raises:
-            Unhealthy: it is in service, and being rebuilt.
-            Conflict: it is not in service, and lacks documents.
-
-        """
-        if generation is self.live.generation:
-            self.check_whole(generation)
+        if active or generation is self.live.generation:
+            if not generation.is_complete:
+                raise Unhealthy(
+                    "The index is being rebuilt; GET /ready shows how far it is. Embedding works meanwhile.",
+                    retry_after_seconds=5,
+                )
             return
         gaps = await self.store.lacking(generation.number, generation.complete_through, 1)
         if gaps or not generation.is_complete:
             raise Conflict(
                 f"{generation.version} does not hold every document, so it cannot be searched; "
-                f"{self.live.generation.version} is in service."
+                f"{self.live.generation.version} is active."
             )
 
     def search(
@@ -274,18 +254,18 @@ class Corpus:
         *,
         kept: bool,
     ) -> Coroutine[Any, Any, T]:
-        """`then` of each query's hits, made on the reading thread.
+        """Returns `then` of each query's hits. `then` runs on the reading thread.
 
         Args:
-            generation: its encoder made the vectors of `queries`.
-            queries: what to look for.
-            search: how, and how many.
-            then: what to make of the hits.
-            kept: the generation need not be the one in service.
+            generation: Its encoder made the vectors of `queries`.
+            queries: What to look for.
+            search: How, and how many.
+            then: What to make of the hits.
+            kept: The generation need not be the active one.
 
         Raises:
-            TooMuch: they have more than `search.max_bytes` bytes together.
-            Moved: another generation is in service, by another process.
+            TooMuch: The hits have more than `search.max_bytes` bytes together.
+            Moved: Another generation became active meanwhile.
 
         """
         work = partial(find, generation=generation, queries=queries, search=search, then=then, kept=kept)
@@ -293,4 +273,4 @@ class Corpus:
 
 
 def _nothing() -> None:
-    """The gap's observer where no follower is looked after."""
+    """Default of `Corpus.on_gap`."""

@@ -1,29 +1,35 @@
-"""Documents' titles and texts become vectors: the head of each, and of a long text its passages."""
+"""Embeds documents: the head of each text, and the passages of long texts."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+from models.encoder import Encoder
 from models.search.content import Content
 from models.search.passages import Split, learned_tokens, passage_tokens, split
+from models.tokens.reading import ENOUGH, Count
+from models.tokens.reading import count as count_words
 from service import memory
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.batching.tokenizing import LONG_CHARACTERS
-from service.corpus.readability import Readability
 from service.live import Generation
 from service.store.values import Embedding, Passage
 
-SPLITTERS = 2  # threads of each lane
+SPLITTERS = 2  # threads per lane
+_TEXTS, _CHARACTERS = 16, 500  # Inspected per write, which takes a few milliseconds.
+
+log = logging.getLogger(__name__)
 
 
 class DocumentEncoder:
-    """The model's document prompt, and whether texts are split into passages.
+    """Embeds documents with the document prompt, and splits texts if `passages` is set.
 
-    Each lane has a way of its own to split, so that a tokenizer that hangs keeps no other version waiting.
+    Each lane has its own threads for splitting, so a hanging tokenizer does not block other versions.
     """
 
     def __init__(self, batcher: Batcher, *, passages: bool) -> None:
@@ -35,25 +41,24 @@ class DocumentEncoder:
         }
 
     def close(self) -> None:
-        """Split nothing more; a thread that hangs is left alone."""
         for pool in self._splitting.values():
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def embed(
         self, generation: Generation, contents: Sequence[Content], collections: Sequence[str], lane: Lane
     ) -> list[Embedding]:
-        """Embeddings, one for each of `contents`.
+        """Returns an embedding for each of `contents`.
 
-        The heads come first, and say which are too long; only those are looked at again.
+        Embeds the heads first. Their token counts show which texts must be split.
 
         Args:
-            generation: whose model embeds, and whose manifest says how long a collection's passages are.
-            contents: titles and texts.
-            collections: of each of them.
-            lane: of the batcher.
+            generation: Its model embeds, and its manifest has the passage length of each collection.
+            contents: Titles and texts.
+            collections: The collection of each document.
+            lane: Lane of the batcher.
 
         Raises:
-            ServiceError: as `Batcher.embed`. Nothing of `contents` is embedded then.
+            ServiceError: See `Batcher.embed`. Nothing is embedded then.
 
         """
         prompt = generation.manifest.document_prompt
@@ -87,10 +92,10 @@ class DocumentEncoder:
         found: list[Embedding],
         lane: Lane,
     ) -> None:
-        """Put passages behind the heads in `found` of contents that are longer than one.
+        """Adds passages to the embeddings in `found` of long texts.
 
-        long: the places of those that may be, and the tokens of a passage that were learned. The thread ends
-        soon after the request does.
+        `long` maps positions of texts that may be long to the learned number of tokens per passage. The
+        splitting thread stops soon after the request is cancelled.
         """
         left = threading.Event()
 
@@ -107,7 +112,7 @@ class DocumentEncoder:
                 return {at: where for at, where in each if where is not None}
             finally:
                 if sum(len(contents[at].whole) for at in long) > LONG_CHARACTERS:
-                    memory.give_back()  # the request may have ended before
+                    memory.give_back()  # The request may have ended before this thread.
 
         try:
             split_at = await asyncio.get_running_loop().run_in_executor(self._splitting[lane], places)
@@ -129,3 +134,42 @@ class DocumentEncoder:
                 end=where.head.end,
                 others=tuple(others[at]),
             )
+
+
+class Readability:
+    """Looks at the first texts of each collection, and logs once if a version cannot read them. Thread
+    safe.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], Count] = {}  # by version and collection
+        self._lock = threading.Lock()
+
+    def knows(self, version: str, collection: str) -> bool:
+        """Returns whether enough words were looked at."""
+        found = self._counts.get((version, collection))
+        return found is not None and found.words >= ENOUGH
+
+    def look(self, encoder: Encoder, texts: Sequence[str], collections: Sequence[str]) -> None:
+        """Counts the words of `texts`, and logs a collection that the model cannot read."""
+        version = encoder.manifest.version
+        both = zip(texts, collections, strict=True)
+        looked = [(text, name) for text, name in both if not self.knows(version, name)][:_TEXTS]
+        for collection in dict.fromkeys(name for _, name in looked):
+            started = [text[:_CHARACTERS] for text, name in looked if name == collection]
+            seen = count_words(
+                started, lambda rows: [[piece.id for piece in encoder.pieces(row)] for row in rows]
+            )
+            with self._lock:
+                if self.knows(version, collection):
+                    continue
+                known = self._counts.get((version, collection), Count())
+                found = self._counts[version, collection] = known + seen
+                if found.words >= ENOUGH and (reason := found.unreadable()):
+                    log.warning(
+                        "%s cannot read the documents of the collection %s: %s. Search by words, or teach "
+                        "it: docs/RETRAINING.md",
+                        version,
+                        collection,
+                        reason,
+                    )

@@ -1,4 +1,4 @@
-"""The example corpus: a few hundred short texts, so that the first search of a new user answers."""
+"""Loads the example corpus: a few hundred short texts for the first search of a new user."""
 
 import logging
 from typing import Any
@@ -15,18 +15,13 @@ STEP_DOCUMENTS = 64
 
 
 def example_rows() -> list[dict[str, Any]]:
-    """The corpus as JSON, each document marked with `metadata.example = true`."""
+    """Returns the corpus as JSON, each document marked with `metadata.example = true`."""
     rows = map(orjson.loads, example_lines())
     return [row | {"metadata": row["metadata"] | {"example": True}} for row in rows]
 
 
-async def load_examples(corpus: Corpus) -> str:
-    """Store the corpus when this store was made for it and does not have it yet. Returns what was done."""
-    if not await corpus.store.examples_wanted():
-        return "not wanted"
+async def put_examples(corpus: Corpus) -> None:
     examples = [Document(row["id"], row["text"], json_of(row["metadata"])) for row in example_rows()]
     for start in range(0, len(examples), STEP_DOCUMENTS):
         await corpus.put(examples[start : start + STEP_DOCUMENTS])
-    await corpus.store.examples_loaded()
     log.info("Loaded %d example documents", len(examples))
-    return "loaded"

@@ -1,7 +1,6 @@
-"""The latest searches of this process, by their search_id, for events that do not say what was shown.
+"""Remembers the latest searches of this process by search_id, for events without `query` and `shown`.
 
-In memory alone: a search writes nothing, and a restart forgets them. A page that sends `query` and `shown`
-with its events does not depend on it.
+They are only in memory, so a search writes nothing and a restart forgets them.
 """
 
 import secrets
@@ -11,23 +10,23 @@ from typing import NamedTuple
 
 from service.store.values import MAX_QUERY_CHARACTERS
 
-MAX_CHARACTERS = 8_000_000  # of all searches together: 8 to 32 MB
-_RANDOM_BYTES = 9  # 12 characters; of a thousand million ids two are equal once in 9,000 times
-_OF_AN_ENTRY = 300  # bytes of an entry besides its characters
+MAX_CHARACTERS = 8_000_000  # limit for all searches: 8 to 32 MB
+_RANDOM_BYTES = 9  # 12 characters. Among 1e9 ids a collision has the probability 1/9,000.
+_OF_AN_ENTRY = 300  # bytes of an entry without its characters
 
 
 class SearchShown(NamedTuple):
-    """A search as its caller saw it: the ids of the hits behind the first `offset`, best first."""
+    """A search as its client saw it. `shown` are ids of hits after the first `offset`, best first."""
 
     collection: str
     offset: int
     query: str
     shown: tuple[str, ...]
-    visitor: str = ""  # the hash of the user's id
+    visitor: str = ""  # hash of the user's id
 
 
 class RecentSearches:
-    """Used on the event loop alone."""
+    """The latest searches. Only the event loop may use it."""
 
     def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
         self._max_characters = max_characters
@@ -35,7 +34,7 @@ class RecentSearches:
         self._searches: OrderedDict[str, SearchShown] = OrderedDict()
 
     def note(self, collection: str, offset: int, query: str, shown: Sequence[str], visitor: str = "") -> str:
-        """Keep a search and name it. Returns its search_id."""
+        """Stores a search and returns its search_id."""
         search_id = secrets.token_urlsafe(_RANDOM_BYTES)
         if query and len(query) <= MAX_QUERY_CHARACTERS:
             search = SearchShown(collection, offset, query, tuple(shown), visitor)
@@ -47,7 +46,7 @@ class RecentSearches:
         return search_id
 
     def get(self, search_id: str) -> SearchShown | None:
-        """The search of that name; None when it is forgotten, or had no words."""
+        """Returns a search, or None if it is unknown, forgotten, or had no query text."""
         return self._searches.get(search_id)
 
 

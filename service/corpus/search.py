@@ -1,11 +1,11 @@
-"""A search: filter, rankings and documents at one moment of store and index.
+"""Searches one state of the store and the index. Start reading at `find`.
 
-    dense      the vectors nearest to the query's            a generation's index
-    lexical    the words of the query, by BM25               fulltext.py; needs no vector
-    hybrid     both, fused                                   fusion.py
+    dense      nearest vectors                 a generation's index
+    lexical    BM25                            fulltext.py; needs no vector
+    hybrid     both rankings, fused            fusion.py
 
-It runs on a reading thread (reader.py), in one reading transaction. Each ranking is cut to the hits that are
-asked for before the next one is made, and between two of them other reads have their turn.
+A search runs on a reading thread (store/reader.py), in one read transaction. Each ranking is cut to the
+requested hits before the next one is computed. Between two rankings other reads have their turn.
 """
 
 import time
@@ -24,27 +24,26 @@ from service.errors import Conflict, NotFound
 from service.index.stored import Moment
 from service.live import Generation
 from service.store.filters.predicate import Predicate
-from service.store.ids import revisions_of
-from service.store.protocol import Passing, Snapshot
+from service.store.protocol import FilterMatches, Snapshot
 from service.store.turns import SLICE_SECONDS, pause
-from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record
+from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, revisions_of
 
 clock = time.perf_counter
 
 T = TypeVar("T")
 
-# What hybrid search takes of each ranking. The first thousand hits come from the same candidates, so that
-# pages of them fit together; a search that looks further gets the most that can be asked for.
+# Length of each ranking in hybrid search. The first thousand hits use the same candidates, so their pages are
+# consistent. A search beyond them uses the largest number that a client can request.
 CANDIDATES, ALL_CANDIDATES = 1000, 11_000
-# Queries whose vectors are compared in one call, before others have their turn: twice as many after a call
-# that was shorter than a slice, half as many after a longer one.
+# Queries per call of the index. The number doubles after a call that was shorter than a slice, and is halved
+# after a longer call.
 FIRST_TOGETHER, TOGETHER = 4, 64
-TOGETHER_CANDIDATES = 65_536  # that are kept at a time
-HEAVY_CANDIDATES = 10_000  # of a search that leaves reading threads for others
+TOGETHER_CANDIDATES = 65_536  # candidates per call
+HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
 class Query(NamedTuple):
-    """A query: the words of `text`, a `vector`, or the id of a document that hits are to be similar to."""
+    """A query: a text, a vector, or the id of a document for finding similar ones."""
 
     text: str = ""
     vector: NDArray[np.float32] | None = None
@@ -53,11 +52,18 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Options of a search: hits number `offset` to `offset` + `k` of those that pass `where`.
+    """Options of a search.
 
-    Without `passages` a document is compared by its head alone. `min_score` is for dense search.
-    `weight`: of the vectors in hybrid search. `max_bytes`: bytes of all hits together. Of their documents
-    only `columns` are read.
+    Attributes:
+        k: Number of hits.
+        offset: Number of better hits to skip.
+        weight: Weight of the dense ranking in hybrid search.
+        where: Filter. None matches all documents.
+        min_score: Lowest cosine in dense search.
+        passages: Whether to compare all passages of a document, or only its head.
+        max_bytes: Limit of the bytes of all hits.
+        columns: Columns of the documents to read.
+
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -77,22 +83,26 @@ class Search:
 
     @property
     def candidates(self) -> int:
-        """Documents that one query is ranked over, in both rankings together."""
+        """Number of ranked documents per query, in both rankings."""
         if self.mode != "hybrid":
             return self.reach
         return 2 * (CANDIDATES if self.reach <= CANDIDATES else ALL_CANDIDATES)
 
     def is_heavy(self, queries: int) -> bool:
-        """True when so many queries leave reading threads for others."""
+        """Returns whether a search with this number of queries must leave reading threads for others."""
         scans = self.where is not None and not self.where.indexed
         return scans or queries * self.candidates > HEAVY_CANDIDATES
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document found; `score` is a cosine, a bm25, or a fused score: larger is better.
+    """A document with its score.
 
-    `passage`: the characters of the nearest one, where the text was split and vectors were compared.
+    Attributes:
+        score: A cosine, a BM25 score or a fused score. Larger is better.
+        passage: Start and end of the nearest passage in characters. None if the text has only one, or in
+            lexical search.
+
     """
 
     document: Record
@@ -104,7 +114,7 @@ Hits: TypeAlias = list[list[Hit]]
 
 
 class Ranked(NamedTuple):
-    """A document of a ranking, before it is read; `row` is its nearest row in the index, 0 for none."""
+    """A document of a ranking, before it is read. `row` is its nearest row in the index, or 0."""
 
     revision: int
     score: np.float32
@@ -120,28 +130,28 @@ def find(
     *,
     kept: bool,
 ) -> T:
-    """`then` of the hits of each query, best first, equal scores by id.
+    """Returns the result of `then` for the hits of each query, best first, equal scores by id.
 
-    kept: the generation need not be the one in service.
+    With `kept`, the generation may be another one than the active one.
 
     Raises:
-        Moved: another one is in service.
-        TooMuch: they have more than `max_bytes` bytes together.
-        NotFound: a document that is asked for by id is not there.
-        Conflict: it has no vector, because the model fails on its text.
+        Moved: Another generation became active meanwhile.
+        TooMuch: The hits have more than `max_bytes` bytes in total.
+        NotFound: The document of a query by id does not exist.
+        Conflict: That document has no vector, because the model fails on its text.
 
     """
     if search.mode != "lexical":
         snapshot.require(generation.number, kept=kept)
     moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
     queries, own = _resolved(snapshot, generation, queries, search.collection)
-    allowed = None if search.where is None else snapshot.passing(search.where, search.collection)
+    allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
     rankings = _rankings(snapshot, moment, queries, search, allowed)
     pages = [
         _page(snapshot, ranking, search, excluded) for ranking, excluded in zip(rankings, own, strict=True)
     ]
-    wanted = Counter(ranked.revision for page in pages for ranked in page)
-    documents = snapshot.answered(wanted, search.max_bytes, search.columns)
+    uses = Counter(ranked.revision for page in pages for ranked in page)
+    documents = snapshot.answered(uses, search.max_bytes, search.columns)
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
     split = moment is not None and moment.is_split
     places = snapshot.passages(generation.number, rows) if split else {}
@@ -150,7 +160,7 @@ def find(
             [
                 Hit(documents[revision], score, places.get(row))
                 for revision, score, row in page
-                if revision in documents  # else it is damaged
+                if revision in documents  # A damaged document is missing.
             ]
             for page in pages
         ]
@@ -160,11 +170,12 @@ def find(
 def _page(
     snapshot: Snapshot, ranking: Sequence[Ranked], search: Search, excluded: int | None
 ) -> list[Ranked]:
-    """The hits that are asked for, of all that rank; `excluded` is not one of them."""
+    """Returns the requested hits of a ranking, without the document `excluded`."""
     ranking = [ranked for ranked in ranking if ranked.revision != excluded]
     best = _best(ranking, search.reach)
     ids = snapshot.ids_of([ranked.revision for ranked in best])
-    if len(ids) < len(best) < len(ranking):  # the index is ahead: some were deleted, others move up
+    # The index is newer than the snapshot. Other documents replace those that the snapshot does not have.
+    if len(ids) < len(best) < len(ranking):
         best = ranking
         ids = snapshot.ids_of([ranked.revision for ranked in best])
     return sorted(
@@ -174,7 +185,6 @@ def _page(
 
 
 def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
-    """The `count` highest scores and all that tie with the last of them, in no order."""
     if len(ranking) <= count:
         return ranking
     scores = np.array([ranked.score for ranked in ranking])
@@ -185,7 +195,7 @@ def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
 def _resolved(
     snapshot: Snapshot, generation: Generation, queries: Sequence[Query], collection: str
 ) -> tuple[list[Query], list[int | None]]:
-    """Queries by id with the vectors that are stored, and the revisions that are not to be their own hits."""
+    """Replaces queries by id with stored vectors. Also returns each query's own document, or None."""
     resolved, own = [], []
     for query in queries:
         revision = None
@@ -197,7 +207,7 @@ def _resolved(
             if vector is None:
                 raise Conflict(
                     f"{query.similar_to[:512]!r} has no vector of {generation.version}, whose model fails on "
-                    "its text, so nothing can be said to be like it."
+                    "its text. So similar documents cannot be found."
                 )
             resolved.append(Query(vector=vector))
         else:
@@ -211,16 +221,16 @@ def _rankings(
     moment: Moment | None,
     queries: Sequence[Query],
     search: Search,
-    allowed: Passing | None,
+    allowed: FilterMatches | None,
 ) -> Iterator[list[Ranked]]:
-    """The best documents of each query, as many as the hits need and all that tie with the last of them."""
+    """Yields the best documents of each query: as many as needed, and all that tie with the last one."""
     if moment is None:
         for query in queries:
             pause()
             yield _lexical(snapshot, query, search.reach, allowed, search.collection)
         return
     hybrid = search.mode == "hybrid"
-    # One more, because a document is the first of those that are like it.
+    # One more, because the most similar document to a document is itself.
     depth = search.candidates // 2 if hybrid else search.reach + 1
     near = _dense(moment, queries, depth, allowed, heads_only=not search.passages)
     least = search.min_score
@@ -234,13 +244,12 @@ def _rankings(
 
 
 def _dense(
-    moment: Moment, queries: Sequence[Query], depth: int, allowed: Passing | None, *, heads_only: bool
+    moment: Moment, queries: Sequence[Query], depth: int, allowed: FilterMatches | None, *, heads_only: bool
 ) -> Iterator[list[Ranked]]:
-    """The ranking of each query, a few queries at a time."""
     most = max(1, min(TOGETHER, TOGETHER_CANDIDATES // depth))
     together, start = min(FIRST_TOGETHER, most), 0
     while start < len(queries):
-        if start:  # the first call comes at the beginning of a turn
+        if start:  # The first call needs no pause, because the turn has just begun.
             pause()
         vectors = np.array([query.vector for query in queries[start : start + together]])
         began, start = clock(), start + together
@@ -257,7 +266,7 @@ def _dense(
 
 
 def _lexical(
-    snapshot: Snapshot, query: Query, depth: int, allowed: Passing | None, collection: str
+    snapshot: Snapshot, query: Query, depth: int, allowed: FilterMatches | None, collection: str
 ) -> list[Ranked]:
     revisions, scores = snapshot.nearest_words(query.text, depth, allowed, collection)
     return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]

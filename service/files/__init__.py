@@ -1,6 +1,6 @@
-"""Files that people have, read as documents. The command `import` and the route `/files` use the same reader.
+"""Reads documents from files, for the command `import` and the route `/files`.
 
-Start reading at `reader.FileReader`: bytes in, rows out. It detects encoding and separator (`detection`),
-splits the text into lines (`lines`) and records (`records`), and makes documents of them (`columns`,
-`conversion`). `preview` shows how a file would read.
+Start reading at `reader.FileReader`, which turns bytes into rows. It detects encoding and separator
+(`detection`), splits the text into lines (`lines`) and records (`records`), and builds documents (`columns`,
+`conversion`). `preview` shows how a file will be read.
 """

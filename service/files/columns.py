@@ -1,4 +1,4 @@
-"""The columns of a file, or fields of its JSON lines, that make a document."""
+"""Builds documents from the columns of a table or the fields of JSON lines. Start at `Columns.document`."""
 
 import hashlib
 from collections import Counter
@@ -13,56 +13,65 @@ from service.store.filters.names import describe_fault, unreachable_names
 from service.store.values import COLLECTION_NAME
 
 Placed: TypeAlias = Literal["each", "one", "unsaid"]
-IDS = ("id", "_id")  # the second is what BEIR's files have
+IDS = ("id", "_id")  # BEIR's files have `_id`.
 _TITLE = "title"
 MAX_COLUMNS = 10_000
-_COMPARED = 1000  # names, with one that is missing
+_COMPARED = 1000  # column names that are compared with a missing one
 _EXPORTED = {"id", "title", "text", "metadata", "collection"}
-_BETWEEN = "\n\n"  # of several columns that make a text: a blank line
+_BETWEEN = "\n\n"  # blank line between several columns of a text
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The fields that make a document."""
+    """The fields that form a document.
 
-    id: str | None = None  # None: `id` or `_id` where there is one; empty: none, it is made from the text
-    title: str | None = None  # None: `title` where there is one; empty: none
+    Attributes:
+        id: None means `id` or `_id` if the file has it. Empty means that ids are derived from the text.
+        title: None means `title` if the file has it. Empty means no title.
+        text: Fields that are joined to the text.
+        metadata: None means an object named `metadata` if the line has it.
+        all_metadata: Whether all other fields become metadata.
+        placed: Each line names its collection, all lines go to one collection, or no option was given.
+        spell: Returns the caller's spelling of an option, for messages.
+
+    """
+
+    id: str | None = None
+    title: str | None = None
     text: tuple[str, ...] = ("text",)
-    metadata: tuple[str, ...] | None = None  # None: an object named `metadata`, where there is one
-    all_metadata: bool = False  # every field that is neither id, title nor text
-    # Collections: each line names its own, all lines go to one that was named, or nothing was said of them.
+    metadata: tuple[str, ...] | None = None
+    all_metadata: bool = False
     placed: Placed = "one"
     spell: Spelling = command_option
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Columns that a table must have."""
         return (*self.text, *filter(None, (self.id, self.title)), *(self.metadata or ()))
 
     def check(self, header: list[str]) -> None:
-        """Check the names of a table's columns.
+        """Validates the column names of a table.
 
         Raises:
-            BadFile: One is missing, comes twice, or cannot be the name of metadata that is stored.
+            BadFile: A column is missing, comes twice, or cannot be stored as metadata.
 
         """
         options = ", ".join(map(self.spell, ("text", "title", "id")))
         how = (
             "The first line of the file names its columns; "
-            f"{options} and {self.spell('metadata')} say which to take."
+            f"choose columns with {options} and {self.spell('metadata')}."
         )
         if len(header) > MAX_COLUMNS:
             raise BadFile(f"it has {len(header)} columns; at most {MAX_COLUMNS} are read.", 1)
-        there_are = {*header}
-        if missing := [name for name in self.named if name not in there_are]:
-            there = f"there is no column {missing[0]!r}; there are {', '.join(header)[:500]}."
-            raise BadFile(f"{there}{did_you_mean(missing[0], header[:_COMPARED])} {how}", 1)
+        known = {*header}
+        if missing := [name for name in self.named if name not in known]:
+            reason = f"the column {missing[0]!r} is missing; the file has {', '.join(header)[:500]}."
+            raise BadFile(f"{reason}{did_you_mean(missing[0], header[:_COMPARED])} {how}", 1)
         if twice := next(repeated(header), None):
             raise BadFile(f"two columns are named {twice[:80]!r}. Give each a name of its own.", 1)
         if self.all_metadata and "" in header:
             raise BadFile(
                 f"column {header.index('') + 1} has no name, so it cannot be stored as metadata. "
-                f"Name it, or say which columns to store ({self.spell('metadata')}).",
+                f"Name it, or choose the columns to store ({self.spell('metadata')}).",
                 1,
             )
         stored = self.stored(header)
@@ -70,36 +79,41 @@ class Columns:
             if name in stored and next(unreachable_names({name: ""}), None) is not None:
                 raise BadFile(
                     f"column {number}, {name[:80]!r}, cannot be metadata: {describe_fault(name)}. Rename it, "
-                    f"or say which columns to store ({self.spell('metadata')}).",
+                    f"or choose the columns to store ({self.spell('metadata')}).",
                     1,
                 )
 
     def stored(self, header: list[str]) -> set[str]:
-        """The columns of a table that become metadata."""
+        """Returns the columns of a table that become metadata."""
         if not self.all_metadata:
             return {*header}.intersection(self.metadata or ())
         title = _TITLE if self.title is None else self.title
         return {*header} - {self._id_column(dict.fromkeys(header)), *self.text, title}
 
     def document(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Raise BadRow when a field that was named is missing."""
+        """Builds a document.
+
+        Raises:
+            BadRow: A chosen field is missing or has the wrong type.
+
+        """
         for name in self.text:
             if name not in fields:
-                there = ", ".join(sorted(map(str, fields))[:20]) or "none"
+                names = ", ".join(sorted(map(str, fields))[:20]) or "none"
                 raise BadRow(
-                    f"there is no field {name!r} for the text ({self.spell('text')}); there are: {there}."
+                    f"the field {name!r} for the text ({self.spell('text')}) is missing; others are: {names}."
                     f"{did_you_mean(name, map(str, islice(fields, _COMPARED)))}".removesuffix(".")
                 )
         found: dict[str, Any] = {"text": self._text(fields), "metadata": self._metadata(fields)}
         if title := self._title(fields):
             found["title"] = title
-            if found["text"] == "":  # the title is all there is to find it by
+            if found["text"] == "":  # Only the title can be searched then.
                 found["text"] = found.pop("title")
         column = self._id_column(fields)
         if column and (id := fields.get(column)) is not None and id != "":
             found["id"] = _as_text(id)
         elif self.id:
-            raise BadRow(f"there is no id in {self.id!r} ({self.spell('id')})")
+            raise BadRow(f"{self.id!r} has no id ({self.spell('id')})")
         if self.placed == "each":
             found["collection"] = self._collection(fields)
         return found
@@ -110,40 +124,44 @@ class Columns:
         return next((name for name in IDS if name in fields), IDS[0])
 
     def _text(self, fields: dict[str, Any]) -> Any:
-        """The one column as it came; several as one text, without those that are empty."""
         if len(self.text) == 1:
             return fields[self.text[0]]
         parts = []
         for name in self.text:
             part = _as_text(fields[name])
             if not isinstance(part, str | None):
-                raise BadRow(f"{name!r} is no text ({self.spell('text')})")
+                raise BadRow(f"{name!r} is not a text ({self.spell('text')})")
             if part and not part.isspace():
                 parts.append(part)
         return _BETWEEN.join(parts)
 
     def _title(self, fields: dict[str, Any]) -> str | None:
-        """Without --title, a field `title` that holds something else than text is no title."""
+        """Returns the title. Without --title, a field `title` that is not a text is ignored."""
         if self.title == "":
             return None
         title = _as_text(fields.get(self.title or _TITLE))
         if self.title is None:
             return title if isinstance(title, str) and _TITLE not in self.text else None
         if self.title not in fields:
-            raise BadRow(f"there is no field {self.title!r} for the title ({self.spell('title')})")
+            raise BadRow(f"the field {self.title!r} for the title ({self.spell('title')}) is missing")
         if not isinstance(title, str | None):
-            raise BadRow(f"{self.title!r} is no text ({self.spell('title')})")
+            raise BadRow(f"{self.title!r} is not a text ({self.spell('title')})")
         return title
 
     def _collection(self, fields: dict[str, Any]) -> str:
         name = fields.get("collection")
         if not isinstance(name, str) or not COLLECTION_NAME.fullmatch(name):
-            raise BadRow("there is no name of a collection in 'collection' (--all-collections)")
+            raise BadRow("'collection' is not the name of a collection (--all-collections)")
         return name
 
     def refuse_unsaid(self, fields: dict[str, Any]) -> None:
-        """Raise BadRow for a line of an export of all collections, whose ids would replace each other."""
-        exported = fields.keys() <= _EXPORTED  # a line of another file may have metadata of this name
+        """Rejects an export of several collections without an option, because equal ids would collide.
+
+        Raises:
+            BadRow: The line names a collection.
+
+        """
+        exported = fields.keys() <= _EXPORTED  # Lines of other files may have metadata of this name.
         taken = "collection" in self.named or (self.all_metadata and not exported)
         if self.placed == "unsaid" and not taken and isinstance(fields.get("collection"), str):
             name = fields["collection"][:64]
@@ -151,7 +169,7 @@ class Columns:
                 how = "--all-collections puts it there, --collection NAME puts every line into one"
             else:
                 how = f"send it to /collections/{name}/files, or leave the field out"
-            raise BadRow(f"it is of the collection {name!r}: {how}")
+            raise BadRow(f"it belongs to the collection {name!r}: {how}")
 
     def _metadata(self, fields: dict[str, Any]) -> Any:
         if self.all_metadata:
@@ -165,12 +183,12 @@ class Columns:
             given = fields.get("metadata")
             return {} if given is None else given
         if missing := [name for name in self.metadata if name not in fields]:
-            raise BadRow(f"there is no field {missing[0]!r} for the metadata ({self.spell('metadata')})")
+            raise BadRow(f"the field {missing[0]!r} for the metadata ({self.spell('metadata')}) is missing")
         return {name: fields[name] for name in self.metadata}
 
 
 def _merged(fields: dict[str, Any]) -> dict[str, Any]:
-    """An object `metadata` among other fields is metadata like them.
+    """Merges an object `metadata` with the other fields.
 
     Raises:
         BadRow: A name is in both.
@@ -186,16 +204,14 @@ def _merged(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def repeated(header: list[str]) -> Iterator[str]:
-    """Names that several columns have."""
     return (name for name, times in Counter(header).items() if name and times > 1)
 
 
 def derived_id(title: str, text: str) -> str:
-    """The id of a document that comes without one: the hash of its content, so it is stored once."""
+    """Returns the id of a document without one: a hash of its content, so that it is stored once."""
     content = f"{title}\0{text}" if title else text
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _as_text(value: Any) -> Any:
-    """A whole number as text; anything else as it came."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value

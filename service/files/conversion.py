@@ -1,7 +1,7 @@
-"""Cells as numbers, dates and plain text, where a person asked for it.
+"""Converts cells to numbers, dates and plain text. Start reading at `convert` and `plain_text`.
 
-A scanner of our own takes HTML off. Python's html.parser needs minutes for 50 KiB of unclosed tags in the
-versions that we support, and a service reads what others upload.
+HTML tags are removed by our own scanner, because Python's html.parser needs minutes for 50 KiB of unclosed
+tags in the supported versions.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ _NOT_ZERO = re.compile(r"[1-9]")
 
 
 def number(text: str) -> int | float:
-    """A number with a decimal point. Raises ValueError."""
+    """Parses a number with a decimal point. Raises ValueError."""
     if not _NUMBER.fullmatch(text) or len(text) > _MAX_DIGITS:
-        raise ValueError("not a number with a decimal point (of one with a comma say decimal_comma)")
+        raise ValueError("not a number with a decimal point (decimal_comma reads a comma)")
     return _finite(text)
 
 
 def decimal_comma(text: str) -> int | float:
-    """A number with a decimal comma, and points between thousands. Raises ValueError."""
+    """Parses a number with a decimal comma, and points between thousands. Raises ValueError."""
     if not _COMMA_NUMBER.fullmatch(text) or len(text) > _MAX_DIGITS:
         raise ValueError("not a number with a decimal comma")
     return _finite(text.replace(".", "").replace(",", "."))
@@ -43,18 +43,18 @@ def _finite(text: str) -> int | float:
         whole = int(text)
         if LEAST <= whole <= MOST:
             return whole
-        raise ValueError("a whole number of more than 64 bits; leave it a text")
+        raise ValueError("a whole number of more than 64 bits; leave it as a text")
     found = float(text)
     if not math.isfinite(found):
         raise ValueError("larger than a number can be")
     if found == 0 and _NOT_ZERO.search(re.split("[eE]", text)[0]):
-        raise ValueError("so small that it would be stored as 0; leave it a text")
+        raise ValueError("so small that it would be stored as 0; leave it as a text")
     return found
 
 
 def _dates(order: str) -> Callable[[str], str]:
     def convert(text: str) -> str:
-        """A day, or a moment in RFC 3339; a moment without a zone is in UTC. Raises ValueError."""
+        """Parses a date, or a date and time, which is UTC without a zone. Raises ValueError."""
         found = _NAMED_DAY.fullmatch(text)
         if found is None:
             raise ValueError("not a date such as 2026-01-31 or 31.01.2026 14:30")
@@ -71,7 +71,7 @@ def _day(first: str, second: str, third: str, mark: str, order: str) -> date:
     if len(third) != 4:
         raise ValueError("a date whose year does not have four digits")
     if order == "" and mark != ".":
-        raise ValueError("a date with the day or the month first; say date_dmy or date_mdy")
+        raise ValueError("a date with the day or the month first; use date_dmy or date_mdy")
     day, month = (second, first) if order == "mdy" else (first, second)
     return date(int(third), int(month), int(day))
 
@@ -82,12 +82,12 @@ def _moment(day: date, rest: str) -> str:
         raise ValueError("a date followed by something that is not a time")
     hour, minute, second, part, zone = found.groups()
     moment = datetime.combine(day, time(int(hour), int(minute), int(second or 0)))
-    said = f"{moment.isoformat()}{f'.{part}' if part else ''}"
+    local = f"{moment.isoformat()}{f'.{part}' if part else ''}"
     if zone is None or zone in "Zz":
-        return f"{said}Z"
+        return f"{local}Z"
     zone = zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
-    datetime.fromisoformat(f"{moment.isoformat()}{zone}").astimezone(UTC)  # the zone is one
-    return f"{said}{zone}"
+    datetime.fromisoformat(f"{moment.isoformat()}{zone}").astimezone(UTC)  # Rejects an invalid zone.
+    return f"{local}{zone}"
 
 
 TYPES: Mapping[str, Callable[[str], Any]] = {
@@ -100,10 +100,10 @@ TYPES: Mapping[str, Callable[[str], Any]] = {
 
 
 def parse_types(pairs: Iterable[str], spell: Spelling) -> dict[str, str]:
-    """`price=number` and so on as a dictionary.
+    """Parses pairs such as `price=number`.
 
     Raises:
-        BadFile: A pair is no pair, or its type is unknown.
+        BadFile: A pair is malformed, or its type is unknown.
 
     """
     found = {}
@@ -112,17 +112,17 @@ def parse_types(pairs: Iterable[str], spell: Spelling) -> dict[str, str]:
         if not name:
             raise BadFile(f"{spell('types')} has {pair[:80]!r}; write COLUMN=TYPE, such as price=number.")
         if kind not in TYPES:
-            hint = did_you_mean(kind, TYPES) or f" There are {', '.join(TYPES)}."
-            raise BadFile(f"there is no type {kind[:40]!r} ({spell('types')}).{hint}")
+            hint = did_you_mean(kind, TYPES) or f" The types are {', '.join(TYPES)}."
+            raise BadFile(f"unknown type {kind[:40]!r} ({spell('types')}).{hint}")
         found[name] = kind
     return found
 
 
 def convert(metadata: dict[str, Any], types: Mapping[str, str]) -> None:
-    """Convert texts in place; an empty one is left out.
+    """Converts texts in place, and removes empty ones.
 
     Raises:
-        BadRow: A value is not of its type.
+        BadRow: A value does not have its type.
 
     """
     for name, kind in types.items():
@@ -140,11 +140,11 @@ def convert(metadata: dict[str, Any], types: Mapping[str, str]) -> None:
 
 
 def proposed(values: Iterable[str]) -> str | None:
-    """The type that every value has beyond doubt; None if the column should stay text."""
+    """Returns the type that certainly fits every value, or None if the column should stay text."""
     texts = [text for value in values if (text := value.strip())]
     if not texts:
         return None
-    # Leading zeros are part of a code: 01069 is no number.
+    # Values with leading zeros, such as 01069, are codes.
     codes = any(re.match(r"[+-]?0\d", text) or text.startswith("+") for text in texts)
     if not codes and all(_is(number, text) for text in texts):
         return "number"
@@ -187,7 +187,7 @@ def looks_like_html(values: Iterable[str]) -> bool:
 
 
 def plain_text(markup: str) -> str:
-    """Text without tags, comments, scripts and styles, and with entities resolved. Takes linear time."""
+    """Removes tags, comments, scripts and styles, and resolves entities. Takes linear time."""
     if "<" not in markup and "&" not in markup:
         return markup
     parts: list[str] = []
@@ -197,23 +197,20 @@ def plain_text(markup: str) -> str:
         instead, at = tags.skip(begun)
         parts.append(instead)
     text = "".join((*parts, markup[at:]))
-    with contextlib.suppress(ValueError):  # a reference of thousands of digits
+    with contextlib.suppress(ValueError):  # html.unescape fails on references of thousands of digits.
         text = html.unescape(text)
     lines = [" ".join(line.split()) for line in text.split("\n")]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
 class _Tags:
-    """Finds the ends of tags."""
-
     def __init__(self, markup: str) -> None:
         self._markup = markup
-        self._budget = (
-            4 * len(markup) + 1000
-        )  # characters that searches for the end of quotes may take together
+        # Characters that all searches for closing quotes may read, which keeps the time linear.
+        self._budget = 4 * len(markup) + 1000
 
     def skip(self, at: int) -> tuple[str, int]:
-        """What stands for the tag that begins at `at`, and where the text goes on."""
+        """Returns the replacement of the tag at `at`, and the position after the tag."""
         markup = self._markup
         tag = _TAG.match(markup, at)
         if tag is None:
@@ -228,7 +225,7 @@ class _Tags:
         return _SPACES.get(name, ""), close + 1
 
     def _close(self, at: int) -> int:
-        """The place of the `>` that ends a tag, outside of quotes where those are sound; -1 if none does."""
+        """Returns the position of the `>` that ends a tag, or -1. Ignores `>` in balanced quotes."""
         close = self._markup.find(">", at)
         inside = self._markup[at:close]
         if close >= 0 and self._budget > 0 and ('"' in inside or "'" in inside):
@@ -238,7 +235,7 @@ class _Tags:
         return close
 
     def _declaration(self, at: int) -> tuple[str, int]:
-        """A comment, `<!DOCTYPE …>` or `<?xml …?>`; anything else is a `<` of the text."""
+        """Skips a comment, `<!DOCTYPE …>` or `<?xml …?>`. Any other `<` belongs to the text."""
         markup = self._markup
         if markup.startswith("<!--", at):
             mark = "-->"

@@ -1,6 +1,6 @@
-"""What a file is: its format by its name, its encoding and its separator by how it begins.
+"""Detects a file's format by its name, and its encoding and separator by its first bytes.
 
-Nothing here is stored or changed. What is not certain says so, and the caller asks.
+An uncertain encoding is marked as such, and the caller asks the user.
 """
 
 import codecs
@@ -17,7 +17,7 @@ from service.files.lines import decoded
 from service.files.values import MARK, BadFile, Format, Spelling
 from service.http.ndjson import MAX_LINE_BYTES
 
-HEAD_BYTES = 1 << 16  # looked at before the first row is read
+HEAD_BYTES = 1 << 16  # bytes that detection reads
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 ENCODINGS = (
     "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be",
@@ -81,7 +81,7 @@ _TRIED_ROWS = 50
 
 
 class Encoding(NamedTuple):
-    """name: one of `ENCODINGS`. certain: the bytes say so. sample: a word that shows if it is right."""
+    """A detected encoding. `certain` is False for a guess, and `sample` is a word to check it."""
 
     name: str
     certain: bool
@@ -89,7 +89,7 @@ class Encoding(NamedTuple):
 
 
 def refuse_name(name: str) -> None:
-    """Raise BadFile for a file that its name already says is no text."""
+    """Raises BadFile for a name that belongs to a binary format."""
     endings = PurePath(name).suffixes
     for ending in endings[-2:] if endings[-1:] == [".gz"] else endings[-1:]:
         if reason := _REFUSED_ENDINGS.get(ending.lower()):
@@ -97,18 +97,13 @@ def refuse_name(name: str) -> None:
 
 
 def format_of(name: str) -> Format | None:
-    """The format that the end of a file's name says, also before `.gz`."""
+    """Returns the format for the extension of a file name, ignoring `.gz`."""
     endings = [ending.lower() for ending in PurePath(name).suffixes if ending.lower() != ".gz"]
     return _ENDINGS.get(endings[-1]) if endings else None
 
 
 def refuse_content(head: bytes) -> None:
-    """Raise BadFile for content that another program has to read.
-
-    Args:
-        head: How the file begins, unpacked.
-
-    """
+    """Raises BadFile for a binary format. `head` is the uncompressed start of the file."""
     if head.startswith(b"PK\x03\x04"):
         excel = b"xl/" in head or b"[Content_Types].xml" in head
         raise BadFile(_EXCEL if excel else _SHEET if b"opendocument.spreadsheet" in head else _ARCHIVE)
@@ -118,10 +113,10 @@ def refuse_content(head: bytes) -> None:
 
 
 def encoding_of(head: bytes, *, complete: bool) -> Encoding:
-    """Encoding of a file that begins with `head`.
+    """Detects the encoding of a file that begins with `head`.
 
     Raises:
-        BadFile: The bytes are no text.
+        BadFile: The file is binary.
 
     """
     for mark, name in _BOMS:
@@ -134,7 +129,7 @@ def encoding_of(head: bytes, *, complete: bool) -> Encoding:
     controls = len(head) - len(head.translate(None, _CONTROLS))
     if controls > len(head) * (0.05 if bad else 0.2):
         raise BadFile(_BINARY)
-    # Text of another encoding is hardly ever valid UTF-8 by chance; a damaged line is no other encoding.
+    # Other encodings are hardly ever valid UTF-8 by chance. A few bad bytes are a damaged line.
     if bad <= sum(character > "\x7f" and character != MARK for character in text) if bad else True:
         return Encoding("utf-8", certain=True)
     legacy = "cp1252" if MARK not in decoded(head, "cp1252", final=True) else "iso-8859-1"
@@ -143,7 +138,7 @@ def encoding_of(head: bytes, *, complete: bool) -> Encoding:
 
 
 def _wide(head: bytes) -> str | None:
-    """UTF-16 without a byte order mark: half of the bytes of Latin text are zeros, all on one side."""
+    """Detects UTF-16 without a byte order mark: in Latin text every second byte is zero."""
     even, odd = head[::2].count(0), head[1::2].count(0)
     name = "utf-16-be" if even > odd else "utf-16-le"
     if len(head) < 8 or max(even, odd) < len(head) * 0.2 or min(even, odd) > max(even, odd) * 0.1:
@@ -154,10 +149,10 @@ def _wide(head: bytes) -> str | None:
 
 
 def checked_encoding(name: str, spell: Spelling) -> str:
-    """The encoding that a person named.
+    """Returns the canonical name of an encoding that the user chose.
 
     Raises:
-        BadFile: It is unknown. Only text encodings are known: Python has others, which unpack.
+        BadFile: The encoding is unknown. Python's other codecs, which may decompress, are not allowed.
 
     """
     try:
@@ -168,12 +163,12 @@ def checked_encoding(name: str, spell: Spelling) -> str:
     known |= {"utf-8-sig": "utf-8", "ascii": "utf-8"}
     if found not in known:
         hint = did_you_mean(name, ENCODINGS) or f" Known are {', '.join(ENCODINGS)}."
-        raise BadFile(f"there is no encoding {name[:40]!r} ({spell('encoding')}).{hint}")
+        raise BadFile(f"unknown encoding {name[:40]!r} ({spell('encoding')}).{hint}")
     return known[found]
 
 
 def require_mark(head: bytes, encoding: str, spell: Spelling) -> None:
-    """Raise BadFile for an encoding that was named, and that only a byte order mark makes readable."""
+    """Raises BadFile if the chosen encoding needs a byte order mark and the file has none."""
     marks = tuple(mark for mark, name in _BOMS if name == encoding != "utf-8")
     if head and marks and not head.startswith(marks):
         raise BadFile(
@@ -183,10 +178,10 @@ def require_mark(head: bytes, encoding: str, spell: Spelling) -> None:
 
 
 def checked_separator(mark: str, spell: Spelling) -> str:
-    """The separator that a person named: one character, or `tab`.
+    """Returns the separator that the user chose: one character, or a name such as `tab`.
 
     Raises:
-        BadFile: It cannot be one.
+        BadFile: The character cannot be a separator.
 
     """
     found = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}.get(mark.lower(), mark)
@@ -196,15 +191,15 @@ def checked_separator(mark: str, spell: Spelling) -> str:
 
 
 def said_separator(text: str) -> str | None:
-    """The separator that Excel's first line `sep=;` names."""
+    """Returns the separator in Excel's first line `sep=;`, or None."""
     found = _SAID.match(text)
     return found[1] if found else None
 
 
 def separator_of(text: str, kind: Format, *, complete: bool) -> str:
-    """The separator with which most rows have as many cells as the first one, which has several."""
-    if said := said_separator(text):
-        return said
+    """Returns the separator with which most rows have as many cells as the first row, and more than one."""
+    if named := said_separator(text):
+        return named
     csv.field_size_limit(MAX_LINE_BYTES)
     tried = sorted(SEPARATORS, key=lambda mark: mark != "\t") if kind == "tsv" else [*SEPARATORS]
     best, best_score = tried[0], (0.0, 0)
@@ -223,5 +218,5 @@ def _tried(text: str, mark: str, *, complete: bool) -> Sequence[list[str]]:
     except csv.Error:
         return []
     if len(rows) > 1 and (not complete or len(rows) > _TRIED_ROWS):
-        rows.pop()  # it may go on behind the head
+        rows.pop()  # The last row may continue after the head.
     return [row for row in rows if row]

@@ -1,4 +1,4 @@
-"""Lines of text out of pieces of bytes, in bounded memory and in any encoding."""
+"""Splits pieces of bytes into lines of text, in bounded memory and any encoding."""
 
 import codecs
 import io
@@ -14,7 +14,7 @@ _END = re.compile(r"\r\n|\n|\r")
 
 
 def _marked(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeDecodeError)  # noqa: S101  it is registered for decoding alone
+    assert isinstance(error, UnicodeDecodeError)  # noqa: S101  the handler is used only for decoding
     return MARK, error.end
 
 
@@ -22,7 +22,7 @@ codecs.register_error(_HANDLER, _marked)
 
 
 class TextLine(NamedTuple):
-    """`text` has the end of the line. It is None when the line is longer than 1 MiB."""
+    """A line. `text` includes the line end, and is None if the line is longer than 1 MiB."""
 
     number: int
     text: str | None
@@ -30,25 +30,25 @@ class TextLine(NamedTuple):
 
 
 def decoded(content: bytes, encoding: str, *, final: bool) -> str:
-    """The content as text, with `MARK` for bytes that are not of the encoding."""
+    """Decodes `content`. `MARK` replaces invalid bytes."""
     text = codecs.getincrementaldecoder(encoding)(_HANDLER).decode(content, final)
     return text.removeprefix("\ufeff")
 
 
 class TextLines:
-    """feed() every piece; the last one with `final`. A line ends with LF, CR LF or CR."""
+    """Splits pieces into lines, which end with LF, CR LF or CR. Call `feed` with each piece."""
 
     def __init__(self, encoding: str) -> None:
         self._decoder = codecs.getincrementaldecoder(encoding)(_HANDLER)
         self._number = 0
-        self._rest = io.StringIO()  # of a line whose end has not come
+        self._rest = io.StringIO()  # start of an unfinished line
         self._length = 0
         self._too_long = False
-        self._held = ""  # a CR at the end of a piece: an LF may follow
+        self._held = ""  # A CR at the end of a piece, because an LF may follow.
         self._at_start = True
 
     def feed(self, piece: bytes, *, final: bool = False) -> Iterator[TextLine]:
-        """The lines that end in `piece`."""
+        """Yields the lines that end in `piece`. The last piece is `final`."""
         text = self._held + self._decoder.decode(piece, final)
         self._held = ""
         if text and self._at_start:

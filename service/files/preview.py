@@ -1,6 +1,6 @@
-"""How the beginning of a file reads: encoding, separator, columns, three rows, and which column is which.
+"""Shows how a file would be read: encoding, separator, columns, three rows, and a guess of each column's use.
 
-It guesses, and stores nothing. A person confirms the guess, and the import is told each choice.
+Nothing is stored. The user confirms the guess, and the import gets each choice as an option.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,8 +17,8 @@ from service.files.records import Records, note_on
 from service.files.values import MARK, BadFile, BadRow
 
 SHOWN_ROWS = 3
-SHOWN_CHARACTERS = 300  # of a cell
-MAX_BYTES = 1 << 20  # that are looked at, unpacked
+SHOWN_CHARACTERS = 300  # per cell
+MAX_BYTES = 1 << 20  # uncompressed bytes that are read
 MAX_COLUMNS = 1000
 MAX_PROBLEMS = 20
 _TEXT_NAMES = (
@@ -39,34 +39,31 @@ _JSON_OWN = {*IDS, "title", "text", "metadata"}
 
 @dataclass(slots=True)
 class Guess:
-    """Columns by their part in a document."""
-
     id: str | None = None
     title: str | None = None
     text: list[str] = field(default_factory=list)
     metadata: list[str] = field(default_factory=list)
-    types: dict[str, str] = field(default_factory=dict)  # of metadata whose every value has that type
-    html: bool = False  # the text has tags
+    types: dict[str, str] = field(default_factory=dict)  # types of metadata that fit every value
+    html: bool = False  # The text contains tags.
 
 
 @dataclass(slots=True)
 class Preview:
     layout: Layout
-    columns: list[str] = field(default_factory=list)  # none where a line or the file is the text
+    columns: list[str] = field(default_factory=list)  # empty if each line, or the file, is a text
     rows: list[list[str]] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     guess: Guess = field(default_factory=Guess)
-    problems: list[str] = field(default_factory=list)  # what an import would refuse
+    problems: list[str] = field(default_factory=list)  # problems that an import would report
 
 
 def preview(content: bytes, name: str, options: Options, *, whole: bool) -> Preview:
-    """How a file that begins with `content` reads.
+    """Previews a file that begins with `content`.
 
-    Args:
-        whole: `content` is the whole file; otherwise its last line may be cut off.
+    If `content` is not the whole file, its last line may be incomplete.
 
     Raises:
-        BadFile: It cannot be read at all.
+        BadFile: The file cannot be read at all.
 
     """
     head, whole = _unpacked(content, whole=whole)
@@ -81,13 +78,12 @@ def preview(content: bytes, name: str, options: Options, *, whole: bool) -> Prev
     else:
         _texts(found, lines)
     if not found.rows and not found.problems:
-        none = "The file has no rows." if whole else "No row ends in the part that was looked at."
-        found.problems.append(none)
+        problem = "The file has no rows." if whole else "The part that was read has no complete row."
+        found.problems.append(problem)
     return found
 
 
 def _unpacked(content: bytes, *, whole: bool) -> tuple[bytes, bool]:
-    """The first MAX_BYTES, and whether they are the whole file: gzip makes a thousand bytes of one."""
     unpacked, head = Unpacked(), bytearray()
     for at in range(0, len(content), STEP_BYTES):
         for part in unpacked.feed(content[at : at + STEP_BYTES]):
@@ -173,7 +169,7 @@ def _objects(found: Preview, lines: Iterable[TextLine]) -> None:
     for number, value in objects[:SHOWN_ROWS]:
         _show(found, number, [_shown(value.get(name)) for name in names])
     found.guess = _guess(_strings(names, objects))
-    if not set(names) - _JSON_OWN:  # the format of an export: its metadata are an object
+    if not set(names) - _JSON_OWN:  # In our export format, metadata is an object.
         found.guess.metadata = []
     found.guess.types = {}
 
@@ -192,7 +188,7 @@ def _shown(value: object) -> str:
         return value
     try:
         return "" if value is None else orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:  # nested deeper than it can be written
+    except orjson.JSONEncodeError:  # The value is nested too deeply.
         return "…"
 
 
@@ -201,7 +197,7 @@ def _guess(columns: Mapping[str, Sequence[str]]) -> Guess:
     guess = Guess(id=next((by_small[name] for name in IDS if name in by_small), None))
     guess.title = next((by_small[name] for name in _TITLES[:1] if name in by_small), None)
     text = next((by_small[name] for name in _TEXT_NAMES if name in by_small), None)
-    if text is None:  # the column with the longest values is most likely the text
+    if text is None:  # The column with the longest values is probably the text.
         left = [name for name in columns if name not in {guess.id, guess.title}] or [*columns]
         text = max(left, key=lambda name: sum(map(len, columns[name])), default=None)
     if guess.title is None:
@@ -223,7 +219,7 @@ def _problem(found: Preview, line: int, what: str) -> None:
 
 
 def _show(found: Preview, line: int, cells: Sequence[str]) -> None:
-    cells = [cell.replace(MARK, "\ufffd") for cell in cells]  # no JSON has it
+    cells = [cell.replace(MARK, "\ufffd") for cell in cells]  # JSON cannot contain MARK.
     found.lines.append(line)
     found.rows.append(
         [cell if len(cell) <= SHOWN_CHARACTERS else f"{cell[:SHOWN_CHARACTERS]} …" for cell in cells]

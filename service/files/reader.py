@@ -1,9 +1,9 @@
-"""Documents out of a file: JSON lines, CSV, TSV or plain text, plain or compressed by gzip.
+"""Reads documents from JSON lines, CSV, TSV or plain text, optionally compressed with gzip.
 
-    bytes ─▶ Unpacked ─▶ FileReader: the head says encoding and separator ─▶ lines ─▶ records ─▶ Row
+    bytes ─▶ Unpacked ─▶ FileReader: detects encoding and separator ─▶ lines ─▶ records ─▶ Row
 
-The bytes are pushed in, so a command that reads a file and a route that receives one share the reader.
-Memory holds the head, one line and one record, each of at most 1 MiB.
+The caller pushes the bytes, so a command and a route share the reader. Memory holds the head, one line and
+one record, each of at most 1 MiB.
 """
 
 import zlib
@@ -25,7 +25,7 @@ from service.http.ndjson import MAX_LINE_BYTES
 
 GZIP_MARK = b"\x1f\x8b"
 _SLICE_BYTES = 1 << 12
-STEP_BYTES = 1 << 16  # unpacked at a time: gzip makes a thousand bytes of one
+STEP_BYTES = 1 << 16  # Bytes per decompression step. gzip can expand data a thousand times.
 _NAMES = {
     "utf-8": "UTF-8",
     "utf-16": "UTF-16",
@@ -39,13 +39,12 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a file is read. What is None is detected.
+    """Options for reading a file. None means automatic detection.
 
     Args:
-        format: By the file's name unless given.
-        types: Metadata columns that become numbers or dates.
-        html: Whether tags are taken off title and text.
-        spell: How an option is written where a message names it.
+        types: Types of metadata columns that become numbers or dates.
+        html: Whether to remove tags from title and text.
+        spell: Returns the caller's spelling of an option, for messages.
 
     """
 
@@ -59,7 +58,7 @@ class Options:
 
 
 class Layout(NamedTuple):
-    """What a file turned out to be. `certain`: nothing of it is a guess about the encoding."""
+    """The detected format. `certain` is False if the encoding is a guess."""
 
     format: Format
     encoding: str
@@ -75,7 +74,7 @@ class Layout(NamedTuple):
 
 
 class Unpacked:
-    """Bytes of a file as they were before gzip, in bounded steps. Other bytes pass through."""
+    """Decompresses gzip in bounded steps. Other bytes pass through."""
 
     def __init__(self) -> None:
         self._begin = b""
@@ -83,7 +82,12 @@ class Unpacked:
         self._inflate = zlib.decompressobj(wbits=31)
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Raise BadFile if the compressed data is damaged."""
+        """Yields the uncompressed bytes of `piece`.
+
+        Raises:
+            BadFile: The compressed data is damaged.
+
+        """
         if self._gzip is None:
             self._begin += piece
             if len(self._begin) < len(GZIP_MARK):
@@ -100,7 +104,7 @@ class Unpacked:
 
     def _inflated(self, piece: bytes) -> Iterator[bytes]:
         while piece:
-            if self._inflate.eof:  # another member of the file, or zeros that fill it up
+            if self._inflate.eof:  # Another gzip member or zero padding follows.
                 piece = piece.lstrip(b"\0")
                 if not piece:
                     return
@@ -111,10 +115,15 @@ class Unpacked:
                     break
                 yield out
                 piece = self._inflate.unconsumed_tail
-            piece = self._inflate.unused_data  # the tail is stale at the end of a member
+            piece = self._inflate.unused_data  # At the end of a member `unconsumed_tail` is stale.
 
     def finish(self) -> Iterator[bytes]:
-        """Raise BadFile if the compressed data ends too early."""
+        """Yields the last bytes.
+
+        Raises:
+            BadFile: The compressed data ends too early.
+
+        """
         if self._begin:
             yield self._begin
         if self._gzip and not self._inflate.eof:
@@ -122,10 +131,12 @@ class Unpacked:
 
 
 class FileReader:
-    """feed() every piece, unpacked, then finish(). Both raise BadFile where nothing more can be read.
+    """Turns uncompressed bytes into rows. Call `feed` with each piece, then `finish`.
+
+    Both methods raise BadFile if the file cannot be read any further.
 
     Args:
-        name: Of the file; messages and ids have it.
+        name: Name of the file, for messages and ids.
 
     """
 
@@ -140,7 +151,6 @@ class FileReader:
         self._maker: _Maker
 
     def feed(self, piece: bytes) -> Iterator[Row]:
-        """The rows that end in `piece`."""
         self._fed += len(piece)
         if self.layout is None:
             self._head += piece
@@ -152,7 +162,6 @@ class FileReader:
 
     @property
     def share(self) -> float:
-        """Part of the bytes that came whose rows have come out."""
         return self._done / self._fed if self._fed else 0.0
 
     def _taken(self, piece: bytes) -> Iterator[Row]:
@@ -163,7 +172,7 @@ class FileReader:
             self._done += len(part)
 
     def finish(self) -> Iterator[Row]:
-        """The last rows, and a note if there were none."""
+        """Yields the last rows, or a note if the file has no rows."""
         if self.layout is None:
             piece = self._begin(complete=True)
             yield from self._told()
@@ -172,12 +181,11 @@ class FileReader:
             yield from self._counted(self._maker.take(line))
         yield from self._counted(self._maker.finish())
         if not self._rows:
-            what = "has no row after the line that names its columns" if self._maker.begun else "is empty"
-            yield Row(self.name, 1, None, note=f"the file {what}.")
+            problem = "has no row after the line that names its columns" if self._maker.begun else "is empty"
+            yield Row(self.name, 1, None, note=f"the file {problem}.")
 
     def _told(self) -> Iterator[Row]:
-        """A note on what was detected, where it is not what one expects."""
-        assert self.layout is not None  # noqa: S101  it has begun
+        assert self.layout is not None  # noqa: S101  `_begin` has set it
         kind, encoding, _, _, separator = self.layout
         expected = {"csv": ",", "tsv": "\t"}.get(kind, "")
         found = (encoding != "utf-8" and self._options.encoding is None) or (
@@ -208,16 +216,16 @@ class FileReader:
 
 
 def layout_of(head: bytes, name: str, options: Options, *, complete: bool) -> Layout:
-    """What the file `name` is that begins with `head`.
+    """Detects the layout of the file `name` that begins with `head`.
 
     Raises:
-        BadFile: It cannot be read, or an option cannot be right.
+        BadFile: The file cannot be read, or an option is wrong.
 
     """
     kind = options.format or detection.format_of(name)
     if kind is None:
         how = options.spell("format")
-        raise BadFile(f"is it jsonl, csv, tsv or text? Say so with {how.removesuffix('=')}.")
+        raise BadFile(f"is it jsonl, csv, tsv or text? Choose with {how.removesuffix('=')}.")
     detection.refuse_content(head)
     certain, sample = True, ""
     if options.encoding is not None:
@@ -225,7 +233,7 @@ def layout_of(head: bytes, name: str, options: Options, *, complete: bool) -> La
         detection.require_mark(head, encoding, options.spell)
     else:
         encoding, certain, sample = detection.encoding_of(head, complete=complete)
-        if kind == "jsonl" and not certain:  # JSON is UTF-8: lines that are not fail by themselves
+        if kind == "jsonl" and not certain:  # JSON is UTF-8, so other lines fail one by one.
             encoding, certain, sample = "utf-8", True, ""
     if kind not in {"csv", "tsv"}:
         return Layout(kind, encoding, certain, sample)
@@ -237,33 +245,30 @@ def layout_of(head: bytes, name: str, options: Options, *, complete: bool) -> La
 
 
 def unsure(layout: Layout, spell: Spelling) -> str:
-    """The sentence about an encoding that was guessed."""
     shown = f": {layout.sample!r}" if layout.sample else ""
     how = spell("encoding")
-    again = f"Send it again with {how}" if how.endswith("=") else f"Run it again with {how} "
+    repeat = f"Send it again with {how}" if how.endswith("=") else f"Run it again with {how} "
     looks = f"It looks like {layout.encoding}{shown}"
-    return f"it is not UTF-8. {looks}. {again}{layout.encoding}, or name another encoding."
+    return f"it is not UTF-8. {looks}. {repeat}{layout.encoding}, or name another encoding."
 
 
 def refuse_arrays(head: bytes, layout: Layout) -> None:
-    """Raise BadFile for JSON that is one array or one object over several lines."""
+    """Raises BadFile for JSON that is an array, or an object over several lines."""
     if layout.format != "jsonl":
         return
     text = decoded(head, layout.encoding, final=False).lstrip()
     first = text.splitlines()[0].strip() if text else ""
     if first == "{" or (first.startswith("[") and "{" in text[:1000].removeprefix("[").lstrip()[:1]):
-        what = "an array" if first.startswith("[") else "an object over several lines"
+        kind = "an array" if first.startswith("[") else "an object over several lines"
         raise BadFile(
-            f"it is {what}. Write one JSON object on a line (jq -c '.[]' does that with an array).", 1
+            f"it is {kind}. Write one JSON object on a line (jq -c '.[]' does that with an array).", 1
         )
 
 
 class _Maker:
-    """Makes rows of lines."""
-
     def __init__(self, name: str, layout: Layout, options: Options) -> None:
         self._name, self._layout, self._options = name, layout, options
-        self.begun = False  # the names of the columns were read
+        self.begun = False  # The column names were read.
 
     def take(self, line: TextLine) -> Iterator[Row]:
         raise NotImplementedError
@@ -289,7 +294,7 @@ class _Maker:
 
 
 class _LineMaker(_Maker):
-    """A document on each line, as JSON or as text."""
+    """Reads a document from each line, as JSON or as text."""
 
     def take(self, line: TextLine) -> Iterator[Row]:
         if line.text is None:
@@ -331,8 +336,6 @@ class _LineMaker(_Maker):
 
 
 class _FileMaker(_Maker):
-    """The whole file is one document."""
-
     def __init__(self, name: str, layout: Layout, options: Options) -> None:
         super().__init__(name, layout, options)
         self._parts: list[str] = []
@@ -358,7 +361,7 @@ class _FileMaker(_Maker):
 
 
 class _TableMaker(_Maker):
-    """A document in each record after the first, which names the columns."""
+    """Reads a document from each record after the first, which names the columns."""
 
     def __init__(self, name: str, layout: Layout, options: Options) -> None:
         super().__init__(name, layout, options)
@@ -393,17 +396,16 @@ class _TableMaker(_Maker):
         if isinstance(cells, BadRow):
             raise cells
         if len(cells) != len(self._names):
-            what = "it has"
+            subject = "it has"
             if record.last_line > record.line:
-                what = f"lines {record.line} to {record.last_line} are one row of"
-            raise BadRow(f"{what} {len(cells)} cells, and the first line names {len(self._names)} columns")
+                subject = f"lines {record.line} to {record.last_line} are one row of"
+            raise BadRow(f"{subject} {len(cells)} cells, and the first line names {len(self._names)} columns")
         if undecoded := [cell for cell in cells if MARK in cell]:
             raise self._not_decoded(undecoded[0])
         return dict(zip(self._names, cells, strict=True))
 
 
 def _id_hint(names: list[str], spell: Spelling) -> str:
-    """A note where a column is named nearly as ids are; empty if not."""
     if any(name in IDS for name in names):
         return ""
     nearly = next((name for name in names if name.lower() in IDS), None)
@@ -413,10 +415,10 @@ def _id_hint(names: list[str], spell: Spelling) -> str:
 
 
 def header_of(record: Record, layout: Layout, options: Options, *, checked: bool = True) -> list[str]:
-    """Names of the columns, without white space around them.
+    """Returns the names of the columns, without surrounding white space.
 
     Raises:
-        BadFile: They cannot be names, or (`checked`) do not fit the options.
+        BadFile: The names are invalid, or (with `checked`) do not match the options.
 
     """
     cells = record.cells
@@ -448,7 +450,7 @@ def header_of(record: Record, layout: Layout, options: Options, *, checked: bool
         if name not in stored:
             raise BadFile(
                 f"{options.spell('types')} names {name[:80]!r}, which is not stored as metadata. "
-                f"Name it in {options.spell('metadata')} too.",
+                f"Also name it in {options.spell('metadata')}.",
                 record.line,
             )
     return names

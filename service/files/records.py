@@ -1,6 +1,6 @@
-"""Records of CSV out of lines, as RFC 4180 has them: a cell in quotes may hold separators and line breaks.
+"""Groups lines into CSV records (RFC 4180), whose quoted cells may contain separators and line breaks.
 
-Each record is bounded, and its lines are counted. A quote that never ends is one record of many lines.
+Records have a maximum size, so an unclosed quote is reported with its lines.
 """
 
 import csv
@@ -13,27 +13,27 @@ from service.files.lines import TextLine
 from service.files.values import BadRow
 from service.http.ndjson import MAX_LINE_BYTES
 
-LONG_LINES = 20  # a record of so many lines is noted
+LONG_LINES = 20  # lines from which a record gets a note
 _CLOSED = r'[^"]*+(?:""[^"]*+)*+"'
 
 
 class Record(NamedTuple):
-    """Cells of the lines `line` to `last_line`, or why there are none."""
+    """The cells of the lines `line` to `last_line`, or the reason why they are invalid."""
 
     line: int
     last_line: int
     cells: list[str] | BadRow
-    lines_alike: int = 0  # of its lines, those that have as many separators as its first one has by itself
+    lines_alike: int = 0  # number of lines with as many separators as the record
 
 
 class Records:
-    """take() every line, then finish()."""
+    """Groups lines into records. Call `take` with each line, then `finish`."""
 
     def __init__(self, separator: str) -> None:
         csv.field_size_limit(MAX_LINE_BYTES)
         self._separator = separator
         mark = re.escape(separator)
-        # Whole cells with the separator behind each; what is left is the last cell of the line.
+        # Matches cells that are followed by a separator. The rest is the last cell of the line.
         self._cells = re.compile(rf'(?:(?:"{_CLOSED}|(?!")[^{mark}]*+){mark})*+')
         self._closed = re.compile(_CLOSED)
         self._lines: list[str] = []
@@ -41,7 +41,6 @@ class Records:
         self._first = self._last = 0
 
     def take(self, line: TextLine) -> Iterator[Record]:
-        """The record that ends with this line, if one does."""
         number, text, size = line
         self._last = number
         if not self._lines:
@@ -60,7 +59,7 @@ class Records:
             self._lines.append(text)
 
     def finish(self) -> Iterator[Record]:
-        """The record whose quote never ends."""
+        """Yields the record whose quote never ends, if any."""
         if self._lines:
             if self._first == self._last:
                 reason = BadRow("its quote never ends")
@@ -70,7 +69,6 @@ class Records:
             self._lines = []
 
     def _ends(self, text: str) -> bool:
-        """True if no cell in quotes goes on behind this line."""
         if not self._lines and '"' not in text:
             return True
         at = 0
@@ -83,7 +81,7 @@ class Records:
                 return True
             at += len(self._separator)
         cells = self._cells.match(text, at)
-        assert cells is not None  # noqa: S101  it matches nothing at least
+        assert cells is not None  # noqa: S101  the pattern also matches an empty text
         rest = cells.end()
         return not text.startswith('"', rest) or self._closed.match(text, rest + 1) is not None
 
@@ -102,16 +100,16 @@ class Records:
     def _bad(self, what: str, why: str) -> Record:
         self._lines = []
         if self._first == self._last:
-            said = f"the row is {what}" if what != "not valid" else f"it is not a valid row {why}"
+            reason = f"the row is {what}" if what != "not valid" else f"it is not a valid row {why}"
         else:
-            said = f"lines {self._first} to {self._last} are one row, which is {what}. {why}".removesuffix(
+            reason = f"lines {self._first} to {self._last} are one row, which is {what}. {why}".removesuffix(
                 "."
             )
-        return Record(self._first, self._last, BadRow(said))
+        return Record(self._first, self._last, BadRow(reason))
 
 
 def note_on(record: Record) -> str:
-    """A sentence about a record that may be several rows between two stray quotes; else empty."""
+    """Returns a note if stray quotes may have joined several rows, otherwise an empty text."""
     lines = record.last_line - record.line + 1
     if lines < 2 or isinstance(record.cells, BadRow):
         return ""

@@ -1,4 +1,4 @@
-"""Distinct ids of an import, in eight bytes for each: rows with one id are one document."""
+"""Counts the distinct ids of an import, in eight bytes per id. Rows with equal ids are one document."""
 
 import hashlib
 
@@ -12,25 +12,25 @@ _TOLD = 3
 
 
 class Seen:
-    """Counts ids that are added.
+    """Counts ids by their 64-bit hashes.
 
-    Two ids with one hash of 64 bits are taken for one: among 10 million, in one of 300,000 imports.
+    A collision occurs in one of 300,000 imports of 10 million ids.
     """
 
     def __init__(self) -> None:
         self.distinct = 0
-        self._repeated: dict[str, int] = {}  # the first that came more than once, and how often they came
-        self._others = False  # came more than once, too
+        self._repeated: dict[str, int] = {}  # counts of the first repeated ids
+        self._others = False  # Other ids were repeated as well.
         self._recent: set[int] = set()
-        self._sorted: list[NDArray[np.uint64]] = []  # each at least twice as long as the next one
+        self._sorted: list[NDArray[np.uint64]] = []  # Each array is at least twice as long as the next.
 
     def add(self, id: str, title: str, text: str, within: str = "") -> None:
-        """Count a document; `within` is its collection where there are several."""
+        """Counts a document. `within` is its collection if the import has several."""
         named = f"{within}\0{id}".encode("utf-8", "surrogatepass")
         key = int.from_bytes(hashlib.blake2b(named, digest_size=8).digest())
         if key in self._recent or any(_holds(part, key) for part in self._sorted):
-            made = id == derived_id(title, text)
-            label = f"the text {text[:40]!r}" if made else f"id {id[:80]}"
+            derived = id == derived_id(title, text)
+            label = f"the text {text[:40]!r}" if derived else f"id {id[:80]}"
             if label in self._repeated or len(self._repeated) < _TOLD:
                 self._repeated[label] = self._repeated.get(label, 1) + 1
             else:
@@ -49,9 +49,9 @@ class Seen:
         self._sorted.append(part)
 
     def sentence(self) -> str:
-        """`id 1003 came twice`, or of several; empty if each came once."""
-        told = [f"{label} came {_times(times)}" for label, times in self._repeated.items()]
-        return ", ".join([*told, "and others more than once"] if self._others else told)
+        """Returns a sentence such as `id 1003 came twice`, or an empty text."""
+        parts = [f"{label} came {_times(times)}" for label, times in self._repeated.items()]
+        return ", ".join([*parts, "and others more than once"] if self._others else parts)
 
 
 def _holds(part: NDArray[np.uint64], key: int) -> bool:

@@ -1,26 +1,26 @@
-"""What the reader takes and returns: options, rows, and reasons why a row or a file is no document."""
+"""Types of the reader: formats, rows, and the reasons why a row or a file is rejected."""
 
 import csv
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 Format: TypeAlias = Literal["jsonl", "csv", "tsv", "text", "file"]
-MARK = "\udc80"  # replaces bytes that the encoding cannot decode; no decoded text has it
+MARK = "\udc80"  # Replaces bytes that cannot be decoded. No decoded text contains it.
 
-# How an option is written where the reader was called: `--text` of the command, `text=` of the route.
+# Returns the caller's spelling of an option: `--text` of the command, `text=` of the route.
 Spelling: TypeAlias = Callable[[str], str]
 
 
 class BadRow(Exception):
-    """A line that holds no document."""
+    """A line does not contain a valid document."""
 
 
 class BadFile(Exception):
-    """A file that cannot be read, or not from some line on.
+    """A file cannot be read, or not after some line.
 
     Args:
         reason: Begins in lower case and ends with a period.
-        line: Where it stopped, None for the whole file.
+        line: The line where reading stopped. None means the whole file.
 
     """
 
@@ -30,13 +30,13 @@ class BadFile(Exception):
 
 
 class Row(NamedTuple):
-    """A document as it is sent, or the reason why the lines hold none. None: only the note counts."""
+    """A document, or the reason why its lines are invalid. `content` is None for a note alone."""
 
     file: str
     line: int
     content: dict[str, Any] | BadRow | None
-    last_line: int = 0  # of a row that takes several lines
-    note: str = ""  # for people, about a row that is stored all the same
+    last_line: int = 0  # last line of a row with several lines
+    note: str = ""  # a warning about a row that is stored
 
     @property
     def lines(self) -> int:
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """Names between commas; one that has a comma is in double quotes.
+    """Splits a list of names at commas. Names that contain a comma are in double quotes.
 
     Raises:
         BadFile: A quote is never closed.

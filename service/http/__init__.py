@@ -1,1 +1,1 @@
-"""The edge of the service: connections, limits, deadlines, access and error answers around each request."""
+"""Connections, limits, deadlines, access and error answers around each request. Start at middleware.py."""

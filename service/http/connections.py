@@ -1,8 +1,7 @@
-"""Open connections: a bound on their number, and which of them gives way at the bound.
+"""Limits the number of open connections.
 
-A connection costs a file and some memory whether it sends a request or not. At the bound the connection that
-has been idle for longest is closed to make room. When all are in the middle of a request, a few spare ones
-are still accepted, so that `/health` can be asked.
+Each connection costs a file descriptor and some memory. At the limit a new connection replaces the one that
+has been idle longest. If none is idle, a few spare connections are still accepted, for `/health`.
 """
 
 import logging
@@ -17,39 +16,37 @@ from service.errors import Unhealthy
 log = logging.getLogger(__name__)
 
 SPARE = 16
-# A connection younger than this is not closed to make room: its request may be on the way.
+# A connection that became idle more recently stays open, because its next request may be on the way.
 IDLE_SECONDS = 1.0
-# For SQLite, indexes, models, logs, pipes and TLS handshakes, beside the connections.
+# File descriptors for SQLite, indexes, models, logs, pipes and TLS handshakes.
 OTHER_FILES = 550
 
 
 class Place(Enum):
-    """The terms on which a connection is accepted."""
-
     USUAL = "usual"
-    SPARE = "spare"  # for /health, /ready and /metrics
+    SPARE = "spare"  # for /health, /ready and /metrics only
     NONE = "none"
 
 
 class Closable(Protocol):
-    """A connection, as far as it matters here."""
+    """The part of a connection that `Connections` uses."""
 
     def give_way(self) -> bool:
-        """Close if nothing is under way; tell whether it did."""
+        """Closes the connection if it is idle, and returns whether it did."""
 
 
 class Connections:
-    """The connections of one service. Used by the event loop's thread only."""
+    """The open connections of one service. Only the event loop's thread may use it."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
         self._clock = clock
         self._open: set[Closable] = set()
         self._spare: set[Closable] = set()
-        self._idle: dict[Closable, float] = {}  # since when, the longest first
+        self._idle: dict[Closable, float] = {}  # Start of the idle time, oldest first.
 
     def enter(self, connection: Closable) -> Place:
-        """Count a new connection, after one that is idle has made room for it if need be."""
+        """Adds a new connection, and closes an idle one if the limit requires it."""
         if len(self._open) < self.most or self._make_room(self._open, IDLE_SECONDS):
             self._open.add(connection)
             place = Place.USUAL
@@ -62,7 +59,7 @@ class Connections:
         return place
 
     def _make_room(self, among: set[Closable], seconds: float) -> bool:
-        """Close the connection of `among` that is idle for longest, if for `seconds`."""
+        """Closes the connection of `among` that has been idle longest, if for at least `seconds`."""
         until = self._clock() - seconds
         for connection, since in self._idle.items():
             if since > until:
@@ -73,19 +70,16 @@ class Connections:
         return False
 
     def idle(self, connection: Closable) -> None:
-        """Note that `connection` waits for a request."""
         self._idle.pop(connection, None)
         self._idle[connection] = self._clock()
 
     def busy(self, connection: Closable) -> None:
-        """Note that the head of a request has arrived."""
         self._idle.pop(connection, None)
 
     def refusal(self) -> Unhealthy:
-        """The answer to a request that came over one connection too many."""
         return Unhealthy(
             f"More than {self.most} connections are in use (SIMILE_MAX_CONNECTIONS). Send again later, and "
-            "close connections or use them again.",
+            "close connections or reuse them.",
             retry_after_seconds=1,
         )
 
@@ -96,9 +90,9 @@ class Connections:
 
 
 def bounded_by_files(most: int) -> int:
-    """`most`, or fewer connections where this process may not open so many files.
+    """Returns `most`, or less if this process may not open enough files.
 
-    The usual (soft) limit is raised as far as needed; the hard one is the operator's.
+    Raises the soft limit of open files as needed. The hard limit belongs to the operator.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = most + SPARE + OTHER_FILES
@@ -110,7 +104,7 @@ def bounded_by_files(most: int) -> int:
         return most
     fewer = max(SPARE, allowed - SPARE - OTHER_FILES)
     log.warning(
-        "SIMILE_MAX_CONNECTIONS=%d needs %d open files and this process may have %d: at most %d connections "
+        "SIMILE_MAX_CONNECTIONS=%d needs %d open files, but this process may open %d. At most %d connections "
         "are served. Raise the limit (ulimit -n).",
         most,
         needed,

@@ -1,4 +1,4 @@
-"""Pages of other origins: off unless `SIMILE_CORS_ORIGINS` names them, each exactly."""
+"""CORS for the origins that `SIMILE_CORS_ORIGINS` names. Without any, the layer is not installed."""
 
 from collections.abc import Collection
 
@@ -18,12 +18,16 @@ READ = ("x-request-id", "x-embedding-shape", "x-content-type-options", "retry-af
 
 
 class Cors(CORSMiddleware):
-    """Starlette's, with refusals and request ids of ours. A preflight carries no key and needs none."""
+    """Starlette's CORS with our error answers and request ids. A preflight needs no API key.
+
+    Args:
+        exposed: Answer headers that pages may read, in addition to READ.
+
+    """
 
     def __init__(
         self, app: ASGIApp, allow_origins: Collection[str], hosts: Hosts, exposed: Collection[str]
     ) -> None:
-        """exposed: headers of answers that a page may read, beside READ."""
         self._hosts = hosts
         super().__init__(
             app,

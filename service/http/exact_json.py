@@ -1,8 +1,7 @@
-"""Parse JSON that is stored, and refuse values that a parser would change.
+"""Parses JSON and rejects values that the parser would change. Start reading at `loads`.
 
-Start reading at `loads`. A fast parser turns a whole number beyond 64 bits into a float, keeps the last of
-two members with one name, and rounds a tiny number to 0. Such a body is parsed again, slowly, to name the
-field.
+orjson turns integers beyond 64 bits into floats, keeps the last of two members with equal names, and rounds
+tiny numbers to 0. A body with such a value is parsed again, slowly, to find the field's name.
 """
 
 import json
@@ -20,7 +19,7 @@ LEAST, MOST = -(2**63), 2**64 - 1  # whole numbers that orjson reads as such
 _LONGEST = len(str(LEAST))
 _SLICE_BYTES = 1 << 20
 _QUOTE = ord('"')
-# Numbers that may be changed. The first pattern finds them quickly, also inside texts.
+# Numbers that may be changed. The first pattern is fast, and also matches inside strings.
 _SUSPECT = re.compile(rb"\d{19}|[eE]-\d{3}|0\.0{300}")
 _LONG = re.compile(rb"(?<![\d.eE+-])-?\d{19,}(?![\d.eE])")
 _TINY = re.compile(rb"[\d.]+[eE]-\d{3,}|0\.0{300}\d*")
@@ -29,17 +28,17 @@ _NOT_ZERO = re.compile("[1-9]")
 
 
 class Inexact(ValueError):
-    """A value that cannot be stored as it was sent. The message names its field."""
+    """A value cannot be stored as it was sent. The message names its field."""
 
 
 class _Refused:
-    """Stands for a value that would be changed."""
+    """Placeholder for a value that would be changed."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
 
-# A value's place: that of the object or list around it, and its name or number there. None: the body itself.
+# Path of a value: the path of its object or list, and its name or number there. None is the body itself.
 _Place: TypeAlias = "tuple[_Place, str | int] | None"
 _LOOKED_AT = (_Refused, str, dict, list)
 _SHOWN_NAMES = 10
@@ -47,11 +46,11 @@ _END = object()
 
 
 def loads(content: bytes) -> Any:
-    """Parse `content`.
+    """Parses `content`.
 
     Raises:
-        Inexact: A value would be changed. The message names the field and says what to do.
-        orjson.JSONDecodeError: It is not JSON in UTF-8.
+        Inexact: The parser would change a value. The message names the field and says what to do.
+        orjson.JSONDecodeError: `content` is not JSON in UTF-8.
 
     """
     try:
@@ -66,7 +65,10 @@ def loads(content: bytes) -> Any:
 
 
 def structure(content: bytes) -> Iterator[NDArray[np.uint8]]:
-    """The bytes outside of texts, in slices: other threads wait for the interpreter a few milliseconds."""
+    """Yields the bytes outside of strings.
+
+    Works in slices, so other threads wait for the interpreter's lock at most a few milliseconds.
+    """
     inside = False
     rest = b""
     for at in range(0, len(content), _SLICE_BYTES):
@@ -85,9 +87,10 @@ def _outside_texts(content: bytes) -> bytes:
 
 
 def _may_have_changed_number(content: bytes) -> bool:
-    """A look of some milliseconds at 16 MiB. The pattern takes half a second and holds the interpreter."""
+    """Searches 16 MiB in some milliseconds. The pattern would hold the interpreter's lock for 500 ms."""
     if not any(part in content for part in (b"e-", b"E-", b"0.0000")):
-        every = np.frombuffer(content, np.uint8)[:: _LONGEST - 1]  # one of 19 digits in a row is among these
+        # Any 19 digits in a row include one of these bytes.
+        every = np.frombuffer(content, np.uint8)[:: _LONGEST - 1]
         if not np.any((every >= ord("0")) & (every <= ord("9"))):
             return False
     return _SUSPECT.search(content) is not None
@@ -103,12 +106,12 @@ def _has_changed_number(content: bytes) -> bool:
 
 
 def _has_equal_names(content: bytes, value: Any) -> bool:
-    """Compare the number of colons: a member that was dropped takes its colon along."""
+    """Compares the numbers of colons, because a dropped member drops its colon."""
     try:
         parsed = orjson.dumps(value)
-    except orjson.JSONEncodeError:  # nested deeper than anything that is stored
+    except orjson.JSONEncodeError:  # The routes reject JSON that is nested so deeply.
         return False
-    if b"\\u003" not in content:  # a colon that is escaped
+    if b"\\u003" not in content:  # No string contains an escaped colon.
         return content.count(b":") != parsed.count(b":")
     return _outside_texts(content).count(b":") != _outside_texts(parsed).count(b":")
 
@@ -125,7 +128,7 @@ def _becomes_zero(number: str) -> bool:
 
 
 def _find(content: bytes) -> str | None:
-    """The first value that would be changed, in a sentence; None where there is none."""
+    """Returns a sentence about the first value that would be changed, or None."""
     try:
         value = json.loads(
             content.decode(),
@@ -156,13 +159,12 @@ def _find(content: bytes) -> str | None:
 
 
 def _members(place: _Place, value: Any) -> Iterator[tuple[_Place, Any]]:
-    """The members of `value` that may be refused, one at a time: a body may have millions."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value)
     return (((place, step), each) for step, each in pairs if isinstance(each, _LOOKED_AT))
 
 
 def _path(place: _Place) -> str:
-    """The place in words, by its last names only: a path may be longer than the body."""
+    """Returns the last names of a path. A whole path may be longer than the body."""
     steps: list[str] = []
     while place is not None and len(steps) < _SHOWN_NAMES:
         place, step = place
@@ -188,9 +190,9 @@ def _integer(digits: str) -> object:
 
 
 def _float(number: str) -> object:
-    value, said = float(number), number[:MAX_CHARACTERS]
+    value, shown = float(number), number[:MAX_CHARACTERS]
     if value in (float("inf"), float("-inf")):
-        return _Refused(f"is {said}, which is too large for a 64-bit float. Send it as a text.")
+        return _Refused(f"is {shown}, which is too large for a 64-bit float. Send it as a text.")
     if _becomes_zero(number):
-        return _Refused(f"is {said}, which a 64-bit float rounds to 0. Send 0, or a text.")
+        return _Refused(f"is {shown}, which a 64-bit float rounds to 0. Send 0, or a text.")
     return value

@@ -1,8 +1,8 @@
-"""The names that the service answers to, and the pages that may change something.
+"""Rejects requests by pages of other sites, according to the headers Host and Origin.
 
-A web page can have its own name resolve to 127.0.0.1 and then read and write a service without keys: to the
-browser both are one origin (DNS rebinding). The page's name still stands in `Host`. A page of another site
-can also send a POST without any question before; its site stands in `Origin`, also over plain http.
+A page can let its own name resolve to 127.0.0.1 (DNS rebinding). The browser then treats the service as the
+page's own origin, but `Host` still contains the page's name. A page of another site can also send a POST
+without a preflight, but `Origin` then names that site.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ from starlette.types import Scope
 from service.errors import Forbidden, Malformed, Misdirected, ServiceError
 from service.settings.addresses import HOST_NAME
 
-# Headers that decide something. Two of one kind mean different things to two readers.
+# Headers that may come only once, because a proxy and the service might read different values.
 ONCE = frozenset(
     {
         b"authorization",
@@ -40,31 +40,30 @@ class Authority(NamedTuple):
 
     name: str
     port: int | None
-    is_local: bool  # an address, or a name for this machine: no page can have such a name resolve to it
+    is_local: bool  # An IP address or a localhost name, which DNS rebinding cannot use.
 
 
 class Hosts:
-    """The rules of one service."""
+    """The allowed hosts and origins.
+
+    Args:
+        names: Allowed hosts, in addition to addresses and localhost.
+        own_name: The host that the service listens on.
+        origins: Other sites whose pages may write.
+        keys: Whether clients need API keys. DNS rebinding then gains nothing, so any host is allowed if
+            `names` is empty.
+
+    """
 
     def __init__(
         self, names: Collection[str], own_name: str, origins: Collection[str], *, keys: bool
     ) -> None:
-        """Make the rules.
-
-        Args:
-            names: allowed besides loopback names and addresses.
-            own_name: what the service was told to listen on.
-            origins: of other sites whose pages may change something.
-            keys: whether callers need keys. Then a page gains nothing by its name, so that any name will do
-                unless `names` has some.
-
-        """
         self._names = {*names, own_name.lower()}
         self._any_name = keys and not names
         self._origins = frozenset(origins)
 
     def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> ServiceError | None:
-        """Tell why a request with these headers is refused, whatever it asks for."""
+        """Returns the error for a request with these headers, or None."""
         seen = set()
         host = b""
         for name, value in headers:
@@ -76,7 +75,7 @@ class Hosts:
                     host = value
         authority = _authority(host)
         if authority is None:
-            return Malformed("The header Host is missing, or is no host with or without a port. Send one.")
+            return Malformed("The header Host is missing or invalid. Send a host, with or without a port.")
         if authority.is_local or self._any_name or authority.name in self._names:
             return None
         return Misdirected(
@@ -85,18 +84,18 @@ class Hosts:
         )
 
     def refuse_pages(self, scope: Scope) -> None:
-        """Refuse a request that a page of another site sends.
+        """Rejects requests that a page of another site sends.
 
         Raises:
-            Forbidden: its origin is neither the service's own nor an allowed one.
+            Forbidden: The origin is neither the service's own nor an allowed one.
 
         """
         headers = dict(scope["headers"])
         origin = headers[b"origin"].decode("latin-1") if b"origin" in headers else None
         if origin in self._origins:
             return
-        # Over TLS and to localhost a browser compares the two itself: right behind a TLS proxy as well, which
-        # makes `https` something else here. Over plain http it does not say.
+        # Browsers send Sec-Fetch-Site over https and to localhost. It is also correct if a TLS proxy changes
+        # the scheme.
         site = headers.get(b"sec-fetch-site", b"none")
         if site == b"same-origin":
             return
@@ -108,7 +107,6 @@ class Hosts:
 
 
 def _is_own(origin: str, scheme: str, host: bytes) -> bool:
-    """Tell whether a page of `origin` came from where this request goes to."""
     page_scheme, _, page = origin.partition("://")
     ours, theirs = _authority(host), _authority(page.encode("latin-1"))
     if ours is None or theirs is None or page_scheme != scheme:
@@ -119,7 +117,6 @@ def _is_own(origin: str, scheme: str, host: bytes) -> bool:
 
 @lru_cache(maxsize=256)
 def _authority(text: bytes) -> Authority | None:
-    """`text` as a host and a port, None when it is none."""
     found = _AUTHORITY.fullmatch(text.decode("latin-1"))
     if found is None:
         return None

@@ -1,7 +1,7 @@
-"""Refusals before anything is read: a wrong `Host`, a connection too many, a text too late.
+"""Rejects requests before their body is read: a wrong `Host`, too many connections, or a full queue.
 
-Under overload most requests are such, and each that is parsed, validated and routed first takes its time from
-those that are served.
+Early rejection is cheap. Under overload most requests are rejected, and parsing them first would slow down
+the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,17 +13,23 @@ from service.auth.access import Access
 from service.errors import ServiceError
 from service.http.connections import Connections
 from service.http.hosts import Hosts
-from service.http.routing import Direct
+from service.http.routing import RoleRoute
 
-# Whoever asks for one of these waits for the encoder, whatever the body says.
+# Routes that always need the encoder.
 PATHS = {"/", "/embed", "/similarity", "/embeddings", "/v1/embeddings", "/v2/embed"}
 METHOD = "POST"
-# Asked by whatever watches the service, also when every connection is in use.
+# Routes for monitoring, which also work on spare connections.
 WATCHED = {"/health", "/ready", "/metrics"}
 
 
 class LoadShedder:
-    """Stands before the routes; `access` knows the keys, where there are some."""
+    """Decides on each request before its route runs.
+
+    Args:
+        overloaded: Returns the error for a new text, or None if the queue has room.
+        access: Checks API keys. None if clients need no key.
+
+    """
 
     def __init__(
         self,
@@ -37,13 +43,16 @@ class LoadShedder:
         self._access = access
         self._hosts = hosts
         self._connections = connections
-        direct = (route for route in routes if isinstance(route, Direct) and METHOD in (route.methods or ()))
+        direct = (
+            route for route in routes if isinstance(route, RoleRoute) and METHOD in (route.methods or ())
+        )
         self._routes = {route.path: route for route in direct if route.path in PATHS}
 
     def refusal(self, scope: Scope) -> ServiceError | None:
-        """Why a request is refused: its headers, the connections, the queue, or its key. None: it may try.
+        """Returns the error for a request, or None if it may proceed.
 
-        A stranger is told nothing of the queue, and whoever has a key spends a request on it as on any other.
+        Clients without a valid key learn nothing about the queue. A rejected request counts against the limit
+        of its key.
         """
         refusal = self._hosts.refusal(scope["headers"])
         if refusal is not None:
@@ -61,5 +70,5 @@ class LoadShedder:
             if self._access is not None and route.role is not None:
                 self._access.admit(scope, route.role)
         except ServiceError as error:
-            return error.with_traceback(None)  # as in Batcher.overloaded
+            return error.with_traceback(None)  # See Batcher.overloaded.
         return overloaded

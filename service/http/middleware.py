@@ -1,11 +1,12 @@
-"""The edge of the service: what happens to every request before and after its route.
+"""The middleware around every route. Start reading at `Edge.__call__` and `Exchange.run`.
 
-Request id in and out, the body's size enforced while it is read, bytes in flight bounded, one deadline over
-everything, work dropped when its client hangs up, counters and seconds, and a 500 with the request id for a
-bug of ours. Plain ASGI, because each layer of a framework's middleware costs every request.
+It sets the request id, limits the bytes of bodies, enforces the deadline, cancels work after a disconnect,
+counts and times requests, and turns errors into answers. It is one plain ASGI layer, because each further
+layer slows down every request.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,6 @@ from service import memory
 from service.auth.access import Account
 from service.errors import Internal, ServiceError, Timeout, Validation, release_frames
 from service.http.body_budget import MEGABYTE, STREAMED, BodyBudget, StreamedBody
-from service.http.draining import drain
 from service.http.error_responses import response
 from service.http.load_shedding import LoadShedder
 from service.http.routing import check_utf8
@@ -27,21 +27,27 @@ from service.observability.logs import request_id, request_id_of
 from service.observability.metrics import UNMATCHED, Metrics
 from service.observability.request_log import RequestRecord, Step, steps
 from service.settings import Settings
-from service.store.answers import Answers, Share, share
+from service.store.turns import Answers, Share, share
 
 log = logging.getLogger(__name__)
 
-METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # what may be a label
-# Most requests end sooner; only then is it worth a task that listens for the client hanging up.
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # Values of the metrics' label.
+# A task that watches for a disconnect starts after this time. Most requests end earlier.
 WATCH_AFTER_SECONDS = 0.25
-HEAVY_BYTES = MEGABYTE  # a request that moves more has its memory given back to the system
-NOSNIFF = (b"x-content-type-options", b"nosniff")  # a browser takes an answer for what it is called
-MAX_NAME_CHARACTERS = 80  # of a field that was ignored
-GONE = 499  # the status of a request whose client left before an answer began
+HEAVY_BYTES = MEGABYTE  # After a request of this size, freed memory is returned to the system.
+NOSNIFF = (b"x-content-type-options", b"nosniff")  # Browsers must not guess the media type.
+MAX_NAME_CHARACTERS = 80  # of an ignored field, in the header
+MOST_DRAINED_BYTES, DRAIN_SECONDS = 256 * MEGABYTE, 10.0
+GONE = 499  # Status in logs and metrics if the client disconnected before an answer.
 
 
 class Edge:
-    """Wraps the app."""
+    """ASGI middleware around the application.
+
+    Args:
+        observers: Called with the record of each finished request.
+
+    """
 
     def __init__(
         self,
@@ -51,7 +57,6 @@ class Edge:
         shedder: LoadShedder,
         observers: Sequence[Callable[[RequestRecord], None]] = (),
     ) -> None:
-        """observers: called with the record of each answered request."""
         self._app = app
         self.observers = observers
         self._settings = settings
@@ -85,11 +90,11 @@ class Edge:
                 for observe in self.observers:
                     try:
                         observe(record)
-                    except Exception:  # the request itself was answered
+                    except Exception:  # The client already has its answer.
                         log.exception("A request could not be logged or traced")
 
     def deadline_seconds(self, asked_ms: str | None) -> float:
-        """Seconds that a request may take: the caller's `x-timeout-ms`, at most the server's own."""
+        """Returns the seconds that a request may take: `x-timeout-ms`, at most the server's limit."""
         own = self._settings.timeout_seconds
         if asked_ms is None:
             return own
@@ -99,19 +104,17 @@ class Edge:
 
 
 def _as_header(names: Sequence[str]) -> bytes:
-    """Names of fields as a header's value: whatever is not printable ASCII becomes a question mark."""
+    """Joins names of fields. Characters other than printable ASCII become question marks."""
     shown = (name[:MAX_NAME_CHARACTERS].encode("ascii", "replace").decode() for name in names)
     return ", ".join("".join(c if c.isprintable() else "?" for c in name) for name in shown).encode()
 
 
 class Exchange:
-    """A request and its answer."""
-
     def __init__(self, edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
         self._edge = edge
         asked = scope["method"]
         self._method = asked if asked in METHODS else "other"
-        if asked == "HEAD":  # answered as GET is; the server leaves the body out
+        if asked == "HEAD":  # Handled like GET. uvicorn drops the body.
             scope = {**scope, "method": "GET"}
         self._scope = scope
         self._receive = receive
@@ -125,13 +128,13 @@ class Exchange:
             self._flow = scope["flow"] = StreamedBody(edge.bodies)
         self._body_read = asyncio.Event()
         if self._length in {None, b"0"} and b"transfer-encoding" not in headers:
-            self._body_read.set()  # there is none, and no route will ask for it
+            self._body_read.set()  # The request has no body.
         self._gone = False
         self._watching: asyncio.Task[None] | None = None
         self._status = 0
         self._error_type = ""
         self._started = time.monotonic()
-        self._answered: dict[bytes, bytes] = {}  # the answer's headers, where they are observed
+        self._answered: dict[bytes, bytes] = {}  # The answer's headers, kept for observers only.
         self._steps: list[Step] = []
         self.read_bytes = 0
         self.sent_bytes = 0
@@ -142,7 +145,7 @@ class Exchange:
             steps.set(self._steps)
 
     async def run(self, app: ASGIApp) -> None:
-        """Answer the request; its work ends when its client hangs up, also while a refusal is sent."""
+        """Answers the request. A disconnect of the client cancels it, also while an error is sent."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  an ASGI app always runs in a task
         watch = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, self._begin_watch, task)
@@ -159,7 +162,6 @@ class Exchange:
                 self._watching.cancel()
 
     async def _answer(self, app: ASGIApp) -> None:
-        """Run `app`; refuse what it refuses, what took too long, and what broke."""
         try:
             timeout_ms = None if self._timeout_ms is None else self._timeout_ms.decode("latin-1")
             seconds = self._edge.deadline_seconds(timeout_ms)
@@ -175,14 +177,14 @@ class Exchange:
         except ServiceError as error:
             release_frames(error)
             await self.refuse(error)
-        except ClientDisconnect as error:  # in the middle of its body: there is no client to answer
+        except ClientDisconnect as error:  # The client left while it sent the body.
             release_frames(error)
             self._gone = True
         except Exception as error:
             refusal = outages.refusal(log, "Requests fail", error)
             if refusal is None:
                 log.exception("Request %s failed: %s %s", self._request_id, self._method, self._route)
-                refusal = Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
+                refusal = Internal(f"A bug in Simile. Please report it with request id {self._request_id}.")
             release_frames(error)
             await self.refuse(refusal)
 
@@ -192,7 +194,7 @@ class Exchange:
             message = await self._flow.read(self._receive)
         else:
             declared, self._length = self._length, None
-            if declared is not None and declared.isdigit():  # before the first byte is asked for
+            if declared is not None and declared.isdigit():  # Reject a large body before reading it.
                 bodies.admit(int(declared), 0)
             message = await self._receive()
         if message["type"] == "http.request":
@@ -222,25 +224,24 @@ class Exchange:
         await self._send(message)
 
     async def refuse(self, error: ServiceError) -> None:
-        """Answer with `error`, unless an answer has begun."""
+        """Answers with `error`, unless an answer has begun."""
         self._error_type = error.error_type
-        if self._status:  # an answer that has begun cannot be changed
+        if self._status:
             return
         answer = response(self._scope["path"], error)
-        # An open connection throws the rest away by itself; but a service that stops closes it.
+        # A connection that stays open discards the rest of the body by itself.
         if self._body_read.is_set() or not (self._closes or self._flow):
             await answer(self._scope, self._receive, self._write)
             return
-        # A connection closed over unread bytes is reset, and the client may never see why.
+        # Closing a connection with unread bytes resets it, and the client may never see the answer.
         start = {"status": answer.status_code, "headers": answer.raw_headers}
         await self._write({"type": "http.response.start", **start})
         await self._send({"type": "http.response.body", "body": answer.body, "more_body": True})
-        await drain(self._receive)
+        await _drain(self._receive)
         await self._send({"type": "http.response.body", "body": b""})
 
     @property
     def _closes(self) -> bool:
-        """True if the connection ends with this answer."""
         asked = dict(self._scope["headers"]).get(b"connection", b"").lower()
         return b"close" in asked or self._scope["http_version"] == "1.0"
 
@@ -248,8 +249,7 @@ class Exchange:
         self._watching = asyncio.create_task(self._watch(task))
 
     async def _watch(self, task: asyncio.Task[Any]) -> None:
-        """Cancel `task` when its client hangs up."""
-        await self._body_read.wait()  # until then the route itself is listening
+        await self._body_read.wait()  # The route itself receives until then.
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._gone = True
@@ -257,11 +257,11 @@ class Exchange:
 
     @property
     def _route(self) -> str:
-        """The route's template, so that a path never becomes a label."""
+        """The route's template. A raw path must never become a metrics label."""
         return getattr(self._scope.get("route"), "path", UNMATCHED)
 
     def end(self, metrics: Metrics) -> None:
-        """Count the answered request; its body and its answer are held no more."""
+        """Counts the finished request and releases the budgets of its body and its answer."""
         status = self._status or GONE
         metrics.requests.labels(self._method, self._route, str(status)).inc()
         metrics.request_seconds.labels(self._route).observe(time.monotonic() - self._started)
@@ -274,7 +274,6 @@ class Exchange:
         self._share.let_go()
 
     def record(self) -> RequestRecord:
-        """The request and its answer, as observers see them."""
         headers = dict(self._scope["headers"])
         account: Account | None = self._scope.get("account")
         version = self._answered.get(b"x-model-version")
@@ -295,3 +294,12 @@ class Exchange:
             tracestate=headers.get(b"tracestate", b"").decode("latin-1"),
             steps=self._steps,
         )
+
+
+async def _drain(receive: Receive) -> None:
+    """Reads the rest of a rejected body and discards it, up to MOST_DRAINED_BYTES or DRAIN_SECONDS."""
+    left = MOST_DRAINED_BYTES
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while left > 0 and (message := await receive()).get("more_body", False):
+                left -= len(message["body"])

@@ -1,29 +1,34 @@
-"""Lines out of pieces of a body, in bounded memory."""
+"""Splits a streamed body into lines, in bounded memory."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 MAX_LINE_BYTES = 1 << 20
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some programs begin a file with it
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Some programs start a file with it.
 
 
 class Line(NamedTuple):
-    """`number` counts from 1, empty lines included; `content` is None when it is longer than it may be."""
+    """A line of the body.
+
+    Attributes:
+        number: Counts from 1, empty lines included.
+        content: The bytes. None if they exceed MAX_LINE_BYTES.
+
+    """
 
     number: int
     content: bytes | None
 
 
 class Lines:
-    """feed() every piece, then finish(): each line that is not empty comes once."""
+    """Splits pieces into lines. Call `feed` with each piece, then `finish`. Skips empty lines."""
 
     def __init__(self) -> None:
         self._number = 0
-        self._rest = bytearray()  # of a line whose end has not come
+        self._rest = bytearray()  # start of an unfinished line
         self._too_long = False
 
     def feed(self, piece: bytes) -> Iterator[Line]:
-        """The lines that end in `piece`."""
         start = 0
         while (end := piece.find(b"\n", start)) >= 0:
             self._keep(piece[start:end])
@@ -32,7 +37,6 @@ class Lines:
         self._keep(piece[start:])
 
     def finish(self) -> Iterator[Line]:
-        """The last line, where no line feed ended it."""
         yield from self._line()
 
     def _keep(self, part: bytes) -> None:

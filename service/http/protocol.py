@@ -1,8 +1,7 @@
-"""HTTP around a request: heads that are too large, too slow or malformed, and answers that are not read.
+"""Adds limits to uvicorn's HTTP protocol: large, slow or malformed heads, and answers that are never read.
 
-uvicorn's own protocol over httptools, which bounds none of these: a head may grow until memory is full, one
-that never ends keeps its connection for ever, and so does an answer that is never read. The number of
-connections has a bound as well (connections.py).
+uvicorn limits none of these. A head may grow until memory is full, and a head that never ends or an unread
+answer keeps its connection open forever. connections.py limits the number of connections.
 """
 
 import asyncio
@@ -20,28 +19,26 @@ from service.http.middleware import NOSNIFF
 from service.observability.logs import request_id_of
 from service.observability.metrics import UNMATCHED, Metrics
 
-# Of the first line and all headers. The longest URL that a route here can need, a judgement's query of 4,096
-# characters with its id, is 55 KiB.
+# Limit of the request line and all headers. The longest useful URL has 55 KiB: a judged query of 4,096
+# characters and its id.
 HEAD_BYTES = 1 << 16
 _UPGRADE = {b"connection", b"upgrade", b"http2-settings"}
 
 
 class Protocol(HttpToolsProtocol):
-    """A connection."""
-
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         app: Any = self.config.app
         self._metrics: Metrics = app.state.runtime.metrics
         self._connections: Connections = app.state.connections
         self._place = Place.NONE
-        # A head, and the rest of a body that was refused, may take as long as a request.
+        # Time limit of a head, and of the rest of a rejected body.
         self._seconds: float = app.state.runtime.settings.timeout_seconds
         self.url = b""
         self._in_head = True
         self._too_large = False
-        self._held_bytes = 0  # received since the last of a head or a body: the parser keeps them
-        self._unread_bytes = 0  # of answers, at the last look
+        self._held_bytes = 0  # Bytes in the parser, since the last complete head or part of a body.
+        self._unread_bytes = 0  # Bytes of answers that the client had not read at the last check.
         self._patience: asyncio.TimerHandle | None = None  # closes the connection
         self._look: asyncio.TimerHandle | None = None
 
@@ -63,7 +60,7 @@ class Protocol(HttpToolsProtocol):
         self._buffered.let_go()
 
     def give_way(self) -> bool:
-        if self.transport.get_write_buffer_size():  # an answer that is still being read
+        if self.transport.get_write_buffer_size():  # The client still reads an answer.
             return False
         self.transport.abort()
         return True
@@ -75,7 +72,7 @@ class Protocol(HttpToolsProtocol):
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            self.logger.warning("What arrived is no HTTP, or has too large a head. The connection is closed.")
+            self.logger.warning("Malformed HTTP request, or too large a head. The connection is closed.")
             self.send_400_response("")
             return
         if self._held_bytes > HEAD_BYTES:
@@ -86,9 +83,9 @@ class Protocol(HttpToolsProtocol):
             self._wait()
 
     def _feed(self, data: bytes) -> None:
-        """Parse `data`. A request that asks for another protocol is read as if it did not.
+        """Parses `data`, and ignores a request to upgrade the protocol.
 
-        Java's HTTP client does that with its first one, and httptools would throw its body away.
+        Java's HTTP client asks for HTTP/2 in its first request, and httptools would drop that body.
         """
         while True:
             try:
@@ -106,10 +103,10 @@ class Protocol(HttpToolsProtocol):
             else:
                 return
 
-    # What the parser says
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
-        # Not in data_received: line ends between two requests, which the parser skips, begin none.
+        # data_received also runs for line ends between two requests, which start no request.
         self._unset_keepalive_if_required()
         super().on_message_begin()
         self._in_head = True
@@ -120,7 +117,7 @@ class Protocol(HttpToolsProtocol):
             self._too_large = True
             raise ValueError("The parser stops at this.")
         if self.parser.get_method() == b"CONNECT":
-            raise ValueError("The parser stops at this: what follows is no HTTP.")
+            raise ValueError("The parser stops at this, because other data than HTTP follows.")
         if not self.parser.should_upgrade():
             self._name_the_host()
             self._in_head = False
@@ -133,7 +130,7 @@ class Protocol(HttpToolsProtocol):
                 self.cycle.keep_alive = False
 
     def _name_the_host(self) -> None:
-        """Let the host of a whole URL in the first line count instead of the header (RFC 9112, 3.2.2)."""
+        """Replaces the header Host by the host of an absolute URL in the request line (RFC 9112, 3.2.2)."""
         if self.url.startswith(b"/"):
             return
         url = httptools.parse_url(self.url)
@@ -149,13 +146,13 @@ class Protocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
             self._stop_waiting()
-            if self.cycle.response_complete:  # a refused body has ended: its connection is idle
+            if self.cycle.response_complete:  # A rejected body has ended, so the connection is idle.
                 self.timeout_keep_alive_task = self.loop.call_later(
                     self.timeout_keep_alive, self.timeout_keep_alive_handler
                 )
             super().on_message_complete()
 
-    # Waiting
+    # Timeouts
 
     def _wait(self) -> None:
         self._patience = self.loop.call_later(self._seconds, self.transport.close)
@@ -166,22 +163,22 @@ class Protocol(HttpToolsProtocol):
             self._patience = None
 
     def on_response_complete(self) -> None:
-        self._buffered.flush()  # before the request is counted and cleared away: the client waits
+        self._buffered.flush()  # The client waits, so send the answer before any cleanup.
         super().on_response_complete()
         if not self.cycle.response_complete:
             return
         self._connections.idle(self)
-        if self._in_head or self.cycle.more_body:  # more is coming, and `_patience` bounds that
+        if self._in_head or self.cycle.more_body:  # `_patience` limits the rest of the request.
             self._unset_keepalive_if_required()
         if self.cycle.more_body and self._patience is None:
-            self._wait()  # for the rest of a body that is not wanted
+            self._wait()  # Limits the time for the rest of a rejected body.
 
     def _watch_unread(self) -> None:
         if self._look is None:
             self._look = self.loop.call_later(self._seconds, self._look_at_unread)
 
     def _look_at_unread(self) -> None:
-        """Drop the connection when nothing of its answers was read since the last look."""
+        """Aborts the connection if the client has read nothing since the last check."""
         before, self._unread_bytes, self._look = (
             self._unread_bytes,
             self.transport.get_write_buffer_size(),
@@ -192,28 +189,27 @@ class Protocol(HttpToolsProtocol):
         elif self._unread_bytes:
             self._look = self.loop.call_later(self._seconds, self._look_at_unread)
 
-    # Refusing
+    # Error answers
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn's words, which are no JSON
-        """Refuse what is no request, and close: where the next one would begin is not known."""
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn's message, which is not JSON
+        """Rejects a malformed request and closes, because the start of the next request is unknown."""
         cycle = self.cycle
         if (
             cycle is not None
             and not cycle.response_complete
             and (not cycle.more_body or cycle.response_started)
         ):
-            cycle.keep_alive = False  # its request was whole, and is answered first
+            cycle.keep_alive = False  # The previous request was complete and gets its answer first.
             return
-        error: ServiceError = Malformed("This is not HTTP/1.1, or not all of it. Nothing was done.")
+        error: ServiceError = Malformed("Malformed HTTP request. Send HTTP/1.1.")
         if self._too_large:
             error = HeadTooLarge(
-                f"The first line and the headers are larger than {HEAD_BYTES >> 10} KiB together. "
-                "Send what is long in a body."
+                f"The request line and the headers are larger than {HEAD_BYTES >> 10} KiB in total. "
+                "Send long values in a body."
             )
         self._refuse(error)
 
     def _refuse(self, error: ServiceError) -> None:
-        """Answer with `error` where there is no request to answer, and close."""
         answer = response(self.url.decode("latin-1"), error)
         self._metrics.errors.labels(error.error_type).inc()
         self._metrics.requests.labels("other", UNMATCHED, str(answer.status_code)).inc()
@@ -230,19 +226,22 @@ def _size(headers: list[tuple[bytes, bytes]]) -> int:
 
 
 class BufferedTransport:
-    """Holds what is written until an answer is whole, or the event loop comes round, and writes it at once.
+    """Buffers writes until an answer is complete or the event loop's next iteration, then writes once.
 
-    A call costs more than all else that is done to send a short answer, and wakes the other side each time.
-    What it does not hold or count is the transport's own.
+    A system call is the most expensive part of a short answer, and each one wakes the client. Other calls go
+    to the wrapped transport.
+
+    Args:
+        on_unread: Called if the client does not take written bytes at once.
+
     """
 
     def __init__(
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, on_unread: Callable[[], None]
     ) -> None:
-        """on_unread: called when the other side does not take what is written as soon as it is."""
         self._transport = transport
         self._loop = loop
-        self.is_closing = transport.is_closing  # asked for every request
+        self.is_closing = transport.is_closing  # An attribute is faster, and every request uses it.
         self._on_unread = on_unread
         self._held: list[bytes] = []
 
@@ -252,7 +251,6 @@ class BufferedTransport:
         self._held.append(bytes(data))
 
     def flush(self) -> None:
-        """Write what is held, if anything is."""
         held, self._held = self._held, []
         if not held or self._transport.is_closing():
             return
@@ -269,7 +267,7 @@ class BufferedTransport:
         self._transport.abort()
 
     def let_go(self) -> None:
-        """Drop what is held: the connection is lost."""
+        """Discards the buffered bytes after the connection is lost."""
         self._held.clear()
         self._on_unread = lambda: None
 

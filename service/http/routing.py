@@ -1,65 +1,101 @@
-"""Routes call their endpoints at once, without the framework's way there.
+"""Routes: they let in callers by role, read what an endpoint declares, and call it.
 
-The router asks one route after the other for a match. Around an endpoint the framework puts stacks of
-contexts for dependencies and handlers of exceptions. Endpoints here take the request alone, need none of it,
-and refuse through the edge.
+An endpoint declares its parameters as FastAPI has them, and FastAPI describes them in the OpenAPI document.
+Start reading at `RoleRoute.handle`.
 """
 
+import inspect
 import re
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, get_args, get_origin
 from urllib.parse import unquote_to_bytes
 
-from fastapi import Request
+from fastapi import Request, params
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.auth.keys import Role
 from service.errors import Validation
-from service.store.values import NO_KEY
+from service.http.bodies import STORED, read_body, read_query
+from service.store.values import NO_KEY, Moved
 from service.store.write_queue import caller
 
-OPEN = "open"  # the role of a route that needs no key
+OPEN = "open"  # role of a route that needs no key
 CHANGING = {Role.WRITE, Role.ADMIN}
 _IN_PATH = re.compile(r"{(\w+)")
 
 
-class Direct(APIRoute):
-    """A route that lets in whom its role allows, and calls its endpoint with the request.
+class RoleRoute(APIRoute):
+    """A route for callers of one role.
 
-    FastAPI's own way to an endpoint collects and validates parameters first, which costs a short embedding
-    as much as all the rest of HTTP.
+    It reads the declared body, query, parts of the path and dependencies itself. FastAPI's own handling would
+    add 40 µs to a request without a body and 65 µs to one with a body (AMD EPYC, 2026-11-26), which is more
+    than all other HTTP work for a short embedding. It would also accept NaN, and has another error body.
     """
 
     def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
-        # Without a media type of its own: describe() says which there are.
+        # Without a media type of its own: describe() names the media types.
         options["response_class"] = Response
         extra = dict(options.get("openapi_extra") or {})
         if "x-role" not in extra:
             raise TypeError(f"{path} must say who may call it: describe(role).")
-        described = extra.get("parameters", [])
-        names = {one["name"] for one in described if one["in"] == "path"}
-        if left := [name for name in _IN_PATH.findall(path) if name not in names]:
-            text = {"in": "path", "required": True, "schema": {"type": "string"}}
-            extra["parameters"] = [*described, *(text | {"name": name} for name in left)]
-        super().__init__(path, endpoint, **options | {"openapi_extra": extra})
+        options.setdefault("summary", endpoint.__name__.replace("_", " ").capitalize())
         self.role = None if extra["x-role"] == OPEN else Role(extra["x-role"])
+        self.body: type[BaseModel] | None = None  # the model of its JSON body
+        self._stored = False  # the body's values are stored
+        self._readers: dict[str, Callable[[Request], Any]] = {}
+        for parameter in inspect.signature(endpoint).parameters.values():
+            self._declare(parameter.name, parameter.annotation)
+        described = extra.get("parameters", [])
+        names = {*self._readers, *(each["name"] for each in described if each["in"] == "path")}
+        text = {"in": "path", "required": True, "schema": {"type": "string"}}
+        missing = [text | {"name": name} for name in _IN_PATH.findall(path) if name not in names]
+        if missing:
+            extra["parameters"] = [*described, *missing]
+        super().__init__(path, endpoint, **options | {"openapi_extra": extra})
+
+    def _declare(self, name: str, annotation: Any) -> None:
+        """Note how to read one parameter of the endpoint."""
+        kind, *notes = get_args(annotation) if get_origin(annotation) is Annotated else [annotation]
+        dependency = next((note.dependency for note in notes if isinstance(note, params.Depends)), None)
+        if kind is Request:
+            self._readers[name] = lambda request: request
+        elif dependency is not None:
+            self._readers[name] = dependency
+        elif any(isinstance(note, params.Query) for note in notes):
+            self._readers[name] = partial(read_query, model=kind)
+        elif issubclass(kind, BaseModel):
+            self.body, self._stored = kind, STORED in notes
+        else:
+            self._readers[name] = lambda request: request.path_params[name]
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a caller in, then answer."""
         self.let_in(scope)
         if scope["method"] not in (self.methods or ()):
-            await super().handle(scope, receive, send)  # it is refused
+            await super().handle(scope, receive, send)  # FastAPI answers 405
             return
-        response = await self.endpoint(Request(scope, receive))
+        scope["started"] = time.perf_counter()
+        request = Request(scope, receive)
+        arguments = {name: read(request) for name, read in self._readers.items()}
+        if self.body is not None:
+            arguments["body"] = await read_body(request, self.body, stored=self._stored)
+        while True:
+            try:
+                response = await self.endpoint(**arguments)
+                break
+            except Moved:  # A new version became active during the request, and answers it.
+                continue
         await response(scope, receive, send)
 
     def let_in(self, scope: Scope) -> None:
-        """Refuse a caller without the right key before a byte of the body is read.
+        """Reject a caller without the right key before the body is read.
 
-        A wrong method is 405 for whoever has a key.
+        A wrong method is 405 only for callers with a key.
         """
         state = scope["app"].state
         if self.role in CHANGING:
@@ -75,14 +111,14 @@ class Direct(APIRoute):
 
 
 class ExactRouter:
-    """`routes` of fixed paths are found at once; all else is `app`'s."""
+    """Finds `routes` of fixed paths by one look-up, and leaves all other requests to `app`."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self._app = app
         self._routes = {
             (method, route.path): route
             for route in routes
-            if isinstance(route, Direct) and "{" not in route.path
+            if isinstance(route, RoleRoute) and "{" not in route.path
             for method in route.methods or ()
         }
 
@@ -96,7 +132,7 @@ class ExactRouter:
 
 
 def check_utf8(scope: Scope) -> None:
-    """Refuse a path or a query in another encoding: decoded all the same, it would name something else."""
+    """Reject a path or a query in another encoding. Decoded all the same, it would name something else."""
     for part, name in ((scope.get("raw_path") or b"", "path"), (scope["query_string"], "query")):
         if b"%" in part:
             try:

@@ -1,1 +1,1 @@
-"""The vectors of one version, searched while they change."""
+"""Vector search in this process, without locks for readers. Start reading at index.py."""

@@ -1,9 +1,9 @@
-"""Vectors that every search scores, in a buffer that later ones are appended to.
+"""A segment for exact search, whose buffer grows by appending.
 
     names, vectors   [ rows of an older segment | of the newest | room ]
 
-A segment ends where it ended when it was made, whatever was written behind it since. So an older view shares
-the memory of a newer one, and sees none of its rows.
+A segment never changes its length. Later segments append to the same buffer, so an older view shares their
+memory without seeing their rows.
 """
 
 from collections.abc import Sequence
@@ -23,33 +23,33 @@ from service.index.segments import (
     order_of,
     selector,
 )
-from service.store.ids import RowNames
+from service.store.values import RowNames
 
-ROOM_SHARE = 0.25  # of the rows: room for later ones, whenever rows are copied to new memory
+ROOM_SHARE = 0.25  # spare rows in a new buffer, as a share of its rows
 
 
 class Exact(Segment):
-    """The first rows of a buffer that later ones are appended to. Every search scores every row."""
+    """The first `rows` of a buffer of names and vectors. Every search scores every row."""
 
     def __init__(self, buffer: tuple[RowNames, Vectors], rows: int, order: Positions | None) -> None:
-        """buffer: names and vectors, of which the first `rows` are written."""
         names, vectors = buffer
         super().__init__(names[:rows], vectors[:rows], order)
         self._buffer = buffer
 
     @property
     def nbytes(self) -> int:
-        """Memory of the whole buffer."""
         names, vectors = self._buffer
         return names.nbytes + vectors.nbytes
 
     @property
     def room(self) -> int:
-        """Rows that can be appended."""
         return len(self._buffer[0]) - len(self.names)
 
     def appended(self, rows: Rows) -> "Exact":
-        """These rows and `rows`, for which there is room. Only the latest of a buffer may be appended to."""
+        """Returns a segment with `rows` appended.
+
+        The buffer must have room, and this must be its latest segment.
+        """
         first, end = len(self.names), len(self.names) + len(rows.names)
         names, vectors = self._buffer
         by_name = np.argsort(rows.names)
@@ -82,13 +82,12 @@ class Exact(Segment):
         return scores, positions
 
     def _compared(self, queries: Vectors) -> tuple[Any, ...]:
-        """The first arguments of a FAISS function that compares `queries` with all rows."""
         rows, dimension = self.vectors.shape
         return faiss.swig_ptr(queries), faiss.swig_ptr(self.vectors), dimension, len(queries), rows
 
 
 def copied(dimension: int, sources: Sequence[Rows]) -> Exact:
-    """All rows of `sources` in a new buffer with some room; no name is there twice."""
+    """Copies all rows of `sources`, whose names are distinct, to a new buffer with spare room."""
     named = np.concatenate([rows.names for rows in sources])
     capacity = len(named) + int(ROOM_SHARE * len(named))
     names, vectors = np.empty(capacity, np.int64), np.empty((capacity, dimension), np.float32)

@@ -1,13 +1,10 @@
-"""The inverted lists of a base on a GPU: one thread owns all memory there.
+"""Searches the inverted lists of a base on a GPU. One thread owns all GPU memory.
 
     a search ─▶ GpuIndex.candidates() ─▶ queue ─▶ GpuThread ─▶ FAISS on the GPU ─▶ candidates
 
-GPU indexes of FAISS are not thread safe, not even to search. So only this thread touches them: it copies
-lists there, searches them, and frees them when their segment is gone.
-
-What comes back is candidates alone; the segment scores them by its own vectors (ivf.py), so a score
-is the same wherever they were found. There is always the copy in main memory: whatever a GPU cannot do, or
-fails to do, is done on that one.
+FAISS's GPU indexes are not thread safe, not even for searches. The GPU returns only candidates. The segment
+scores them by its own vectors (ivf.py), so scores do not depend on the device. A copy in main memory serves
+whatever the GPU cannot do.
 """
 
 import itertools
@@ -30,32 +27,32 @@ from service.settings import PREFIX
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Lists: TypeAlias = Any  # an index of inverted lists; FAISS's stubs know of none on a GPU
+Lists: TypeAlias = Any  # An index of inverted lists. FAISS's type stubs have none for GPUs.
 Copy: TypeAlias = Callable[[Lists], Lists]
 
 CPU = "cpu"
-FAILURES = (RuntimeError, MemoryError)  # what FAISS raises when CUDA complains, or memory is short
-LIMIT = 2048  # the most candidates, and lists to look through, that FAISS on a GPU takes
-SCRATCH_BYTES = 256 * 2**20  # for intermediate results; FAISS would take 1.5 GB of most GPUs
-COPY_SECONDS, SEARCH_SECONDS = 600.0, 10.0  # then it hangs; a search of a million rows takes milliseconds
+FAILURES = (RuntimeError, MemoryError)  # FAISS's errors if CUDA fails or memory is short
+LIMIT = 2048  # FAISS's limit of candidates, and of lists per search, on a GPU
+SCRATCH_BYTES = 256 * 2**20  # For intermediate results. FAISS would use 1.5 GB on most GPUs.
+COPY_SECONDS, SEARCH_SECONDS = 600.0, 10.0  # Time limits. A search of a million rows takes milliseconds.
 
 
-def find(wanted: str) -> int | None:
-    """The number of the GPU that `SIMILE_INDEX_DEVICE` asks for; None for the CPU.
+def find(device: str) -> int | None:
+    """Returns the number of the GPU in a value of `SIMILE_INDEX_DEVICE`, or None for the CPU.
 
     Raises:
-        StartupError: there is no such GPU, or this FAISS has no part for one.
+        StartupError: The GPU does not exist, or this build of FAISS does not support GPUs.
 
     """
-    if wanted == CPU:
+    if device == CPU:
         return None
-    name = f"{PREFIX}INDEX_DEVICE={wanted}"
+    name = f"{PREFIX}INDEX_DEVICE={device}"
     if not hasattr(faiss, "StandardGpuResources"):
         raise StartupError(
-            f"{name}: the FAISS that is installed has no GPU part. Make a new virtual environment with the "
+            f"{name}: the installed FAISS does not support GPUs. Make a new virtual environment with the "
             f"extra gpu (docs/GPU.md), or unset {PREFIX}INDEX_DEVICE."
         )
-    number, count = int(wanted.partition(":")[2] or 0), faiss.get_num_gpus()
+    number, count = int(device.partition(":")[2] or 0), faiss.get_num_gpus()
     if number >= count:
         found = f"{count} GPU{'s' * (count > 1)}, numbered from 0" if count else "no GPU"
         raise StartupError(
@@ -65,45 +62,44 @@ def find(wanted: str) -> int | None:
     return number
 
 
-def open_gpu(wanted: str) -> "GpuThread | None":
-    """Open the GPU that `SIMILE_INDEX_DEVICE` asks for; None for the CPU.
+def open_gpu(device: str) -> "GpuThread | None":
+    """Opens the GPU in a value of `SIMILE_INDEX_DEVICE`. Returns None for the CPU.
 
     Raises:
-        StartupError: as `find`, or it cannot be used.
+        StartupError: The GPU does not exist or cannot be used.
 
     """
-    number = find(wanted)
+    number = find(device)
     if number is None:
         return None
     try:
         return GpuThread(f"cuda:{number}", partial(_on_gpu, number))
     except RuntimeError as error:
-        raise StartupError(f"{PREFIX}INDEX_DEVICE={wanted} cannot be used: {_first_line(error)}") from error
+        raise StartupError(f"{PREFIX}INDEX_DEVICE={device} cannot be used: {_first_line(error)}") from error
 
 
 def _on_gpu(number: int) -> Copy:
-    """Return the function that copies lists to a GPU; only the calling thread may use it."""
+    """Returns a function that copies lists to a GPU. Only the calling thread may use it."""
     swig: Any = faiss
     resources = swig.StandardGpuResources()
     resources.setTempMemory(SCRATCH_BYTES)
     options = swig.GpuClonerOptions()
-    options.use_cuvs = False  # it has no lists of scalar codes, and other limits
+    options.use_cuvs = False  # cuVS does not support lists of scalar codes.
     return lambda lists: swig.index_cpu_to_gpu(resources, number, lists, options)
 
 
 class GpuThread:
-    """A thread, and everything that lies on one device."""
+    """The thread that owns all lists on one device. `open` runs on it and returns a copying function.
+
+    Raises:
+        RuntimeError: The device cannot be used.
+
+    """
 
     def __init__(self, name: str, open: Callable[[], Copy]) -> None:
-        """open: gives what puts lists on the device; called on the thread, as everything is.
-
-        Raises:
-            RuntimeError: the device cannot be used.
-
-        """
         self.name = name
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._held: dict[int, Lists] = {}  # the thread's
+        self._held: dict[int, Lists] = {}  # Only the thread uses it.
         self._numbers = itertools.count()
         self._copy: Copy
         self._closed = False
@@ -120,7 +116,7 @@ class GpuThread:
             raise
 
     def place(self, lists: Lists) -> "GpuIndex | None":
-        """A copy of `lists` on the device; None, and a warning, when there is no room for one."""
+        """Copies `lists` to the device. Logs a warning and returns None if that fails."""
         number = next(self._numbers)
 
         def copy() -> None:
@@ -131,7 +127,7 @@ class GpuThread:
         except FAILURES as error:
             self.free(number)
             log.warning(
-                "The base of the index is not on %s but searched on the CPU, until it is made anew: %s",
+                "The base of the index is not on %s and is searched on the CPU until it is rebuilt: %s",
                 self.name,
                 _first_line(error),
             )
@@ -139,7 +135,6 @@ class GpuThread:
         return GpuIndex(self, number)
 
     def search(self, number: int, queries: Vectors, k: int, probes: int) -> Positions:
-        """See `GpuIndex.candidates`; raises whatever went wrong."""
         swig: Any = faiss
 
         def search() -> Positions:
@@ -151,11 +146,9 @@ class GpuThread:
         return self._do(search, SEARCH_SECONDS)
 
     def free(self, number: int) -> None:
-        """Forget a copy, once everything that was asked of it is done."""
         self._jobs.put(lambda: self._held.pop(number, None))
 
     def close(self) -> None:
-        """Free everything; from now on nothing is found here."""
         self._closed = True
         self._jobs.put(None)
         self._thread.join(SEARCH_SECONDS)
@@ -166,8 +159,8 @@ class GpuThread:
         def job() -> None:
             try:
                 future.set_result(work())
-            except Exception as error:  # noqa: BLE001  the caller's to deal with; the thread lives on
-                # Its frames have lists in hand, and these must die here.
+            except Exception as error:  # noqa: BLE001  the caller handles it, and the thread continues
+                # The traceback's frames refer to lists, which only this thread may free.
                 future.set_exception(error.with_traceback(None))
 
         if self._closed:
@@ -186,23 +179,24 @@ class GpuThread:
 
 
 class GpuIndex:
-    """Lists on a device, freed when the last reference to this is gone."""
+    """Lists on a device. They are freed when this object is garbage collected."""
 
     def __init__(self, gpu: GpuThread, number: int) -> None:
-        self.broken = False  # it failed once, and is asked no more
+        self.broken = False  # The device failed once and is not used again.
         self._gpu, self._number = gpu, number
         weakref.finalize(self, gpu.free, number)
 
     @property
     def device(self) -> str:
-        """The device that is searched."""
         return CPU if self.broken else self._gpu.name
 
     def candidates(self, queries: Vectors, k: int, probes: int) -> Positions | None:
-        """The best `k` rows of the `probes` lists nearest to each query: positions (q, k), best first.
+        """Finds the best `k` rows in the `probes` lists nearest to each query.
 
-        -1 where these lists have no more rows. None: look for them on the CPU, since that is more than a GPU
-        does at once, or it failed.
+        Returns:
+            Positions, shape (q, k), best first, padded with -1. None if the GPU failed or its limits are too
+            low, so the CPU must search.
+
         """
         if self.broken or max(k, probes) > LIMIT:
             return None
@@ -212,7 +206,7 @@ class GpuIndex:
             if not self.broken:
                 self.broken = True
                 log.warning(
-                    "%s failed; the base of the index is searched on the CPU until it is made anew: %s",
+                    "%s failed; the base of the index is searched on the CPU until it is rebuilt: %s",
                     self._gpu.name,
                     _first_line(error),
                 )
@@ -220,5 +214,4 @@ class GpuIndex:
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of a FAISS error, without the place in its code."""
     return re.sub(r"^Error in .*?: Error: ", "", str(error), flags=re.DOTALL).partition("\n")[0][:300]

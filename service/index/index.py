@@ -1,21 +1,16 @@
-"""The vectors of one model version, searched while they change.
+"""The vectors of one model version in one collection. Start reading at `Index.search` and `Index.apply`.
 
-    apply() ──▶ new view ──▶ one reference is replaced ◀── search() takes it once, and no lock
+    apply() ──▶ new view ──▶ one reference is replaced ◀── search() reads it once, without a lock
                    ▲
-    merging ───────┘   one niced thread, at most: all rows become a new base, dead rows go
+    merging ───────┘   at most one low-priority thread: all rows become a new base, dead rows are dropped
 
-FAISS crashes when one thread searches an index that another adds to (it did in four runs of four), and a lock
-around both would let every write wait for every search. So nothing that is searched is ever changed: a write
-appends rows behind the last one that any view sees (exact.py), a removal makes a new bitmap of living rows,
-and each step ends in a new `View` (view.py). Many rows become a base that is searched approximately (ivf.py),
-in the background (merge_policy.py, merger.py).
+FAISS crashes if one thread searches an index while another adds to it, and a lock would make writes wait for
+searches. So searched data never changes. A write appends rows (exact.py), a removal creates a new bitmap of
+living rows, and both create a new `View` (view.py). A background thread turns many rows into a base for
+approximate search (ivf.py, merge_policy.py, merger.py).
 
-A row is one passage of a document; its int64 id (service/store/ids.py) holds the revision, which the document
-store makes once and never uses again for another text. What is searched for is documents.
-
-Not here: documents, their ids and metadata (the store has them, and can always make this index again),
-files (a `View` never changes, so a snapshot can be written from one at leisure), and a memory of removed
-revisions: a caller that adds must know that the revision still lives.
+A row is one passage of a document. Its int64 name (store/values.py) contains the document's revision, which
+is never reused. The caller must not add a revision that it has removed.
 """
 
 import threading
@@ -34,19 +29,18 @@ from service.index.ivf_snapshots import IvfSnapshots
 from service.index.merger import Merger, Step
 from service.index.segments import Rows, Segment, order_of
 from service.index.view import Hits, Part, View
-from service.store.ids import Revisions, revisions_of
+from service.store.values import Revisions, revisions_of
 
 EXACT, APPROXIMATE = "exact", "IVF,SQ8"
 
 
 class Index:
-    """Vectors of `dimension` numbers by name; of unit length, so that scores are cosines."""
+    """Named vectors of length 1, so scores are cosines."""
 
     def __init__(self, dimension: int, ivf_snapshots: IvfSnapshots | None = None) -> None:
-        """ivf_snapshots: where the lists of a base are kept, on the disk and on a GPU."""
         self.dimension = dimension
         self._ivf_snapshots = ivf_snapshots
-        self.view = View((), self._empty())  # the present moment; a view never changes and can be kept
+        self.view = View((), self._empty())  # The current state. A view never changes.
         self._writing = threading.Lock()
         self._merger = Merger()
         self._recall = recalls.Watch()
@@ -63,12 +57,12 @@ class Index:
         sequence: int = 0,
         ivf_snapshots: IvfSnapshots | None = None,
     ) -> Self:
-        """Return an index of all rows of `batches`, as (names, vectors) each.
+        """Builds an index of `batches` of names (n,) and vectors (n, dimension).
 
-        `sequence` is the store's operation number at that moment.
+        `sequence` is the store's operation number when the rows were read.
 
         Raises:
-            ValueError: as `apply`.
+            ValueError: See `apply`.
 
         """
         index = cls(dimension, ivf_snapshots)
@@ -78,7 +72,7 @@ class Index:
             rows, matrix = validation.rows(*batch, dimension)
             named.append(rows)
             start = len(vectors)
-            # Without a copy: the system moves the pages of large memory. No other reference exists yet.
+            # Does not copy: the system remaps the pages of large arrays. No other reference exists yet.
             vectors.resize((start + len(rows), dimension), refcheck=False)
             vectors[start:] = matrix
         names = np.concatenate(named)
@@ -93,7 +87,7 @@ class Index:
         return index
 
     def _known(self, rows: Exact, sequence: int) -> Segment:
-        """`rows` in the lists that were kept, where there are some that suit them; else as they are."""
+        """Returns `rows` in the lists of a matching snapshot, or unchanged without one."""
         known = None if self._ivf_snapshots is None else self._ivf_snapshots.read(sequence)
         if self._ivf_snapshots is None or known is None or not known.training.suits(len(rows.names)):
             return rows
@@ -104,27 +98,24 @@ class Index:
 
     @property
     def documents(self) -> int:
-        """Living documents."""
         return self.view.documents
 
     @property
     def rows(self) -> int:
-        """Living rows: passages of all documents."""
         return self.view.rows
 
     @property
     def nbytes(self) -> int:
-        """Memory of the vectors and their names, dead rows and room for later ones included, in bytes."""
+        """Bytes of vectors and names, including dead rows and spare room."""
         return sum(part.nbytes for part in (*self.view.settled, self.view.tail))
 
     @property
     def kind(self) -> str:
-        """`exact`, or FAISS's name for the base, when there is one."""
+        """`exact`, or FAISS's name for the base."""
         return APPROXIMATE if self.view.is_float16 else EXACT
 
     @property
     def device(self) -> str:
-        """The device that searches the base: `cpu`, or the name of a GPU."""
         bases = [part.segment for part in self.view.parts if isinstance(part.segment, ivf.Clustered)]
         return bases[0].device if bases else CPU
 
@@ -137,23 +128,27 @@ class Index:
         *,
         heads_only: bool = False,
     ) -> list[Hits]:
-        """The best `k` documents for each of `queries` (q, dimension), as (scores float32, names int64).
+        """Finds the best `k` documents for each query.
 
-        A document is there once, as its best row. Best first, then by revision. Scores are rounded to 1e-6,
-        so documents that tie have equal scores. A caller may break ties its own way: the answer holds *every*
-        document that ties with the k-th, so it may be longer than `k`, by up to `view.TIES`. It is shorter
-        only when fewer documents live (and are allowed).
+        Args:
+            queries: Vectors, shape (q, dimension).
+            k: Number of documents, at least 1.
+            allowed: Revisions to search. None means all.
+            view: An earlier state to search. None means the current one.
+            heads_only: Whether to compare only the first passage of each document.
 
-        With `allowed`, only documents of these revisions are seen. With `view`, that moment is searched. With
-        `heads_only`, a document is seen by its first passage alone.
+        Returns:
+            Scores (float32) and row names (int64) for each query, best first, then by revision. Each document
+            comes once, by its best row. Scores are rounded to 1e-6. The answer includes up to `view.TIES`
+            more documents that tie with the k-th, so the caller can break ties.
 
         Raises:
-            ValueError: `k` below 1, another dimension, or a number that is not finite.
+            ValueError: `k` is below 1, the dimension is wrong, or a number is not finite.
 
         """
         if k < 1:
             raise ValueError(f"k is {k}; it must be at least 1.")
-        # FAISS counts threads per calling thread, and a new one would take every core from its neighbours.
+        # The setting belongs to the calling thread. By default FAISS would use every core for each thread.
         faiss.omp_set_num_threads(1)
         among = None if allowed is None else np.asarray(allowed, np.int64)
         matrix = validation.matrix(queries, self.dimension, "query")
@@ -166,7 +161,7 @@ class Index:
 
     @property
     def measured(self) -> recalls.Measured | None:
-        """Recall of the latest real queries; None while the index is exact, or nothing was measured."""
+        """Recall of the latest queries. None if the index is exact or was not measured yet."""
         return self._recall.measured
 
     def apply(
@@ -175,16 +170,15 @@ class Index:
         remove: Sequence[int] | Revisions = (),
         sequence: int = 0,
     ) -> None:
-        """Add rows and remove documents in one step: a search sees all of it or nothing.
+        """Adds rows and removes documents in one atomic step.
 
-        `sequence` is the store's operation number after the step; the larger of it and the last one counts.
-
-        `add` is names of rows (n,) and their vectors (n, dimension), which are copied. A row that is here
-        already is replaced. `remove` is revisions, of which every row goes, those in `add` too; removing one
-        that is not here does nothing.
+        Args:
+            add: Row names (n,) and vectors (n, dimension), which are copied. Replaces existing rows.
+            remove: Revisions whose rows are removed, also those in `add`. Unknown revisions are ignored.
+            sequence: The store's operation number after the step. A smaller number than before is ignored.
 
         Raises:
-            ValueError: another dimension, a number that is not finite, or a row twice. Nothing changed.
+            ValueError: The dimension is wrong, a number is not finite, or a row comes twice. Nothing changed.
 
         """
         removed = np.unique(np.asarray(remove, np.int64))
@@ -206,13 +200,12 @@ class Index:
         self._merger.start(self._due)
 
     def close(self, *, wait: bool = True) -> None:
-        """Stop merging. What is stored can still be searched, and changed at a price."""
+        """Stops merging. The index can still be searched and changed."""
         self._merger.closing.set()
         if wait:
             self._merger.wait()
 
     def _due(self) -> Step | None:
-        """The work of the background thread that is due now."""
         if merge_policy.due(self.view):
             return self._merge
         return self._measure if self.view.is_float16 and self._recall.due() else None
@@ -221,21 +214,20 @@ class Index:
         self._recall.measure(self.view, self._wait)
 
     def _wait(self, seconds: float) -> bool:
-        """Sleep; return True if the index closes or a merge is due."""
         return self._merger.closing.wait(seconds) or merge_policy.due(self.view)
 
     def _merge(self) -> None:
-        """Make a new base of all rows. Later ones go to a new tail meanwhile."""
+        """Builds a new base of all rows. Meanwhile writes go to a new tail."""
         with self._writing:
             if all(isinstance(part.segment, ivf.Clustered) for part in self.view.settled):
                 self.view = View(self.view.parts, self._empty(), self.view.sequence)
             sources = self.view.settled
-        if not sources:  # the last row was removed
+        if not sources:  # The last row was removed.
             return
         merged = self._merged(sources)
         with self._writing:
             self._publish(sources, merged)
-        del sources  # what they have on a GPU makes room
+        del sources  # Frees their lists on the GPU.
         if self._ivf_snapshots is not None and isinstance(merged, ivf.Clustered):
             self._ivf_snapshots.keep(merged, self.view.sequence)
 
@@ -248,7 +240,7 @@ class Index:
         return ivf.build(self.dimension, rows, trained[0] if trained else None, cancelled)
 
     def _publish(self, sources: Sequence[Part], merged: Segment) -> None:
-        """Put `merged` in the place of `sources`, without the rows that died while it was made."""
+        """Replaces `sources` by `merged`, without the rows that were removed in the meantime."""
         now = {part.segment: part for part in self.view.settled}
         died = [source.died_until(now.get(source.segment)) for source in sources]
         part = Part.all_alive(merged).without_names(np.concatenate(died))

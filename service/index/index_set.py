@@ -1,4 +1,4 @@
-"""The indexes of one model version: one for each collection, all at the same moment of the store."""
+"""The indexes of one model version: one for each collection. Start reading at `Indexes.moment`."""
 
 import logging
 import time
@@ -13,20 +13,26 @@ from service.index.gpu import GpuThread
 from service.index.index import Index
 from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.index.moment import IndexMoment
-from service.store.ids import RowNames
 from service.store.protocol import Snapshot
-from service.store.values import DEFAULT_COLLECTION
+from service.store.values import DEFAULT_COLLECTION, RowNames
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
+ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # for finding index and store in the same state
 
 Added: TypeAlias = tuple[RowNames, NDArray[np.float32]]
 Read: TypeAlias = Callable[[str], Iterable[Added]]
 
 
 class Indexes:
-    """Changed by one thread at a time, the writer's; read by any."""
+    """The indexes of all collections. Only the writer thread changes them; any thread may read.
+
+    Args:
+        root: Folder of snapshots. None means no snapshots.
+        origin: Identity of the vectors, which snapshots must match.
+        gpu: Searches large indexes. None means the CPU.
+
+    """
 
     def __init__(
         self,
@@ -35,19 +41,15 @@ class Indexes:
         origin: Origin | None = None,
         gpu: GpuThread | None = None,
     ) -> None:
-        """root: the folder of snapshots, each of which is of `origin`; without one there are none.
-
-        gpu: where large ones are searched; None: on the CPU.
-        """
         self.dimension = dimension
         self._root = root
         self._origin = origin
         self._gpu = gpu
-        # Never changed, always replaced: a reader goes through the one that it took.
+        # Replaced and never changed, so readers need no lock.
         self.collections: Mapping[str, Index] = {DEFAULT_COLLECTION: self._new(DEFAULT_COLLECTION)}
-        # The store's operation number that all of them have reached; one may be a step further. The view of a
-        # collection that nothing was done to since is older, and still of this moment. Whoever wants to know
-        # the moment of a view reads this first, and then the view: it is the later of the two.
+        # The operation number that all indexes have reached. The view of an unchanged collection has an
+        # older number, and a view that was just changed a newer one. A reader reads this number first, then
+        # the view. The state of the view is the larger number.
         self.sequence = 0
 
     def _new(self, collection: str) -> Index:
@@ -59,35 +61,30 @@ class Indexes:
         return IvfSnapshots(self._root / collection, self._origin, self._gpu)
 
     def of(self, collection: str) -> Index:
-        """The index of a collection; of one that has no vector yet, an empty one."""
+        """Returns the index of a collection, which may be empty."""
         return self.collections.get(collection) or Index(self.dimension)
 
     @property
     def documents(self) -> int:
-        """Living documents of all collections."""
         return sum(index.documents for index in self.collections.values())
 
     @property
     def largest(self) -> Index:
-        """The index with the most rows, which says how well the service searches."""
         return max(self.collections.values(), key=lambda index: index.rows)
 
     @property
     def rows(self) -> int:
-        """Living rows: passages of all documents."""
         return sum(index.rows for index in self.collections.values())
 
     @property
     def nbytes(self) -> int:
-        """Memory of vectors and names, dead rows included, in bytes."""
         return sum(index.nbytes for index in self.collections.values())
 
     def apply(self, added: Mapping[str, Added], removed: Mapping[str, list[int]], sequence: int) -> None:
-        """Bring all to the moment `sequence`: those that something was done to, as `Index.apply` says.
+        """Updates the changed collections to the operation `sequence`, as `Index.apply` does.
 
-        The others are not touched, so that thousands of collections cost a write nothing. A search that finds
-        an index a moment before the store looks again (search.py), so they need not change in one step.
-        An index left empty goes.
+        Skips the others, so a write stays fast with thousands of collections. The indexes need not change in
+        one step, because `moment` waits until index and store agree. Empty indexes are removed.
         """
         touched = {*added, *removed}
         new = {name: self._new(name) for name in touched if name not in self.collections}
@@ -102,8 +99,8 @@ class Indexes:
             index.close(wait=False)
 
     def moment(self, snapshot: Snapshot, collection: str) -> IndexMoment:
-        """A collection's index at the moment of a snapshot, which may be brought to a later one for it."""
-        # A commit and its step of the index are less than a millisecond apart: the two meet at once or soon.
+        """Returns a collection's index in the state of a snapshot. May renew the snapshot for that."""
+        # The index follows a commit within a millisecond, so the two soon agree.
         for _ in range(ATTEMPTS):
             reached = self.sequence
             index = self.of(collection)
@@ -118,9 +115,9 @@ class Indexes:
         return IndexMoment(index, view, is_split=view.rows > view.documents)
 
     def load(self, collections: Iterable[str], read: Read, sequence: int) -> None:
-        """All of them anew, at the moment `sequence`; the default collection is among them.
+        """Replaces all indexes by those of `collections`, which include the default one.
 
-        read: the rows of a collection, as `Index.load` takes them.
+        `read` returns the rows of a collection for `Index.load`.
         """
         loaded = {
             collection: Index.load(
@@ -134,12 +131,10 @@ class Indexes:
             index.close()
 
     def discard(self, revisions: Sequence[int]) -> None:
-        """Take out every row of `revisions`, before anything is searched."""
         if revisions:
             for index in self.collections.values():
                 index.apply(remove=revisions)
 
     def close(self) -> None:
-        """Stop merging. What is stored can still be searched."""
         for index in self.collections.values():
             index.close()

@@ -1,14 +1,13 @@
-"""A large segment: the rows near a query are found through inverted lists, and scored by their own vectors.
+"""A segment for approximate search through inverted lists. Start reading at `Clustered.nearest` and `build`.
 
-    query ─▶ the lists of the nearest centres ─▶ candidates by 8-bit codes ─▶ exact scores ─▶ the best k
-      └────▶ few rows allowed, or too few found: every one of them is scored ────────────────────▲
+    query ─▶ the lists of the nearest centers ─▶ candidates by 8-bit codes ─▶ exact scores ─▶ the best k
+      └────▶ few rows allowed, or too few found: all of them are scored ─────────────────────────▲
 
-The candidates may come from a copy of the lists on a GPU (gpu.py), by the same lists and codes.
+A copy of the lists on a GPU may find the candidates (gpu.py).
 
-Codes take a byte a dimension, and the vectors themselves stay beside them as float16, two bytes: at a million
-rows of 384 dimensions 1.2 GB where float32 alone takes 1.5. A score differs from that of the float32 vector
-by at most 2^-11 of both lengths (0.0005 for unit vectors; 0.00002 is usual). A view with such a segment
-scores the rows of all its segments so, by the same sums (view.py): equal texts tie wherever they lie.
+Codes and float16 vectors of a million rows with 384 dimensions take 1.2 GB, where float32 takes 1.5 GB.
+Scores of unit vectors differ from float32 by at most 2^-11, usually by 0.00002. A view with such a segment
+scores all rows in float16 (view.py), so equal texts tie.
 """
 
 import math
@@ -32,36 +31,35 @@ from service.index.segments import (
     order_of,
     selector,
 )
-from service.store.ids import RowNames
+from service.store.values import RowNames
 
-# Chosen on a million vectors of a mixture and on 100,000 real sentences; docs/PERFORMANCE.md has the figures.
-LISTS_PER_ROOT = (
-    2  # lists over the square root of the rows, to a power of two: 512 from 50,000 on, 2,048 at 1M
-)
-SAMPLE_PER_LIST = 48  # rows to find a centre by
-LOOKED_AT, POWER = 4.0, 0.75  # a search looks at 4 n^0.75 of n rows: 27 % of 50,000, 13 % of a million
-PER_HIT = 32  # and at least this many for each that is asked for
-OVER = 4  # candidates for each that is asked for: the 8-bit codes err
-# With this many rows allowed, or this part of a segment, it is about as fast to score all of them.
+# Chosen on a million vectors of a mixture and on 100,000 real sentences (docs/PERFORMANCE.md).
+# Lists per square root of the rows, rounded to a power of two: 512 for 50,000 rows, 2,048 for a million.
+LISTS_PER_ROOT = 2
+SAMPLE_PER_LIST = 48  # training rows per list
+LOOKED_AT, POWER = 4.0, 0.75  # A search reads 4 n^0.75 of n rows: 27 % of 50,000, 13 % of a million,
+PER_HIT = 32  # but at least this many rows per requested document.
+OVER = 4  # candidates per requested document, because 8-bit codes are inexact
+# If so few rows are allowed, or such a share of the segment, scoring all of them is about as fast.
 FEW_ROWS, FEW_SHARE = 20_000, 0.1
-CODE_ROWS = 16_384  # to find the range of each dimension's codes by
-# A GPU knows nothing of dead and filtered rows: they are left out afterwards, so it is asked for more.
+CODE_ROWS = 16_384  # rows for finding the ranges of codes
+# A GPU cannot skip dead and filtered rows. It returns more candidates, and the others are dropped afterwards.
 WIDE_SHARE, MORE = 0.5, 1.25
-RETRAIN = 2.0  # times as many rows, or as few, as the centres were found for
+RETRAIN = 2.0  # New centers are trained if the number of rows changes by this factor.
 
 
 class Training(NamedTuple):
-    """Centres and the ranges of codes; good for other rows of the same kind, too."""
+    """Centers of lists and ranges of codes. They also suit other rows of the same kind."""
 
     empty: faiss.IndexIVFScalarQuantizer  # an index without rows
-    rows: int  # that there were, when it was found
+    rows: int  # number of rows at the time of training
 
     def suits(self, rows: int) -> bool:
         return self.rows / RETRAIN <= rows <= self.rows * RETRAIN
 
 
 class Clustered(Segment):
-    """Rows in inverted lists; searches are approximate, scores are not."""
+    """Rows in inverted lists. Searches are approximate, scores are exact."""
 
     is_float16 = True
     labels: NDArray[np.int32]
@@ -80,16 +78,14 @@ class Clustered(Segment):
         self._exact = exact
         self.labels = labels
         self.training = training
-        self.placed: GpuIndex | None = None  # the same lists on a GPU; set once, when they are there
+        self.placed: GpuIndex | None = None  # the same lists on a GPU
         self._lists = lists
 
     def place(self, gpu: GpuThread) -> None:
-        """Put the lists on a GPU, too, if there is room."""
         self.placed = gpu.place(self._lists)
 
     @property
     def device(self) -> str:
-        """The device that finds its candidates."""
         return CPU if self.placed is None else self.placed.device
 
     @property
@@ -131,7 +127,6 @@ class Clustered(Segment):
         return scores[None, best], candidates[None, best]
 
     def _candidates(self, query: Vectors, count: int, selection: Selection, probes: int) -> Positions:
-        """The best selected rows in the nearest lists, by their codes."""
         swig: Any = faiss
         looked_at = swig.SearchParametersIVF(nprobe=probes, sel=selector(selection))
         _, [found] = self._lists.search(query, count, params=looked_at)
@@ -141,7 +136,7 @@ class Clustered(Segment):
     def _on_device(
         self, queries: Vectors, k: int, selection: Selection, probes: Sequence[int]
     ) -> dict[int, Positions]:
-        """The candidates of some of the queries, by their places, from a GPU."""
+        """Returns candidates from a GPU, by the position of their query. Some queries may be missing."""
         placed = self.placed
         if placed is None or selection.rows < WIDE_SHARE * len(self.names):
             return {}
@@ -157,29 +152,29 @@ class Clustered(Segment):
                 continue
             for at, row in zip(places, rows, strict=True):
                 found = selection.among(row[row >= 0])
-                if len(found) >= count or len(row) > np.count_nonzero(row >= 0):  # or the lists have no more
+                # Fewer candidates are complete only if the lists have no more rows.
+                if len(found) >= count or len(row) > np.count_nonzero(row >= 0):
                     complete[at] = found[:count]
         return complete
 
     def _probes(self, queries: Vectors, k: int, selection: Selection) -> list[int]:
-        """The number of lists to look through for each query.
+        """Returns the number of lists to search for each query.
 
-        With a filter as many as it takes to meet the same number of rows that pass: a query may come from
-        elsewhere than they lie.
+        With a filter, the lists must contain the same number of matching rows, because these may be far from
+        the query.
         """
         lists = self._lists.nlist
         rows = max(LOOKED_AT * len(self.names) ** POWER, PER_HIT * k)
         if selection.bitmap is None:
             return [min(lists, math.ceil(rows * lists / len(self.names)))] * len(queries)
-        passing = np.unpackbits(selection.bitmap, count=len(self.names), bitorder="little")
-        sizes = np.bincount(self.labels, weights=passing, minlength=lists)
+        matching = np.unpackbits(selection.bitmap, count=len(self.names), bitorder="little")
+        sizes = np.bincount(self.labels, weights=matching, minlength=lists)
         _, nearest = self._lists.quantizer.search(queries, lists)
         met = np.cumsum(sizes[nearest], axis=1)
         return [min(lists, int(np.searchsorted(row, rows)) + 1) for row in met]
 
 
 def _only(selection: Selection) -> Any:
-    """The parameters of a FAISS search through the selected rows."""
     swig: Any = faiss
     return None if selection.bitmap is None else swig.SearchParameters(sel=selector(selection))
 
@@ -190,9 +185,9 @@ def build(
     training: Training | None,
     cancelled: Callable[[], bool] = bool,
 ) -> Clustered:
-    """A segment of all rows of `sources`, in their order; made on one thread, for minutes perhaps.
+    """Builds a segment of all rows of `sources`, in their order. May take minutes on its one thread.
 
-    training: that of the rows' labels, where they have some. It is used again while it suits.
+    `training` belongs to the labels of the rows. It is reused if it suits the number of rows.
 
     Raises:
         Cancelled: `cancelled()` became true.
@@ -225,12 +220,11 @@ def build(
 
 
 def _halved(vectors: Vectors) -> NDArray[np.uint8]:
-    """The codes of FAISS for float16, rounded by numpy: FAISS rounds halves another way."""
+    """Returns FAISS's float16 codes. numpy computes them, because FAISS rounds differently."""
     return vectors.astype(np.float16).view(np.uint8)
 
 
 def training_bytes(rows: int, dimension: int) -> int:
-    """Memory of the sample that the centres for so many rows are found by."""
     return min(rows, SAMPLE_PER_LIST * _lists(rows)) * 4 * dimension
 
 

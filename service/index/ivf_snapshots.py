@@ -1,16 +1,12 @@
-"""The inverted lists of a base on disk: a start finds them there, and need not train them again.
+"""Saves the inverted lists of a base on disk, so a start need not train them. Start at `IvfSnapshots`.
 
-    DATA_DIR/indexes/default/      of a collection
-    ├── 2.lists                    of generation 2: SHA-256, length, a line of JSON, and bytes
+    DATA_DIR/indexes/default/      a collection
+    ├── 2.lists                    generation 2: SHA-256, length, a line of JSON, and bytes
     └── .2.lists-9f8e7d6c          being written; removed at the next start
 
-Kept are the centres, the ranges of the codes, and which row is in which list: some 12 bytes a row. The
-vectors are the store's, and so is what is alive: rows that came since the snapshot are put into their lists,
-and those that went are left out, so a snapshot of any age gives the index that the store says.
-
-Nothing here is the truth. A file that is not as it was written is not used, and the log says why: a derived
-file must never stop a start, and none is parsed whose checksum is not the one that this program wrote
-(FAISS's reader is a parser in C++, and trusts its input).
+A snapshot contains the centers, the ranges of codes, and the list of each row: about 12 bytes per row. The
+store has the vectors and decides which rows exist, so a snapshot of any age can be used. A damaged file is
+ignored with a log line. The checksum is verified first, because FAISS's C++ reader trusts its input.
 """
 
 import hashlib
@@ -33,22 +29,22 @@ from service.errors import machine_error
 from service.index.gpu import GpuThread
 from service.index.ivf import Clustered, Training
 from service.observability import outages
-from service.store.ids import RowNames
+from service.store.values import RowNames
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2  # 1 was a folder of files
+FORMAT = 2  # Format 1 was a folder of files.
 SUFFIX = ".lists"
-_HEADER = struct.Struct("<32sQ")  # SHA-256 and length of all that follows
+_HEADER = struct.Struct("<32sQ")  # SHA-256 and length of the rest of the file
 
 
 class Damaged(Exception):
-    """A snapshot cannot be used; the message says why."""
+    """A snapshot cannot be used. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Identity of the vectors that a snapshot is of. A snapshot of another origin is not read."""
+    """Identity of a snapshot's vectors. Snapshots of another origin are ignored."""
 
     generation: int
     fingerprint: str
@@ -56,35 +52,34 @@ class Origin:
 
 
 class Known(NamedTuple):
-    """The lists that were kept of the rows of `names`, which rise."""
+    """The lists of rows in a snapshot. `names` are sorted."""
 
     training: Training
     names: RowNames
     labels: NDArray[np.int32]
 
     def labels_of(self, names: RowNames) -> NDArray[np.int32]:
-        """The lists of the rows of these names, -1 for those that are not known."""
+        """Returns the list of each row, or -1 if the snapshot does not have it."""
         places = np.minimum(np.searchsorted(self.names, names), len(self.names) - 1)
         found: NDArray[np.int32] = np.where(self.names[places] == names, self.labels[places], np.int32(-1))
         return found
 
 
 class IvfSnapshots:
-    """The snapshot of one collection's index, of one generation."""
+    """Reads and writes the snapshot of one collection and generation."""
 
     def __init__(self, folder: Path, origin: Origin, gpu: GpuThread | None = None) -> None:
-        """gpu: where the lists are searched; None: on the CPU."""
         self._file = folder / f"{origin.generation}{SUFFIX}"
         self._origin = origin
         self._gpu = gpu
 
     def place(self, base: Clustered) -> None:
-        """Put it onto the GPU, if there is one; it can be searched meanwhile."""
+        """Copies `base` to the GPU, if one is used. Searches may continue meanwhile."""
         if self._gpu is not None:
             base.place(self._gpu)
 
     def keep(self, base: Clustered, sequence: int) -> None:
-        """Place it, and write a snapshot. A disk that fails costs the next start some time."""
+        """Copies `base` to the GPU and writes a snapshot. Logs disk errors."""
         self.place(base)
         order = np.argsort(base.names)
         facts = {
@@ -100,17 +95,17 @@ class IvfSnapshots:
         except OSError as error:
             fault = machine_error(error)
             why = fault.message if fault else type(error).__name__
-            outages.warn(log, f"The lists of the index were not kept: {why}")
+            outages.warn(log, f"The lists of the index were not saved: {why}")
 
     def read(self, sequence: int) -> Known | None:
-        """The lists of the snapshot, when it is whole, and of the moment `sequence` or before."""
+        """Returns the lists of the snapshot, or None if it is missing, damaged or newer than `sequence`."""
         if not self._file.exists():
             return None
         try:
             return self._read(sequence)
         except (Damaged, OSError) as error:
             log.warning("The index snapshot %s is not used: %s", self._file, error)
-        except Exception:  # whatever it is, the index can be made again
+        except Exception:  # The index can be rebuilt after any error.
             log.exception("The index snapshot %s is not used", self._file)
         return None
 
@@ -119,9 +114,9 @@ class IvfSnapshots:
         if facts["format"] != FORMAT:
             raise Damaged(f"its format is {facts['format']}, and this program writes {FORMAT}")
         if facts["origin"] != asdict(self._origin):
-            raise Damaged("it is of another model")
-        if facts["sequence"] > sequence:  # of a store that was replaced: its names mean other texts
-            raise Damaged("it is of a later moment than the store")
+            raise Damaged("it belongs to another model")
+        if facts["sequence"] > sequence:  # The store was replaced, so its row names mean other texts.
+            raise Damaged("it is newer than the store")
         rows = facts["rows"]
         names = np.frombuffer(content, np.int64, rows)
         labels = np.frombuffer(content, np.int32, rows, offset=8 * rows)
@@ -133,15 +128,15 @@ class IvfSnapshots:
             and (np.diff(names) > 0).all()
             and 0 <= labels.min() <= labels.max() < lists.nlist
         ):
-            raise Damaged("it holds something else than lists")
+            raise Damaged("it does not contain inverted lists")
         return Known(Training(lists, facts["trained_on"]), names, labels)
 
 
 def write(file: Path, facts: Mapping[str, object], content: bytes) -> None:
-    """Replace `file`, whose folder is made if need be.
+    """Replaces `file` atomically, and creates its folder.
 
     Raises:
-        OSError: the disk is full or failing; the file before is as it was.
+        OSError: The disk is full or failing. The old file is unchanged.
 
     """
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -150,32 +145,32 @@ def write(file: Path, facts: Mapping[str, object], content: bytes) -> None:
 
 
 def read(file: Path) -> tuple[dict[str, Any], bytes]:
-    """The facts and the content of `file`, every byte of which is as it was written.
+    """Reads the facts and the content of `file` and verifies its checksum.
 
     Raises:
-        Damaged: it is not.
-        OSError: it cannot be read.
+        Damaged: The file is not as it was written.
+        OSError: The file cannot be read.
 
     """
-    if not file.is_file():  # to open a pipe would take for ever
+    if not file.is_file():  # Opening a pipe would block forever.
         raise Damaged("it is not a file")
     with file.open("rb") as stream:
         header, size = stream.read(_HEADER.size), os.fstat(stream.fileno()).st_size
         digest, length = _HEADER.unpack(header) if len(header) == _HEADER.size else (b"", -1)
         if size != _HEADER.size + length:
-            raise Damaged("it is shorter or longer than it was written")
+            raise Damaged("its length is wrong")
         body = stream.read()
     if hashlib.sha256(body).digest() != digest:
-        raise Damaged("it is not what was written")
+        raise Damaged("its checksum is wrong")
     line, _, content = body.partition(b"\n")
     facts: dict[str, Any] = json.loads(line)
     return facts, content
 
 
 def tidy(root: Path, collections: Container[str], generations: Collection[int]) -> None:
-    """Remove all but the snapshots of these collections and generations, also what older programs wrote.
+    """Removes all other files than snapshots of these collections and generations.
 
-    For the owner of the data directory, before anything is written.
+    Only the owner of the data directory may call it, before anything is written.
     """
     kept = {f"{generation}{SUFFIX}" for generation in generations}
     try:
@@ -188,12 +183,12 @@ def tidy(root: Path, collections: Container[str], generations: Collection[int]) 
                     shutil.rmtree(path, ignore_errors=True)
                 elif path.name not in kept:
                     path.unlink()
-    except OSError as error:  # what is left takes room, and stops nothing
+    except OSError as error:  # Files that are left only take space.
         log.warning("%s could not be tidied: %s", root, error)
 
 
 def damage(root: Path) -> list[str]:
-    """Damaged snapshots of all collections, one line each; reads every byte."""
+    """Reads all snapshots and returns a line for each damaged one."""
     found = []
     for file in sorted(root.glob(f"*/*{SUFFIX}")):
         try:

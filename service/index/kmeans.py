@@ -1,6 +1,6 @@
-"""Directions that vectors gather around: spherical k-means, on one thread, and soon ended when asked to.
+"""Spherical k-means on one thread, which can be cancelled. Start reading at `cluster`.
 
-FAISS has its own, which cannot be ended: one step over a hundred thousand rows takes seconds.
+FAISS's own k-means cannot be cancelled, and a step over 100,000 rows takes seconds.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from service.index.segments import CHUNK_ROWS, Cancelled, Vectors
 
-STEPS = 10  # later ones move little: FAISS takes as many for its inverted lists
+STEPS = 10  # FAISS uses the same number for its inverted lists. Later steps change little.
 
 
 def cluster(sample: Vectors, count: int, cancelled: Callable[[], bool]) -> Vectors:
-    """`count` unit vectors (count, d): each the mean direction of those rows of `sample` that it is next to.
+    """Returns `count` centers as unit vectors, shape (count, d).
 
-    `sample` is in random order, and has at least `count` rows.
+    `sample` has at least `count` rows in random order.
 
     Raises:
         Cancelled: `cancelled()` became true.
@@ -32,7 +32,7 @@ def cluster(sample: Vectors, count: int, cancelled: Callable[[], bool]) -> Vecto
             found, starts = np.unique(labels[order], return_index=True)
             sums[found] += np.add.reduceat(chunk[order], starts)
         empty = np.flatnonzero(~sums.any(axis=1))
-        sums[empty] = sample[chance.integers(0, len(sample), len(empty))]  # begins anew elsewhere
+        sums[empty] = sample[chance.integers(0, len(sample), len(empty))]  # Restart at a random row.
         centres = _unit(sums)
     return centres
 
@@ -40,7 +40,7 @@ def cluster(sample: Vectors, count: int, cancelled: Callable[[], bool]) -> Vecto
 def assigned(
     rows: Vectors, centres: Vectors, cancelled: Callable[[], bool]
 ) -> Iterator[tuple[Vectors, NDArray[np.int64]]]:
-    """`rows` in chunks, with the number of the centre that each row is next to.
+    """Yields `rows` in chunks, with the number of each row's nearest center.
 
     Raises:
         Cancelled: `cancelled()` became true.
@@ -56,7 +56,6 @@ def assigned(
 
 
 def _unit(vectors: Vectors) -> Vectors:
-    """Scale `vectors` to length 1, where they have a direction."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     np.divide(vectors, lengths, out=vectors, where=lengths > 0)
     return vectors

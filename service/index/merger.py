@@ -1,4 +1,4 @@
-"""The background thread of an index: it makes bases, and measures recall, when the processor has time."""
+"""The low-priority background thread of an index. It builds bases and measures recall."""
 
 import contextlib
 import logging
@@ -18,15 +18,15 @@ NICE = 10
 
 
 class Merger:
-    """At most one thread. It ends when no step is due, and is started again by a write or a search."""
+    """At most one thread. It ends when no step is due. A write or a search starts it again."""
 
     def __init__(self) -> None:
         self.closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self._changing = threading.Lock()  # held for moments
+        self._changing = threading.Lock()
 
     def start(self, due: Callable[[], Step | None]) -> None:
-        """Take the step that is `due`, and the next, until there is none."""
+        """Runs steps on the thread while `due` returns one."""
         with self._changing:
             if self._thread is None and not self.closing.is_set() and due() is not None:
                 self._thread = threading.Thread(
@@ -35,7 +35,6 @@ class Merger:
                 self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end of the thread, if there is one; True when it has ended."""
         with self._changing:
             thread = self._thread
         if thread is not None:
@@ -54,7 +53,7 @@ class Merger:
                 step()
             except Cancelled:
                 continue
-            except Exception:  # a search needs no merge; the next write tries again
+            except Exception:  # Searches work without the merge, and the next write tries again.
                 log.exception("Merging the index failed; searches score more rows one by one")
                 with self._changing:
                     self._thread = None
@@ -62,8 +61,7 @@ class Merger:
 
 
 def lower_priority() -> None:
-    """Let the calling thread compute only while no other wants to."""
-    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+    if sys.platform == "linux":  # Other systems have no priorities of single threads.
         thread = threading.get_native_id()
-        with contextlib.suppress(OSError):  # a sandbox may forbid it
+        with contextlib.suppress(OSError):  # A sandbox may forbid it.
             os.setpriority(os.PRIO_PROCESS, thread, max(NICE, os.getpriority(os.PRIO_PROCESS, thread)))

@@ -1,11 +1,11 @@
-"""Vectors at one moment of the store: what a search asks for those that are nearest.
+"""An index in one state of the store, with filtered search. Start reading at `IndexMoment.search`.
 
-A filter that many documents pass is tried on the nearest of all, which takes a few milliseconds:
+If a filter matches many documents, the search finds the nearest of all documents and filters those:
 
-    a lookup finds few ─────────────────────────▶ all that pass ─▶ the nearest of these
-    else a sample is tried ─▶ too few pass ─────▶ the same
-                          └─▶ many pass ────▶ the nearest of all, more than needed ─▶ those of them that pass
-                                              where these are too few: the same
+    a lookup finds few matches ────────────▶ collect all matches ─▶ search only these
+    else test a sample ─▶ few match ───────▶ the same
+                      └─▶ many match ──▶ search more of all documents ─▶ keep the matches
+                                         if these are too few: as above
 """
 
 import math
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 from service.index.index import Index
 from service.index.view import Hits, View, cut
-from service.store.ids import Revisions, revisions_of
+from service.store.values import Revisions, revisions_of
 
-SMALL = 2000  # documents, of which a filter is applied to all
-SAMPLE = 64  # documents that are tried
-MORE = 3  # times as many as are needed, for what passes is not spread evenly around a query
-DEEPEST = 1000  # to try so many takes 5 ms
+SMALL = 2000  # In smaller collections the filter is applied to all documents.
+SAMPLE = 64  # documents in the sample
+MORE = 3  # Factor for the search depth, because matches are not spread evenly around a query.
+DEEPEST = 1000  # Filtering 1,000 documents takes 5 ms.
 
 
 class Filtered(Protocol):
-    """Documents that pass a filter, as store/passing.py finds them."""
+    """Documents that match a filter, found by a snapshot of the store."""
 
     @property
     def all(self) -> Revisions: ...
@@ -37,16 +37,16 @@ class Filtered(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndexMoment:
-    """An index, and what it was when a transaction began."""
+    """An index, and its state at the start of a transaction."""
 
     index: Index
     view: View
-    is_split: bool  # a document may have several rows
+    is_split: bool  # Documents may have several rows.
 
     def search(
         self, vectors: NDArray[np.float32], depth: int, allowed: Filtered | None, *, heads_only: bool
     ) -> Iterator[Hits]:
-        """For each vector the best documents: scores, best first, and their nearest rows."""
+        """Yields the scores of the best documents for each vector, best first, and their best rows."""
         if allowed is None:
             return iter(self.index.search(vectors, depth, None, self.view, heads_only=heads_only))
         found: list[Hits | None] = [None] * len(vectors)
@@ -61,8 +61,8 @@ class IndexMoment:
         return (hits for hits in found if hits is not None)
 
     def _width(self, depth: int, allowed: Filtered) -> int | None:
-        """The number of all to look for, so that `depth` of them pass; None when too few would."""
-        documents, least = self.view.documents, MORE * depth / DEEPEST  # the share that has to pass
+        """Returns how many documents to search so that `depth` of them match. None if too few match."""
+        documents, least = self.view.documents, MORE * depth / DEEPEST  # `least`: share that must match
         if documents < SMALL or least > 1 or allowed.is_narrow(int(least * documents)):
             return None
         sample = np.unique(revisions_of(self.view.sample(SAMPLE)))
@@ -71,14 +71,14 @@ class IndexMoment:
 
 
 def _passing(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits | None]:
-    """Each query's hits that pass, as `Index.search` would answer; None where they are too few."""
+    """Returns the matching hits of each query, as `Index.search` would. None if they are too few."""
     revisions = [revisions_of(names) for _, names in found]
     passing = allowed.among(np.unique(np.concatenate(revisions)))
     answers: list[Hits | None] = []
     for (scores, names), each in zip(found, revisions, strict=True):
         inside = np.isin(each, passing)
         kept = scores[inside]
-        # Of what ties with the last one of all, some may be missing.
+        # Documents that tie with the last hit may be missing from `found`.
         if len(kept) >= depth and kept[depth - 1] > scores[-1]:
             answers.append(cut(kept, names[inside], depth))
         else:

@@ -1,4 +1,4 @@
-"""The nearest rows of each row of a matrix, for commands."""
+"""Finds the nearest rows of each row of a matrix. Only commands use it."""
 
 from collections.abc import Callable
 
@@ -8,15 +8,16 @@ from numpy.typing import NDArray
 
 from service.index.segments import Vectors
 
-ROWS = 1024  # that are compared in one call
+ROWS = 1024  # rows per FAISS call
 
 
 def nearest_rows(
     rows: Vectors, count: int, tell: Callable[[int], None]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The `count` nearest rows of each of the unit vectors `rows` (n, d), and their cosines, nearest first.
+    """Returns the `count` nearest rows of each of `rows`, unit vectors (n, d), and their cosines.
 
-    A row's nearest one is itself, or its copy. `tell` is told how many rows are done.
+    Both results have shape (n, count). A row is nearest to itself or to a duplicate. `tell` receives the
+    number of finished rows.
     """
     index = faiss.IndexFlatIP(rows.shape[1])
     index.add(rows)

@@ -1,7 +1,7 @@
-"""Recall: the share of the true nearest documents that a search finds, measured on the latest real queries.
+"""Measures recall on the latest queries: the share of the true nearest documents that a search finds.
 
-Vectors of queries are kept, never texts, and only the latest. They are searched once more, exactly, on the
-index's niced thread: after a base was made, as soon as there are enough, and every hour.
+Keeps only vectors of queries, never texts. The background thread searches them again exactly, after each new
+base and every hour.
 """
 
 from collections import deque
@@ -15,23 +15,19 @@ from service.index.segments import Vectors
 from service.index.view import View
 
 KEPT = 200
-LEAST = 50  # fewer queries say little: of 500 places one standard error is about half a percent
+LEAST = 50  # With 50 queries (500 hits) the standard error is about half a percent.
 K = 10
 EVERY_SECONDS = 3600.0
-PAUSE_SECONDS = 0.05  # between two queries: an exact search of a million rows keeps a processor as long
+PAUSE_SECONDS = 0.05  # Between two queries. An exact search of a million rows takes as long.
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Measured recall, and the number of queries it is based on."""
-
     recall: float
     queries: int
 
 
 class Watch:
-    """The latest queries of one index, and what was last measured with them."""
-
     def __init__(self) -> None:
         self.measured: Measured | None = None
         self._latest: deque[Vectors] = deque(maxlen=KEPT)
@@ -41,14 +37,13 @@ class Watch:
         self._latest.extend(query.copy() for query in queries[-KEPT:])
 
     def forget(self) -> None:
-        """Drop the measurement: it is of an older base."""
         self.measured, self._next = None, 0.0
 
     def due(self) -> bool:
         return len(self._latest) >= LEAST and monotonic() >= self._next
 
     def measure(self, view: View, wait: Callable[[float], bool]) -> None:
-        """Measure on `view`, unless `wait`, which sleeps for some seconds, says that there is more to do."""
+        """Measures recall on `view`. Stops if `wait`, which sleeps, returns True."""
         due, self._next = self._next, monotonic() + EVERY_SECONDS
         queries = list(self._latest)
         shares = []
@@ -61,14 +56,14 @@ class Watch:
 
 
 def recall(view: View, queries: Vectors, k: int = K) -> float:
-    """The mean share of the `k` nearest documents that an approximate search finds, 1 where there are none.
+    """Returns the mean share of the `k` nearest documents that an approximate search finds.
 
-    A document that ties with the k-th is as good as another.
+    A document that ties with the k-th counts as found. Without documents recall is 1.
     """
     shares = []
     truth, found = view.search(queries, k, None, exact=True), view.search(queries, k, None)
     for (best, _), (scores, _) in zip(truth, found, strict=True):
-        wanted = min(k, len(best))
-        good = np.count_nonzero(scores[:wanted] >= best[wanted - 1]) if wanted else 0
-        shares.append(good / wanted if wanted else 1.0)
+        count = min(k, len(best))
+        good = np.count_nonzero(scores[:count] >= best[count - 1]) if count else 0
+        shares.append(good / count if count else 1.0)
     return float(np.mean(shares))

@@ -1,4 +1,4 @@
-"""Vectors that are searched in the store itself: nothing is held here, and nothing follows the writes."""
+"""Stand-in for `Indexes` if the store itself searches its vectors, as PostgreSQL does."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,23 +9,23 @@ from numpy.typing import NDArray
 
 from service.index.moment import IndexMoment
 from service.index.recall import Measured
-from service.store.ids import RowNames
-from service.store.protocol import Passing, Snapshot
+from service.store.protocol import FilterMatches, Snapshot
+from service.store.values import RowNames
 
 Size = Callable[[int], tuple[int, int]]  # documents and rows of a generation, as last counted
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMoment:
-    """An IndexMoment of a store whose snapshot finds the nearest vectors itself."""
+    """An IndexMoment whose snapshot searches the store."""
 
     snapshot: Any
     generation: int
     collection: str
-    is_split: ClassVar = True  # as far as is known without asking
+    is_split: ClassVar = True  # Unknown without a query, so assumed.
 
     def search(
-        self, vectors: NDArray[np.float32], depth: int, allowed: Passing | None, *, heads_only: bool
+        self, vectors: NDArray[np.float32], depth: int, allowed: FilterMatches | None, *, heads_only: bool
     ) -> Iterator[tuple[NDArray[np.float32], RowNames]]:
         return iter(
             self.snapshot.nearest(
@@ -38,7 +38,7 @@ Moment: TypeAlias = IndexMoment | StoredMoment  # of a generation in a collectio
 
 
 class StoredIndexes:
-    """The vectors of a generation, as the rest of the service counts and asks them."""
+    """The vectors of a generation in the store, with the interface of `Indexes`."""
 
     kind, device, nbytes, sequence = "hnsw", "database", 0, 0
     measured: Measured | None = None
@@ -62,20 +62,20 @@ class StoredIndexes:
         return self
 
     def of(self, _collection: str) -> "StoredIndexes":
-        """All of them: how many are in one collection is the store's to say."""
+        """Returns the whole generation, because the store does not count by collection."""
         return self
 
     def moment(self, snapshot: Snapshot, collection: str) -> StoredMoment:
         return StoredMoment(snapshot, self._generation, collection)
 
     def apply(self, added: object, removed: object, sequence: int) -> None:
-        """Nothing: a write is in the store."""
+        """Does nothing, because the store already has the write."""
 
     def load(self, collections: Iterable[str], read: object, sequence: int) -> None:
-        """Nothing, as `apply`."""
+        """Does nothing."""
 
     def discard(self, revisions: Sequence[int]) -> None:
-        """Nothing, as `apply`."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""

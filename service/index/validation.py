@@ -1,17 +1,17 @@
-"""Checks of the names and vectors that callers hand to an index."""
+"""Checks the names and vectors that callers pass to an index."""
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from service.index.segments import Vectors
-from service.store.ids import RowNames, passages_of, revisions_of
+from service.store.values import RowNames, passages_of, revisions_of
 
 
 def rows(names: ArrayLike, vectors: ArrayLike, dimension: int) -> tuple[RowNames, Vectors]:
-    """Names of rows (n,) and their vectors (n, dimension).
+    """Returns row names (n,) and vectors (n, dimension) as arrays.
 
     Raises:
-        ValueError: another shape, a number that is not finite, or a row twice.
+        ValueError: A shape is wrong, a number is not finite, or a row comes twice.
 
     """
     named, vectors = np.asarray(names, np.int64), matrix(vectors, dimension, "vector")
@@ -22,16 +22,16 @@ def rows(names: ArrayLike, vectors: ArrayLike, dimension: int) -> tuple[RowNames
 
 
 def matrix(vectors: ArrayLike, dimension: int, noun: str) -> Vectors:
-    """Vectors (n, dimension), of which each is a `noun`.
+    """Returns vectors (n, dimension) as a float32 array. `noun` names them in messages.
 
     Raises:
-        ValueError: another shape, or a number that is not finite.
+        ValueError: The shape is wrong, or a number is not finite.
 
     """
     numbers = np.ascontiguousarray(vectors, np.float32)
     if numbers.ndim != 2 or numbers.shape[1] != dimension:
         raise ValueError(f"Expected an array of shape (n, {dimension}), got {numbers.shape}.")
-    # The square of a float32 is infinite from 2e19 on, so no score can be either.
+    # The product also rejects numbers whose square overflows (2e19), so scores are always finite.
     finite = np.isfinite(np.vecdot(numbers, numbers))
     if not finite.all():
         raise ValueError(f"The {noun} at position {np.argmin(finite)} has a number that is not finite.")
@@ -39,7 +39,7 @@ def matrix(vectors: ArrayLike, dimension: int, noun: str) -> Vectors:
 
 
 def refuse_twice(names: RowNames) -> None:
-    """Raises ValueError when a row is named twice."""
+    """Rejects duplicate names with a ValueError."""
     distinct, counts = np.unique(names, return_counts=True)
     if len(distinct) < len(names):
         first = distinct[counts > 1][:1]

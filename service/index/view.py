@@ -1,6 +1,6 @@
-"""A moment of an index, searched without a lock.
+"""An immutable state of an index, searched without a lock. Start reading at `View.search`.
 
-    View ─ parts, each a segment and the rows of it that are alive in that moment
+    View ─ parts: segments, each with its rows that are alive in this state
      └─ search(): the best rows ──▶ documents, each once, by its best row ──▶ all that tie with the last
 
 A row is one passage of a document. If no document is split, each row is a document and grouping is skipped.
@@ -16,34 +16,31 @@ from numpy.typing import NDArray
 
 from service.index.exact import Exact, copied
 from service.index.segments import Bitmap, Positions, Rows, Scores, Segment, Selection, Vectors
-from service.store.ids import Revisions, RowNames, revisions_of
+from service.store.values import Revisions, RowNames, revisions_of
 
-Rounded: TypeAlias = NDArray[np.float64]  # rounded to `DECIMALS`, so that equal means tied
+Rounded: TypeAlias = NDArray[np.float64]  # Rounded to `DECIMALS`, so ties are equal numbers.
 Hits: TypeAlias = tuple[Scores, RowNames]
 
-DECIMALS = 6  # two float32 sums of one product differ in the seventh
+DECIMALS = 6  # Two float32 sums of the same products differ in the seventh decimal.
 TIES = 1000
-SPARE = 16  # ties with the k-th up to this number are found without a second scan
-FLOAT16_ERROR = 2.0**-11  # of a unit vector's score, when it is stored as float16
-DEAD_SHARE = 0.2  # a part with more dead rows than this is copied without them
-FURTHER = 4  # times as many rows, when those of few documents crowd the top
+SPARE = 16  # ties with the k-th document that need no second scan
+FLOAT16_ERROR = 2.0**-11  # largest error of a unit vector's score in float16
+DEAD_SHARE = 0.2  # A part with a larger share of dead rows is copied without them.
+FURTHER = 4  # Factor for more rows if the rows of a few documents fill the top.
 
 
 class _Choice(NamedTuple):
-    """The rows of one segment that a search looks at."""
-
     segment: Segment
     selection: Selection
-    is_float16: bool  # a segment of the view has such vectors: all are scored as such, by the same sums
+    is_float16: bool  # A segment of the view is float16, so all segments are scored in float16.
 
     def nearest(self, queries: Vectors, k: int, *, exact: bool) -> tuple[Scores, RowNames]:
-        """The nearest rows of the segment, with names."""
         search = self.segment.scan if exact else self.segment.nearest
         scores, positions = search(queries, min(k, self.selection.rows), self.selection)
         return self._scored(scores, positions, queries[:, None]), self.segment.names[positions]
 
     def at_least(self, query: Vectors, score: float) -> tuple[Scores, RowNames]:
-        """The rows of the segment that score as much, with names; some may score a little less."""
+        """Returns the rows that score at least `score`, and perhaps some just below."""
         margin = 10.0**-DECIMALS + (FLOAT16_ERROR if self.is_float16 else 0)
         scores, positions = self.segment.at_least(query, score - margin, self.selection)
         return self._scored(scores, positions, query), self.segment.names[positions]
@@ -52,17 +49,17 @@ class _Choice(NamedTuple):
         if not self.is_float16:
             return scores
         vectors = self.segment.vectors[positions].astype(np.float16, copy=False).astype(np.float32)
-        again: Scores = np.vecdot(vectors, queries)
-        return again
+        rescored: Scores = np.vecdot(vectors, queries)
+        return rescored
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A segment, and which of its rows are alive."""
+    """A segment and the bitmap of its `count` alive rows."""
 
     segment: Segment
     alive: Bitmap
-    count: int  # of alive rows
+    count: int
 
     @classmethod
     def all_alive(cls, segment: Segment) -> "Part":
@@ -70,12 +67,11 @@ class Part:
         return cls(segment, np.packbits(np.ones(rows, bool), bitorder="little"), rows)
 
     def __len__(self) -> int:
-        """Rows, dead ones included."""
+        """Returns the number of rows, including dead ones."""
         return len(self.segment.names)
 
     @property
     def documents(self) -> int:
-        """Documents whose first passage is alive here."""
         heads = self.segment.heads
         return self.count if heads is None else int(np.bitwise_count(self.alive & heads).sum())
 
@@ -85,34 +81,31 @@ class Part:
 
     @property
     def is_wasteful(self) -> bool:
-        """Too many rows are dead."""
         return self.count < (1 - DEAD_SHARE) * len(self)
 
     def rows(self) -> Rows:
-        """The alive rows."""
         positions = np.flatnonzero(np.unpackbits(self.alive, count=len(self), bitorder="little"))
         return Rows(self.segment.names[positions], self.segment.vectors, positions, self.segment.labels)
 
     def drawn(self, rng: np.random.Generator, count: int) -> RowNames:
-        """The names of the rows that are alive among `count` rows."""
+        """Draws `count` rows and returns the names of those that are alive."""
         positions = rng.integers(len(self), size=count)
         alive = self.alive[positions >> 3] >> (positions & 7).astype(np.uint8) & 1
         names: RowNames = self.segment.names[positions[alive.astype(bool)]]
         return names
 
     def without(self, positions: Positions) -> "Part":
-        """The same segment with the rows at `positions` dead."""
+        """Returns the part with the rows at `positions` dead."""
         return self._with(self.alive & ~self._bitmap(positions)) if len(positions) else self
 
     def without_names(self, names: RowNames) -> "Part":
-        """The same segment with the rows of these names dead."""
         if not len(names) or not len(self):
             return self
         places = self.segment.newest(names)
         return self.without(places[self.segment.names[places] == names])
 
     def with_rows(self, rows: Rows) -> "Part":
-        """The alive rows and `rows`: in the same buffer while it has room and few dead rows, else copied."""
+        """Returns the alive rows and `rows`. Copies them if the buffer is full or has many dead rows."""
         added, segment = len(rows.names), self.segment
         if self.is_wasteful or not isinstance(segment, Exact) or segment.room < added:
             return Part.all_alive(copied(segment.vectors.shape[1], [self.rows(), rows]))
@@ -123,12 +116,15 @@ class Part:
         return Part(segment.appended(rows), np.packbits(alive, bitorder="little"), self.count + added)
 
     def died_until(self, later: "Part | None") -> RowNames:
-        """Rows alive here and dead in `later`, a later state of this part (None: wholly gone)."""
+        """Returns the rows that are alive here but dead in `later`, a later state of this part.
+
+        None as `later` means that the whole part is gone.
+        """
         bits = self.alive if later is None else self.alive & ~later.alive
         return self._with(bits).rows().names
 
     def selection(self, allowed: Revisions | None, *, heads_only: bool = False) -> Selection:
-        """The alive rows, those of `allowed` when given; with `heads_only`, the first passages alone."""
+        """Selects the alive rows: only those of `allowed`, and only first passages with `heads_only`."""
         heads = self.segment.heads if heads_only else None
         if allowed is None and heads is None:
             return Selection(None if self.count == len(self) else self.alive, self.count)
@@ -148,10 +144,13 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A moment of an index. A row is alive in at most one part.
+    """A state of an index. A row is alive in at most one part.
 
-    settled: parts that take no more rows: the base, and what waits to be merged into the next one.
-    tail: the part that later rows go to. sequence: the store's operation number of this moment.
+    Attributes:
+        settled: Parts that get no more rows: the base, and parts that wait for a merge.
+        tail: The part that gets new rows.
+        sequence: The store's operation number of this state.
+
     """
 
     settled: tuple[Part, ...]
@@ -160,26 +159,24 @@ class View:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """All that have a living row."""
+        """All parts with alive rows."""
         return tuple(part for part in (*self.settled, self.tail) if part.count)
 
     @cached_property
     def is_float16(self) -> bool:
-        """A part has float16 vectors, and its search is approximate."""
+        """Whether a part has float16 vectors, so its search is approximate."""
         return any(part.segment.is_float16 for part in self.parts)
 
     @cached_property
     def rows(self) -> int:
-        """Living rows."""
         return sum(part.count for part in self.parts)
 
     @cached_property
     def documents(self) -> int:
-        """Living documents; every one has a first passage."""
         return sum(part.documents for part in self.parts)
 
     def sample(self, count: int) -> RowNames:
-        """Rows drawn at random, `count` of them where few are dead."""
+        """Returns about `count` random rows: `count` draws without the dead rows."""
         rng = np.random.default_rng()
         lengths = np.array([len(part) for part in self.parts])
         drawn = rng.multinomial(count, lengths / lengths.sum()) if len(lengths) else lengths
@@ -196,7 +193,7 @@ class View:
         exact: bool = False,
         heads_only: bool = False,
     ) -> list[Hits]:
-        """Answer `Index.search` in this moment; `queries` are checked. With `exact`, every row is scored."""
+        """Does the work of `Index.search` with validated queries. With `exact`, every row is scored."""
         choices = [
             _Choice(part.segment, part.selection(allowed, heads_only=heads_only), self.is_float16)
             for part in self.parts
@@ -222,11 +219,11 @@ def _documents(
     *,
     exact: bool,
 ) -> Hits:
-    """The best `k` documents for one query (1, d), of which the best `rows` rows are at hand."""
+    """Returns the best `k` documents for one query (1, d), given its best `rows` rows."""
     every = sum(choice.selection.rows for choice in choices)
     while True:
         best = _best_rows(choices, names)
-        if rows >= every:  # these are all
+        if rows >= every:
             return cut(scores[best], names[best], k)
         if len(best) >= k:
             last = scores[best[k - 1]]
@@ -240,8 +237,8 @@ def _documents(
 
 
 def _best_rows(choices: Sequence[_Choice], names: RowNames) -> Positions:
-    """The places in `names`, best first, where each document comes first."""
-    if all(choice.segment.heads is None for choice in choices):  # a document has one row
+    """Returns the first place of each document in `names`, best first."""
+    if all(choice.segment.heads is None for choice in choices):  # Each document has one row.
         return np.arange(len(names))
     return np.sort(np.unique(revisions_of(names), return_index=True)[1])
 
@@ -249,26 +246,25 @@ def _best_rows(choices: Sequence[_Choice], names: RowNames) -> Positions:
 def _nearest(
     choices: Sequence[_Choice], queries: Vectors, k: int, *, exact: bool
 ) -> tuple[Rounded, RowNames]:
-    """The best rows of all segments together, (q, m) each; the first `k` of a row are the best there are."""
+    """Returns scores and names of rows, (q, m) each. The first `k` of each query are the best."""
     found = [choice.nearest(queries, k, exact=exact) for choice in choices]
     return _ranked(*(np.concatenate(columns, axis=1) for columns in zip(*found, strict=True)))
 
 
 def _scan(choices: Sequence[_Choice], query: Vectors, score: float) -> tuple[Rounded, RowNames]:
-    """Every row that scores at least `score` after rounding, and perhaps some just below."""
+    """Returns all rows that score at least `score` after rounding, and perhaps some just below."""
     found = [choice.at_least(query, score) for choice in choices]
     return _ranked(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
 def _ranked(scores: Scores, names: RowNames) -> tuple[Rounded, RowNames]:
-    """Rounded and sorted along the last axis: best first, then by name."""
     rounded: Rounded = scores.astype(np.float64).round(DECIMALS)
     order = np.lexsort((names, -rounded), axis=-1)
     return np.take_along_axis(rounded, order, -1), np.take_along_axis(names, order, -1)
 
 
 def cut(scores: Rounded | Scores, names: RowNames, k: int) -> Hits:
-    """The first `k` of a ranking and those that tie with the last of them, `TIES` more at most."""
+    """Returns the first `k` of a ranking and all that tie with the last one, at most `TIES` more."""
     end = np.count_nonzero(scores >= scores[min(k, len(scores)) - 1])
     kept = slice(min(end, k + TIES))
     return scores[kept].astype(np.float32), names[kept]

@@ -1,45 +1,52 @@
-"""Make a generation whole: its index from the stored vectors, then whatever those lack.
+"""Completes a generation: its index from the stored vectors, then the documents that have no vector yet.
 
-    load()    every stored vector into the index          at start, or when a build goes on after a restart
-    embed()   every text that has no vector yet           in the background lane, a step at a time; those that
-                                                          the same model made for another version are taken
-
-Writes go on meanwhile. Both work through the revisions in rising order, and a new or changed document always
-has a higher one, so the end is reached however much is written. Each step is on disk before the next begins:
-a build that is stopped goes on where it was. A vector is stored only while its revision lives.
+Start reading at `Builder.embed`. `Builder.load` comes first after a start. Writes go on meanwhile. Both work
+through the revisions in rising order, and a new or changed document always has a higher one, so a build ends
+however much is written. Each step is on disk before the next begins, so a build that is stopped goes on where
+it was. A vector is stored only while its revision exists.
 """
 
 import asyncio
 import logging
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from models.search.content import Content
 from service.corpus.corpus import Corpus
 from service.errors import Backend, Hung, ServiceError, Tokenizer, Validation
-from service.lifecycle.progress import Progress
 from service.live import Generation, Retired
 from service.store.values import DEFAULT_COLLECTION, Embedding, Unembedded
 
 log = logging.getLogger(__name__)
 
 STEP_DOCUMENTS = 64
-STEP_BYTES = 16 << 20  # of their texts together, unless one has more
-LOAD_ROWS = 1024  # a write waits for one such step at most: 5 ms at 384 dimensions
-STORE_ROWS = 1024  # of one job; a document's passages stay together
-ELSEWHERE_SECONDS = 0.2  # between two looks at documents that other processes embed
-LAST_LOOKS = 3  # that find only what was just written, or others are at: a swap does the rest
-RECOUNT_SECONDS = 10.0  # documents written meanwhile are to be embedded too
+STEP_BYTES = 16 << 20  # of all their texts; a single text may have more
+LOAD_ROWS = 1024  # A write waits for at most one such step: 5 ms at 384 dimensions.
+STORE_ROWS = 1024  # of one job; the passages of a document stay together
+LAST_LOOKS = 3  # that find only recent documents, or none that is free: a swap embeds the rest
+RECOUNT_SECONDS = 10.0  # Documents written meanwhile are embedded, too.
 HARMLESS = Content("A short sentence.")
+RECENT_SECONDS = 60.0  # of work, that the rate is taken from
+FEW = 3  # steps before a rate is believed
+STALL = 10.0
+SAY_SECONDS = 30.0
+RETRY_SECONDS, MOST_SECONDS = 0.5, 60.0  # after a failure: a full queue, a full disk, a model that fails
 
-Tell = Callable[[int, int], None]  # documents done, and of how many
+Tell = Callable[[int, int], None]  # documents done, and how many in all
 
 
 class Builder:
-    """Makes one generation whole.
+    """Completes one generation.
 
-    documents_per_second: the most of what is stored when it begins; 0: as fast as the lane allows. What is
-    written meanwhile is not held back, or a slow pace would never come to an end.
+    Args:
+        corpus: The documents.
+        generation: The generation to complete.
+        tell: Is called with the documents done, and how many in all.
+        documents_per_second: Upper bound for documents that are stored at the beginning. 0: no bound. Later
+            documents are not slowed down, or a slow build would never end.
+
     """
 
     def __init__(
@@ -50,11 +57,13 @@ class Builder:
         self._generation = generation
         self._tell = tell
         self._throughput = documents_per_second
-        self._paced_to: int | None = None  # the last revision there was at the beginning
+        self._paced_to: int | None = None  # the last revision at the beginning
         self.progress = Progress(generation.version)
 
     async def load(self) -> None:
-        """Bring the stored vectors into the index, in steps that let writes pass; `embed` then looks anew."""
+        """Loads the stored vectors into the index, in steps with writes between them. `embed` then starts
+        again.
+        """
         generation, number = self._generation, self._generation.number
         await self._store.forget_skipped(number)
         generation.complete_through = 0
@@ -63,19 +72,19 @@ class Builder:
             after = await self._store.add_stored(number, after, LOAD_ROWS)
 
     async def warm(self) -> None:
-        """Run a forward pass of each encoder. A failure here is the model's, and the caller deals with it."""
+        """Runs a forward pass of each encoder. The caller handles a failure of the model."""
         await self._corpus.embed(self._generation, [HARMLESS], [DEFAULT_COLLECTION])
         if self._generation.encoder.queries is not None:
             await self._corpus.embed_queries(self._generation, [HARMLESS.text])
 
     async def embed(self) -> None:
-        """Embed and index every document that lacks a vector, those written meanwhile included.
+        """Embeds and indexes every document without a vector, including documents written meanwhile.
 
-        Can be called again after it failed, and goes on where it was.
+        After a failure it can be called again, and continues.
 
         Raises:
-            Retired: the generation follows no longer, so its index has a gap.
-            ServiceError: the model fails on any text, the queue is full, or the disk is.
+            Retired: The generation does not follow writes any more, so its index has a gap.
+            ServiceError: The model fails on any text, or the queue or the disk is full.
 
         """
         generation = self._generation
@@ -84,7 +93,7 @@ class Builder:
             self._check()
             if time.monotonic() - counted > RECOUNT_SECONDS:
                 total, counted = await self._store.count_all(), time.monotonic()
-            step, last, skipped, elsewhere, closing = await self._store.next_lacking(
+            step, last, skipped, left, closing = await self._store.next_lacking(
                 generation.number, generation.complete_through, self._step(), STEP_BYTES
             )
             if self._paced_to is None:
@@ -96,10 +105,9 @@ class Builder:
             generation.skipped, generation.missing = skipped, max(total - done, 0) + skipped
             if closing and (not step or min(step) > self._paced_to):
                 looks += 1
-            if looks > LAST_LOOKS or not (step or elsewhere):
+            if looks > LAST_LOOKS or not (step or left):
                 break
             if not step:
-                await asyncio.sleep(ELSEWHERE_SECONDS)
                 continue
             started = time.monotonic()
             lacking = {**step}
@@ -114,18 +122,18 @@ class Builder:
         generation.complete_through, generation.missing = last, skipped
 
     def _check(self) -> None:
-        """Raise what ends the build."""
-        if self._generation.retired:  # its index could not follow a write
+        """Raises the reason to end the build, if any."""
+        if self._generation.retired:  # Its index could not follow a write.
             raise Retired(self._generation.version)
         if self._generation.fault is not None:
             raise Hung(self._generation.fault)
 
     def _step(self) -> int:
-        """Documents of one step: a slow pace keeps its pauses short."""
+        """Returns the documents of one step: few at a slow pace, for short pauses."""
         return min(STEP_DOCUMENTS, max(1, int(self._throughput / 10))) if self._throughput else STEP_DOCUMENTS
 
     async def _embed(self, documents: Mapping[int, Unembedded]) -> None:
-        """Store the vectors of some documents, by revision."""
+        """Stores the vectors of some documents, by revision."""
         if not documents:
             return
         corpus, generation = self._corpus, self._generation
@@ -142,7 +150,7 @@ class Builder:
                 for revision, document in documents.items():
                     await self._embed({revision: document})
                 return
-            await self.warm()  # is it this text, or the model?
+            await self.warm()  # This fails if the model is the cause, not the text.
             for revision, document in documents.items():
                 await self._leave_out(revision, document.id, error)
             return
@@ -150,12 +158,16 @@ class Builder:
             await self._store.add_vectors(generation.number, rows)
 
     async def _leave_out(self, revision: int, id: str, error: ServiceError) -> None:
-        log.error("Document %r is left out of the index: %s", id, error.error_type)  # a text may be quoted
+        log.error(
+            "Document %r is left out of the index: %s", id, error.error_type
+        )  # The message may quote the text.
         await self._store.skip(self._generation.number, revision, error.message)
 
 
 def _jobs(embedded: Iterable[tuple[int, Embedding]]) -> Iterator[dict[int, Embedding]]:
-    """Embeddings by revision, in parts of about `STORE_ROWS` rows: long texts have many passages."""
+    """Yields embeddings by revision, in parts of about `STORE_ROWS` rows, because long texts have many
+    passages.
+    """
     rows: dict[int, Embedding] = {}
     count = 0
     for revision, embedding in embedded:
@@ -166,3 +178,122 @@ def _jobs(embedded: Iterable[tuple[int, Embedding]]) -> Iterator[dict[int, Embed
             rows, count = {}, 0
     if rows:
         yield rows
+
+
+class Progress:
+    """The pace of one build, and how long the rest will take. It is logged now and then.
+
+    Only steps count as time. So waiting for a full queue or for memory does not lower the rate, while the
+    pauses of SIMILE_BUILD_RATE belong to their steps. One step that takes much longer than usual (the machine
+    slept, the process was stopped) counts as `STALL` usual ones. A second one in a row counts in full, so
+    that a machine that has become slow is believed after a few steps.
+    """
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+        self._steps: deque[tuple[int, float]] = deque()  # documents and seconds of each recent step
+        self._stalled = False  # The last step took much longer than usual.
+        self._left: int | None = None
+        self._said = time.monotonic()
+
+    @property
+    def rate(self) -> float | None:
+        """Documents per second. None: not known yet."""
+        if len(self._steps) < FEW:
+            return None
+        return sum(documents for documents, _ in self._steps) / sum(seconds for _, seconds in self._steps)
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Seconds that the rest takes at the recent rate. None: not known yet."""
+        rate = self.rate
+        return None if rate is None or self._left is None else self._left / rate
+
+    def worked(self, documents: int, seconds: float) -> None:
+        """Counts a step that has ended."""
+        longest = math.inf if self.rate is None else STALL * documents / self.rate
+        before, self._stalled = self._stalled, seconds > longest
+        if self._stalled and not before:
+            seconds = longest
+        self._steps.append((documents, max(seconds, 1e-6)))
+        while len(self._steps) > FEW and sum(seconds for _, seconds in self._steps) > RECENT_SECONDS:
+            self._steps.popleft()
+
+    def tell(self, done: int, total: int) -> None:
+        """Notes how many documents are done, and of how many."""
+        self._left = total - done
+        eta = self.eta_seconds
+        if eta is not None and time.monotonic() - self._said >= SAY_SECONDS:
+            self._said = time.monotonic()
+            log.info(
+                "Building %s: %d of %d documents (%d %%), %.3g a second, about %s to go",
+                self._version,
+                done,
+                total,
+                100 * done // max(total, 1),
+                self.rate,
+                _in_words(eta),
+            )
+
+
+def _in_words(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+class CatchUp:
+    """Embeds what followers of the active generation lack after writes, which do not wait for followers.
+
+    A write that leaves a gap calls `note`, which starts one task for each follower that was complete. A
+    follower that is still being built has its builder. Used on the event loop.
+    """
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
+        self._behind: set[Generation] = set()
+        self._tasks: dict[Generation, asyncio.Task[None]] = {}
+        self._stopped = False
+
+    def note(self) -> None:
+        """Starts a task for each follower, because one of them lacks a vector."""
+        for follower in self._corpus.live.followers:
+            if not follower.is_complete or follower.fault is not None or self._stopped:
+                continue
+            self._behind.add(follower)
+            if follower not in self._tasks:
+                self._tasks[follower] = asyncio.create_task(self._fill(follower))
+
+    async def stop(self) -> None:
+        """Stops all tasks. The next builder of a version embeds the rest."""
+        self._stopped = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fill(self, follower: Generation) -> None:
+        """Embeds until the follower is complete, or follows no longer."""
+        builder, pause = Builder(self._corpus, follower, lambda *_: None), RETRY_SECONDS
+        try:
+            while follower in self._behind:
+                self._behind.discard(follower)
+                try:
+                    with follower.held():
+                        await builder.embed()
+                    pause = RETRY_SECONDS
+                except Hung:
+                    log.exception("%s follows no longer", follower.version)
+                    self._corpus.live.leave(follower)
+                except ServiceError as error:
+                    log.warning("%s lacks documents: %s", follower.version, error.message)
+                    self._behind.add(follower)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, MOST_SECONDS)
+        except Retired:
+            log.debug("%s follows no longer", follower.version)
+        except Exception:  # A bug. The next write tries again.
+            log.exception("%s could not be caught up", follower.version)
+        finally:
+            self._behind.discard(follower)
+            del self._tasks[follower]

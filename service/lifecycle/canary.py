@@ -17,8 +17,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-
-import orjson
+from typing import Any
 
 from service.corpus.corpus import Corpus
 from service.corpus.search import Hit, Query, Search
@@ -64,39 +63,37 @@ class Canary:
     def lowest(self) -> InCollection:
         return self.collections[0]
 
-    def below(self, least: float) -> str | None:
-        """The reason why the version waits, where a collection's overlap is below `least`; else None."""
-        lowest = self.lowest
-        if lowest.overlap_at_10 >= least:
-            return None
-        return (
-            f"of what it finds only {lowest.overlap_at_10:g} is what the live version finds in the "
-            f"collection {lowest.collection!r} (SIMILE_CANARY_MIN_OVERLAP={least:g})"
-        )
+
+def _below(lowest: InCollection, least: float) -> str | None:
+    """Returns why the version waits if a collection's overlap is below `least`, else None."""
+    if lowest.overlap_at_10 >= least:
+        return None
+    return (
+        f"of what it finds only {lowest.overlap_at_10:g} is what the live version finds in the "
+        f"collection {lowest.collection!r} (SIMILE_CANARY_MIN_OVERLAP={least:g})"
+    )
 
 
 async def compared(corpus: Corpus, new: Generation, settings: Settings) -> tuple[float | None, str | None]:
-    """Overlap of the version in service and `new`, and why `new` waits; None where there is none.
+    """Returns the overlap of the active version and `new`, and why `new` waits. None: no overlap, no reason.
 
-    One process asks for all that share the store, and keeps what it found. A failure is no reason to wait.
+    The store keeps the comparison. A failure is no reason to wait.
     """
 
-    async def ask() -> str:
+    async def ask() -> dict[str, Any] | None:
         try:
             found = await compare(corpus, new, settings)
-        except Exception as error:  # noqa: BLE001  whatever it is
+        except Exception as error:  # noqa: BLE001  A failure is logged, and no reason to wait.
             log.warning("The canary queries could not be asked of %s: %s", new.version, safe_message(error))
-            found = None
-        if found is None:
-            return "[null, null]"
-        await corpus.store.keep_canary(new.version, asdict(found))
-        below = found.below(settings.canary_min_overlap)
-        waits = below and f"{below}; POST /models/{new.version}/activate makes it live"
-        return orjson.dumps([found.overlap_at_10, waits]).decode()
+            return None
+        return None if found is None else asdict(found)
 
-    name = f"canary of {new.number} beside {corpus.live.generation.number}"
-    overlap, waits = orjson.loads(await corpus.store.once(name, ask))
-    return overlap, waits
+    found = await corpus.store.compare_once(new.version, new.number, corpus.live.generation.number, ask)
+    if found is None:
+        return None, None
+    overlap, [lowest, *_] = found["overlap_at_10"], found["collections"]
+    below = _below(InCollection(**lowest), settings.canary_min_overlap)
+    return overlap, below and f"{below}; POST /models/{new.version}/activate makes it live"
 
 
 async def compare(corpus: Corpus, new: Generation, settings: Settings) -> Canary | None:
@@ -118,7 +115,7 @@ async def compare(corpus: Corpus, new: Generation, settings: Settings) -> Canary
 async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> Canary | None:
     queries = await canary_queries(corpus, settings)
     with corpus.live.borrow() as old:
-        corpus.check_whole(old)
+        await corpus.check_complete(old, active=True)
         asked = {name: some for name, some in queries.items() if some and old.indexes.of(name).documents}
         if not asked:
             return None

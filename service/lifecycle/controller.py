@@ -1,8 +1,9 @@
-"""Follows what is wanted, tells how far it is, and tidies up behind a swap.
+"""Works towards the requested version, shows how far it is, and cleans up after a swap.
 
-Every half second, or at once after a request over HTTP: read the wish, aim at it, drop the build in hand when
-another version is wanted, close the generation whose grace is over, delete vectors of dropped generations,
-and copy the state to MODELS_DIR/state.json, where `python -m models` and training read it.
+Start reading at `Controller.look`. Every half second, or at once after a request over HTTP, it reads the
+request, builds and activates the version, drops a build if another version is requested, closes the
+generation whose grace is over, deletes vectors of dropped generations, and copies the state to
+MODELS_DIR/state.json for `python -m models` and training.
 """
 
 import asyncio
@@ -10,36 +11,38 @@ import contextlib
 import errno
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
+from functools import partial
 from math import inf
 from typing import Any
 
-from models.store import REQUESTED, DesiredVersion, Kind
+from models.engines.form import read_form
+from models.errors import ModelError, Unreadable
+from models.seal import read_manifest
+from models.store import REQUESTED, DesiredVersion, Kind, Store
 from service.corpus.corpus import Corpus
-from service.errors import ServiceError, machine_error
-from service.lifecycle.following import Following
-from service.lifecycle.kept import Kept
-from service.lifecycle.model_loader import ModelLoader
-from service.lifecycle.states import as_state
+from service.errors import Conflict, ServiceError, machine_error
+from service.lifecycle.model_loader import ModelLoader, read_when_there
 from service.lifecycle.swap import READY, RETRY_SECONDS, Swap
-from service.lifecycle.target import next_target, was_refused
-from service.live import Generation
+from service.live import Generation, Live
 from service.observability.metrics import Metrics
 from service.settings import Settings
-from service.store.values import FAILED, Known
+from service.store.values import FAILED, Active, Known
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 BUSY_SECONDS = 0.05  # between two looks while vectors are being deleted
-LINGER_SECONDS = 5.0  # a generation that left goes on following for the searches that began on it
+LINGER_SECONDS = (
+    5.0  # A generation that was active follows writes for so long, for searches that began on it.
+)
 
-_BY_FILE = "@"  # in the id of a request that has none: between the version and the time of its file
+_BY_FILE = "@"  # joins the version and the file's time to an id, for a request without one
 _READING, _FOLLOWING = "reading the models folder", "following what is wanted"  # steps of a look
 
 
 class Controller:
-    """The reconcile loop. `run` is its task; `poke` makes it look at once."""
+    """The reconcile loop. `run` is its task, and `poke` starts the next look at once."""
 
     def __init__(self, loader: ModelLoader, corpus: Corpus, settings: Settings, metrics: Metrics) -> None:
         self.swap: Swap | None = None
@@ -51,51 +54,51 @@ class Controller:
         self._metrics = metrics
         self._task: asyncio.Task[None] | None = None
         self._poked = asyncio.Event()
-        self._expiry: dict[Generation, float] = {}  # time.monotonic() at which a follower may leave
+        self._expiry: dict[Generation, float] = {}  # time.monotonic() when a follower may leave
         self._written: dict[str, Any] = {}
-        self._complaints: dict[str, str] = {}  # step to what it last failed with
+        self._complaints: dict[str, str] = {}  # the last failure of each step
         self._more_to_purge = False
-        self._form_failed = False  # what is live cannot be served in the form asked for, and stays as it is
+        self._form_failed = False  # The active version cannot be served in the requested form.
         self._not_before = 0.0  # time.monotonic() before which no swap begins
-        self._kept = Kept()
-        self._requesting = asyncio.Lock()  # the store and the folder hear of requests in the same order
-        self._reported: str | None = None  # id of the last request that the models folder named
-        self._by_file: str | None = None  # id of the last one that it named by the file `wanted` alone
+        self._kept = KeptVersion()
+        self._requesting = asyncio.Lock()  # keeps the same order of requests in the store and the folder
+        self._reported: str | None = None  # id of the last request in the models folder
+        self._by_file: str | None = None  # id of the last request that only the file `wanted` named
         self.following = Following(loader, corpus.live, metrics, self._went_over)
 
     @property
     def waits(self) -> bool:
-        """True while the version in the making waits: for memory, a disk, a queue, or a decision."""
+        """Whether the version being built waits: for memory, a disk, a queue, or a decision."""
         swap = self.swap
         return swap is not None and (swap.reason is not None or (swap.state == READY and not swap.kept))
 
     @property
     def builds(self) -> bool:
-        """True while a version is being opened or built, which takes memory until it is ready."""
-        swap = self.swap  # asked by other threads, too
+        """Whether a version is being opened or built, which takes memory until it is ready."""
+        swap = self.swap  # Other threads read it.
         return swap is not None and swap.state != READY
 
     @property
     def trouble(self) -> str | None:
-        """The reason why the models folder, or what is wanted there, cannot be read now."""
+        """Why the models folder, or the request in it, cannot be read now."""
         return self._complaints.get(_READING) or self._complaints.get(_FOLLOWING)
 
     def poke(self) -> None:
         self._poked.set()
 
     def _went_over(self, generation: Generation | None) -> None:
-        """Look at once: another process may have made `generation` live, or something else is new."""
+        """Starts the next look. Perhaps another process activated `generation`."""
         swap = self.swap
         if generation is not None and swap is not None and swap.generation is generation:
             swap.went_live(generation)
         self.poke()
 
     async def run(self) -> None:
-        """Run until cancelled; then the build in hand stops where it is and goes on at the next start."""
+        """Runs until cancelled. A build in progress stops then, and continues at the next start."""
         try:
             while True:
                 busy = await self.look()
-                # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the poke.
+                # Not wait_for: in Python 3.11 it loses a cancellation at the same moment as the poke.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(BUSY_SECONDS if busy else POLL_SECONDS):
                         await self._poked.wait()
@@ -104,7 +107,9 @@ class Controller:
             await self._stop_swap()
 
     async def look(self) -> bool:
-        """Look once. True when there is more to tidy up. A step that fails keeps no other from its turn."""
+        """Looks once. A step that fails does not prevent the next one. Returns whether more must be
+        deleted.
+        """
         await self._step("opening what is live", self._open_what_is_live)
         await self._step(_READING, self._read_folder)
         await self._step(_FOLLOWING, self._follow)
@@ -114,11 +119,13 @@ class Controller:
         return self._more_to_purge
 
     async def _step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """A failure is logged once, until it changes or passes: a look comes twice a second."""
+        """Runs a step. A failure is logged once until it changes or ends, because a look comes twice a
+        second.
+        """
         try:
             await work()
         except (ServiceError, OSError) as error:
-            # Not the whole text: a file that could not be made has another name each time.
+            # Not the whole text: a temporary file has another name each time.
             fault = machine_error(error)
             complaint = f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
             if self._complaints.get(name) != complaint:
@@ -138,7 +145,7 @@ class Controller:
             await self.following.open()
 
     async def _read_folder(self) -> None:
-        """A folder without the version in service is away, and what was known of it holds."""
+        """Lists the folder. A folder without the active version is away, and the last list stays."""
         published = await asyncio.to_thread(self._store.names)
         if self._corpus.live.generation.version not in published:
             raise FileNotFoundError(
@@ -147,7 +154,7 @@ class Controller:
         self.published = published
 
     async def _purge(self) -> None:
-        """A few rows at a time; while a build is at work, deleting can wait."""
+        """Deletes a few rows at a time, while no build runs."""
         self._more_to_purge = False
         idle = self.swap is None or self.swap.state == READY
         if idle:
@@ -156,9 +163,9 @@ class Controller:
     async def _follow(self) -> None:
         desired = await self.requested()
         facts = await self._known()
-        if desired is None:  # the folder is away for a moment, or names nothing: no reason to drop a build
+        if desired is None:  # The folder is away for a moment, or names nothing. A build goes on.
             return
-        if facts.live != self._corpus.live.generation.version:  # a swap is just coming through
+        if facts.live != self._corpus.live.generation.version:  # A swap is in progress.
             if self.following.behind is None:
                 self.poke()
             return
@@ -171,7 +178,7 @@ class Controller:
         )
         form = self._corpus.live.generation.encoder.form
         if target is None and not self._form_failed and form != self._loader.form_of(facts.live):
-            # The setting of the precision is the decision: it needs no wish in the models folder.
+            # The setting of the precision is the decision. It needs no request in the models folder.
             target = DesiredVersion(facts.live, "activate", "")
         kept = target is None
         if kept:
@@ -180,13 +187,15 @@ class Controller:
             await self._go_on(self.swap, target, facts.live, kept=kept)
         elif target is not None:
             self._begin(target, kept=kept)
-        elif facts.building:  # of a swap that ended with the process
+        elif facts.building:  # The process ended during a swap.
             await self._corpus.store.abandon()
         if desired.version == facts.live and desired.id not in {"", facts.handled}:
             await self._corpus.store.keep_decision(desired.id)
 
     async def requested(self) -> DesiredVersion | None:
-        """The request that stands, after the store has heard of the one in the models folder."""
+        """Returns the request that counts, after the request in the models folder was reported to the
+        store.
+        """
         asked, at = await asyncio.to_thread(self._asked)
         standing = await self._corpus.store.requested(asked, at)
         if asked is not None:
@@ -196,10 +205,10 @@ class Controller:
         return standing
 
     def _asked(self) -> tuple[DesiredVersion | None, float]:
-        """The request in the models folder, and when it was made (see `Replicas.requested`).
+        """Returns the request in the models folder, and when it was made (see `Replicas.requested`).
 
-        What the file `wanted` alone names counts at the second look: `write_request` replaces two files, and
-        a look between them sees the new one with the old one.
+        A request that only the file `wanted` names counts at the second look. `write_request` replaces two
+        files, and a look between them sees one new file and one old file.
         """
         locked = self._store.is_locked()
         asked = self._store.desired()
@@ -214,7 +223,7 @@ class Controller:
         return asked, -inf if asked.id == reported else inf
 
     async def request(self, version: str, kind: Kind) -> None:
-        """Request a version. It counts once this returns.
+        """Requests a version. The request counts after this returns.
 
         Raises:
             ModelError: The version is unknown, or its manifest cannot be read.
@@ -228,10 +237,10 @@ class Controller:
         self.poke()
 
     def keep(self, version: str, seconds: float) -> bool:
-        """Keep `version` to be asked, instead of any other kept one. True when it can be asked already.
+        """Keeps `version` loaded, instead of another kept one. Returns whether it is loaded already.
 
         Raises:
-            Conflict: another version is on its way to live.
+            Conflict: Another version is being built to be activated.
 
         """
         swap = self.swap
@@ -248,24 +257,24 @@ class Controller:
         self._task.add_done_callback(lambda _: self.poke())
 
     async def _go_on(self, swap: Swap, target: DesiredVersion | None, live: str, *, kept: bool) -> None:
-        """The swap in hand: let it go on, drop it, or clear up after it."""
+        """Lets the swap in progress continue, drops it, or cleans up after it."""
         assert self._task is not None  # noqa: S101  they are set together
         finished = self._task.done()
         if finished:
             self._form_failed |= swap.state == FAILED and swap.version == live
-            self._kept.end()  # it went live, or cannot be opened
-            if self._task.exception() is not None:  # it could not even store its failure
+            self._kept.end()  # It is active now, or cannot be opened.
+            if self._task.exception() is not None:  # It could not even store its failure.
                 log.error("The swap to %s broke", swap.version, exc_info=self._task.exception())
                 self._not_before = time.monotonic() + RETRY_SECONDS
         elif target is not None and target.version == swap.version:
             swap.renew(target, kept=kept)
             return
         await self._stop_swap()
-        await self._corpus.store.abandon()  # behind a swap that may have come through meanwhile
+        await self._corpus.store.abandon()  # after a swap that may have succeeded meanwhile
         if not finished and not swap.swapped and not swap.kept:
             log.info("%s is not wanted any more; its build is dropped", swap.version)
             self._metrics.swaps.labels("dropped").inc()
-        self.poke()  # what was found out before may have changed with the task's end
+        self.poke()  # The end of the task may have changed the state.
 
     async def _stop_swap(self) -> None:
         if self._task is not None:
@@ -277,7 +286,9 @@ class Controller:
         return await self._corpus.store.known(self.published)
 
     async def _expire(self) -> None:
-        """Let followers go: the one to go back to after its grace, any other but the build's own soon."""
+        """Closes followers: the previous version after its grace, and any other except the one being built
+        soon.
+        """
         facts = await self._known()
         now = time.monotonic()
         live = self._corpus.live
@@ -289,7 +300,7 @@ class Controller:
                 continue
             back = follower.version == facts.previous
             if back and not follower.is_rollback_target:
-                self._expiry.pop(follower, None)  # its grace begins
+                self._expiry.pop(follower, None)  # Its grace begins.
             follower.is_rollback_target = back
             seconds = max(self._settings.grace_seconds, LINGER_SECONDS) if back else LINGER_SECONDS
             expiry = min(self._expiry.get(follower, now + seconds), now + seconds)
@@ -301,11 +312,11 @@ class Controller:
         self._expiry = kept
 
     async def previous(self) -> str | None:
-        """The version that a rollback would go to now."""
+        """Returns the version that a rollback would activate now."""
         return (await self._known()).previous
 
     async def states(self) -> dict[str, dict[str, Any]]:
-        """`as_state` of each version that is more than a `candidate`."""
+        """Returns the state of each version that is more than a `candidate`."""
         facts = await self._known()
         found: dict[str, dict[str, Any]] = {version: as_state("retired") for version in facts.past}
         for version, verdict in facts.verdicts.items():
@@ -315,7 +326,9 @@ class Controller:
         found[live.version] = as_state("active")
         if self.swap is not None:
             swap = self.swap
-            state = "active" if swap.version == live.version else swap.state  # it: in another form
+            state = (
+                "active" if swap.version == live.version else swap.state
+            )  # It is being built in another form.
             found[swap.version] = as_state(
                 state, swap.done, swap.total, swap.reason, eta_seconds=swap.eta_seconds
             )
@@ -324,7 +337,7 @@ class Controller:
         return found
 
     async def _write_state(self) -> None:
-        """Copy for readers; the database wins. None is made where the models folder was."""
+        """Writes state.json for readers. The database decides. A missing models folder is not created."""
         if _READING in self._complaints:
             return
         facts = await self._known()
@@ -339,3 +352,176 @@ class Controller:
         if state != self._written:
             await asyncio.to_thread(self._store.write_state, state, make=False)
             self._written = state
+
+
+class Following:
+    """Serves what the store says is active, whichever process activated it.
+
+    Used on the event loop. Other threads read `behind`.
+    """
+
+    def __init__(
+        self,
+        loader: ModelLoader,
+        live: Live,
+        metrics: Metrics,
+        went_over: Callable[[Generation | None], None],
+    ) -> None:
+        """went_over: Called with the generation that is active now. None: it is yet to be opened."""
+        self._loader = loader
+        self._live = live
+        self._metrics = metrics
+        self._went_over = went_over
+        self._ahead: Active | None = None  # The active generation, while it is not open here.
+
+    @property
+    def behind(self) -> str | None:
+        """Why nothing is answered here: another version is active, and it is not open yet."""
+        ahead = self._ahead
+        if ahead is None:
+            return None
+        return f"{ahead.version} went live, and this replica is still opening it. Send again."
+
+    def follow(self, active: Active) -> None:
+        """Serves the active generation of the store: at once if it is a follower, else after `open`."""
+        if active.number == self._live.generation.number:
+            self._ahead = None
+            self._went_over(None)
+            return
+        for follower in self._live.followers:
+            if follower.number == active.number:
+                self._go_over(follower)
+                return
+        self._ahead = active
+        self._went_over(None)
+
+    async def open(self) -> None:
+        """Opens the active version, if it is not open here."""
+        active = self._ahead
+        if active is None:
+            return
+        log.warning("%s went live without this replica, which opens it now", active.version)
+        store = self._loader.store
+        opening = partial(self._loader.open, active.version, read_form(active.form))
+        encoder = await read_when_there(store, active.version, opening, _log_and_wait)
+        self._live.follow(self._live.generation.another(active.number, encoder))
+        self.follow(self._ahead or active)
+
+    def _go_over(self, generation: Generation) -> None:
+        generation.is_loaded = generation.is_complete = True  # The store has made sure of it.
+        self._live.replace(generation)
+        self._ahead = None
+        self._metrics.serve(generation.manifest, generation.encoder.form)
+        self._went_over(generation)
+
+
+async def _log_and_wait(reason: str, seconds: float) -> None:
+    log.warning("What is live cannot be opened: %s", reason)
+    await asyncio.sleep(seconds)
+
+
+class KeptVersion:
+    """The one version that is kept loaded on request, and for how long."""
+
+    def __init__(self) -> None:
+        self._version = ""
+        self._until = 0.0  # time.monotonic()
+
+    def ask(self, version: str, seconds: float, on_its_way: str | None) -> None:
+        """Keeps `version` for `seconds` from now on. 0 lets it go.
+
+        Args:
+            version: The version to keep.
+            seconds: How long.
+            on_its_way: A version that is being built to be activated.
+
+        Raises:
+            Conflict: Another version is being built.
+
+        """
+        if on_its_way not in {None, version}:
+            raise Conflict(
+                f"{on_its_way} is on its way to live, and one version is built at a time. Ask again when "
+                "it is live: GET /models shows how far it is."
+            )
+        if seconds:
+            self._version, self._until = version, time.monotonic() + seconds
+        elif version == self._version:
+            self.end()
+
+    def end(self) -> None:
+        self._version = ""
+
+    def target(self, live: str, published: Container[str]) -> DesiredVersion | None:
+        """Returns the version to keep. None: nobody asked for one, its time is over, or it is active or
+        gone.
+        """
+        if self._version in {"", live} or time.monotonic() > self._until or self._version not in published:
+            self.end()
+            return None
+        return DesiredVersion(self._version, "want", "")
+
+
+def next_target(
+    desired: DesiredVersion | None,
+    *,
+    live: str,
+    handled: str | None,
+    judged: Container[str],
+    refused: bool,
+) -> DesiredVersion | None:
+    """Returns the request to carry out. None: nothing is to be done.
+
+    A version that failed, was rolled back from, or was refused is chosen only by an explicit decision. Each
+    decision counts once.
+
+    Args:
+        desired: The request.
+        live: The active version.
+        handled: The id of the last request that was carried out or failed. If repeated, it is no decision.
+        judged: Versions that failed or were rolled back from.
+        refused: Whether a promotion gate refused the version.
+
+    """
+    if desired is None or desired.version == live:
+        return None
+    if desired.kind != "want" and desired.id == handled:
+        desired = desired._replace(kind="want")
+    if desired.kind == "want" and (desired.version in judged or refused):
+        return None
+    return desired
+
+
+def was_refused(store: Store, version: str) -> bool:
+    """Returns whether a promotion gate refused the version. The swap deals with a damaged manifest.
+
+    Raises:
+        OSError: The manifest cannot be read now.
+
+    """
+    try:
+        gate = read_manifest(store.folder(version)).gate
+    except Unreadable as error:
+        raise OSError(str(error)) from error
+    except ModelError:
+        return False
+    return gate is not None and gate.verdict == "refused"
+
+
+def as_state(
+    state: str,
+    done: int | None = None,
+    total: int | None = None,
+    reason: str | None = None,
+    *,
+    eta_seconds: float | None = None,
+) -> dict[str, Any]:
+    """Returns a version's state as GET /models and state.json show it."""
+    return {
+        "state": state,
+        "done": done,
+        "total": total,
+        "eta_seconds": eta_seconds,
+        "reason": reason,
+        "canary": None,
+    }

@@ -17,7 +17,7 @@ from typing import Any
 from models import cpus
 from models.encoder import Encoder
 from models.engines.form import FP32, Form, read_form
-from models.engines.opening import BF16, INT8, require
+from models.engines.opening import CPU_FORMS, INT8, require
 from models.errors import FormUnavailable
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
@@ -74,7 +74,7 @@ def asked_of(version: Path, layout: Layout, most_loss: float) -> dict[str, Any]:
 
     """
     manifest = read_manifest(version)
-    forms = [form for form in (FP32, BF16, INT8) if _is_here(form)]
+    forms = [form for form in CPU_FORMS if _is_here(form)]
     return {
         "fingerprint": manifest.fingerprint,
         "processor": processor(),

@@ -1,21 +1,35 @@
-"""Opening of versions by this process: in one form, and for so many workers."""
+"""Opens versions in one form, and waits for a models folder that cannot be read."""
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.nvidia import require_cuda
 from models.engines.opening import form_for
 from models.engines.place import CPU, Place
-from models.errors import DeviceUnavailable, FormUnavailable, ProofFailed
+from models.errors import (
+    Damaged,
+    DeviceUnavailable,
+    FormUnavailable,
+    ProofFailed,
+    UnknownVersion,
+    Unreadable,
+)
 from models.publishing.proof import check_golden
+from models.seal import read_manifest
 from models.store import Store
 from service.batching.workers import Layout
-from service.errors import StartupError
+from service.errors import StartupError, machine_error
 from service.settings import PREFIX, Settings
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+AWAY = (Unreadable, UnknownVersion, OSError)
+RETRY_SECONDS, MOST_SECONDS = 2.0, 30.0
 
 
 def wanted_form(settings: Settings) -> Form:
@@ -149,3 +163,50 @@ class ModelLoader:
     def _proved(self, encoder: Encoder) -> Encoder:
         check_golden(encoder, self.store.folder(encoder.manifest.version))
         return encoder
+
+
+async def read_when_there(
+    store: Store, version: str, work: Callable[[], T], wait: Callable[[str, float], Awaitable[None]]
+) -> T:
+    """Returns the result of `work` on the folder of `version`, and repeats it while the folder cannot be
+    read.
+
+    A network mount that is gone, or a missing right, is no damage.
+
+    Args:
+        store: Of the version.
+        version: Its folder is read.
+        work: Runs on another thread.
+        wait: Is told why, and for how many seconds to wait.
+
+    Raises:
+        Exception: `work` raised it while the folder could be read.
+
+    """
+    pause = RETRY_SECONDS
+    while True:
+        try:
+            return await asyncio.to_thread(work)
+        except AWAY as error:
+            fault = machine_error(error)
+            reason = str(error) if fault is None else fault.message
+        except Damaged:
+            raise
+        except Exception:  # Perhaps of a runtime, which has its own error for a missing file.
+            away = await asyncio.to_thread(_away, store, version)
+            if away is None:
+                raise
+            reason = str(away)
+        await wait(f"{reason.rstrip('.')}; it is tried again", pause)
+        pause = min(2 * pause, MOST_SECONDS)
+
+
+def _away(store: Store, version: str) -> Exception | None:
+    """Returns why the folder cannot be read now, or None if it can."""
+    try:
+        read_manifest(store.folder(version))
+    except AWAY as error:
+        return error
+    except Damaged:
+        return None
+    return None

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -26,19 +26,16 @@ from models.errors import ModelError
 from models.seal import read_manifest
 from models.store import DesiredVersion
 from service.corpus.corpus import Corpus
-from service.errors import Backend, Overloaded, Storage, Timeout, Unhealthy, machine_error
+from service.errors import Backend, Overloaded, ServiceError, Storage, Timeout, Unhealthy, machine_error
 from service.lifecycle import canary, capacity
-from service.lifecycle.away import read_when_there
-from service.lifecycle.builder import Builder
+from service.lifecycle.builder import Builder, Progress
 from service.lifecycle.capacity import expected_rows
-from service.lifecycle.last_few import LastFew
-from service.lifecycle.model_loader import ModelLoader, stored_form
-from service.lifecycle.progress import Progress
+from service.lifecycle.model_loader import ModelLoader, read_when_there, stored_form
 from service.live import Generation, Retired
 from service.observability.logs import safe_message
 from service.observability.metrics import Metrics
 from service.settings import Settings
-from service.store.values import FAILED, Verdict
+from service.store.values import FAILED, Embedding, Unembedded, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +43,10 @@ T = TypeVar("T")
 BUILDING, READY = "building", "ready"
 PASSING = (Overloaded, Storage, Timeout, Unhealthy)  # a full queue or disk, a database that is slow or away
 RETRY_SECONDS, MEMORY_LOOK_SECONDS = 2.0, 5.0
+LAST_SECONDS, MOST_LAST_SECONDS = (
+    0.5,
+    2.0,
+)  # Writes wait so long for the last documents, longer with each attempt.
 MACHINE = Path("/")  # where `proc` and `sys` tell how much memory there is
 ATTEMPTS = 5  # at an index that cannot follow the writes
 SKIPPED_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
@@ -135,7 +136,7 @@ class Swap:
         """Fill the index, compare, and swap."""
         builder = Builder(self._corpus, generation, self._tell, self._settings.build_rate)
         self.state, self._progress = BUILDING, builder.progress
-        swap = partial(self._swap, generation, LastFew(self._corpus, generation))
+        swap = partial(self._swap, generation, _LastDocuments(self._corpus, generation))
         await self._patiently(builder.warm)
         if generation.is_complete and self.desired.kind == "rollback" and await self._patiently(swap):
             return
@@ -234,7 +235,7 @@ class Swap:
             partial(self._corpus.store.begin, encoder.manifest, stored_form(encoder))
         )
 
-    async def _swap(self, generation: Generation, last: LastFew) -> bool:
+    async def _swap(self, generation: Generation, last: "_LastDocuments") -> bool:
         """The swap. False when there is more to embed, or its index has a gap."""
         started, live = math.nan, self._corpus.live
         rollback = self.desired.kind == "rollback"
@@ -298,3 +299,29 @@ class Swap:
 
         with contextlib.suppress(Unhealthy):  # the writer has stopped, and the service closes everything
             self._corpus.store.after_writes(partial(live.leave_unless_live, generation))
+
+
+class _LastDocuments:
+    """Embeds the few documents that a version lacks at the moment of its swap, because they were just
+    written.
+
+    Created on the event loop, and called on a thread of the store while writes wait.
+    """
+
+    def __init__(self, corpus: Corpus, generation: Generation) -> None:
+        self._corpus = corpus
+        self._generation = generation
+        self._loop = asyncio.get_running_loop()
+        self._seconds = LAST_SECONDS
+
+    def __call__(self, lacking: Mapping[int, Unembedded]) -> Mapping[int, Embedding] | None:
+        """Returns embeddings of documents, by revision. None: it took too long or failed."""
+        work = self._corpus.embed_last(self._generation, lacking)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(self._seconds)
+        except (TimeoutError, ServiceError) as error:  # Its builder meets the error again.
+            future.cancel()
+            log.info("%s is not live yet: %s", self._generation.version, safe_message(error))
+            self._seconds = min(2 * self._seconds, MOST_LAST_SECONDS)
+            return None

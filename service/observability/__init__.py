@@ -1,1 +1,1 @@
-"""Metrics, logs and traces."""
+"""Metrics (metrics.py), logs (logs.py, request_log.py) and traces (tracing.py)."""

@@ -1,12 +1,9 @@
-"""The log: lines for people, or one JSON object per line.
+"""Configures logging as text lines or JSON lines. Start reading at `install`.
 
-    install()       once per process: all goes the same way, libraries' messages too
-    request_id      of the request in hand, set by the edge; each line written on its behalf names it
-    request_id_of() the caller's, or a new one
-    safe_message()  an exception in words that may be logged
+Each line contains the id of the current request, which http/middleware.py sets.
 
-Never a user's text. An exception's message may quote one (a tokenizer's, a parser's), so an exception is
-logged by its type and its place in the code, and by its message only where that speaks of the machine.
+The log must never contain a user's text, but messages of exceptions may quote one. So an exception is logged
+with its type and traceback, and its message only if it cannot contain such a text (`safe_message`).
 """
 
 import asyncio
@@ -30,10 +27,10 @@ from service.observability import outages
 log = logging.getLogger(__name__)
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-_OWN_IDS = os.urandom(8).hex()  # of this process; a count follows
+_OWN_IDS = os.urandom(8).hex()  # Prefix of this process's request ids. A counter follows.
 _counted = count()
 
-# Their messages are the system's, the interpreter's or our own, and of no text: a path, a code, a name.
+# Exceptions whose messages contain paths, codes and names, but never a user's text.
 _OPEN = (
     OSError,
     MemoryError,
@@ -46,11 +43,11 @@ _OPEN = (
     Overloaded,
     Storage,
 )
-_OPEN_MODULES = ("onnxruntime", "sqlite3")  # operators, shapes, token ids; tables and codes
+_OPEN_MODULES = ("onnxruntime", "sqlite3")  # Their messages name operators, shapes, token ids and tables.
 
 
 def request_id_of(given: bytes | None) -> str:
-    """The caller's id when it is at most 128 printable characters, else a new one."""
+    """Returns the client's id if it has 1 to 128 printable ASCII characters, otherwise a new id."""
     text = "" if given is None else given.decode("latin-1")
     if 0 < len(text) <= 128 and text.isascii() and text.isprintable():
         return text
@@ -58,7 +55,7 @@ def request_id_of(given: bytes | None) -> str:
 
 
 def safe_message(error: BaseException) -> str:
-    """`error` in a few words: its type, and its message where that can hold no user's text."""
+    """Returns the type of `error`, and its message if it cannot contain a user's text."""
     name = type(error).__name__
     if not isinstance(error, _OPEN) and type(error).__module__.partition(".")[0] not in _OPEN_MODULES:
         return name
@@ -66,7 +63,7 @@ def safe_message(error: BaseException) -> str:
 
 
 def traced(error: BaseException) -> str:
-    """`error` and what led to it, the first cause first: where in the code, and in words."""
+    """Returns the tracebacks and safe messages of `error` and its causes, first cause first."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     places = "".join(traceback.format_tb(error.__traceback__))
     members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
@@ -75,7 +72,7 @@ def traced(error: BaseException) -> str:
 
 
 class Lines(logging.Formatter):
-    """For people."""
+    """Formats text lines."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -89,7 +86,7 @@ class Lines(logging.Formatter):
 
 
 class Objects(logging.Formatter):
-    """For programs: one JSON object per line."""
+    """Formats one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -103,11 +100,10 @@ class Objects(logging.Formatter):
         error = _error(record)
         if error is not None:
             line["exception"] = traced(error)
-        return json.dumps(line, default=str)  # in ASCII, so that no byte of it can be lost on the way
+        return json.dumps(line, default=str)  # ASCII only, so no encoding can damage the line.
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
-    """Named values of a line: `extra={"fields": …}` of the caller, and the request."""
     fields: dict[str, Any] = dict(getattr(record, "fields", {}))
     if here := request_id.get():
         fields.setdefault("request_id", here)
@@ -119,7 +115,7 @@ def _error(record: logging.LogRecord) -> BaseException | None:
 
 
 class Stderr(logging.StreamHandler[TextIO]):
-    """Writes lines; one that cannot be written is lost, and shows nothing of what it held."""
+    """Writes lines. Reports a line that cannot be written without its content."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         with contextlib.suppress(OSError, ValueError):
@@ -127,7 +123,7 @@ class Stderr(logging.StreamHandler[TextIO]):
 
 
 def install(level: str, form: Literal["text", "json"]) -> None:
-    """Send everything that this process logs to stderr, and also what would be printed there otherwise."""
+    """Sends all logs, warnings and uncaught exceptions of this process to stderr in one format."""
     handler = Stderr()
     handler.setFormatter(Objects() if form == "json" else Lines())
     root = logging.getLogger()
@@ -147,8 +143,8 @@ def _on_thread(hook: threading.ExceptHookArgs) -> None:
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-    """An event loop's exception handler; the loop's own would print futures with what they hold."""
+    """Handles exceptions of an event loop. The default handler would print futures with their results."""
     error = context.get("exception")
-    # Accepting a connection without a file descriptor is tried some thousand times a second.
+    # Without file descriptors, asyncio tries to accept connections a thousand times a second.
     if error is None or outages.refusal(log, context["message"], error) is None:
         log.error("%s", context["message"], exc_info=error)

@@ -1,4 +1,4 @@
-"""Lasting failures, logged once a minute: a full disk fails every write, which would leave a line each."""
+"""Logs lasting failures once a minute. A full disk fails every write, which would log a line each."""
 
 import logging
 import threading
@@ -8,30 +8,30 @@ from collections.abc import Callable
 from service.errors import ServiceError, machine_error
 
 SECONDS = 60.0
-_MOST = 100  # different messages that are remembered
+_MOST = 100  # different messages in memory
 
 
 class Outages:
-    """Messages that were logged lately, and how often each came since."""
+    """Recently logged messages, with the number of repetitions since."""
 
     def __init__(self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._said: dict[str, tuple[float, int]] = {}  # message to when it was logged, and how often since
+        self._logged: dict[str, tuple[float, int]] = {}  # time of the last line, and repetitions since
 
     def warn(self, log: logging.Logger, message: str) -> None:
-        """Log `message`, unless it was logged within the last minute; then count it."""
+        """Logs `message`, or counts it if it was logged within the last minute."""
         now = self._clock()
         with self._lock:
-            at, since = self._said.get(message, (None, 0))
+            at, since = self._logged.get(message, (None, 0))
             if at is not None and now - at < self._seconds:
-                self._said[message] = at, since + 1
+                self._logged[message] = at, since + 1
                 return
-            if len(self._said) >= _MOST:
-                self._said.clear()
-            self._said[message] = now, 0
-        log.warning("%s%s", message, f" ({since} times more since it was last said)" if since else "")
+            if len(self._logged) >= _MOST:
+                self._logged.clear()
+            self._logged[message] = now, 0
+        log.warning("%s%s", message, f" ({since} more times since the last line)" if since else "")
 
 
 _all = Outages()
@@ -39,7 +39,10 @@ warn = _all.warn
 
 
 def refusal(log: logging.Logger, what: str, error: BaseException) -> ServiceError | None:
-    """The refusal for what the machine denied, logged as `what`; None for an error of another kind."""
+    """Returns the answer for an error of the machine, and logs it with the prefix `what`.
+
+    Returns None for other errors.
+    """
     fault = machine_error(error)
     if fault is not None:
         warn(log, f"{what}: {fault.message}")

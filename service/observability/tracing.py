@@ -1,13 +1,10 @@
-"""OpenTelemetry traces: one span for each request, and under it what its texts waited for.
+"""OpenTelemetry traces: a span for each request, and child spans for the steps of embedding.
 
     POST /embed ──▶ queue, tokenise, inference
 
-A span is made when its request is answered, from moments that were noted on the way; sending is the SDK's,
-on a thread of its own. So no request waits for a trace, and a collector that is down costs spans and nothing
-else. Where to send, how often and how much is said by the standard OTEL_ variables, which the SDK reads.
-
-The provider is ours alone and not the process's: what other libraries would trace by themselves (FastAPI the
-path and the query string of every request) holds users' texts.
+Spans are created after the answer, and the SDK sends them on its own thread, so requests never wait for
+traces. The SDK reads the standard OTEL_ variables. The provider is not registered globally, because other
+libraries would then trace users' texts, such as query strings.
 """
 
 import threading
@@ -21,14 +18,14 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from service.errors import StartupError
 from service.observability.request_log import RequestRecord
 
-CLOSE_SECONDS = 5.0  # for the last spans to be sent, when the service stops
+CLOSE_SECONDS = 5.0  # time to send the last spans when the service stops
 
 
 class Tracing:
-    """Traces of one service: `start`, then `record` for each request, then `stop`.
+    """Sends the traces of one service. Call `start`, then `record` for each request, then `stop`.
 
     Raises:
-        StartupError: the extra is not installed.
+        StartupError: The extra `otel` is not installed.
 
     """
 
@@ -38,7 +35,7 @@ class Tracing:
             import opentelemetry.sdk.trace  # noqa: F401, PLC0415
         except ImportError as error:
             raise StartupError(
-                "Traces are asked for (SIMILE_OTEL, or OTEL_EXPORTER_OTLP_ENDPOINT), and what sends them is "
+                "Traces are turned on (SIMILE_OTEL, or OTEL_EXPORTER_OTLP_ENDPOINT), but OpenTelemetry is "
                 "not installed. In the project's folder: pip install -c constraints.txt '.[otel]'. Or set "
                 "SIMILE_OTEL=0."
             ) from error
@@ -48,10 +45,10 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def start(self) -> None:
-        """Read the OTEL_ variables and begin to send.
+        """Reads the OTEL_ variables and starts sending.
 
         Raises:
-            StartupError: one of them has a value that the SDK does not take.
+            StartupError: The SDK rejects the value of a variable.
 
         """
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
@@ -71,7 +68,7 @@ class Tracing:
         self._tracer = self._provider.get_tracer("simile", package_version("simile"))
 
     def record(self, record: RequestRecord) -> None:
-        """Make the spans of an answered request, under the span that its caller names, if any."""
+        """Creates the spans of an answered request, as children of the client's span if it sent one."""
         carrier = {"traceparent": record.traceparent, "tracestate": record.tracestate}
         epoch = time.time() - time.monotonic()
         attributes: dict[str, str | int | None] = {
@@ -102,10 +99,10 @@ class Tracing:
         span.end(_nanoseconds(epoch + record.started + record.seconds))
 
     def stop(self) -> None:
-        """Send what is left, for some seconds at most. Blocks."""
+        """Sends the remaining spans. Blocks for at most about `CLOSE_SECONDS`."""
         if self._provider is None:
             return
-        # A collector that is down must not hold up a stop: from then on the exporter tries nothing again.
+        # An unavailable collector must not delay the stop. A closed exporter does not retry.
         timer = threading.Timer(CLOSE_SECONDS, self._exporter.shutdown)
         timer.daemon = True
         timer.start()

@@ -1,7 +1,6 @@
-"""Series of what the versions in memory do, by version and lane.
+"""Metrics of the versions in memory, by version and lane.
 
-They exist while their version is in memory and go with it, so a service that swaps every night for years has
-no more of them than on its first day.
+Series are removed together with their version, so their number does not grow with each swap.
 """
 
 import threading
@@ -19,7 +18,7 @@ _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """Shares of one version and lane in each series, found once and not for every batch."""
+    """Child series of one version and lane, so batches need not look them up."""
 
     tokens: Counter
     truncated: Counter
@@ -33,56 +32,53 @@ class Inference:
 
 
 class VersionMetrics:
-    """`keep` says which versions there are, `inference` where to count what one of them does."""
-
     def __init__(self, registry: CollectorRegistry, namespace: str) -> None:
         ours: dict[str, Any] = {"registry": registry, "namespace": namespace}
 
-        def counter(name: str, words: str, *labels: str) -> Counter:
-            return Counter(name, words, ["version", *labels], **ours)
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, ["version", *labels], **ours)
 
-        def histogram(name: str, words: str, buckets: Sequence[float] = SECONDS) -> Histogram:
-            return Histogram(name, words, ["version", "lane"], buckets=buckets, **ours)
+        def histogram(name: str, text: str, buckets: Sequence[float] = SECONDS) -> Histogram:
+            return Histogram(name, text, ["version", "lane"], buckets=buckets, **ours)
 
-        # Under the names that Inference has for them.
+        # The keys are the fields of Inference.
         self._by_version = {
             "truncated": counter("truncated_texts", "Texts cut at the model's maximum length"),
             "failures": counter(
-                "inference_failures", "Forward passes that raised, or gave a vector that is not finite"
+                "inference_failures", "Forward passes that failed, or returned a vector that is not finite"
             ),
         }
         self._by_lane: dict[str, Counter | Histogram] = {
             "tokens": counter("tokens", "Tokens embedded, special tokens included", "lane"),
-            "padding_tokens": counter("padding_tokens", "Padding computed beside the real tokens", "lane"),
+            "padding_tokens": counter("padding_tokens", "Padding tokens computed", "lane"),
             "batch_texts": histogram("batch_texts", "Texts of a batch", _TEXTS),
             "batch_tokens": histogram("batch_tokens", "Tokens of a batch, padding included", _TOKENS),
-            "tokenise_seconds": histogram("tokenise_seconds", "Seconds that texts were tokenised together"),
+            "tokenise_seconds": histogram("tokenise_seconds", "Seconds that texts were tokenized together"),
             "queue_seconds": histogram(
                 "queue_seconds", "Seconds from a text's arrival to the start of its batch"
             ),
             "inference_seconds": histogram("inference_seconds", "Seconds of one forward pass"),
         }
-        words = "Memory of a version's vector index, dead rows included"
-        self.index_bytes = Gauge("index_bytes", words, ["version"], **ours)
+        text = "Memory of a version's vector index, dead rows included"
+        self.index_bytes = Gauge("index_bytes", text, ["version"], **ours)
         self._inference: dict[str, dict[str, Inference]] = {}
         self._changing = threading.Lock()
 
     def keep(self, versions: Iterable[str]) -> None:
-        """Let the series of these versions exist from now on, and those of others go."""
-        wanted = set(versions)
-        for version in wanted:
+        """Creates the series of `versions` and removes those of all others."""
+        kept = set(versions)
+        for version in kept:
             self.open(version)
         with self._changing:
-            for version in self._inference.keys() - wanted:
-                del self._inference[version]  # first, so that nothing counts into it again
-                for alone in (*self._by_version.values(), self.index_bytes):
-                    alone.remove(version)
+            for version in self._inference.keys() - kept:
+                del self._inference[version]  # First, so that no batch recreates a removed series.
+                for metric in (*self._by_version.values(), self.index_bytes):
+                    metric.remove(version)
                 for series in self._by_lane.values():
                     for lane in LANES:
                         series.remove(version, lane)
 
     def open(self, version: str) -> None:
-        """Let the series of a version exist."""
         with self._changing:
             if version not in self._inference:
                 self.index_bytes.labels(version)
@@ -93,6 +89,6 @@ class VersionMetrics:
                 self._inference[version] = {lane: Inference(**found) for lane, found in series.items()}
 
     def inference(self, version: str, lane: str) -> Inference | None:
-        """Series of a version in a lane; None when it is not in memory any more."""
+        """Returns the series of a version in a lane, or None if the version is not in memory any more."""
         lanes = self._inference.get(version)
         return None if lanes is None else lanes[lane]

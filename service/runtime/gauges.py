@@ -25,12 +25,13 @@ from service import memory
 from service.live import Generation, Live
 from service.observability.metrics import GENERATION_STATES, Metrics
 from service.runtime.health import Health
-from service.store import checksums
+from service.runtime.readiness import Readiness
+from service.store.sql import checksums
 
 SAMPLE_SECONDS = 0.5
 
 
-def show(metrics: Metrics, live: Live, health: Health, not_ready: Callable[[], str | None]) -> None:
+def show(metrics: Metrics, live: Live, health: Health, readiness: Readiness) -> None:
     """Point the gauges at what they show."""
     encoder = live.generation.encoder
     metrics.serve(encoder.manifest, encoder.form)
@@ -41,7 +42,7 @@ def show(metrics: Metrics, live: Live, health: Health, not_ready: Callable[[], s
     loop = asyncio.get_running_loop()
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
     metrics.healthy.set_function(lambda: health.illness is None)
-    metrics.ready.set_function(lambda: not_ready() is None)
+    metrics.ready.set_function(lambda: readiness.check() is None)
 
 
 def show_machine(metrics: Metrics, folders: Mapping[str, Path]) -> None:

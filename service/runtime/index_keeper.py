@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from service.corpus.corpus import Corpus
-from service.corpus.examples import load_examples
+from service.corpus.examples import put_examples
 from service.errors import ServiceError
 from service.lifecycle.builder import Builder
 from service.live import Generation, Retired, apply
@@ -43,6 +43,11 @@ class IndexKeeper:
         self._loop = asyncio.get_running_loop()
         self._torn = asyncio.Event()  # the index in service could not follow a write
         self._tears = 0  # how often that was
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the start is complete, and the active index holds every document."""
+        return self._ready.is_set() and self._live.generation.is_complete
 
     async def keep_whole(self) -> None:
         """Make the index in service whole: at the start, and again when it could not follow a write.
@@ -90,7 +95,7 @@ class IndexKeeper:
                 return
         if not self._ready.is_set() and self._live.generation.is_complete:
             self.progress = "loading the example documents"
-            await self._corpus.store.once("examples", partial(load_examples, self._corpus))
+            await self._corpus.store.fill_with_examples(partial(put_examples, self._corpus))
             self._ready.set()
 
     def _tell(self, done: int, total: int) -> None:

@@ -10,8 +10,9 @@ import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from models import cpus
 from models.store import Store
@@ -27,7 +28,7 @@ from service.errors import ServiceError, StartupError, Unhealthy
 from service.http.body_budget import MEGABYTE
 from service.index.gpu import GpuThread, open_gpu
 from service.index.ivf_snapshots import tidy
-from service.lifecycle.catch_up import CatchUp
+from service.lifecycle.builder import CatchUp
 from service.lifecycle.controller import Controller
 from service.lifecycle.maps import MapMaker, installed
 from service.lifecycle.model_loader import ModelLoader, require_device, wanted_form
@@ -36,15 +37,16 @@ from service.live import IndexesOf, Live, in_memory, in_store
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
-from service.runtime import checksum_filling, gauges, retention
+from service.runtime import gauges, housekeeping
 from service.runtime.data_lock import DataDirLock
 from service.runtime.health import Health
 from service.runtime.index_keeper import IndexKeeper
+from service.runtime.readiness import Readiness
 from service.runtime.watchdog import Heartbeat, Watchdog, lasting
 from service.settings import Settings
 from service.store.filters.grammar import indexed_fields
 from service.store.protocol import Store as Documents
-from service.store.sqlite import SqliteStore
+from service.store.sqlite.store import SqliteStore
 from service.store.write_queue import QueuedRows
 
 log = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ class Runtime:
         self.ready = threading.Event()  # set once, when the start is complete
         self.layout = layout_for(settings)
         self.large_bodies = asyncio.Lock()  # one is parsed at a time
-        self.beat: Callable[[], None] = lambda: None  # for whoever watches the supervisor
+        self.beat: Callable[[], None] = lambda: None  # called by the watchdog after each look
         self.store = Store(settings.models_dir)
         self.searches = RecentSearches() if settings.events else None
         self.queued_rows = QueuedRows(settings.max_queue_events)
@@ -82,6 +84,7 @@ class Runtime:
         )
         self.watchdog: Watchdog
         self.health: Health
+        self.readiness: Readiness
         self.live: Live
         self.visitors: Visitors
         self.corpus: Corpus
@@ -199,9 +202,16 @@ class Runtime:
         self.watchdog.start()
         self.health = Health(self.live, self.batcher, self.watchdog)
         self.controller = Controller(self._loader, self.corpus, self.settings, self.metrics)
+        self.readiness = Readiness(
+            lambda: self.leaving or self.stopping,
+            self.watchdog,
+            self._documents,
+            self.controller.following,
+            self._index,
+        )
         self.batcher.single_text.has_room = lambda: not self.controller.builds
         self.controller.published = await asyncio.to_thread(self.store.names)
-        gauges.show(self.metrics, self.live, self.health, self.not_ready)
+        gauges.show(self.metrics, self.live, self.health, self.readiness)
         alone = self.settings.database is None
         folders = {"data": self.settings.data_dir} if alone else {}
         gauges.show_machine(self.metrics, folders | {"models": self.store.root})
@@ -216,14 +226,13 @@ class Runtime:
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
-        if not alone:
-            self.live.lost = lambda: self._documents.lost or self.controller.following.behind
+        self.live.lost = lambda: self._documents.lost or self.controller.following.behind
         self._keep("Keeping in touch", self._keep_in_touch)
         await self._documents.joined()
         self._keep("Noting how far the store is", self._documents.keep_noting)
         seconds = self.settings.events_seconds
-        self._keep("Deleting old events", lambda: retention.keep_expiring(self._documents, seconds))
-        self._keep("Computing checksums", lambda: checksum_filling.keep_filling(self._documents))
+        self._keep("Deleting old events", lambda: housekeeping.keep_expiring(self._documents, seconds))
+        self._keep("Computing checksums", lambda: housekeeping.keep_filling(self._documents))
         self._keep("Making the index whole", self._index.keep_whole)
         if self.settings.map_documents and alone and installed():
             self._keep("Making maps", MapMaker(self.corpus, self.settings).run)
@@ -236,22 +245,6 @@ class Runtime:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._catch_up.stop()
         await asyncio.to_thread(self._close)
-
-    def not_ready(self) -> str | None:
-        """Why the service takes no new work, None when it does."""
-        if self.leaving or self.stopping:
-            return "The service is stopping."
-        if self.watchdog.illness is not None:
-            return f"Not well: {self.watchdog.illness}."
-        if (damage := self._documents.damage) is not None:
-            return damage
-        if lost := self.live.lost():
-            return lost
-        return (
-            None
-            if self.ready.is_set() and self.live.generation.is_complete
-            else f"Not ready yet: {self._index.progress}."
-        )
 
     def scrape(self) -> bytes:
         """Every series as Prometheus text; blocks for some milliseconds."""
@@ -297,3 +290,6 @@ def runtime_of(request: Request) -> Runtime:
     if runtime.stopping:
         raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
     return runtime
+
+
+Service = Annotated[Runtime, Depends(runtime_of)]  # the parameter of an endpoint

@@ -1,25 +1,26 @@
-"""A thread that watches the stages, and ends the process when only a new start can help.
+"""Ends the process when only a new start can help.
 
-    every fifth of a second, each stage: restart what died, give up what hangs, say what is ill
-    ill for SIMILE_HANG_SECONDS without a break: every thread's stack to the log, exit status 70
+Start reading at `Watchdog.look`. A thread checks each stage every fifth of a second: the stage restarts what
+died, gives up what hangs, and reports what is ill. After SIMILE_HANG_SECONDS of illness without a break, the
+stacks of all threads go to the log and the process ends with status 70. A task would not see a blocked event
+loop, so it is a thread. Ending is safe: acknowledged writes are on disk.
 
-A thread and not a task, because a blocked event loop is one of the things it must see. Ending is safe: what
-was acknowledged is on disk, and whatever starts the service again finds it there.
+The watchdog counts the time between its own looks, so it does not take a suspended process for a hung one.
 
-A C call that holds the interpreter's lock stops this thread too; interpreter_watchdog.py sees that.
-
-Time is counted in its own looks and not by a clock. A process that was held for a minute (SIGSTOP, a frozen
-container, a laptop asleep) has not hung.
+A C call that holds the interpreter lock stops this thread too. `interpreter_timer` ends the process then. Its
+clock does not stop with the process: a process that was suspended for longer may end when it continues.
 """
 
 import asyncio
+import contextlib
+import faulthandler
 import logging
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
 log = logging.getLogger(__name__)
@@ -27,34 +28,42 @@ log = logging.getLogger(__name__)
 EXIT_STATUS = 70
 LOOK_SECONDS = 0.2
 MOST_SECONDS = 1.0  # that one look counts for
-SAY_SECONDS = 2.0  # a log that cannot be written must not keep the process from ending
+SAY_SECONDS = 2.0  # a blocked log must not keep the process from ending
 RETRY_SECONDS = 2.0
+MIN_TIMER_SECONDS = 3.0  # more than a look takes while the log is blocked
 
 
 class Stage(Protocol):
     """A part of the service that is watched."""
 
     def check(self, seconds: float, /) -> str | None:
-        """Why it is ill, None when it is well. `seconds` have passed since the last look."""
+        """Returns why the stage is ill, or None. `seconds` have passed since the last look."""
 
 
 class Watchdog:
-    """Looks at `stages`. `hang_seconds` 0: it restarts and tells, and never ends the process."""
+    """Checks the stages, and ends the process if they stay ill."""
 
     def __init__(
         self, stages: Sequence[Stage], hang_seconds: float, beat: Callable[[], None] = lambda: None
     ) -> None:
-        """beat: called after each look, to tell who watches the supervisor that it lives."""
+        """Creates the thread; `start` starts it.
+
+        Args:
+            stages: What is watched.
+            hang_seconds: Seconds of illness after which the process ends. 0: it never ends.
+            beat: Called at the start and after each look; it sets the interpreter timer again.
+
+        """
         self._beat = beat
         self.illness: str | None = None
         self._stages = stages
         self._hang_seconds = hang_seconds
         self._ill_seconds = 0.0
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        self._beat()  # from now on it is missed
+        self._beat()
         self._thread.start()
 
     def stop(self) -> None:
@@ -84,13 +93,39 @@ class Watchdog:
 def _reason(stage: Stage, seconds: float) -> str | None:
     try:
         return stage.check(seconds)
-    except Exception as error:  # a bug of ours: what cannot be watched is not well
+    except Exception as error:  # a bug in the check counts as an illness of its stage
         log.exception("A stage cannot be watched")
         return f"{type(stage).__name__} cannot be watched: {type(error).__name__}"
 
 
+@contextlib.contextmanager
+def interpreter_timer(hang_seconds: float) -> Iterator[Callable[[], None]]:
+    """Ends the process with status 1 when the interpreter hangs.
+
+    Each call of the yielded function sets the timer to twice `hang_seconds`, as long as the watchdog takes to
+    end a process. When the timer runs out, faulthandler writes the stacks of all threads to stderr and ends
+    the process. Its thread is C code and needs no interpreter lock.
+
+    Args:
+        hang_seconds: Half of the limit, in seconds. 0: there is no timer.
+
+    """
+    seconds = min(max(2 * hang_seconds, MIN_TIMER_SECONDS), threading.TIMEOUT_MAX)
+
+    def restart() -> None:
+        faulthandler.dump_traceback_later(seconds, exit=True)
+
+    if not hang_seconds:
+        yield lambda: None
+        return
+    try:
+        yield restart
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 class Heartbeat:
-    """The event loop as a stage: a blocked loop answers no request, and nothing else would notice."""
+    """The event loop as a stage. A blocked loop answers no request."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hang_seconds: float) -> None:
         self._loop = loop
@@ -115,33 +150,33 @@ class Heartbeat:
 
 
 def end(reason: str) -> None:
-    """Say why and where every thread is, and end the process at once.
+    """Logs the reason and the stack of every thread, and ends the process at once.
 
-    The stacks name files, lines and functions, and no text of anybody's.
+    The stacks name files, lines and functions. They contain no text of a user.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     stacks = [
         f"{names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sys._current_frames().items()  # noqa: SLF001  there is no public way
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001  Python has no public way
     ]
     _say(f"{reason}. The process ends with status {EXIT_STATUS}, to be started again.\n{''.join(stacks)}")
     os._exit(EXIT_STATUS)
 
 
 def _say(words: str) -> None:
-    """Log it on a thread of its own: that the log is blocked may be just what is wrong."""
+    """Logs on a new thread, because a blocked log may be the cause of the hang."""
     thread = threading.Thread(target=log.critical, args=("%s", words), daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # no thread can be had, which must not end this one
+    except RuntimeError:  # the system has no thread left, which must not end this one
         return
     thread.join(SAY_SECONDS)
 
 
 async def lasting(name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` until it ends by itself; when it breaks, say so and run it again.
+    """Runs `work` until it returns. After an exception it logs and runs the work again.
 
-    A task that is not awaited would otherwise die unseen.
+    Otherwise a task that nothing awaits would die unnoticed.
     """
     while True:
         try:

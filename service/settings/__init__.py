@@ -1,7 +1,7 @@
-"""Every setting of the service, from `SIMILE_` variables: the service's only reader of the environment.
+"""All settings of the service, read from `SIMILE_` variables. Start reading at `read` and `Settings`.
 
-A `SIMILE_` variable that no setting knows is refused: what a person asked for is never silently ignored.
-Values alone are checked here; runtime/settings_check.py reads the files that some of them name.
+Unknown `SIMILE_` variables are rejected, so a typing error is never ignored. This module validates only
+values. cli/check.py checks the files that they name.
 """
 
 import os
@@ -26,13 +26,13 @@ PREFIX = "SIMILE_"
 MOST_ADMITTED_MB = 256
 MOST_ANSWERS_MB = 1024
 _INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
-MAPS = "maps"  # the folder of maps, in the data directory
+MAPS = "maps"  # folder of maps in the data directory
 MAP_LIBRARY, MAP_LEAST = "umap", 50  # documents
-INDEXES = "indexes"  # the folder of snapshots, in the data directory
+INDEXES = "indexes"  # folder of snapshots in the data directory
 
 
 def default_device() -> str:
-    """`cuda` where the extra gpu is installed: who has that wants it used, or to be told why it is not."""
+    """Returns `cuda` if the extra gpu is installed, so that an unusable GPU is reported."""
     try:
         version("onnxruntime-gpu")
     except PackageNotFoundError:
@@ -41,65 +41,66 @@ def default_device() -> str:
 
 
 def default_admitted_mb(given: dict[str, Any]) -> int:
-    """MiB of bodies in flight: a sixteenth of the memory, at most 256, and room for one body in any case."""
+    """Returns a sixteenth of the memory in MiB, at most 256, but at least one body."""
     allowed = memory.limit()
     share = MOST_ADMITTED_MB if allowed is None else (allowed >> 20) // 16
     return max(min(share, MOST_ADMITTED_MB), int(given.get("max_body_mb", 1)))
 
 
 def default_answers_mb() -> int:
-    """MiB of answers that are made and sent: a quarter of the memory, at most 1024."""
+    """Returns a quarter of the memory in MiB, at most 1024."""
     allowed = memory.limit()
     return MOST_ANSWERS_MB if allowed is None else max(1, min((allowed >> 20) // 4, MOST_ANSWERS_MB))
 
 
 class Settings(BaseSettings):
-    """An attribute per `SIMILE_` variable; docs/SETTINGS.md is the same list for people."""
+    """One attribute per `SIMILE_` variable. docs/SETTINGS.md documents them."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     data_dir: Path = Path("data")
-    database: SecretStr | None = None  # postgresql://…; None: SQLite in DATA_DIR
+    database: SecretStr | None = None  # postgresql://…; None means SQLite in DATA_DIR
     database_connections: int = Field(16, ge=4)
     models_dir: Path = Path()  # DATA_DIR/models unless set
     model: str = "default"
     examples: bool = False
-    ui: bool = True  # the page at /ui, and / that leads there
+    ui: bool = True  # the page at /ui, and its redirect from /
     insecure: bool = False
 
     api_keys_file: Path | None = None
-    key_requests_per_minute: int = Field(0, ge=0)  # 0: no limit, here and below
-    key_tokens_per_minute: int = Field(0, ge=0)
-    allowed_hosts: str = ""  # separated by commas, as the next one
-    cors_origins: str = ""
+    key_requests_per_minute: int = Field(0, ge=0)  # 0: no limit
+    key_tokens_per_minute: int = Field(0, ge=0)  # 0: no limit
+    allowed_hosts: str = ""  # separated by commas
+    cors_origins: str = ""  # separated by commas
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
 
     device: str = Field(default_factory=default_device)
-    gpu_mem_mb: int = Field(0, ge=0)  # 0: whatever is free
-    workers: int = Field(0, ge=0, le=256)  # 0: one for each processor of the cgroup
-    threads: int = Field(0, ge=0, le=256)  # of each worker; 0: one
-    lone_threads: int = Field(0, ge=0, le=256)  # for a text that comes alone; 0: those of all workers, to 4
-    cache_mb: int = Field(64, ge=0)  # 0: no cache, and equal texts in flight are each computed
+    gpu_mem_mb: int = Field(0, ge=0)  # 0: all free memory
+    workers: int = Field(0, ge=0, le=256)  # 0: one per processor of the cgroup
+    threads: int = Field(0, ge=0, le=256)  # per worker; 0: one
+    lone_threads: int = Field(0, ge=0, le=256)  # for a single text; 0: as many as all workers have, at most 4
+    cache_mb: int = Field(64, ge=0)  # 0: no cache, and equal texts in flight are not shared
     timeout_seconds: float = Field(120.0, gt=0)
-    hang_seconds: float = Field(20.0, ge=0)  # 0: nothing counts as hanging
+    hang_seconds: float = Field(20.0, ge=0)  # 0: no detection of hanging work
     stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
     max_connections: int = Field(1000, ge=1)
     max_inputs: int = Field(2048, ge=1)
     max_collections: int = Field(1000, ge=1)
-    feedback_per_key: int = Field(10_000, ge=0)  # judgements; 0: no bound, here and below
-    feedback_per_query: int = Field(100, ge=0)  # of each key
-    feedback_per_document: int = Field(100, ge=0)  # of each key
-    events: bool = True  # searches are named, and POST /events is taken
-    events_days: float = Field(90.0, ge=0)  # that an event is kept; 0: no bound, here and below
+    # From here to max_queue_events, 0 means no limit.
+    feedback_per_key: int = Field(10_000, ge=0)  # judgments
+    feedback_per_query: int = Field(100, ge=0)  # per key
+    feedback_per_document: int = Field(100, ge=0)  # per key
+    events: bool = True  # Searches get ids, and POST /events is accepted.
+    events_days: float = Field(90.0, ge=0)  # age at which events are deleted
     events_per_key: int = Field(100_000, ge=0)
-    events_per_document: int = Field(1000, ge=0)  # of each key
+    events_per_document: int = Field(1000, ge=0)  # per key
     max_events: int = Field(1_000_000, ge=0)
-    max_queue_events: int = Field(65_536, ge=0)  # of each key, and judgments
+    max_queue_events: int = Field(65_536, ge=0)  # events and judgments per key
     max_hits: int = Field(50_000, ge=1000)
-    max_candidates: int = Field(500_000, ge=22_000)  # at least those of one query
+    max_candidates: int = Field(500_000, ge=22_000)  # The minimum is enough for one query.
     max_query_characters: int = Field(10_000, ge=1)
     max_ids: int = Field(1_048_576, ge=1)
     max_tokenize_characters: int = Field(200_000, ge=1)
@@ -111,20 +112,20 @@ class Settings(BaseSettings):
     max_values: int = Field(2_500_000, ge=1)
     max_admitted_mb: int = Field(default_factory=default_admitted_mb, ge=1)
     max_queue_tokens: int = Field(1_000_000, ge=1)
-    max_queue_seconds: float = Field(1.0, ge=0)  # 0: no bound
+    max_queue_seconds: float = Field(1.0, ge=0)  # 0: no limit
     passages: bool = True
-    search_mode: Mode | None = None  # of a search that names none; None: the version's own, else dense
+    search_mode: Mode | None = None  # default of searches; None: the version's own mode, or dense
     activate: Literal["auto", "manual"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
-    build_rate: float = Field(0.0, ge=0)  # documents per second; 0: whatever the lane has left
+    build_rate: float = Field(0.0, ge=0)  # documents per second; 0: no limit
     memory_check: bool = True
-    canary_queries: int = Field(20, ge=0, le=1000)  # 0: none, not those of the file either
+    canary_queries: int = Field(20, ge=0, le=1000)  # 0: no comparison, even with canary_file
     canary_file: Path | None = None
     canary_min_overlap: float = Field(0.0, ge=0, le=1)  # 0: report only
     indexed_fields: str = ""  # separated by commas
-    map_documents: int = Field(20_000, ge=0, le=100_000)  # of a collection that is mapped by itself; 0: none
+    map_documents: int = Field(20_000, ge=0, le=100_000)  # Larger collections get no automatic map. 0: none
     precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
-    precision_loss: float = Field(0.0005, ge=0, le=1)  # that `auto` accepts: 1 - mean cosine to fp32
+    precision_loss: float = Field(0.0005, ge=0, le=1)  # limit for `auto`: 1 - mean cosine to fp32
     deterministic: bool = False
     index_device: str = "cpu"  # or cuda, cuda:1, …
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -132,19 +133,18 @@ class Settings(BaseSettings):
     access_log: bool = False
     otel: bool = Field(default_factory=lambda: bool(otlp_endpoints()))
 
-    # Read by training alone.
+    # Only training reads these.
     eval_data: Path | None = None
     service_key: SecretStr | None = None
     service_key_file: Path | None = None
 
     @property
     def place(self) -> Place:
-        """On what the model computes."""
         return place_of(self.device, self.gpu_mem_mb)
 
     @property
     def measures_form(self) -> bool:
-        """True if the fastest form is measured: not on a GPU, nor of replicas, which have to agree."""
+        """Whether to measure the fastest engine. Never on a GPU, nor for replicas, which must agree."""
         return self.precision == "auto" and self.database is None and self.place == CPU
 
     @property
@@ -153,17 +153,16 @@ class Settings(BaseSettings):
 
     @property
     def events_seconds(self) -> float:
-        """The age at which an event is deleted, in seconds."""
         return self.events_days * 86_400 or inf
 
     @property
     def snapshots_dir(self) -> Path:
-        """Folder of what can be made again from the document store, and takes long."""
+        """Folder of index snapshots, which can be rebuilt from the document store."""
         return self.data_dir / INDEXES
 
     @property
     def maps_dir(self) -> Path:
-        """Folder of the documents' places in the plane: VERSION/COLLECTION.json, as `GET /map` answers."""
+        """Folder of maps: VERSION/COLLECTION.json, as `GET /map` answers."""
         return self.data_dir / MAPS
 
     @model_validator(mode="before")
@@ -180,7 +179,7 @@ class Settings(BaseSettings):
             raise ValueError(f"{PREFIX}DEVICE={self.device}: {error}.") from error
         if self.canary_min_overlap and not self.canary_queries:
             raise ValueError(
-                f"{PREFIX}CANARY_MIN_OVERLAP={self.canary_min_overlap} needs canary queries, and "
+                f"{PREFIX}CANARY_MIN_OVERLAP={self.canary_min_overlap} needs canary queries, but "
                 f"{PREFIX}CANARY_QUERIES=0 turns them off. Unset one of the two."
             )
         if self.api_keys_file is None and not self.insecure and not is_loopback(self.host):
@@ -204,20 +203,20 @@ class Settings(BaseSettings):
 
 
 def keys_file() -> Path | None:
-    """The keys file by its variable alone, also while there is none yet: for those who make it."""
+    """Returns the path of the keys file from its variable. The file need not exist yet."""
     named = os.environ.get(f"{PREFIX}API_KEYS_FILE")
     return Path(named) if named else None
 
 
 def own_url() -> str:
-    """The address of the service that the environment describes, for commands that talk to a running one."""
+    """Returns the local address of the running service that the environment describes."""
     port = os.environ.get(f"{PREFIX}PORT") or Settings.model_fields["port"].default
     scheme = "https" if os.environ.get(f"{PREFIX}TLS_CERT_FILE") else "http"
     return f"{scheme}://127.0.0.1:{port}"
 
 
 def otlp_endpoints() -> list[str]:
-    """Variables of OpenTelemetry that name a receiver of traces; empty when they turn traces off."""
+    """Returns the OTEL_ variables with an address for traces, or nothing if others turn traces off."""
     off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     off = off or os.environ.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() not in {"", "otlp"}
     names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -225,21 +224,21 @@ def otlp_endpoints() -> list[str]:
 
 
 def _check_otlp_protocol() -> None:
-    """Refuse a way of sending traces that there is not: spans would go where they are not understood."""
+    """Rejects other protocols than http/protobuf, because the receiver would not understand the spans."""
     for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-        asked = os.environ.get(name) or "http/protobuf"
-        if asked != "http/protobuf":
+        protocol = os.environ.get(name) or "http/protobuf"
+        if protocol != "http/protobuf":
             raise ValueError(
-                f"{name}={asked}: traces are sent by http/protobuf only, to port 4318 of most collectors. "
+                f"{name}={protocol}: traces are sent by http/protobuf only, to port 4318 of most collectors. "
                 f"Unset it, or set {PREFIX}OTEL=0."
             )
 
 
 def read() -> Settings:
-    """Settings from this process's environment.
+    """Reads the settings from the environment.
 
     Raises:
-        StartupError: a value that does not parse, a name that no setting has.
+        StartupError: A value is invalid, or a `SIMILE_` variable is unknown.
 
     """
     known = {PREFIX + name.upper() for name in Settings.model_fields}
@@ -254,26 +253,25 @@ def read() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        # A default that is made from a wrong setting is missing too: that is no mistake of its own.
+        # If a setting is wrong, defaults that depend on it are missing as well. Do not report those.
         found = [each for each in error.errors() if each["type"] != "default_factory_not_called"]
-        raise StartupError("\n".join(_in_words(problem) for problem in found)) from error
+        raise StartupError("\n".join(_message(problem) for problem in found)) from error
 
 
 def models_dir_of(settings: Settings, data_dir: Path | None) -> Path:
-    """The models folder of a data directory that a command names; None: of the one in the settings.
+    """Returns the models folder of a data directory. None means the one in the settings.
 
-    A folder named by SIMILE_MODELS_DIR stays; otherwise it is `models` in that data directory.
+    It is the folder of SIMILE_MODELS_DIR if that is set, otherwise `models` in the data directory.
     """
     return settings.models_dir if data_dir is None else Settings(data_dir=data_dir).models_dir
 
 
-def _in_words(problem: Any) -> str:
+def _message(problem: Any) -> str:
     if not problem["loc"]:
         return str(problem["msg"]).removeprefix("Value error, ")
     return sentence(problem, Settings, f"{PREFIX}{str(problem['loc'][0]).upper()}")
 
 
 def _elsewhere(name: str) -> str | None:
-    """The setting that does what other servers call by another name."""
     known = {"PROVIDER": "DEVICE", "ADDRESS": "HOST", "BIND": "HOST", "TOKEN": "API_KEYS_FILE"}
     return next((ours for word, ours in known.items() if word in name), None)

@@ -1,4 +1,4 @@
-"""Names of hosts and origins, as settings write them."""
+"""Parses and validates the hosts, origins and database URLs of settings."""
 
 import ipaddress
 import re
@@ -6,49 +6,49 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 
 HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
 _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
-_NO_TOKEN = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")  # a percent sign that encodes nothing
+_NO_TOKEN = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")  # invalid percent-encoding
 _USUAL_PORT = {"http": ":80", "https": ":443"}
 
 
 def allowed_origins(text: str) -> list[str]:
-    """The origins of `SIMILE_CORS_ORIGINS`, as browsers write them.
+    """Parses `SIMILE_CORS_ORIGINS`.
 
     Raises:
-        ValueError: one that no browser would ever send, or a pattern.
+        ValueError: An origin is a pattern, or not in the form that browsers send.
 
     """
     origins = [part.strip() for part in text.split(",") if part.strip()]
     for origin in origins:
         name = f"SIMILE_CORS_ORIGINS: {origin!r}"
         if "*" in origin:
-            raise ValueError(f"{name} would let any page on the web in. Name each origin exactly.")
+            raise ValueError(f"{name} would allow any page on the web. Name each origin exactly.")
         if not _ORIGIN.fullmatch(origin) or origin.endswith(_USUAL_PORT[origin.partition(":")[0]]):
             raise ValueError(
-                f"{name} is no origin as browsers write them: scheme, host in small letters, and a port only "
-                "when it is not the usual one, such as https://app.example.org or http://127.0.0.1:3000."
+                f"{name} is not an origin as browsers send it: scheme, host in lower case, and any unusual "
+                "port, such as https://app.example.org or http://127.0.0.1:3000."
             )
     return origins
 
 
 def allowed_hosts(text: str) -> frozenset[str]:
-    """The names in `SIMILE_ALLOWED_HOSTS`.
+    """Parses `SIMILE_ALLOWED_HOSTS`.
 
     Raises:
-        ValueError: one that is no host name.
+        ValueError: A name is not a host name.
 
     """
     names = [part.strip().lower() for part in text.split(",") if part.strip()]
     for name in names:
         if not HOST_NAME.fullmatch(name):
             raise ValueError(
-                f"SIMILE_ALLOWED_HOSTS: {name!r} is no host name. Write names only, exactly and without "
+                f"SIMILE_ALLOWED_HOSTS: {name!r} is not a host name. Write names only, exactly and without "
                 "scheme, port or pattern, separated by commas, such as service,search.example.org."
             )
     return frozenset(names)
 
 
 def is_loopback(host: str) -> bool:
-    """True for an address that only this machine reaches."""
+    """Returns whether only this machine can reach `host`."""
     if host == "localhost":
         return True
     try:
@@ -58,13 +58,18 @@ def is_loopback(host: str) -> bool:
 
 
 def check_database(url: str) -> None:
-    """Raise ValueError unless `url` is of a PostgreSQL database. Its password is in no message."""
+    """Rejects other URLs than those of a PostgreSQL database. Messages never contain the password.
+
+    Raises:
+        ValueError: The URL is invalid.
+
+    """
     example = "Give it as postgresql://USER:PASSWORD@HOST:5432/NAME."
     parts = _parts(url)
     if parts is None:
         raise ValueError(
-            f"SIMILE_DATABASE is no URL. A sign such as @, / or # in its password is written as %40, %2F or "
-            f"%23, and % itself as %25. {example}"
+            f"SIMILE_DATABASE is not a URL. Write @, / or # in its password as %40, %2F or %23, and % itself "
+            f"as %25. {example}"
         )
     if parts.scheme not in {"postgresql", "postgres"}:
         raise ValueError(f"SIMILE_DATABASE does not begin with postgresql://. {example}")
@@ -73,9 +78,9 @@ def check_database(url: str) -> None:
 
 
 def _parts(url: str) -> SplitResult | None:
-    """The parts of a URL; None where a sign of its password is not encoded.
+    """Splits a URL. Returns None if a character of its password is not percent-encoded.
 
-    PostgreSQL would take the rest of such a password for a host or a name, and say it in its messages.
+    PostgreSQL would treat the rest of such a password as a host or a name and quote it in its messages.
     """
     try:
         parts = urlsplit(url)

@@ -1,7 +1,7 @@
-"""The seam of the store: all that the rest of the service knows of what is on disk.
+"""The interface of the document store: everything that the rest of the service knows about stored data.
 
-`Store` says what can be asked, and its docstring what each answer promises. Nothing above this folder sees a
-connection, SQL or a transaction; values.py has what goes in and comes out. sqlite.py stands behind it.
+Start reading at `Store`. Connections, SQL and transactions stay behind this interface; values.py has the
+values that cross it. sqlite/ and postgres/ implement it.
 """
 
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
@@ -16,7 +16,6 @@ from models.manifest import Manifest
 from models.store import DesiredVersion
 from service.store.filters.explain import FieldSample
 from service.store.filters.predicate import Predicate
-from service.store.ids import Revisions, RowNames
 from service.store.values import (
     COLUMNS,
     DEFAULT_COLLECTION,
@@ -37,6 +36,8 @@ from service.store.values import (
     Put,
     Record,
     Recorded,
+    Revisions,
+    RowNames,
     Selection,
     Step,
     Unembedded,
@@ -46,12 +47,11 @@ from service.store.values import (
 
 T = TypeVar("T")
 
-
-Passing: TypeAlias = Any  # what passes a filter, as a store's own search takes it
+FilterMatches: TypeAlias = Any  # the documents that match a filter, as a store's own search takes them
 
 
 class VectorSink(Protocol):
-    """The indexes of a generation, as the store fills them; each collection's rows come by rising name."""
+    """The vector indexes of a generation, which a store fills."""
 
     dimension: int
 
@@ -60,53 +60,165 @@ class VectorSink(Protocol):
         collections: Iterable[str],
         read: Callable[[str], Iterable[tuple[RowNames, Vector]]],
         sequence: int,
-    ) -> None: ...
+    ) -> None:
+        """Replaces all rows.
 
-    def discard(self, revisions: Sequence[int]) -> None: ...
+        Args:
+            collections: The names of the collections.
+            read: Returns the rows of a collection in batches of names, shape (n,), and vectors, shape
+                (n, dimension). Names rise from batch to batch.
+            sequence: The operation number of this moment.
+
+        """
+
+    def discard(self, revisions: Sequence[int]) -> None:
+        """Removes all rows of these revisions."""
 
 
 class Snapshot(Protocol):
-    """A moment of the store, for one piece of work on a reading thread; it ends with the work."""
+    """The store at one moment, for one piece of work on a reading thread.
+
+    The moment is that of the first answer. It ends with the work.
+    """
 
     def renew(self) -> None:
-        """Go to the latest moment. A snapshot begins with its first answer, and again with the next one."""
+        """Moves to the latest moment; it begins with the next answer."""
 
-    def require(self, generation: int, *, kept: bool) -> None: ...
-    def sequence(self) -> int: ...
-    def passing(self, where: Predicate, collection: str) -> Passing: ...
-    def ids_of(self, revisions: Sequence[int]) -> dict[int, str]: ...
+    def require(self, generation: int, *, kept: bool) -> None:
+        """Checks that a generation may be searched at this moment. Call it first where possible.
+
+        Args:
+            generation: Number of the generation.
+            kept: The caller named its version, so it need not be active.
+
+        Raises:
+            Moved: Another generation is active, and `kept` is False.
+            Conflict: The generation was dropped.
+
+        """
+
+    def sequence(self) -> int:
+        """Returns the number of the latest operation, 0 before the first."""
+
+    def matching(self, where: Predicate, collection: str) -> FilterMatches:
+        """Returns the documents of a collection that match a filter, as searches take them."""
+
+    def ids_of(self, revisions: Sequence[int]) -> dict[int, str]:
+        """Returns the ids of the current revisions among these, by revision."""
 
     def answered(
         self, times: Mapping[int, int], max_bytes: float = inf, columns: Sequence[Column] = COLUMNS
-    ) -> dict[int, Record]: ...
+    ) -> dict[int, Record]:
+        """Reads the documents of an answer.
 
-    def vector_of(self, generation: int, id: str, collection: str) -> tuple[int, Vector | None] | None: ...
-    def passages(self, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]: ...
+        Args:
+            times: How often each revision is in the answer.
+            max_bytes: Bytes that the documents may have together.
+            columns: The parts to read. The others are empty.
+
+        Returns:
+            Documents by revision, without those that are gone or damaged.
+
+        Raises:
+            TooMuch: The answer would have more than `max_bytes` bytes.
+            Overloaded: It would have more bytes than all answers together may have.
+
+        """
+
+    def vector_of(self, generation: int, id: str, collection: str) -> tuple[int, Vector | None] | None:
+        """Returns a document's revision and the vector of its first passage.
+
+        The vector is None if this generation has no sound one; it never comes from another generation.
+        Returns None if the document does not exist.
+        """
+
+    def passages(self, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Returns the start and end of passages in their texts, in characters, by row name.
+
+        Passages of texts that were not split are missing.
+        """
 
     def nearest_words(
-        self, query: str, depth: int, allowed: Passing | None, collection: str
-    ) -> tuple[Revisions, NDArray[np.float32]]: ...
+        self, query: str, depth: int, allowed: FilterMatches | None, collection: str
+    ) -> tuple[Revisions, NDArray[np.float32]]:
+        """Ranks documents by their terms (BM25).
+
+        Args:
+            query: The text of the search.
+            depth: Documents to return. Documents that tie with the last one are returned in addition.
+            allowed: The documents to rank; None for all.
+            collection: Name of the collection.
+
+        Returns:
+            Revisions, and their scores above 0, best first.
+
+        """
 
 
 class Documents(Protocol):
     """Documents by collection."""
 
-    async def collections(self) -> list[tuple[str, int]]: ...
-    async def has_collection(self, name: str, /) -> bool: ...
-    async def document(self, id: str, collection: str, /) -> Record | None: ...
+    async def collections(self) -> list[tuple[str, int]]:
+        """Returns the collections by name, each with its number of documents."""
+
+    async def has_collection(self, name: str, /) -> bool:
+        """Returns whether the collection exists."""
+
+    async def document(self, id: str, collection: str, /) -> Record | None:
+        """Returns a document, or None if it does not exist.
+
+        Raises:
+            DamagedDocument: The document differs from what was stored.
+
+        """
 
     async def page(
         self, after: str, limit: int, where: Predicate | None, max_bytes: float, collection: str, /
-    ) -> tuple[list[Record], bool]: ...
+    ) -> tuple[list[Record], bool]:
+        """Returns documents in the order of their ids, and whether others follow.
 
-    async def count(self, where: Predicate | None, collection: str, /) -> int: ...
-    async def passing(self, where: Predicate | None, collection: str, /) -> tuple[list[int], int]: ...
-    async def count_all(self) -> int: ...
-    async def sequence(self) -> int: ...
-    async def unchanged(self, documents: Sequence[Document], collection: str, /) -> set[int]: ...
+        Args:
+            after: Return documents after this id. Empty: from the beginning.
+            limit: Number of documents, at most.
+            where: A filter, or None.
+            max_bytes: Bytes that the documents may have together. The first one is returned in any case.
+            collection: Name of the collection.
 
-    async def sample(self, count: int, characters: int, collection: str, /) -> list[str]: ...
-    async def field_sample(self, collection: str, /) -> FieldSample: ...
+        Raises:
+            DamagedDocument: One of the documents differs from what was stored.
+            Overloaded: The answer would have more bytes than all answers together may have.
+
+        """
+
+    async def count(self, where: Predicate | None, collection: str, /) -> int:
+        """Returns the number of documents of a collection that match a filter; None matches all."""
+
+    async def matching(self, where: Predicate | None, collection: str, /) -> tuple[list[int], int]:
+        """Returns the rising revisions that match a filter, and the operation number of the same moment."""
+
+    async def count_all(self) -> int:
+        """Returns the number of documents of all collections."""
+
+    async def sequence(self) -> int:
+        """Returns the number of the latest operation, 0 before the first."""
+
+    async def unchanged(self, documents: Sequence[Document], collection: str, /) -> set[int]:
+        """Returns the positions of documents whose title and text are already stored under their ids."""
+
+    async def sample(self, count: int, characters: int, collection: str, /) -> list[str]:
+        """Returns the beginnings of some texts, each with its title first.
+
+        Every store chooses the same documents: those whose ids have the smallest hashes.
+
+        Args:
+            count: Number of documents.
+            characters: Length of a beginning.
+            collection: Name of the collection.
+
+        """
+
+    async def field_sample(self, collection: str, /) -> FieldSample:
+        """Returns the metadata fields of the collection's first and last documents, by id."""
 
     async def put(
         self,
@@ -116,22 +228,86 @@ class Documents(Protocol):
         split: bool = False,
         collection: str = DEFAULT_COLLECTION,
         max_collections: int = MAX_COLLECTIONS,
-    ) -> Put: ...
+    ) -> Put:
+        """Stores documents.
 
-    async def fill_checksums(self) -> int: ...
-    async def without_checksums(self) -> int: ...
-    async def delete_one(self, id: str, collection: str, /) -> tuple[int, int]: ...
-    async def delete_some(self, revisions: Sequence[int], collection: str, /) -> Step: ...
-    async def drop_judgements(self, collection: str, /) -> bool: ...
-    async def drop_collection(self, collection: str, /) -> None: ...
-    def filter(self, conditions: object, /) -> Predicate: ...
-    async def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> T: ...
-    async def examples_wanted(self) -> bool: ...
-    async def examples_loaded(self) -> None: ...
+        Args:
+            documents: Documents with distinct ids.
+            embedded: Embeddings by generation and by position in `documents`. A position may be missing if
+            the
+                stored title and text are the same: then the stored vectors are kept. May grow meanwhile.
+            split: Stored vectors of a text that was cut are not kept.
+            collection: Name of the collection, which is made if it does not exist.
+            max_collections: Number of collections that may exist.
+
+        Raises:
+            NeedsVectors: Some documents have no vector of the generation that is active at the commit.
+            Conflict: The collection would be one too many.
+
+        """
+
+    async def fill_checksums(self) -> int:
+        """Computes the checksums of some documents from before documents had them.
+
+        Returns:
+            The number of documents, 0 at the end.
+
+        """
+
+    async def without_checksums(self) -> int:
+        """Returns the number of documents without checksums."""
+
+    async def delete_one(self, id: str, collection: str, /) -> tuple[int, int]:
+        """Deletes a document and its events. Many events are deleted before it, in steps.
+
+        Its judgments are not listed while no document has the id.
+
+        Returns:
+            1, or 0 if the document does not exist, and the operation number.
+
+        """
+
+    async def delete_some(self, revisions: Sequence[int], collection: str, /) -> Step:
+        """Deletes the first of these revisions, as many as one write should. Skips missing revisions."""
+
+    async def drop_judgements(self, collection: str, /) -> bool:
+        """Deletes some judgments of a collection. Returns whether it may have more."""
+
+    async def drop_collection(self, collection: str, /) -> None:
+        """Deletes a collection that has no documents. The default collection always stays."""
+
+    def filter(self, conditions: object, /) -> Predicate:
+        """Compiles a filter for this store.
+
+        Args:
+            conditions: Parsed JSON (filters/grammar.py).
+
+        Raises:
+            FilterError: The filter breaks the grammar or a limit.
+
+        """
+
+    async def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> T:
+        """Runs `work` with a snapshot on a reading thread.
+
+        Args:
+            work: Calls `turns.pause` between its steps.
+            heavy: The work is long, so it leaves threads for other reads.
+
+        Raises:
+            Moved: `work` raised it. This process now serves the active generation.
+
+        """
+
+    async def fill_with_examples(self, put: Callable[[], Awaitable[None]], /) -> None:
+        """Stores the example documents by `put`, once, if the store was created for them.
+
+        After an exception the next call stores them.
+        """
 
 
 class Feedback(Protocol):
-    """Judgements of searches."""
+    """Judgments of search results."""
 
     async def judge(
         self,
@@ -140,49 +316,135 @@ class Feedback(Protocol):
         key: str = NO_KEY,
         limits: Limits | None = None,
         /,
-    ) -> tuple[int, set[str]]: ...
+    ) -> tuple[int, set[str]]:
+        """Stores judgments of one key. The last judgment of a query and a document replaces earlier ones.
+
+        Returns:
+            The number of the last judgment, and the ids of documents that do not exist. Judgments of those
+            are not stored.
+
+        Raises:
+            NotFound: None of the documents exists.
+            Conflict: The key would have more judgments than `limits` allow.
+
+        """
 
     async def judgements(
         self, after: int, limit: int, selection: Selection, max_bytes: float, /
-    ) -> tuple[list[tuple[int, Judgement]], bool]: ...
+    ) -> tuple[list[tuple[int, Judgement]], bool]:
+        """Returns judgments of existing documents with their numbers, and whether others follow.
 
-    async def count_judgements(self, selection: Selection, /) -> int: ...
-    async def sum_up_judgements(self, selection: Selection, /) -> JudgementSummary: ...
+        Args:
+            after: Return judgments after this number.
+            limit: Number of judgments, at most.
+            selection: Which judgments.
+            max_bytes: Bytes that their texts may have together. The first judgment is returned in any case.
+
+        """
+
+    async def count_judgements(self, selection: Selection, /) -> int:
+        """Returns how many judgments `judgements` would list."""
+
+    async def sum_up_judgements(self, selection: Selection, /) -> JudgementSummary:
+        """Returns counts of the judgments that `judgements` would list."""
+
     async def forget_judgements(
         self,
         selection: Selection,
         own: str | None = None,
         tell: Callable[[Mapping[str, int]], None] | None = None,
         /,
-    ) -> dict[str, int]: ...
+    ) -> dict[str, int]:
+        """Deletes the selected judgments in steps, each durable before the next.
+
+        Judgments that arrive after the first step stay.
+
+        Args:
+            selection: Which judgments.
+            own: Name of the calling key, if it may delete only its own. None: it may delete all.
+            tell: Receives the result of each step, also before an error. If the caller is canceled, it runs
+            on
+                the writing thread for the step in progress.
+
+        Returns:
+            How many judgments of each key were deleted, by the name of the key.
+
+        Raises:
+            Forbidden: Some are of another key than `own`. Nothing was deleted.
+            Storage, Timeout, Unhealthy: A step failed. The message says how many were deleted before.
+
+        """
 
 
 class Events(Protocol):
-    """Events of searches."""
+    """Events of searches, such as clicks."""
 
-    async def record_events(self, events: Sequence[Event], limits: EventLimits, /) -> Recorded: ...
+    async def record_events(self, events: Sequence[Event], limits: EventLimits, /) -> Recorded:
+        """Stores events of one key and collection in steps, each durable before the next.
+
+        Returns:
+            Which events are new and which were refused, with the reason. An event that is stored already is
+            in neither.
+
+        Raises:
+            Storage, Timeout, Unhealthy: A step failed. The message says how many events were handled before.
+
+        """
+
     async def list_events(
         self, after: int, limit: int, selection: Selection, max_bytes: float, /
-    ) -> tuple[list[tuple[int, Event]], bool]: ...
-    async def count_events(self, selection: Selection, /) -> int: ...
+    ) -> tuple[list[tuple[int, Event]], bool]:
+        """Returns events with their numbers, and whether others follow. Arguments as of `judgements`."""
+
+    async def count_events(self, selection: Selection, /) -> int:
+        """Returns how many events `list_events` would list."""
+
     async def forget_events(
         self,
         selection: Selection,
         own: str | None = None,
         tell: Callable[[Mapping[str, int]], None] | None = None,
         /,
-    ) -> dict[str, int]: ...
-    async def expire_events(self, before: float, /) -> bool: ...
+    ) -> dict[str, int]:
+        """Deletes the selected events, as `forget_judgements` deletes judgments."""
+
+    async def expire_events(self, before: float, /) -> bool:
+        """Deletes some events from before a Unix time. Returns whether there may be more."""
 
 
 class Generations(Protocol):
-    """Vectors by generation, and which generation is live."""
+    """Vectors by generation, and which generation is active.
 
-    def active(self) -> Active | None: ...
-    def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int: ...
-    async def known(self, published: Container[str], /) -> Known: ...
-    async def begin(self, manifest: Manifest, form: str, /) -> int: ...
-    async def abandon(self) -> None: ...
+    A generation is the set of all vectors of one model version in one form, such as fp32.
+    """
+
+    def active(self) -> Active | None:
+        """Returns the active generation, or None before the first start. Blocks."""
+
+    def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
+        """Creates and activates a generation without vectors, at a start. Blocks.
+
+        Args:
+            manifest: The model version.
+            form: The form of its vectors.
+            examples: The example corpus is requested.
+
+        Returns:
+            The number of the generation.
+
+        """
+
+    async def known(self, published: Container[str], /) -> Known:
+        """Returns facts about versions, of one moment. Only `published` ones can be the previous version."""
+
+    async def begin(self, manifest: Manifest, form: str, /) -> int:
+        """Returns the generation to build for a version, and drops any other that is being built.
+
+        It is the generation that is stored already for this version and form, or else a new one.
+        """
+
+    async def abandon(self) -> None:
+        """Drops the generations that are being built."""
 
     async def go_live(
         self,
@@ -195,118 +457,210 @@ class Generations(Protocol):
         may: Callable[[], bool],
         last: Callable[[Mapping[int, Unembedded]], Mapping[int, Embedding] | None],
         then: Callable[[int], None],
-    ) -> bool: ...
+    ) -> bool:
+        """Activates a generation in one transaction, and retires the one that was active.
 
-    async def keep_decision(self, desired: str, /) -> None: ...
-    async def keep_verdict(self, version: str, verdict: Verdict, desired: str, /) -> None: ...
-    async def keep_canary(self, version: str, canary: Mapping[str, Any], /) -> None: ...
-    async def lacking(self, generation: int, after: int, limit: int, /) -> list[int]: ...
+        Args:
+            generation: Number of the generation.
+            complete_through: The last revision that is known to have a vector of the generation.
+            desired: Id of the request that is carried out; empty if it has none.
+            rollback: The version that was active gets the verdict that it was rolled back from.
+            may: Returns whether the swap may still happen.
+            last: Embeds the few documents that the generation lacks at the last moment, on a thread, where
+                several processes write. Returns None to give up.
+            then: Called after the commit and before any other write, with the last revision of that moment.
 
-    async def next_lacking(self, generation: int, after: int, limit: int, most_bytes: int, /) -> Lacking: ...
+        Returns:
+            False if `may` returned False, or if an existing document lacks a vector of the generation.
 
-    async def add_vectors(self, generation: int, rows: Mapping[int, Embedding], /) -> int: ...
-    async def share_vectors(self, generation: int, revisions: Sequence[int], /) -> set[int]: ...
-    async def add_stored(self, generation: int, after: int, limit: int, /) -> int | None: ...
-    async def skip(self, generation: int, revision: int, reason: str, /) -> None: ...
-    async def forget_skipped(self, generation: int, /) -> None: ...
-    async def load(self, generation: int, indexes: VectorSink, /) -> bool: ...
-    def reload(self, generation: int, indexes: VectorSink, /) -> bool: ...
+        """
+
+    async def keep_decision(self, desired: str, /) -> None:
+        """Notes that the request with this id was carried out or has failed."""
+
+    async def keep_verdict(self, version: str, verdict: Verdict, desired: str, /) -> None:
+        """Notes why a version is not chosen automatically again, and that the request was handled."""
+
+    async def compare_once(
+        self,
+        version: str,
+        new: int,
+        active: int,
+        compare: Callable[[], Awaitable[Mapping[str, Any] | None]],
+        /,
+    ) -> Mapping[str, Any] | None:
+        """Returns and stores the result of `compare`, which runs once for a pair of generations.
+
+        After an exception it runs again.
+
+        Args:
+            version: Version of the new generation.
+            new: Number of the new generation.
+            active: Number of the active generation.
+            compare: Compares the answers of both generations.
+
+        """
+
+    async def lacking(self, generation: int, after: int, limit: int, /) -> list[int]:
+        """Returns the first revisions after `after` without a vector of the generation, rising.
+
+        Skipped revisions are not among them.
+        """
+
+    async def next_lacking(self, generation: int, after: int, limit: int, most_bytes: int, /) -> Lacking:
+        """Returns the next documents to embed for a generation, by rising revision.
+
+        Args:
+            generation: Number of the generation.
+            after: Return revisions after this one. Revisions only grow.
+            limit: Number of documents, at most.
+            most_bytes: Bytes that their texts may have together. The first one is returned in any case.
+
+        """
+
+    async def add_vectors(self, generation: int, rows: Mapping[int, Embedding], /) -> int:
+        """Stores vectors of those revisions that still exist. Returns the number of these revisions."""
+
+    async def share_vectors(self, generation: int, revisions: Sequence[int], /) -> set[int]:
+        """Copies vectors of other generations of the same model and form.
+
+        Returns:
+            The revisions that got vectors in this step. Empty at the end.
+
+        """
+
+    async def add_stored(self, generation: int, after: int, limit: int, /) -> int | None:
+        """Passes stored vectors to `on_commit`, a step at a time. Damaged vectors are deleted.
+
+        Args:
+            generation: Number of the generation.
+            after: Begin after this revision.
+            limit: Number of vectors, about.
+
+        Returns:
+            The last revision of the step, or None at the end.
+
+        """
+
+    async def skip(self, generation: int, revision: int, reason: str, /) -> None:
+        """Notes that the generation's model fails on a text."""
+
+    async def forget_skipped(self, generation: int, /) -> None:
+        """Forgets which texts were skipped, so that they are embedded again."""
+
+    async def load(self, generation: int, indexes: VectorSink, /) -> bool:
+        """Loads all stored vectors into indexes that nobody searches yet. Damaged vectors are deleted.
+
+        Returns:
+            Whether all vectors were sound.
+
+        """
+
+    def reload(self, generation: int, indexes: VectorSink, /) -> bool:
+        """Does the same as `load` on the writing thread. Only `on_commit` may call it."""
 
 
 class Replicas(Protocol):
-    """Other processes on the same store; one that has an owner has none."""
+    """Other processes on the same store. A SQLite store has none."""
 
     @property
-    def lost(self) -> str | None: ...
+    def lost(self) -> str | None:
+        """The reason why this process may not know the active generation, or None."""
+
     @property
-    def others(self) -> int: ...
-    async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None], /) -> None: ...
-    async def joined(self) -> None: ...
-    def starting(self) -> AbstractContextManager[None]: ...
-    async def requested(self, asked: DesiredVersion | None, at: float, /) -> DesiredVersion | None: ...
-    async def request(self, asked: DesiredVersion, /) -> None: ...
-    async def once(self, name: str, work: Callable[[], Awaitable[str]], /) -> str: ...
+    def others(self) -> int:
+        """The number of other processes that share the store, as last heard."""
+
+    async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None], /) -> None:
+        """Takes part in swaps until it is canceled: other processes wait until this one is ready, too.
+
+        Args:
+            serves: Returns the number of the generation that this process serves.
+            follow: Called with the active generation when any process has activated it.
+
+        """
+
+    async def joined(self) -> None:
+        """Returns when `keep_in_touch` has reached the store for the first time, or after a few seconds."""
+
+    def starting(self) -> AbstractContextManager[None]:
+        """Lets one process at a time start while the store has no generation yet."""
+
+    async def requested(self, asked: DesiredVersion | None, at: float, /) -> DesiredVersion | None:
+        """Returns the request that counts, given the request in the models folder of this process.
+
+        A request counts from the moment when the store learns of it, so the clocks of machines do not matter.
+        An older request is ignored and logged.
+
+        Args:
+            asked: The request in the models folder.
+            at: When it was made. inf: since this process last looked at the folder; -inf: before that; or the
+                file's Unix time if this process has not looked before.
+
+        """
+
+    async def request(self, asked: DesiredVersion, /) -> None:
+        """Makes a request, which counts until the next one."""
 
 
 class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
-    """The store of one service.
+    """The document store of one service.
 
-    Writes are durable when they return: put, delete_*, drop_*, judge, record_events, forget_*, expire_events,
-    begin, abandon, go_live, keep_*, add_*, skip, load, tidy, examples_loaded, requested, request, once. Each
-    happens whole or not at all (record_events, forget_* and delete_one in steps, each by itself), and
-    `on_commit` is told of its rows before it returns. Of two writes of one
-    document the one is whole before the other begins. A caller that is cancelled before its write's turn
-    takes the write back. Storage or Unhealthy is raised where the disk or the machine fails; nothing of that
-    write was stored.
+    Writes are durable when they return, and each one happens completely or not at all; methods that work in
+    steps say so. Of two writes of one document one is complete before the other begins. `on_commit` receives
+    the rows of a write before the write returns. If the caller is canceled before its write begins, the write
+    is withdrawn.
 
-    Reads answer for one moment each, which no write divides; a `Snapshot` keeps its moment until its work
-    ends. A read that begins after a write returned sees that write. Clients' reads take turns among
-    themselves, and end when their caller is cancelled: collections, has_collection, document, page,
-    count, passing, sample, field_sample, search, judgements, count_judgements, sum_up_judgements, list_events
-    and count_events. The other reads are short, and never wait for those. Nothing blocks the event loop but
-    active, activate, indexed, visitor_secret and close, which belong to a start and an end.
+    Reads answer for one moment, and see every write that returned before they began. Reads of clients take
+    turns, and end when their caller is canceled. Reads of the service itself never wait for those.
 
-    filter           parsed JSON of the grammar, as this store understands it, or FilterError
-    page             documents in id order, as many as fit in `limit` and `max_bytes`, but one at least; True
-                     when others follow
-    search           `work` of a snapshot, on a reading thread; it calls turns.pause between its steps
-    require          Moved unless the generation is live at the moment of the snapshot, which begins with this
-                     where it can be; of one that is `kept`, Conflict unless it still is
-    answered         documents of an answer by revision, given how often each is in it, or TooMuch
-    vector_of        a document's revision, and its vector of that one generation: never another's
-    nearest_words    the `depth` best documents by their words and all that tie with the last, best first
-    put              NeedsVectors unless each document has a vector of the generation that is live at the
-                     commit; title and text that are stored unchanged keep their vectors
-    fill_checksums   compute those of some documents from before they were stored with checksums; how many
-    passing          the revisions that pass a filter; `delete_some` deletes the first of them, as many as one
-                     write should
-    go_live          one transaction: unless a living revision after `complete_through` lacks a vector of the
-                     generation, or it `may` not, its state and the others' change together. `then` is called
-                     with the last revision behind the commit, before any other write. Where several processes
-                     write, the few that it lacks at the last moment may be embedded by `last`, on a thread
-    next_lacking     the next documents that a generation lacks, by rising revision; revisions only grow
-    add_vectors      vectors of revisions that still live; of others nothing is stored
-    share_vectors    vectors of these revisions that another generation of the same model and form has become
-                     this one's, too; the revisions of this step that have some, none at the end
-    add_stored       stored vectors into indexes, a step at a time through `on_commit`; what is damaged is
-                     deleted, so that it is lacking
-    load             the same all at once, while nothing is searched there; `reload` is for `on_commit` alone
-    after_writes     `work` behind every write that came before
-    record_events    each event by itself: stored, or refused and said why. In steps: where one fails, those
-                     before it are stored
-    expire_events    delete some of those before a Unix time; True when there are more
-    lost             the reason why this process may not know what is live, None while it does
-    others           processes that share the store, as last heard
-    keep_in_touch    while it runs the others wait with a swap until this process is ready, too; `follow` is
-                     told what is live, by whoever made it so
-    joined           the first time that it does, or a few seconds later
-    starting         one process at a time, before there is any generation
-    requested        the request that stands, where the models folder of this process names `asked`. A request
-                     counts from the moment in which the store hears of it, so no clock of a machine matters.
-                     `at` says when it was made: inf, since this folder was last looked at; -inf, before that
-                     look; or, where no look is known, the file's time. An older one is ignored and logged
-    request          make a request, which stands until the next one
-    once             the result of `work`, which one of the processes does for all; again where it raised
-    keep_noting      until cancelled: note how far the store is, and look for `damage`
-    damage           tables, columns, indexes or rights that the store lacks, as a sentence; None while it is
-                     whole
-    unfinished_copy  why no service may use the store: a `copy` into it has not ended. Blocks
-    visitor_secret   the secret of this store that visitors' ids are hashed with; made by the first call
-    tidy             delete some rows of dropped generations and of the log; True when there is more
+    Methods block the event loop only if they say so.
+
+    Raises:
+        Storage: The disk is full, read-only or failing, or the store is damaged. Nothing of a write was
+        stored. Unhealthy: The store cannot work now, for example because the database cannot be reached.
+        Nothing of a
+            write was stored, unless the connection broke during the commit.
+        Timeout: The database took too long.
+
     """
 
-    async def tidy(self) -> bool: ...
-    def after_writes(self, work: Callable[[], None], /) -> None: ...
-    def indexed(self) -> tuple[list[str], set[int]]: ...
-    def visitor_secret(self) -> str: ...
+    def start(self, on_commit: Callable[[Changes], None], observe_seconds: Callable[[float], None]) -> None:
+        """Starts to accept writes.
 
-    def start(
-        self, on_commit: Callable[[Changes], None], observe_seconds: Callable[[float], None]
-    ) -> None: ...
+        Args:
+            on_commit: Called with the rows of each write after its commit, on the writing thread.
+            observe_seconds: Called with the seconds of each write.
 
-    async def keep_noting(self) -> None: ...
+        """
+
+    def close(self) -> None:
+        """Completes accepted writes and closes the store. Blocks."""
+
+    def check(self, seconds: float, /) -> str | None:
+        """Returns why writes do not work, or None. The watchdog calls it; `seconds` since its last call."""
+
+    async def keep_noting(self) -> None:
+        """Until it is canceled, notes how far the store is and looks for `damage`."""
+
     @property
-    def damage(self) -> str | None: ...
-    def unfinished_copy(self) -> str | None: ...
-    def check(self, seconds: float, /) -> str | None: ...
-    def close(self) -> None: ...
+    def damage(self) -> str | None:
+        """The tables, columns, indexes or rights that the store lacks, as a sentence, or None."""
+
+    def unfinished_copy(self) -> str | None:
+        """Returns why no service may use the store: a `copy` into it has not ended. Blocks.
+
+        Returns None if no copy is unfinished.
+        """
+
+    def indexed(self) -> tuple[list[str], set[int]]:
+        """Returns the names of the collections, and the generations with stored vectors. Blocks."""
+
+    def visitor_secret(self) -> str:
+        """Returns the secret that ids of visitors are hashed with. The first call creates it. Blocks."""
+
+    async def tidy(self) -> bool:
+        """Deletes some rows of dropped generations and of the operation log. Returns whether more remain."""
+
+    def after_writes(self, work: Callable[[], None], /) -> None:
+        """Runs `work` after all writes that were accepted before."""

@@ -2,7 +2,8 @@
 
 READERS reads of clients run at a time. After SLICE_SECONDS the next one in the line goes on. SQL takes turns
 by itself (reader.py); any other work calls `pause` between its steps. Both end a read whose deadline passed,
-or whose client is gone. Nothing here knows a database.
+or whose client is gone. `Answers` bounds the bytes of all answers together, as bodies have a bound. Nothing
+here knows a database.
 """
 
 import asyncio
@@ -13,15 +14,65 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from service import memory
-from service.store.answers import Share
+from service.errors import Overloaded
 
 T = TypeVar("T")
 
 READERS = 4
 SLICE_SECONDS = 0.025
+MEGABYTE = 1 << 20
+
+
+class Answers:
+    """The bytes of all requests of one service together."""
+
+    def __init__(self, max_mb: int) -> None:
+        self.max_mb = max_mb
+        self.lock = threading.Lock()
+        self.bytes = 0
+
+
+class Share:
+    """The bytes of one request. The event loop makes it and lets it go; a reading thread adds."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._bytes = 0
+        self._gone = False
+
+    def add(self, count: int) -> None:
+        """Count bytes that are about to be read. Of a request that has ended nothing counts.
+
+        Raises:
+            Overloaded: together they would be too many. The answer of one request alone has its own bound.
+
+        """
+        answers = self._answers
+        with answers.lock:
+            if self._gone:
+                return
+            if answers.bytes and answers.bytes + count > answers.max_mb * MEGABYTE:
+                raise Overloaded(
+                    f"Answers of more than {answers.max_mb} MiB together are made and sent now "
+                    "(SIMILE_MAX_ANSWERS_MB). Send again later, or ask for less.",
+                    retry_after_seconds=1,
+                )
+            answers.bytes += count
+            self._bytes += count
+
+    def let_go(self) -> None:
+        """Give the bytes back: the answer is sent, or its request has ended."""
+        with self._answers.lock:
+            self._gone = True
+            self._answers.bytes -= self._bytes
+            self._bytes = 0
+
+
+share: ContextVar[Share | None] = ContextVar("share", default=None)  # of the request in hand
 
 
 class Abandoned(Exception):

@@ -13,6 +13,11 @@ from models.search.content import Content
 from service.errors import ServiceError
 
 Vector = NDArray[np.float32]
+# A row of an index is one passage of a document: `revision << 16 | passage`. Every document has passage 0.
+Revisions: TypeAlias = NDArray[np.int64]
+RowNames: TypeAlias = NDArray[np.int64]
+PASSAGE_BITS = 16
+MAX_PASSAGES = 1 << PASSAGE_BITS  # of one text
 
 Column: TypeAlias = Literal["title", "text", "metadata"]  # parts of a document that an answer may leave out
 COLUMNS: tuple[Column, ...] = ("title", "text", "metadata")
@@ -44,7 +49,11 @@ class NeedsVectors(Exception):
 
 
 class Moved(Exception):
-    """The generation that was to be searched is not the live one any more; nothing was read."""
+    """The generation to search is not the active one any more. Nothing was read; search the active one."""
+
+    def __init__(self, generation: int) -> None:
+        super().__init__(f"Generation {generation} is not active")
+        self.generation = generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +170,14 @@ class Unembedded(NamedTuple):
 class Lacking(NamedTuple):
     """The next documents that a generation has no vector of, by rising revision.
 
-    Of the same moment: the last revision there is, how many texts were skipped, and how many more documents
-    other processes are embedding. closing: whatever else it lacks then is so little that a swap embeds it.
+    Of the same moment: the last revision that exists, how many texts were skipped, and how many more
+    documents it lacks. closing: after these documents, it lacks so few that a swap embeds them.
     """
 
     documents: dict[int, Unembedded]
     last_revision: int
     skipped: int
-    elsewhere: int = 0
+    left: int = 0
     closing: bool = False
 
 
@@ -303,3 +312,15 @@ class Selection:
     id: str | None = None
     key: str | None = None
     visitor: str | None = None
+
+
+def row_of(revision: int, passage: int = 0) -> int:
+    return revision << PASSAGE_BITS | passage
+
+
+def revisions_of(rows: RowNames) -> Revisions:
+    return rows >> PASSAGE_BITS
+
+
+def passages_of(rows: RowNames) -> NDArray[np.int64]:
+    return rows & (MAX_PASSAGES - 1)

@@ -1,11 +1,11 @@
-// Documents that are pasted or uploaded, on their way into the store.
+// The form for pasting and uploading documents.
 
 import { post, within } from "./api.js";
 import { foreign, h } from "./dom.js";
 import { take } from "./files.js";
 import { session } from "./session.js";
 
-/** A form; `then` runs after something was stored. */
+/** Returns the form. Calls `then` after something was stored. */
 export function addForm(then, signal) {
   const said = h("div", { role: "status" });
   const title = h("input", { id: "add-title", dir: "auto" });
@@ -39,6 +39,6 @@ export function addForm(then, signal) {
     h("div", {},
       h("h2", {}, "Upload files"),
       h("label", { for: "add-files" }, "JSON lines, CSV, TSV or text; drop them here, or choose"), files,
-      h("p", { class: "note" }, "You see the first rows, and choose the columns, before anything is stored. The same id again replaces a document."),
+      h("p", { class: "note" }, "You see the first rows, and choose the columns, before anything is stored. A row with an existing id replaces that document."),
       said));
 }

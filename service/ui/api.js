@@ -1,9 +1,9 @@
-// The service's API, and nothing else of it: whatever the page does, another client can do.
+// The page's client. It uses only the public API.
 
 export const ROOT = new URL("..", import.meta.url);
 const KEY = "simile-key";
 
-/** A refusal in the service's own words; status 0: it was not reached. */
+/** An error answer of the service. Status 0 means that the service cannot be reached. */
 export class Refused extends Error {
   constructor(status, message) {
     super(message);
@@ -11,7 +11,7 @@ export class Refused extends Error {
   }
 }
 
-/** The key is kept while this tab is open. It goes into a header, never into a cookie or an address. */
+/** The API key of this tab. It is sent in a header, never in a cookie or a URL. */
 export const key = {
   get: () => sessionStorage.getItem(KEY),
   set: (value) => sessionStorage.setItem(KEY, value),
@@ -19,17 +19,19 @@ export const key = {
 };
 
 /**
- * The answer's JSON.
+ * Sends a request and resolves to the answer's JSON.
  *
- * query: parameters; those that are null or "" are left out. body: sent as JSON, as NDJSON if it is a string, or as it is if it is a Blob.
- * version: the published version that is to answer. signal: aborts.
+ * query: Parameters. Those that are null or "" are omitted.
+ * body: Sent as JSON. A string is sent as NDJSON, and a Blob unchanged.
+ * version: The model version that must answer.
+ * signal: Aborts the request.
  */
 export async function call(method, path, { query = {}, body, version, signal } = {}) {
   const answer = await fetched(method, path, { query, body, version, signal });
   return answer.json();
 }
 
-/** As `get`; whole numbers above 2^53, which JavaScript would round, stay as they are written. */
+/** Like `get`, but preserves integers above 2^53, which JavaScript would round. */
 export async function getExactly(path, query, options) {
   return parsedExactly(await (await fetched("GET", path, { ...options, query })).text());
 }
@@ -43,7 +45,7 @@ export const get = (path, query, options) => call("GET", path, { ...options, que
 export const post = (path, body, options) => call("POST", path, { ...options, body });
 export const remove = (path, query) => call("DELETE", path, { query });
 
-/** The answer as text, such as metrics. */
+/** Resolves to the answer as text, for example metrics. */
 export async function text(path, signal) {
   return (await fetched("GET", path, { signal })).text();
 }
@@ -69,10 +71,10 @@ async function fetched(method, path, { query = {}, body, version, signal }) {
   throw new Refused(answer.status, said.error ?? `The service answered ${answer.status}.`);
 }
 
-/** Send a file as it is; `progress` is called with the bytes that went out. Resolves to the answer's JSON. */
+/** Sends a file unchanged, and calls `progress` with the bytes sent. Resolves to the answer's JSON. */
 export function upload(path, file, progress, signal) {
   return new Promise((resolve, reject) => {
-    const request = new XMLHttpRequest(); // fetch does not say how far it is
+    const request = new XMLHttpRequest(); // fetch does not report upload progress
     request.open("POST", addressOf(path));
     request.setRequestHeader("content-type", "application/octet-stream");
     if (key.get()) request.setRequestHeader("authorization", `Bearer ${key.get()}`);
@@ -90,7 +92,7 @@ export function upload(path, file, progress, signal) {
   });
 }
 
-/** The address of a route; parameters that are null or "" are left out. */
+/** Returns the URL of a route. Parameters that are null or "" are omitted. */
 export function addressOf(path, query = {}) {
   const address = new URL(path, ROOT);
   for (const [name, value] of Object.entries(query)) {
@@ -99,12 +101,12 @@ export function addressOf(path, query = {}) {
   return address;
 }
 
-/** A route of a collection. */
+/** Returns the path of a route in a collection. */
 export function within(collection, path) {
   return collection === "default" ? path : `collections/${encodeURIComponent(collection)}/${path}`;
 }
 
-/** The path of a document. */
+/** Returns the path of a document. */
 export function pathOf(collection, id) {
   return within(collection, `documents/${encodeURIComponent(id)}`);
 }

@@ -1,8 +1,8 @@
-// The frame of the page: which view is shown, whose key is used, and whether the service answers.
+// The frame of the page: navigation, the current key, and a banner if the service does not answer.
 //
-// A view is a module with `show(main, place)`. It fills `main`, and stops what it began when `place.signal` is
-// aborted. `place.params` are those of its address, #/view?name=value; `place.keep` changes them without
-// drawing the view again, `place.go` with.
+// A view is a module with `show(main, place)`, which fills `main` and stops when `place.signal` is aborted.
+// `place.params` are the parameters of the address #/view?name=value. `place.keep` changes them without
+// drawing the view again, and `place.go` draws it.
 
 import { get, key, Refused } from "./api.js";
 import { h, say, select } from "./dom.js";
@@ -19,7 +19,7 @@ const VIEWS = {
   versions: "Versions",
   health: "Health",
 };
-const WITHIN = { document: "documents" }; // views that are reached through another one
+const WITHIN = { document: "documents" }; // the menu entry of views without their own
 const STATUS_EVERY = 10_000;
 const RETRY_EVERY = 2_000;
 
@@ -27,7 +27,7 @@ const main = document.getElementById("main");
 const banner = document.getElementById("banner");
 let leaving = new AbortController();
 
-/** Draw the view that the address names. */
+/** Draws the view of the current address. */
 async function show() {
   leaving.abort();
   leaving = new AbortController();
@@ -59,7 +59,7 @@ function hash(view, params) {
   return `#/${view}${query ? `?${query}` : ""}`;
 }
 
-/** Open a view. */
+/** Opens a view. */
 function go(view, params = {}) {
   const next = hash(view, params);
   if (location.hash === next) show();
@@ -69,7 +69,7 @@ function go(view, params = {}) {
 function tell(error) {
   if (!(error instanceof Refused)) console.error(error);
   if (error.status === 401) return;
-  main.append(h("p", { class: "problem", role: "alert" }, error instanceof Refused ? error.message : "This view failed. The browser's console says why."));
+  main.append(h("p", { class: "problem", role: "alert" }, error instanceof Refused ? error.message : "This view failed. The browser's console shows the error."));
 }
 
 function drawViews(shown) {
@@ -81,7 +81,7 @@ function drawViews(shown) {
   views.scrollLeft = current.offsetLeft - (views.clientWidth - current.offsetWidth) / 2;
 }
 
-/** At the top on the right: documents, version, collection, key. Every view keeps it fresh. */
+/** Updates the header: documents, version, collection and key. */
 async function drawStatus() {
   const [info, { collections }] = await Promise.all([get("info"), get("collections")]);
   session.version = info.model_version;
@@ -94,7 +94,7 @@ async function drawStatus() {
     h("span", { class: "dot", "aria-hidden": "true" }),
     h("span", {}, `${total.toLocaleString("en")} documents`),
     names.length > 1 ? select("Collection", names, session.collection, choose) : "",
-    h("a", { href: "#/versions", class: "version", title: "The version that answers" }, info.model_version),
+    h("a", { href: "#/versions", class: "version", title: "The active version" }, info.model_version),
     session.name ? h("button", { type: "button", class: "quiet", onclick: leave }, `${session.name} (${session.role}): forget key`) : "");
 }
 
@@ -105,7 +105,7 @@ function leave() {
   show();
 }
 
-/** While the service does not answer, say so and try again; then draw the view again. */
+/** Shows a banner and retries while the service does not answer, then draws the view again. */
 let waiting = false;
 async function waitUntilReached() {
   if (waiting) return;
@@ -127,13 +127,13 @@ function refresh() {
 }
 
 document.addEventListener("unreachable", waitUntilReached);
-document.addEventListener("changed", refresh); // a view stored or deleted something
+document.addEventListener("changed", refresh); // A view stored or deleted something.
 document.addEventListener("key-needed", () => {
   session.forget();
   leaving.abort();
   askForKey(main, () => { refresh(); show(); });
 });
-window.addEventListener("unhandledrejection", (event) => { // of what a person pressed
+window.addEventListener("unhandledrejection", (event) => { // Errors of event handlers.
   if (event.reason?.name !== "AbortError" && !(event.reason instanceof Refused)) return;
   event.preventDefault();
   if (event.reason instanceof Refused) tell(event.reason);

@@ -1,11 +1,11 @@
-// Comparing blindly: columns in random order and without names, a tally of what was preferred, and a sign test.
+// Blind comparison: columns in random order without names, counts of the preferred side, and a sign test.
 
 import { h } from "./dom.js";
 
-/** The chance that `more` or more of `number` fall to one side by luck alone, counted on both sides. */
+/** Returns the two-sided p-value of `more` out of `number` preferences for one side. */
 export function signTest(more, number) {
   let sum = 0;
-  let ways = 1; // to take `at` of `number`
+  let ways = 1; // `number` choose `at`
   for (let at = number; at >= more; at -= 1) {
     sum += ways;
     ways *= at / (number - at + 1);
@@ -15,7 +15,7 @@ export function signTest(more, number) {
 
 export class Blind {
   on = false;
-  #orders = new Map(); // query -> names of the columns from the left
+  #orders = new Map(); // query -> names of the columns, left to right
   #preferred = new Map(); // query -> "a", "b" or "neither"
 
   order(query) {
@@ -24,7 +24,7 @@ export class Blind {
     return this.#orders.get(query);
   }
 
-  /** The question which column is better, or what was answered; `then` runs after an answer. */
+  /** Returns the question which column is better, or the result. Calls `then` after an answer. */
   question({ q, a, amode, b, bmode }, then) {
     const order = this.#orders.get(q);
     const answer = this.#preferred.get(q);
@@ -46,7 +46,7 @@ export class Blind {
     const votes = [...this.#preferred.values()];
     const [a, b] = ["a", "b"].map((name) => votes.filter((vote) => vote === name).length);
     const chance = signTest(Math.max(a, b), a + b);
-    const certain = a + b === 0 ? "" : chance < 0.05 ? ` Luck alone would do this ${(100 * chance).toFixed(1)} times in 100.` : " That may still be luck.";
+    const certain = a + b === 0 ? "" : chance < 0.05 ? ` By chance alone this would happen ${(100 * chance).toFixed(1)} times in 100.` : " This may still be chance.";
     return `So far: A ${a}, B ${b}, neither ${votes.length - a - b}.${certain}`;
   }
 }

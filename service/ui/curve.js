@@ -1,4 +1,4 @@
-// Loss and dev score of a training by step, drawn.
+// Draws loss and dev score of a training by step.
 
 import { h, svg } from "./dom.js";
 
@@ -7,7 +7,7 @@ const HEIGHT = 110;
 const EDGE = 6;
 const DEV = { stsb_dev: "Dev score (STS-B)", search_dev: "Dev score (search)" };
 
-/** Two drawings, or fewer where there is nothing to draw. curve: { loss, dev, dev_name }, points as [step, value]. */
+/** Returns up to two charts. curve: { loss, dev, dev_name } with points [step, value]. */
 export function curves({ loss = [], dev = [], dev_name: name = "" } = {}) {
   const lines = [["Loss", loss], [DEV[name] ?? name, dev]].filter(([, points]) => points.length > 1);
   if (!lines.length) return "";

@@ -1,13 +1,13 @@
-// Elements without HTML: every string that is given becomes text, whatever is in it.
+// Builds elements without HTML, so every string becomes text.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element. `on…` properties are listeners, true is an empty attribute, null and false are left out. */
+/** Creates an element. `on…` are listeners, true is an empty attribute, null and false are omitted. */
 export function h(tag, properties = {}, ...children) {
   return filled(document.createElement(tag), properties, children);
 }
 
-/** An element of a drawing. */
+/** Creates an SVG element. */
 export function svg(tag, properties = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), properties, children);
 }
@@ -23,12 +23,12 @@ function filled(element, properties, children) {
   return element;
 }
 
-/** Text that came from a document, a query or a file: its direction stays its own. */
+/** Creates an element with a user's text, which keeps its own writing direction. */
 export function foreign(tag, properties, ...children) {
   return h(tag, { ...properties, dir: "auto", class: `foreign ${properties.class ?? ""}` }, ...children);
 }
 
-/** A button with a picture. Its `label` is its name for screen readers, and its tooltip. */
+/** Creates a button with an icon. `label` is its accessible name and tooltip. */
 export function iconButton(name, label, properties = {}) {
   return h("button", { type: "button", class: "icon", "aria-label": label, title: label, ...properties }, icon(name));
 }
@@ -48,12 +48,12 @@ export function icon(name) {
   return svg("svg", { viewBox: "0 0 24 24", width: 18, height: 18, "aria-hidden": "true" }, svg("path", line));
 }
 
-/** Say something to screen readers without moving the focus. */
+/** Announces a text to screen readers without moving the focus. */
 export function say(text) {
   document.getElementById("said").textContent = text;
 }
 
-/** A choice. `options`: values, or pairs of a value and its text. */
+/** Creates a select element. `options`: values, or pairs of a value and its text. */
 export function select(label, options, value, onchange) {
   const element = h("select", { "aria-label": label, onchange: () => onchange(element.value) });
   for (const option of options) {
@@ -63,13 +63,13 @@ export function select(label, options, value, onchange) {
   return element;
 }
 
-/** A table of names and values. */
+/** Creates a table of names and values. */
 export function facts(rows, caption = "") {
   return h("table", { class: "facts" }, caption && h("caption", {}, caption), h("tbody", {}, rows.map(([name, value]) =>
     h("tr", {}, foreign("th", { scope: "row" }, name), foreign("td", {}, value)))));
 }
 
-/** A part that is filled when it is opened. `fill` resolves to elements. */
+/** Creates a section that `fill` fills when it is opened. `fill` resolves to elements. */
 export function later(summary, fill) {
   const place = h("div", { class: "report" });
   const open = async () => {
@@ -79,7 +79,7 @@ export function later(summary, fill) {
   return details;
 }
 
-/** Ask in a dialog. Resolves to true when the person agrees. */
+/** Asks in a dialog. Resolves to true if the user confirms. */
 export function confirmed(question, explanation, agree) {
   return new Promise((resolve) => {
     const dialog = h("dialog", { "aria-labelledby": "question", onclose: () => { dialog.remove(); resolve(dialog.returnValue === "yes"); } },

@@ -1,17 +1,17 @@
-// Files on their way into the store. The service reads them: it shows how a file begins, then takes it as it is.
+// Imports files. The service parses them, first for a preview and then for the import.
 
 import { get, post, upload, within } from "./api.js";
 import { foreign, h, say, select } from "./dom.js";
 import { session } from "./session.js";
 
-export const SHOWN_BYTES = 1 << 20; // of a file, sent for the preview; the most that it takes
+export const SHOWN_BYTES = 1 << 20; // bytes sent for the preview, the limit of the service
 const SHOWN_ERRORS = 20;
 const FORMATS = [["csv", "a table (CSV)"], ["tsv", "a table (TSV)"], ["jsonl", "JSON lines"], ["text", "a document on each line"], ["file", "one document"]];
 const SEPARATORS = [[",", "commas"], [";", "semicolons"], ["\t", "tabs"], ["|", "vertical bars"]];
 export const ENCODINGS = ["utf-8", "utf-16", "utf-16-le", "utf-16-be", "cp1252", "iso-8859-1", "iso-8859-15", "cp1250", "cp1251", "mac-roman", "cp850", "shift_jis", "gb18030", "big5", "euc_kr"];
 const TYPES = { number: "number", decimal_comma: "number with a decimal comma", date: "date", date_dmy: "date, day first", date_mdy: "date, month first" };
 
-/** Show how a file reads, store it as people say, and tell what became of each row, all in `said`. */
+/** Previews a file, imports it as the user chooses, and reports the result, all inside `said`. */
 export async function take(file, said, signal) {
   const place = h("div", { class: "upload" });
   said.append(place);
@@ -25,7 +25,7 @@ export async function take(file, said, signal) {
   }
 }
 
-/** Ask how to read a file. Resolves to the parameters of the import, null when it is cancelled. */
+/** Asks how to read a file. Resolves to the parameters of the import, or null if cancelled. */
 async function chosen(file, place, signal) {
   let asked = {};
   for (;;) {
@@ -51,14 +51,14 @@ function form(file, found, resolve) {
   };
   return h("form", { onsubmit: submit, class: "preview" },
     h("h3", {}, foreign("span", {}, file.name)),
-    found.certain ? "" : h("p", { class: "reason" }, "The file does not say its encoding. It looks like ", h("b", {}, found.encoding), found.sample ? [": ", foreign("q", {}, found.sample)] : "", ". Is that right?"),
+    found.certain ? "" : h("p", { class: "reason" }, "The encoding of the file is uncertain. It looks like ", h("b", {}, found.encoding), found.sample ? [": ", foreign("q", {}, found.sample)] : "", ". Is that right?"),
     h("div", { class: "row" },
       choice("Read as", FORMATS, found.format, (format) => resolve({ read: { format, encoding: found.encoding } })),
       choice("Encoding", withOwn(ENCODINGS, found.encoding), found.encoding, (encoding) => again({ encoding })),
       found.delimiter ? choice("Cells are separated by", withOwn(SEPARATORS, found.delimiter), found.delimiter, (delimiter) => again({ delimiter })) : ""),
     found.columns.length ? table(found, roles) : h("ol", {}, found.rows.map((cells) => foreign("li", { class: "text" }, cells[0]))),
     found.problems.length ? h("ul", { class: "plain refused" }, found.problems.map((one) => foreign("li", { class: "problem" }, one))) : "",
-    h("p", {}, html, " ", h("label", { for: "strip-html", class: "inline" }, found.html ? "Take off HTML tags (the text has some)" : "Take off HTML tags")),
+    h("p", {}, html, " ", h("label", { for: "strip-html", class: "inline" }, found.html ? "Remove HTML tags (the text has some)" : "Remove HTML tags")),
     problem,
     h("div", { class: "row" },
       h("button", { class: "primary" }, "Upload"),
@@ -71,14 +71,14 @@ function choice(label, options, value, onchange) {
 
 const withOwn = (options, value) => (options.some((one) => [one].flat()[0] === value) ? options : [value, ...options]);
 
-/** The first rows, and above each column what becomes of it. */
+/** Returns a table of the first rows, with a choice above each column. */
 function table(found, roles) {
   const types = Object.entries(found.types);
   const options = (name) => [["text", "Text"], ["title", "Title"], ["id", "Id"], ["metadata", "Metadata"],
     ...types.filter(([column]) => column === name).map(([, type]) => [`=${type}`, `Metadata: ${TYPES[type]}`]),
     ...(found.format === "jsonl" ? [] : [["", "Leave out"]])];
   const selects = found.columns.map((name, at) => select(`Part of ${name || `column ${at + 1}`}`, options(name), roles[at], (role) => {
-    // A document has one id and one title.
+    // A document has only one id and one title.
     if (role === "id" || role === "title") roles.forEach((one, other) => { if (one === role) { roles[other] = "metadata"; selects[other].value = "metadata"; } });
     roles[at] = role;
   }));
@@ -100,9 +100,9 @@ function mistakeIn(found, roles) {
   return empty < 0 ? "" : `Column ${empty + 1} has no name. Leave it out, or name it in the file.`;
 }
 
-/** Parameters of the import. What is taken by its name anyway is not named: then a row may be without it. */
+/** Returns the parameters of the import. Columns with default names are omitted, so rows may lack them. */
 export function partsOf({ columns, format }, roles) {
-  if (!columns.length) return format === "jsonl" ? { metadata: "*" } : {}; // the first line is longer than what was seen
+  if (!columns.length) return format === "jsonl" ? { metadata: "*" } : {}; // the preview does not contain the whole first line
   const named = (role) => columns.filter((_, at) => roles[at] === role);
   const isMetadata = (role) => role === "metadata" || role.startsWith("=");
   const [id] = named("id");
@@ -118,7 +118,7 @@ export function partsOf({ columns, format }, roles) {
   };
 }
 
-/** Names with commas between them, as a row of CSV. */
+/** Joins names as a row of CSV. */
 const listed = (names) => names.map((name) => `"${name.replaceAll('"', '""')}"`).join(",");
 
 async function store(file, choices, place, signal) {
@@ -135,7 +135,7 @@ async function store(file, choices, place, signal) {
   say(`${file.name}: ${answer.summary}`);
 }
 
-/** Store the example texts. Resolves to how many there are. */
+/** Stores the example texts. Resolves to their number. */
 export async function storeExamples(signal) {
   const { documents } = await get("examples", {}, { signal });
   const { upserted } = await post(within(session.collection, "documents"), { documents }, { signal });

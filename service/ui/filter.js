@@ -1,14 +1,14 @@
-// A filter as chips and as JSON: conditions of one field each, joined by AND.
+// A filter as chips and as JSON. Each condition has one field, and all are joined by AND.
 
 import { foreign, h, iconButton, select } from "./dom.js";
 import { get, within } from "./api.js";
 import { session } from "./session.js";
 import { scalars } from "./text.js";
 
-const SAMPLE = 100; // documents whose fields are offered
+const SAMPLE = 100; // documents that provide fields and values to choose from
 const MOST_VALUES = 30;
 
-/** A bar with the filter `text` (JSON, or ""); `onchange` is called with the next one. */
+/** Returns a bar with the filter `text` (JSON or ""). Calls `onchange` with a new filter. */
 export function filterBar(text, onchange) {
   const bar = h("div", { class: "filter" });
   let current = text;
@@ -33,12 +33,17 @@ export function filterBar(text, onchange) {
   return { element: bar, add: (name, value) => set(adding(current, name, value)) };
 }
 
+const OPERATORS = { $in: "is one of", $ne: "is not", $gt: ">", $gte: "≥", $lt: "<", $lte: "≤", $exists: "exists:" };
+
 function inWords(name, value) {
   if (name === "$ids" && Array.isArray(value)) return `${value.length} chosen documents`;
-  return `${name} ${typeof value === "object" ? JSON.stringify(value) : `= ${value}`}`;
+  if (value === null || typeof value !== "object") return `${name} = ${value}`;
+  const operations = Object.entries(value);
+  if (!operations.every(([operator]) => operator in OPERATORS)) return `${name} ${JSON.stringify(value)}`;
+  return operations.map(([operator, operand]) => `${name} ${OPERATORS[operator]} ${[operand].flat().join(", ")}`).join(" and ");
 }
 
-/** Choices of a field and of its values, as they are in the first documents. */
+/** Returns choices of fields and values of the first documents. */
 async function offer(place, onchoice) {
   const { documents } = await get(within(session.collection, "documents"), { limit: SAMPLE }).catch(() => ({ documents: [] }));
   const fields = new Map();
@@ -55,10 +60,10 @@ async function offer(place, onchoice) {
   place.append(select("Field", [["", "field …"], ...[...fields.keys()].sort().map((name) => [name, name])], "", choose), values);
 }
 
-/** Whether a filter can name a field; documents of an older version may have names such as "" or "a.". */
+/** Returns whether a filter can use a field. Old documents may have names such as "" or "a.". */
 export const nameable = (name) => !name.startsWith("$") && name.split(".").every((part) => part !== "");
 
-/** The conditions of a filter; null when it is no JSON object. */
+/** Returns the conditions of a filter, or null if it is not a JSON object. */
 export function parsed(text) {
   if (!text) return {};
   try {
@@ -69,7 +74,7 @@ export function parsed(text) {
   }
 }
 
-/** The filter `text` with one condition more. A second value of a field is an alternative to the first. */
+/** Adds a condition to the filter `text`. A second value of a field is an alternative to the first. */
 export function adding(text, name, value) {
   const conditions = parsed(text) ?? {};
   const before = conditions[name];

@@ -1,4 +1,4 @@
-// A hit as a card: search and comparison show the same one.
+// The card of a hit, for search and comparison.
 
 import { foreign, h, iconButton, say } from "./dom.js";
 import { nameable } from "./filter.js";
@@ -6,12 +6,18 @@ import { judge } from "./judgements.js";
 import { session } from "./session.js";
 import { excerpt, headlineOf, marked, placeOf, scalars } from "./text.js";
 
-const SHOWN = 320; // characters of a text
+const SHOWN = 320; // characters of a text that are shown
 
 /**
- * hit: as /search answers. query: whose words are marked, and to which a thumb belongs; "" for none.
- * heading: the element of the title. own: id -> relevant, as judgements.js has them. score: of 1, for the bar; null draws none.
- * onfilter: called with a field and a value. notes: more elements below the text.
+ * Returns a card.
+ *
+ * hit: A hit of /search.
+ * query: Its words are marked, and thumbs judge it. "" means none.
+ * heading: Element name of the title.
+ * own: id -> relevant (judgements.js).
+ * score: Length of the bar, from 0 to 1. null draws no bar.
+ * onfilter: Called with a field and a value.
+ * notes: More elements below the text.
  */
 export function hitCard({ hit, rank, query, words, own, heading = "h3", score = null, onfilter = null, notes = [], onjudged = () => {} }) {
   const { headline, rest } = headlineOf(hit);
@@ -30,7 +36,7 @@ export function hitCard({ hit, rank, query, words, own, heading = "h3", score = 
     query && session.may("write") ? thumbs(query, hit.id, own, onjudged) : "");
 }
 
-/** The passage that matched, with some of the text around it where it is short. */
+/** Returns the passage that matched. A short one gets some text around it. */
 function textOf(hit, rest, words) {
   if (!hit.passage?.end) return foreign("p", { class: "text" }, inWords(excerpt(rest, SHOWN), words));
   const start = placeOf(hit.text, hit.passage.start);
@@ -53,7 +59,7 @@ function bar(share) {
   return meter;
 }
 
-/** The scalar values of the metadata, each a button that filters by it. */
+/** Returns a button for each scalar value of the metadata, which filters by it. */
 function chips(metadata, onfilter) {
   const values = scalars(metadata).filter(([field]) => nameable(field));
   if (!values.length) return "";
@@ -70,7 +76,7 @@ function thumbs(query, id, own, onjudged) {
         await judge(query, id, wanted);
         if (wanted === null) own.delete(id);
         else own.set(id, wanted);
-        say(wanted === null ? "Judgement taken back." : `Stored: ${label.toLowerCase()}.`);
+        say(wanted === null ? "Judgment removed." : `Stored: ${label.toLowerCase()}.`);
       } catch (error) {
         say(error.message);
         box.append(h("span", { class: "problem" }, error.message));

@@ -1,17 +1,17 @@
-// The judgements that this caller has stored, so that thumbs show what is there and can take it back.
+// The judgments that the user has stored. Thumbs show them and can remove them.
 
 import { get, post, remove, within } from "./api.js";
 import { session } from "./session.js";
 
 const PAGE = 1000;
 const MOST = 20_000;
-export const ENOUGH = 20; // different queries from which on the gate judges by them (docs/RETRAINING.md)
+export const ENOUGH = 20; // different queries that the gate needs (docs/RETRAINING.md)
 
-let loading = null; // of Map: query -> Map: id -> relevant
+let loading = null; // promise of a Map: query -> Map: id -> relevant
 
-const owner = () => session.name ?? "-"; // how the API names callers without a key
+const owner = () => session.name ?? "-"; // the API's name for users without a key
 
-/** query -> id -> relevant, of this caller in this collection. */
+/** Resolves to query -> id -> relevant of this user in this collection. */
 export function judged() {
   loading ??= load().catch((error) => { forget(); throw error; });
   return loading;
@@ -34,7 +34,7 @@ async function load() {
 
 const note = (all, query, id, relevant) => all.set(query, (all.get(query) ?? new Map()).set(id, relevant));
 
-/** Store a judgement, or take it back when `relevant` is null. */
+/** Stores a judgment, or removes it if `relevant` is null. */
 export async function judge(query, id, relevant) {
   const all = await judged();
   if (relevant === null) {

@@ -1,9 +1,9 @@
-// The question for a key, where the service has keys.
+// The form for the API key.
 
 import { key } from "./api.js";
 import { h } from "./dom.js";
 
-/** Ask for a key in `main`; `then` runs once one was given. */
+/** Shows the form in `main`. Calls `then` after a key was entered. */
 export function askForKey(main, then) {
   const field = h("input", { id: "key", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
   const refused = key.get() !== null;
@@ -12,8 +12,8 @@ export function askForKey(main, then) {
   const use = (event) => {
     event.preventDefault();
     const given = field.value.trim();
-    if (/[^ -~]/.test(given)) { // no header can carry it
-      problem.textContent = "A key has letters, digits and signs of ASCII alone. Copy it again.";
+    if (/[^ -~]/.test(given)) { // not allowed in a header
+      problem.textContent = "A key contains only ASCII letters, digits and signs. Copy it again.";
       problem.hidden = false;
       return;
     }
@@ -25,7 +25,7 @@ export function askForKey(main, then) {
     problem,
     h("label", { for: "key" }, "Key"),
     field,
-    h("p", { class: "note" }, "It is kept until this tab is closed, and sent to this service alone. An operator makes one with ",
+    h("p", { class: "note" }, "It is kept until this tab is closed, and sent only to this service. An operator creates one with ",
       h("code", {}, "python -m service keys add NAME read"), "."),
     h("button", { class: "primary" }, "Use this key"));
   main.replaceChildren(h("h1", { class: "unseen" }, "Key"), form);

@@ -1,11 +1,11 @@
-// Prometheus text as numbers, and the last minutes of it.
+// Parses Prometheus metrics and keeps the last minutes of them.
 
 import { text } from "./api.js";
 
 const EVERY = 3_000;
 const KEPT = 15 * 60_000;
 
-/** Samples by name: [{ labels, value }]. */
+/** Returns samples by name: [{ labels, value }]. */
 export function parse(exposition) {
   const found = new Map();
   for (const line of exposition.split("\n")) {
@@ -18,30 +18,30 @@ export function parse(exposition) {
   return found;
 }
 
-/** A moment of the metrics. */
+/** The metrics at one time. */
 export class Moment {
   constructor(at, samples) {
     this.at = at; // milliseconds
     this.samples = samples;
   }
 
-  /** The sum over all samples whose labels pass. */
+  /** Returns the sum of all samples whose labels match. */
   sum(name, pass = () => true) {
     return (this.samples.get(name) ?? []).filter(({ labels }) => pass(labels)).reduce((sum, { value }) => sum + value, 0);
   }
 
-  /** The one sample of that name; NaN where there is none. */
+  /** Returns the single sample of a name, or NaN. */
   value(name, pass = () => true) {
     return (this.samples.get(name) ?? []).find(({ labels }) => pass(labels))?.value ?? NaN;
   }
 
-  /** How often per second a counter rose since `before`. A counter that began anew counts from 0. */
+  /** Returns the rate of a counter per second since `before`. After a restart it counts from 0. */
   rate(before, name, pass) {
     const rise = this.sum(name, pass) - before.sum(name, pass);
     return Math.max(0, rise) / ((this.at - before.at) / 1000);
   }
 
-  /** A quantile of what a histogram took in since `before`, as histogram_quantile has it; NaN for nothing. */
+  /** Returns a quantile of a histogram's observations since `before`, like histogram_quantile, or NaN. */
   quantile(before, name, share, pass = () => true) {
     const rises = new Map();
     for (const [moment, sign] of [[this, 1], [before, -1]]) {
@@ -62,13 +62,13 @@ export class Moment {
   }
 }
 
-/** The moments of the last quarter of an hour; they go on being collected while the tab shows another view. */
+/** The metrics of the last 15 minutes. Collection continues while another view is shown. */
 export const history = {
   moments: [],
   listeners: new Set(),
   started: false,
 
-  /** Call `listener` after each moment until `signal` is aborted. */
+  /** Calls `listener` after each update until `signal` is aborted. */
   follow(listener, signal) {
     this.listeners.add(listener);
     signal.addEventListener("abort", () => this.listeners.delete(listener));
@@ -84,7 +84,7 @@ export const history = {
         this.moments = this.moments.filter(({ at }) => at > performance.now() - KEPT);
         this.listeners.forEach((listener) => listener());
       } catch {
-        // The frame says that the service is away; the drawing has a gap then.
+        // The frame shows that the service does not answer. The chart then has a gap.
       }
       await new Promise((resolve) => setTimeout(resolve, EVERY));
     }

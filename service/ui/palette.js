@@ -1,4 +1,4 @@
-// Colours of groups and of values: twelve that are told apart on light and on dark ground; grey is the rest.
+// Twelve colors for groups and values, distinct on light and dark backgrounds. The rest is gray.
 
 const COLOURS = [
   [51, 117, 214], [222, 110, 38], [46, 155, 102], [190, 75, 156], [128, 104, 214], [200, 60, 66],
@@ -6,7 +6,7 @@ const COLOURS = [
 ];
 const REST = [140, 148, 158];
 
-/** Colours of the points by `field`, or by group where that is "": `colours` are indices of `palette`. */
+/** Returns the colors of points by `field`, or by group if it is "". `colours` are indices of `palette`. */
 export function coloursOf(map, field) {
   const { values, of } = field === "" ? { values: map.clusters.map(({ words }) => words.slice(0, 3).join(", ")), of: map.cluster } : map.fields[field];
   const sizes = new Uint32Array(values.length);

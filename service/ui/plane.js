@@ -1,16 +1,16 @@
-// A plane of points on a canvas: drawn pixel by pixel, so that a hundred thousand need no graphics card.
+// Points on a canvas. They are drawn pixel by pixel, so 100,000 points need no GPU.
 
-const SIDE = 65_535; // coordinates of the map go from 0 to this
-const CELLS = 256; // of the grid that finds the point under the pointer, on each side
-const FARTHEST = 60; // times the zoom of the whole map
+const SIDE = 65_535; // largest coordinate of the map
+const CELLS = 256; // cells per side of the grid that finds the nearest point
+const FARTHEST = 60; // largest zoom, relative to the whole map
 const REACH = 12; // CSS pixels from the pointer to a point
 
 export class Plane {
-  /** x, y: coordinates. colours: of each point, an index of `palette` ([r, g, b] each). */
+  /** x, y: Coordinates. colours: For each point an index of `palette`, whose entries are [r, g, b]. */
   constructor(canvas, { x, y, colours, palette }) {
     this.canvas = canvas;
-    this.context = canvas.getContext("2d", { willReadFrequently: true }); // in memory, where the pixels are made
-    this.over = () => {}; // draws what lies over the points
+    this.context = canvas.getContext("2d", { willReadFrequently: true }); // The canvas stays in main memory.
+    this.over = () => {}; // draws over the points
     this.paint(colours, palette);
     this.move(x, y);
     this.reset();
@@ -31,7 +31,7 @@ export class Plane {
   reset() {
     const { clientWidth: width, clientHeight: height } = this.canvas;
     this.least = (Math.min(width, height) / SIDE) * 0.94;
-    this.scale = this.least; // CSS pixels of one unit
+    this.scale = this.least; // CSS pixels per unit
     this.left = (width - SIDE * this.scale) / 2;
     this.top = (height - SIDE * this.scale) / 2;
     this.draw();
@@ -43,7 +43,7 @@ export class Plane {
     this.draw();
   }
 
-  /** Zoom about a place of the canvas, in CSS pixels. */
+  /** Zooms around a position in CSS pixels. */
   zoom(factor, cx = this.canvas.clientWidth / 2, cy = this.canvas.clientHeight / 2) {
     const scale = Math.min(this.least * FARTHEST, Math.max(this.least / 2, this.scale * factor));
     this.left = cx - (cx - this.left) * (scale / this.scale);
@@ -56,7 +56,7 @@ export class Plane {
     return [this.left + this.x[at] * this.scale, this.top + this.y[at] * this.scale];
   }
 
-  /** Draw with the next frame, however often it is asked for. */
+  /** Draws once in the next frame. */
   draw() {
     this.frame ??= requestAnimationFrame(() => { this.frame = null; this.#render(); });
   }
@@ -80,7 +80,7 @@ export class Plane {
     this.over(this.context);
   }
 
-  /** Squares of two pixels where there are many points, larger ones where few are seen. */
+  /** Returns the size of a point: two pixels, or more if few points are visible. */
   #points(width, height, ratio) {
     const { x, y, colours, palette, pixels } = this;
     const zoomed = this.scale / this.least;
@@ -99,7 +99,7 @@ export class Plane {
     }
   }
 
-  /** A grid over the plane: the points of each cell lie together in `this.sorted`. */
+  /** Builds the grid. `this.sorted` contains the points of each cell together. */
   #index() {
     const cellOf = (at) => (this.y[at] >> 8) * CELLS + (this.x[at] >> 8);
     const starts = new Uint32Array(CELLS * CELLS + 1);
@@ -111,7 +111,7 @@ export class Plane {
     this.starts = starts;
   }
 
-  /** The point nearest to a place of the canvas, null when none is near. */
+  /** Returns the point nearest to a position, or null. */
   near(cx, cy) {
     const [mx, my] = [(cx - this.left) / this.scale, (cy - this.top) / this.scale];
     const reach = REACH / this.scale;
@@ -128,14 +128,14 @@ export class Plane {
     return best;
   }
 
-  /** The points inside a line of places of the canvas, which closes itself. */
+  /** Returns the points inside a closed line of positions. */
   inside(line) {
     const corners = line.map(([cx, cy]) => [(cx - this.left) / this.scale, (cy - this.top) / this.scale]);
     return [...this.x.keys()].filter((at) => isInside(this.x[at], this.y[at], corners));
   }
 }
 
-/** True when a ray from the point crosses the border an odd number of times. */
+/** Returns whether a ray from the point crosses the border an odd number of times. */
 function isInside(x, y, corners) {
   let odd = false;
   for (let at = 0, before = corners.length - 1; at < corners.length; before = at, at += 1) {

@@ -1,12 +1,12 @@
-// Hands on the map: drag, wheel, pinch of keys, and a line drawn around points.
+// Input on the map: drag, wheel, keys, and the lasso.
 
-const STEP = 60; // CSS pixels that an arrow key moves
-const STILL = 4; // pixels that a click may move
+const STEP = 60; // CSS pixels per arrow key
+const STILL = 4; // largest movement of a click in pixels
 
-/** Listen to the canvas of `plane` until `signal` is aborted. Returns what draws the line so far. */
+/** Handles the input of `plane` until `signal` is aborted. Returns a function that draws the lasso. */
 export function handle(plane, { signal, lasso, onhover, onpick, onlasso }) {
   const { canvas } = plane;
-  let drag = null; // { x, y, moved } of the last event
+  let drag = null; // { x, y, moved } at the last event
   let line = null;
 
   const place = ({ offsetX, offsetY }) => [offsetX, offsetY];

@@ -1,4 +1,4 @@
-// The report of a promotion gate, drawn: the verdict first, then how certain it is, then every figure.
+// The report of a promotion gate: the verdict, its certainty, and all scores.
 
 import { text } from "./api.js";
 import { curves } from "./curve.js";
@@ -8,16 +8,16 @@ import { count, moment } from "./text.js";
 const WIDTH = 640;
 const ROW = 34;
 const LEFT = 10;
-const SHOWN = 100; // queries with both answers
+const SHOWN = 100; // queries that are shown with both answers
 
-/** Elements for the report that `GET /models/{version}/report` answers. */
+/** Returns elements for a report of `GET /models/{version}/report`. */
 export function report({ headline, reasons = [], summary = [], gains = [], rows = [], changed = {}, curve = {}, meta = {}, candidate = {}, active = {} }, version) {
   const warnings = meta.corpus_report?.warnings ?? [];
   return [
     h("p", { class: "lead" }, headline ?? ""),
     h("ul", {}, [...reasons, ...summary].map((sentence) => foreign("li", {}, sentence))),
     gains.length ? forest(gains) : "",
-    meta.date ? foreign("p", { class: "note" }, `Measured ${moment(meta.date)}; recipe ${meta.recipe ?? "unknown"}, ${(meta.texts ?? 0).toLocaleString("en")} rows, against ${meta.active?.version ?? "the version then live"}.`) : "",
+    meta.date ? foreign("p", { class: "note" }, `Measured ${moment(meta.date)}; recipe ${meta.recipe ?? "unknown"}, ${(meta.texts ?? 0).toLocaleString("en")} rows, against ${meta.active?.version ?? "the active version"}.`) : "",
     curves(curve),
     ...["gained", "lost"].filter((word) => changed[word]?.length).map((word) => h("details", {}, h("summary", {}, `Queries that ${word} most`), answered(`Queries that ${word} most`, changed[word], 3))),
     changed.gained ? later("Both answers to each query", () => everyAnswer(version)) : "",
@@ -31,7 +31,7 @@ export const points = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed
 
 export const gainInWords = ({ title, difference, low, high }) => `${title}: ${points(difference)} points, between ${points(low)} and ${points(high)}`;
 
-/** One line per measure: the interval of candidate minus active, in points, and its middle. */
+/** Draws the interval of candidate minus active for each measure, in points. */
 function forest(gains) {
   const most = Math.max(0.01, ...gains.flatMap(({ low, high }) => [Math.abs(low), Math.abs(high)])) * 1.1;
   const x = (value) => LEFT + ((value + most) / (2 * most)) * (WIDTH - 2 * LEFT);
@@ -54,7 +54,7 @@ function forest(gains) {
     h("figcaption", { class: "note" }, "Candidate minus active, in points. A gain is shown when its whole line is right of the middle."));
 }
 
-/** A row for each query with the first `most` hits of both; the right ones are set bold. */
+/** Returns a row for each query with the first `most` hits of both versions, correct ones in bold. */
 function answered(name, rows, most) {
   return scrolling(name, ["Query", "Points", "Live version", "Candidate"], rows.map(({ query, difference, relevant, active, candidate }) => {
     const hits = (found) => h("ol", {}, found.slice(0, most).map(({ id, text }) => foreign("li", { class: relevant.includes(id) ? "right" : "" }, text || id)));
@@ -62,7 +62,7 @@ function answered(name, rows, most) {
   }));
 }
 
-/** Both answers to each query that judged. */
+/** Returns both answers to each judged query. */
 async function everyAnswer(version) {
   const lines = (await text(`models/${encodeURIComponent(version)}/report/answers.jsonl`)).split("\n").filter(Boolean);
   const shown = lines.slice(0, SHOWN).map((line) => JSON.parse(line));
@@ -78,7 +78,7 @@ function figures(rows) {
       [row.title, row.measure, figure(row.active), figure(row.candidate), figure(row.difference), row.passed ? "passed" : "refused"])));
 }
 
-/** How the vectors of a public set lie; the names are those of the report. */
+/** Returns the geometry of vectors of a public data set, with the names of the report. */
 function geometry({ pairs, sentences, ...candidate }, active) {
   const names = Object.keys(candidate).filter((name) => typeof candidate[name] === "number");
   return h("details", {}, h("summary", {}, "Geometry"),
@@ -86,7 +86,7 @@ function geometry({ pairs, sentences, ...candidate }, active) {
     scrolling("Geometry", ["Measure", "Live version", "Candidate"], names.map((name) => [name.replaceAll("_", " "), figure(active[name]), figure(candidate[name])])));
 }
 
-/** A wide table, in a box that can be scrolled by keys too. */
+/** Wraps a wide table in a box that keys can scroll. */
 function scrolling(name, header, rows) {
   return h("div", { class: "scrolling", tabindex: "0", role: "region", "aria-label": name }, h("table", {},
     h("thead", {}, h("tr", {}, header.map((cell) => h("th", { scope: "col" }, cell)))),

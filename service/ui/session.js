@@ -1,4 +1,4 @@
-// Whose key is in use, and the collection that is looked at; both last as long as the tab.
+// The current key and collection of this tab.
 
 import { get } from "./api.js";
 
@@ -7,7 +7,7 @@ const ROLES = ["read", "write", "admin"];
 
 export const session = {
   known: false,
-  name: null, // of the key; null on a service without keys
+  name: null, // name of the key; null if the service has no keys
   role: "read",
   version: "",
 
@@ -20,7 +20,7 @@ export const session = {
     Object.assign(this, { known: false, name: null, role: "read" });
   },
 
-  /** True when the key's role includes `role`. */
+  /** Returns whether the key's role includes `role`. */
   may(role) {
     return ROLES.indexOf(this.role) >= ROLES.indexOf(role);
   },

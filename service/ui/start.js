@@ -1,4 +1,4 @@
-// The first day: four steps that tick themselves off, and a way to put texts in while there are none.
+// The first steps of a new user, and ways to add texts to an empty store.
 
 import { addForm } from "./add.js";
 import { addressOf, get, key, within } from "./api.js";
@@ -9,14 +9,14 @@ import { recent } from "./recent.js";
 import { session } from "./session.js";
 import { retrainCommand } from "./text.js";
 
-/** What is left of the four steps, "" when nothing is. `then` runs after something was stored. */
+/** Returns the four steps, or "" if all are done. Calls `then` after something was stored. */
 export async function start(stored, then, signal) {
   const [{ answered }, { models }, info] = await Promise.all([get(within(session.collection, "feedback/summary")).catch(() => ({ answered: 0 })), get("models"), get("info")]);
   const steps = [
-    [stored > 0, "Put texts in", "Paste one below, upload a file, or load the examples."],
+    [stored > 0, "Add texts", "Paste one below, upload a file, or load the examples."],
     [recent.all().length > 0, "Search", "Ask a question in the box above."],
-    [answered >= ENOUGH, `Judge ${ENOUGH} queries`, h("span", {}, `${answered} so far have a relevant document. Press a thumb beside a hit, or go through a list: `, h("a", { href: "#/judge" }, "Judge"), ".")],
-    [models.some(({ parent }) => parent), "Retrain", h("span", {}, "The model learns from texts and judgements: ", h("code", {}, retrainCommand(addressOf("").href, info, key.get())), ".")],
+    [answered >= ENOUGH, `Judge ${ENOUGH} queries`, h("span", {}, `${answered} so far have a relevant document. Press a thumb next to a hit, or work through a list: `, h("a", { href: "#/judge" }, "Judge"), ".")],
+    [models.some(({ parent }) => parent), "Retrain", h("span", {}, "The model learns from texts and judgments: ", h("code", {}, retrainCommand(addressOf("").href, info, key.get())), ".")],
   ];
   if (steps.every(([done]) => done)) return "";
   return h("div", {},
@@ -28,7 +28,7 @@ export async function start(stored, then, signal) {
 }
 
 function adding(then, signal) {
-  if (!session.may("write")) return h("p", { class: "note" }, "Your key may only read. Storing texts needs one of role write.");
+  if (!session.may("write")) return h("p", { class: "note" }, "Your key may only read. Storing texts needs a key of role write.");
   const said = h("div", { role: "status" });
   const load = async (event) => {
     event.target.disabled = true;

@@ -1,8 +1,8 @@
-// The parts of a document that are shown, and numbers in words.
+// Formats parts of documents, numbers and times.
 
 const LONGEST_HEADLINE = 110;
 
-/** The title of a document, or how its text begins; `rest`: the text without what the headline took of it. */
+/** Returns the title of a document, or the start of its text. `rest` is the remaining text. */
 export function headlineOf({ title, text = "" }) {
   if (title) return { headline: title, rest: text };
   const sentence = text.slice(0, LONGEST_HEADLINE + 1).match(/^[^\n]*?[.!?](?=\s)|^[^\n]+/)?.[0] ?? text;
@@ -11,17 +11,17 @@ export function headlineOf({ title, text = "" }) {
   return { headline: `${cut} …`, rest: `… ${text.slice(cut.length).trim()}` };
 }
 
-/** The scalar values of metadata, those in lists one by one: [field, value]. */
+/** Returns the scalar values of metadata, including those in lists: [field, value]. */
 export function scalars(metadata) {
   return Object.entries(metadata).flatMap(([field, value]) => [value].flat().filter((one) => one !== null && typeof one !== "object").map((one) => [field, one]));
 }
 
-/** The first `length` characters of a text, to the end of a word, with dots where something is left out. */
+/** Returns about `length` characters of a text, up to the end of a word, with dots if it is shortened. */
 export function excerpt(text, length) {
   return text.length <= length ? text : `${text.slice(0, length).replace(/\s+\S{0,30}$/, "")} …`;
 }
 
-/** The place in a string of its nth Unicode code point: the API counts those, JavaScript counts UTF-16 units. */
+/** Returns the string index of the nth code point. The API counts code points, JavaScript UTF-16 units. */
 export function placeOf(text, codePoints) {
   if (!/[\ud800-\udfff]/.test(text)) return codePoints;
   let place = 0;
@@ -31,19 +31,19 @@ export function placeOf(text, codePoints) {
   return place;
 }
 
-/** `text` in pieces: [piece, true when it is one of the words of `query`]. */
+/** Splits `text` into pieces: [piece, whether it is a word of `query`]. */
 export function marked(text, query) {
   const words = (query.toLowerCase().match(/[\p{L}\p{N}]{2,}/gu) ?? []).map(stem);
   if (!words.length) return [[text, false]];
   return text.split(/([\p{L}\p{N}]+)/u).map((piece) => [piece, piece.length > 1 && words.includes(stem(piece.toLowerCase()))]);
 }
 
-/** Near enough to what the service does to words, to mark them. */
+/** Normalizes a word about as the service does, for marking. */
 function stem(word) {
   return word.replace(/(ings?|ed|es|s)$/, "");
 }
 
-/** The command that retrains for the service at `address`, as a shell reads it. `keyed`: the service has keys. */
+/** Returns the shell command that retrains for the service at `address`. `keyed`: it has API keys. */
 export function retrainCommand(address, { models_dir: models }, keyed) {
   const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
   return `${keyed ? "SIMILE_SERVICE_KEY=KEY " : ""}python -m training retrain --from-service ${quoted(address.replace(/\/$/, ""))} --models-dir ${quoted(models)}`;
@@ -60,7 +60,7 @@ export function bytes(number) {
   return `${(number / 1024 ** at).toPrecision(3)} ${units[at]}`;
 }
 
-/** A length of time, such as 3 min. */
+/** Formats a duration, such as 3 min. */
 export function duration(seconds) {
   if (!Number.isFinite(seconds)) return "unknown";
   if (seconds < 1) return `${Math.round(1000 * seconds)} ms`;
@@ -68,7 +68,7 @@ export function duration(seconds) {
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 
-/** A moment, in the reader's own time zone. */
+/** Formats a time in the user's time zone. */
 export function moment(iso) {
   const date = new Date(iso);
   return Number.isNaN(date.getTime()) ? "at an unknown time" : date.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });

@@ -1,4 +1,4 @@
-"""Candidates that are in --out already are not made again; what was asked decides, and nothing else."""
+"""Candidates in --out are not computed again. The options decide, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra train")
 
 from benchmarks import recipes
-from benchmarks.places import rows
-from benchmarks.recipe_tables import tables
+from benchmarks.recipes import read_rows, tables
 from tests.benchmarks.test_sets import write
 from training.evaluation.retrieval import Collection
 
 MODES = ("dense", "hybrid", "lexical", "served", "seen, dense", "seen, lexical", "seen, hybrid")
 
 
-class Place:
-    """In the place of trainings."""
+class Trial:
+    """Replaces trainings, which take minutes."""
 
     made: list[str]
 
@@ -29,23 +28,23 @@ class Place:
         self.options = options
 
     def candidate(self, name: str, seed: int) -> dict[str, Any]:
-        Place.made.append(f"{name} {seed} {self.options.steps} {self.options.ungated}")
+        Trial.made.append(f"{name} {seed} {self.options.steps} {self.options.ungated}")
         verdict = "nothing to learn" if name == "crops" else "accepted"
         figures = {mode: [0.5, 0.25] for mode in MODES}
         return {"verdict": verdict, "reason": "", "before": figures, "after": figures}
 
 
-def test_a_candidate_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "few"
     write(folder / "corpus.jsonl.gz", [json.dumps({"_id": "d", "text": "a text"})])
-    write(folder / "queries.jsonl.gz", [json.dumps({"_id": "q", "text": "asked"})])
+    write(folder / "queries.jsonl.gz", [json.dumps({"_id": "q", "text": "a query"})])
     write(folder / "qrels.test.tsv.gz", ["query_id\tcorpus_id\tscore", "q\td\t1"])
     monkeypatch.setattr(recipes, "evaluation_folder", lambda: tmp_path)
-    monkeypatch.setattr(recipes, "Place", Place)
+    monkeypatch.setattr(recipes, "Trial", Trial)
     out = tmp_path / "out.jsonl"
 
     def made(*options: str) -> list[str]:
-        Place.made = []
+        Trial.made = []
         given = [
             "recipes",
             "few",
@@ -60,17 +59,17 @@ def test_a_candidate_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ]
         monkeypatch.setattr("sys.argv", given)
         recipes.main()
-        return Place.made
+        return Trial.made
 
     assert made("--ungated") == ["titles 1 3 True", "crops 1 3 True"]
-    assert made("--ungated") == [], "nor what had nothing to learn"
-    assert made() == ["titles 1 3 False", "crops 1 3 False"], "a gate was not asked before"
+    assert made("--ungated") == [], "also without anything to learn"
+    assert made() == ["titles 1 3 False", "crops 1 3 False"], "the rows have no verdict of a gate"
     assert made("--seeds", "1", "2") == ["titles 2 3 False", "crops 2 3 False"]
     for change in (("--negatives", "1"), ("--share", "0.5"), ("--noise", "0.1"), ("--steps", "4")):
         assert len(made(*change)) == 2
-    write(folder / "queries.jsonl.gz", [json.dumps({"_id": "q", "text": "asked otherwise"})])
+    write(folder / "queries.jsonl.gz", [json.dumps({"_id": "q", "text": "another query"})])
     assert len(made()) == 2, "another set under the same name"
-    assert len(rows(out)) == 2 * 8
+    assert len(read_rows(out)) == 2 * 8
 
 
 ROW = {
@@ -96,12 +95,12 @@ def test_rows_without_a_gate_do_not_count_for_or_against_it() -> None:
 
 
 def test_the_mean_of_sets_has_an_interval_of_its_own() -> None:
-    """+25 and -5 points: 10 in the mean. Of two queries, -10 and 0, 95 % of the draws lie in -10 to 0."""
+    """The sets gain 25 and -5 points: 10 in the mean. The second's queries lose 10 and 0."""
     other = {"set": "other", "after": {mode: [0.4, 0.25] for mode in MODES}}
     assert tables([ROW, ROW | other]).splitlines()[-1].startswith("| crops | 3 | 1 | 2 | +10.00 ± 2.50 |")
 
 
-def test_a_learned_search_keeps_no_share_of_a_training() -> None:
+def test_a_learned_search_has_no_share_of_a_training() -> None:
     learned = {"recipe": "search", "kept": None, "sts": 0.7, "minutes": 5.0}
     line = next(line for line in tables([ROW | learned]).splitlines() if line.startswith("| few | search |"))
     assert line.endswith("|  | 70.0 | 5.0 | 1 not asked |")

@@ -1,53 +1,50 @@
-"""The report, its promises, its picture and its place in the page, from runs whose figures are known."""
+"""The report and the verdicts of `make bench`, from figures that are chosen."""
 
-from xml.etree import ElementTree as ET
+from typing import Any
 
 import pytest
 
-pytest.importorskip("matplotlib", reason="needs the extra train")
-from matplotlib.colors import to_hex
-from matplotlib.patches import Rectangle
-
-from benchmarks import floors, report
-from benchmarks.contestant import Measured
-from benchmarks.page import BEGIN, END, PAGE, put, section
-from benchmarks.picture import bars
-from benchmarks.turns import Cell
-from tests.benchmarks.runs import BUSY, rates, results
-from training.evaluation.report.plots import LIGHT
+from benchmarks import report
+from benchmarks.command import Verdict
+from benchmarks.rounds import Cell, Measured, Results
+from tests.benchmarks.runs import BUSY, rates
 
 RUN: dict[Cell, list[Measured | None]] = {
     ("GEMM fp32, NumPy", "products"): rates(200),
-    ("raw fp32", "sentences"): rates(1000, cpu_ms=1.5),
-    ("raw fp32", "mix"): rates(600),
-    ("raw, a text a call", "single calls"): rates(200, p50_ms=4, p99_ms=5),
-    ("raw, the threads of a lone text", "single calls"): rates(300, p50_ms=3, p99_ms=4),
-    ("Simile fp32", "64 x 1"): rates(800, p50_ms=80, p99_ms=150, client_us=30),
-    ("Simile fp32", "4 x 32"): rates(900, p50_ms=140, p99_ms=160, client_us=60),
-    ("Simile fp32", "1 x 1"): rates(180, p50_ms=5, p99_ms=7, client_us=50),
-    ("Simile fp32", "mix, 32 x 1"): rates(400, p50_ms=60, p99_ms=150, longest_p99_ms=240, client_us=30),
-    ("Simile fp32, asked before", "64 x 1"): rates(8000),
-    ("infinity, ONNX", "64 x 1"): rates(500, p50_ms=128, p99_ms=256, client_us=40),
-    ("infinity, ONNX", "mix, 32 x 1"): rates(50, p50_ms=600, p99_ms=900, client_us=40),
-    ("sentence-transformers, torch", "sentences"): rates(400, foreign=BUSY),
+    ("raw fp32", "at once"): rates(1000, cpu_ms=1.5),
+    ("raw fp32", "mix, at once"): rates(600),
+    ("raw, one thread", "single calls"): rates(200, p50_ms=4, p99_ms=5),
+    ("raw, threads of a single text", "single calls"): rates(300, p50_ms=3, p99_ms=4),
+    ("Simile fp32", "64 x 1"): rates(800, cpu_ms=2.25, p50_ms=80, p99_ms=150),
+    ("Simile fp32", "4 x 32"): rates(900, p50_ms=140, p99_ms=160),
+    ("Simile fp32", "1 x 1"): rates(180, p50_ms=5, p99_ms=7),
+    ("Simile fp32", "mix, 32 x 1"): rates(400, p50_ms=60, p99_ms=150, longest_p99_ms=240),
+    ("infinity, ONNX", "64 x 1"): rates(500, p50_ms=128, p99_ms=256),
+    ("infinity, ONNX", "mix, 32 x 1"): rates(50, p50_ms=600, p99_ms=900),
+    ("sentence-transformers, torch", "at once"): rates(400, foreign=BUSY),
 }
 
 
-def judged() -> dict[str, tuple[float, bool, bool]]:
+def figures(**more: Any) -> dict[str, Any]:
+    """Return the figures of a run that are not measurements of rounds."""
     return {
-        verdict.what: (round(verdict.value, 3), verdict.kept, verdict.contended)
-        for verdict in floors.verdicts(results(RUN))
-    }
+        "about": {"Simile fp32": {"memory_mb": {"now": 300.0}}},
+        "cosines": {"Simile fp32": {"mean": 1.0, "least": 0.9999999}},
+        "memory": {},
+        "starts": {"median": 1.0, "contended": False},
+        "documents": {"stored": 50_000, "idle": {"contended": False, "difference_ms": {"p50": 2.0}}},
+    } | more
 
 
-def rows(text: str) -> dict[str, list[str]]:
-    """Each row of each table by its first cell; the last one of a name."""
-    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+def rows(run: dict[Cell, list[Measured | None]]) -> dict[str, list[str]]:
+    """Return the rows of the table by their first cell."""
+    lines = [line.strip("|").split("|") for line in report.main_table(Results(run), figures()).splitlines()]
     return {line[0].strip(): [cell.strip() for cell in line[1:]] for line in lines}
 
 
 def test_each_promise_is_judged_by_its_own_bound() -> None:
-    assert judged() == {
+    verdicts = report.judge(Results(RUN), figures())
+    assert {one.subject: (round(one.value, 3), one.passed, one.contended) for one in verdicts} == {
         "Simile fp32, 64 x 1, over infinity, ONNX": (1.6, False, False),
         "Simile fp32, mix, 32 x 1, over infinity, ONNX": (8.0, True, False),
         "Simile fp32, 64 x 1, over sentence-transformers, torch": (2.0, True, True),
@@ -56,91 +53,61 @@ def test_each_promise_is_judged_by_its_own_bound() -> None:
         "Simile fp32, mix, 32 x 1, over raw fp32": (0.667, False, False),
         "Simile fp32, 64 x 1, p99 over p50": (1.875, True, False),
         "Simile fp32, mix, 32 x 1, p99 of the longest tenth over the median of all": (4.0, False, False),
-        "Simile fp32, 1 x 1, p50 beyond the raw call's, ms": (1.0, True, False),
-        "Simile fp32, 1 x 1, p50 beyond the raw call's by the threads of a lone text, ms": (
-            2.0,
-            False,
-            False,
-        ),
+        "Simile fp32, 1 x 1, p50 minus raw, one thread, ms": (1.0, True, False),
+        "Simile fp32, 1 x 1, p50 minus raw, threads of a single text, ms": (2.0, False, False),
         "second start to ready, seconds (median)": (1.0, True, False),
-        "one document more beside 50000, ms beyond embedding it (median)": (2.0, True, False),
+        "one more document after 50,000, ms more than embedding it (median)": (2.0, True, False),
     }
 
 
-def test_memory_is_judged_where_it_was_measured() -> None:
-    grown = {"few": 2000, "many": 100_000, "before_mb": 300.0, "after_mb": 360.0}
-    found = floors.verdicts(results(RUN, memory={"Simile fp32": grown}))
-    [memory] = [verdict for verdict in found if "RSS" in verdict.what]
-    assert memory.value == pytest.approx(1.2)
-    assert not memory.kept
-
-
-def test_the_tables_hold_what_was_measured_and_its_ratios() -> None:
-    found = rows(report.text(results(RUN)))
-    assert found["**Simile fp32**"] == ["", "800", "900", "", "180", "", "400", "1.00000", "1.00000"]
-    assert "| raw fp32 | 1,000 |  |  |  |  | 600 |  |  |  |" in report.text(results(RUN))
-    assert found["Simile fp32 over raw fp32"] == [
-        "0.80 (0.80 to 0.80), floor 0.78",
-        "0.90 (0.90 to 0.90), floor 0.85",
-        "0.67 (0.67 to 0.67), floor 0.8",
-    ]
-    assert found["Simile fp32, asked before, over Simile fp32"] == ["10.00 (10.00 to 10.00)", "", ""]
-    assert found["Simile fp32 over infinity, ONNX"][0] == "1.60 (1.60 to 1.60), floor 1.85"
-    assert found["Simile fp32 over sentence-transformers, torch"][0] == "2.00 (2.00 to 2.00) (c), floor 1.7"
-    assert "| raw fp32 | 1.50 (1.50 to 1.50) | 1.50 (1.50 to 1.50) |  |" in report.text(results(RUN))
-    assert found["infinity, ONNX"][0] == "128 / 256"
-
-
-def test_a_form_is_compared_with_the_raw_engine_in_its_own_precision() -> None:
+def test_a_precision_is_compared_with_the_raw_engine_in_its_own_precision() -> None:
     bf16: dict[Cell, list[Measured | None]] = {
         ("Simile bf16", "64 x 1"): rates(1400),
-        ("raw bf16", "sentences"): rates(2000),
+        ("raw bf16", "at once"): rates(2000),
     }
-    found = rows(report.text(results(RUN | bf16)))
-    assert found["Simile bf16 over raw bf16"][0] == "0.70 (0.70 to 0.70), floor 0.65"
-    assert found["Simile bf16 over infinity, ONNX"][0] == "2.80 (2.80 to 2.80), floor 2.9"
-    assert {"Simile bf16 over raw fp32", "Simile fp32 over raw bf16"}.isdisjoint(found)
+    verdicts = report.judge(Results(RUN | bf16), figures())
+    found = {one.subject: (one.value, one.bound) for one in verdicts if "bf16" in one.subject}
+    assert found == {
+        "Simile bf16, 64 x 1, over raw bf16": (0.7, 0.65),
+        "Simile bf16, 64 x 1, over infinity, ONNX": (2.8, 2.9),
+    }
 
 
-def test_a_peak_says_what_share_of_it_the_raw_engine_has() -> None:
-    # 1,000 sentences of 17 tokens of 21.2 MFLOP each.
-    assert "The raw engine on sentences: 360 GFLOP/s, 180% of the fp32 peak." in report.text(results(RUN))
+def test_memory_is_judged_if_it_was_measured() -> None:
+    growth = {"few": 2000, "many": 100_000, "before_mb": 300.0, "after_mb": 360.0}
+    verdicts = report.judge(Results(RUN), figures(memory={"Simile fp32": growth}))
+    [memory] = [one for one in verdicts if "RSS" in one.subject]
+    assert memory.value == pytest.approx(1.2)
+    assert not memory.passed
 
 
-def test_who_is_missing_is_named_with_the_reason() -> None:
-    text = report.text(results(RUN, missing={"fastembed": "not installed"}))
-    assert text.endswith("Not measured: fastembed: not installed")
-
-
-def test_the_picture_is_whole_and_its_bars_are_as_long_as_the_figures() -> None:
-    drawn = bars(results(RUN))
-    panels = [
-        [
-            (LIGHT.index(to_hex(bar.get_facecolor())), bar.get_width())
-            for bar in axes.patches
-            if isinstance(bar, Rectangle)
-        ]
-        for axes in drawn.figure.axes
+def test_the_table_has_the_figures_of_each_contestant() -> None:
+    found = rows(RUN)
+    assert found["Simile fp32"] == [
+        *("", "800 (80.0 / 150)", "900 (140 / 160)", "", "180 (5.0 / 7.0)", "", "400 (60.0 / 150)"),
+        *("2.25", "1.00000", "300"),
     ]
-    # From the bottom, so that the fastest is on top; each panel has its own scale.
-    assert panels[0] == [(3, 400), (1, 500), (0, 800), (7, 1000)]
-    assert panels[-1] == [(1, 50), (0, 400), (7, 600)]
-    assert len({axes.get_xlim() for axes in drawn.figure.axes}) > 1
-    assert [text.get_text() for text in drawn.figure.axes[0].texts] == ["400 (c)", "500", "800", "1,000"]
-    assert "raw fp32 1000, Simile fp32 800, infinity, ONNX 500" in drawn.description
-    svg = drawn.svg()
-    ET.fromstring(svg)
-    assert "asked before" not in svg
+    assert found["raw fp32"] == ["1,000", "", "", "", "", "600", "", "1.50", "", ""]
+    assert found["GEMM fp32, NumPy"][0] == "200 GFLOP/s"
+    assert found["raw, one thread"][4] == "200 (4.0 / 5.0)"
+    assert found["infinity, ONNX"][1] == "500 (128 / 256)"
+    assert found["sentence-transformers, torch"][0] == "400 (c)"
 
 
-def test_a_run_is_put_between_the_marks_of_the_page_and_nowhere_else() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    said = section(results(RUN))
-    once = put(page, said)
-    assert put(once, said) == once
-    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-    assert once.startswith(before + BEGIN)
-    assert once.endswith(END + after)
-    assert "| Simile fp32, 64 x 1, over infinity, ONNX | 1.6 | ≥ 1.85 | **missed** |" in once
-    with pytest.raises(ValueError, match="not there"):
-        put(page.replace(END, ""), said)
+@pytest.mark.parametrize(
+    ("value", "at_least", "passed"),
+    [
+        (1.0, True, True),
+        (0.9, True, False),
+        (1.0, False, True),
+        (1.1, False, False),
+        (float("nan"), False, False),
+    ],
+)
+def test_a_bound_belongs_to_the_promise(value: float, at_least: bool, passed: bool) -> None:
+    assert Verdict("a figure", value, 1.0, at_least).passed is passed
+
+
+def test_the_verdict_of_a_contended_figure_says_so() -> None:
+    assert "contended" in Verdict("a figure", 1.0, 1.0, contended=True).line()
+    assert "contended" not in Verdict("a figure", 1.0, 1.0).line()

@@ -1,4 +1,4 @@
-"""Sets that are drawn from others: what is kept, and that everyone gets the same."""
+"""Sets that are drawn from others: their content, and that the draw is reproducible."""
 
 import gzip
 import json
@@ -27,13 +27,13 @@ def test_a_part_keeps_every_query_and_every_answer(tmp_path: Path) -> None:
     write(source / "corpus.jsonl.gz", map(json.dumps, documents))
     write(
         source / "queries.jsonl.gz",
-        (json.dumps({"_id": f"q{number}", "text": "asked"}) for number in range(3)),
+        (json.dumps({"_id": f"q{number}", "text": "a query"}) for number in range(3)),
     )
     head = "query_id\tcorpus_id\tscore"
     write(source / "qrels.train.tsv.gz", [head, "q0\td1\t1", "q1\td2\t1"])
     write(source / "qrels.test.tsv.gz", [head, "q2\td2\t2", "q2\td8\t1"])
 
-    for count, expected in ((5, 5), (2, 3)):  # never fewer than the answers
+    for count, expected in ((5, 5), (2, 3)):  # the answers are never left out
         write_part(source, tmp_path / f"part-{count}", count)
         part = load(tmp_path / f"part-{count}")
         assert part.relevant == {"q0": {"d1": 1}, "q1": {"d2": 1}, "q2": {"d2": 2, "d8": 1}}
@@ -42,7 +42,7 @@ def test_a_part_keeps_every_query_and_every_answer(tmp_path: Path) -> None:
         assert part.documents["d8"].title == "T8"
 
 
-def test_a_simple_sentence_asks_for_the_full_article(tmp_path: Path) -> None:
+def test_a_simple_sentence_is_the_query_for_the_full_article(tmp_path: Path) -> None:
     table = [
         "title\tsimple_intro\ten_intro",
         "Bee\tA bee is an insect with wings that makes honey.\tBees are winged insects.",
@@ -59,7 +59,9 @@ def test_a_simple_sentence_asks_for_the_full_article(tmp_path: Path) -> None:
         "Bee": "A bee is an insect with wings that makes honey.",
         "Elm": "An elm is a tree that grows in the north.",
     }
-    assert not found.queries.keys() & found.documents.keys()  # a search leaves out what has its query's name
+    assert (
+        not found.queries.keys() & found.documents.keys()
+    )  # a search leaves out the document with its query's name
 
     write(file, [table[0], *reversed(table[1:])])
     write_simple(file, tmp_path / "second", 9)

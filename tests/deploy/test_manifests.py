@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
-from fastapi.routing import APIRoute
 from prometheus_client import generate_latest
 
 from models.store import models_dir
 from service.__main__ import parser as service_parser
 from service.__main__ import run
-from service.api import health
+from service.api import info
+from service.http.routing import RoleRoute
 from service.observability.metrics import Metrics
 from service.server import DRAIN_SECONDS
 from service.settings import PREFIX, Settings, read
@@ -154,7 +154,9 @@ def test_replicas_can_write_nothing_that_the_owner_reads() -> None:
 
 @pytest.mark.parametrize("name", SERVING)
 def test_probes_ask_routes_that_exist_and_are_open(name: str) -> None:
-    open_routes = {route.path for route in health.router.routes if isinstance(route, APIRoute)}
+    open_routes = {
+        route.path for route in info.router.routes if isinstance(route, RoleRoute) and route.role is None
+    }
     container = pod(name).container
     [port] = container["ports"]
     assert port == {"name": "http", "containerPort": Settings.model_fields["port"].default}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
@@ -122,5 +123,5 @@ def test_the_gpu_image_refuses_to_start_without_a_gpu(engine: None) -> None:
     image = f"simile-service-gpu:{TAG}"
     if docker("image", "ls", "--quiet", image) == "":
         pytest.skip(f"needs {image}, which is too large to be built for one test")
-    said = docker("run", "--rm", "--env=SIMILE_INSECURE=1", image, status=1, both=True)
+    said = docker("run", "--rm", "--env=SIMILE_INSECURE=1", image, status=os.EX_CONFIG, both=True)
     assert "SIMILE_DEVICE" in said

@@ -49,27 +49,27 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no number": (lambda at: _said(at, "config.json", num_attention_heads=0), "cannot be opened with"),
     "a text for a number": (
         lambda at: _said(at, "config.json", layer_norm_eps="small"),
-        "of a wrong kind .ValueError",
+        "has the wrong type .ValueError",
     ),
     "a list for an object": (
         lambda at: _said(at, "config.json", auto_map=["a"]),
-        "of a wrong kind .AttributeError",
+        "has the wrong type .AttributeError",
     ),
     "a list of prompts": (
         lambda at: _said(at, "config_sentence_transformers.json", prompts=["a"]),
-        "of a wrong kind .AttributeError",
+        "has the wrong type .AttributeError",
     ),
     "a pooling of no name": (
         lambda at: (at / "1_Pooling" / "config.json").write_text('{"pooling_mode": 5}'),
-        "of a wrong kind .TypeError",
+        "has the wrong type .TypeError",
     ),
     "a length below 0": (
         lambda at: _said(at, "sentence_bert_config.json", max_seq_length=-5),
-        "would have -5 tokens. Say a number above 0: max_seq_length",
+        "would have -5 tokens. Set a number above 0: max_seq_length",
     ),
     "a layer of another width": (
         lambda at: _dense_of(at, np.ones((8, WIDTH - 1), np.float32)),
-        rf"weights .8, {WIDTH - 1}. and a bias .8,., and takes {WIDTH} numbers",
+        rf"weights .8, {WIDTH - 1}. and a bias .8,., but its input has {WIDTH} numbers",
     ),
     "a layer that is not finite": (
         lambda at: _dense_of(at, np.full((8, WIDTH), np.inf, np.float32)),
@@ -91,7 +91,7 @@ def test_values_that_make_no_sense_are_refused_in_one_clear_line(tmp_path: Path,
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     folder = family_source(tmp_path / "model", "bert")
     _another_tokenizer(folder)
-    with pytest.raises(ProofFailed, match=r"makes the id \d+, and the model has \d+ rows of words"):
+    with pytest.raises(ProofFailed, match=r"returns the id \d+, but the model's vocabulary has \d+ rows"):
         imported(folder, Store(tmp_path / "models"))
 
 
@@ -113,7 +113,7 @@ def test_a_table_is_of_floats_that_are_finite(tmp_path: Path) -> None:
     [weights] = folder.rglob("model.safetensors")
     [(name, table)] = load_file(weights).items()
     save_file({name: table.astype(np.int8)}, weights)
-    with pytest.raises(Unsupported, match="is of no floats"):
+    with pytest.raises(Unsupported, match="has no floats"):
         imported(folder, Store(tmp_path / "models"))
     table[-1, 0] = np.inf  # of a word that no text of the proof has
     save_file({name: table}, weights)

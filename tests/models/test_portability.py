@@ -1,245 +1,159 @@
-"""Verdicts on a version in other people's tools: what is compared, what goes wrong, what is installed."""
+"""Other tools open the files of a published version and compute the same vectors.
+
+Each tool runs where it is installed, and is skipped elsewhere. Infinity needs numpy 1 and cannot share an
+environment with Simile. docs/PORTABILITY.md has the results of tools that CI does not install.
+"""
 
 from __future__ import annotations
 
-import math
-import os
-import re
-import shutil
-import sys
-import zipfile
-from dataclasses import replace
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from models.files.lock import lock
-from models.publishing.portability.check import TEXTS, Expected, Row, check, compare
-from models.publishing.portability.command import verdict
-from models.publishing.portability.environments import Failed, python_of
-from models.publishing.portability.tools import TOOLS, Tool
+from models.encoder import Encoder
+from models.manifest import QUERIES
+from models.publishing.publish import publish
 from models.store import Store
-from tests.models.conftest import foreign_tool
-from tests.waiting import until
+from models.tokens.texts import PROOF_TEXTS, long_text
+from tests.service.swapping import published_pair
+from tests.tiny import WIDTH, tiny_source
 
-HERE = Path(sys.executable)
-NAMES = [tool.name for tool in TOOLS]
-
-
-def _check(way: str, expected: Expected, at: Path, **how: Any) -> Row:
-    return check(foreign_tool(way, **how), HERE, expected, at)
-
-
-@pytest.mark.long
-def test_another_tool_that_computes_the_same_is_the_same_with_prompts_and_beyond_the_maximum(
-    expected: Expected, tmp_path: Path
-) -> None:
-    pytest.importorskip("transformers")
-    row = _check("transformers", expected, tmp_path)
-    assert (row.verdict, row.reason, row.remarks) == ("same", "", ("a remark",))
-    assert row.compared == len(expected.texts) == len(TEXTS) + 16
-    assert row.lowest is not None
-    assert row.lowest > 0.999999
-    assert row.versions == {"numpy": np.__version__}
-    assert sum(expected.truncated) >= 4
-    assert {"", " ", "how do i a", "the letter: a"} <= set(expected.texts)
-    assert [path.name for path in tmp_path.iterdir()] == ["probe.log"], "nothing else is left behind"
-
-
-def test_a_tool_that_computes_something_else_differs(expected: Expected, tmp_path: Path) -> None:
-    row = _check("noise", expected, tmp_path)
-    assert row.verdict == "differs"
-    assert f"{len(expected.texts)} of {len(expected.texts)} texts; the worst: " in row.reason
-    assert row.lowest is not None
-    found = np.random.default_rng(0).normal(size=expected.vectors.shape)
-    cosines = (found * expected.vectors).sum(1) / np.linalg.norm(found, axis=1)
-    assert row.lowest == pytest.approx(cosines.min(), abs=1e-5)
-
-
-def _unit(*degrees: float) -> np.ndarray[Any, np.dtype[np.float32]]:
-    turns = [math.radians(degree) for degree in degrees]
-    return np.array([[math.cos(turn), math.sin(turn)] for turn in turns], np.float32)
-
-
-@pytest.fixture
-def three(expected: Expected) -> Expected:
-    """Three texts whose vectors point to 0, 90 and 45 degrees; the last is longer than the maximum."""
-    return replace(
-        expected, texts=["a", "b", "long"], vectors=_unit(0, 90, 45), truncated=[False, False, True]
-    )
-
-
-@pytest.mark.parametrize(
-    ("found", "reason", "lowest"),
-    [
-        (_unit(0, 90, 45), "", 1.0),
-        (_unit(0.8, 90, 45), "", 0.9999025),  # cos 0.8° = 0.9999025, cos 0.82° = 0.9998976
-        (_unit(0.82, 90, 45), r"1 of 3 texts; the worst: 'a'", 0.9998976),
-        (_unit(60, 90, 45), r"1 of 3 texts; the worst: 'a'", 0.5),
-        (_unit(30, 30, 45), r"2 of 3 texts; the worst: 'b'", 0.5),
-        (_unit(0, 90, 105), r"1 of 3 texts, all beyond the 64 tokens .*; the worst: 'long'", 0.5),
-        (-_unit(0, 90, 45), r"3 of 3 texts", -1.0),
-        (_unit(0, 90, 45) * [[1], [3], [1]], "its vectors are 1 to 3 long instead of 1", 1.0),
-        (_unit(0, 90, 45) * [[1], [np.nan], [1]], "it gives no direction for 'b'", None),
-        (_unit(0, 90, 45) * [[1], [1], [0]], "it gives no direction for 'long'", None),
-        (_unit(0, 90), r"it gives float32 \(2, 2\) instead of float32 \(3, 2\)", None),
-        (_unit(0, 90, 45).astype(int), r"it gives int64 \(3, 2\)", None),
-    ],
+PROMPTS = {"query": "how do i ", "document": "the letter: "}
+# Texts that some tools strip or drop, eleven scripts, special tokens as text, and a text beyond the maximum.
+ODD_TEXTS = (
+    *("", " ", "\n\t ", "\u200b", ".", "🎉", "🏳️‍🌈🏴‍☠️ 1️⃣", "  blanks around the text  "),
+    *("สวัสดีชาวโลก", "नमस्ते दुनिया", "שלום עולם", "Բարեւ աշխարհ", "გამარჯობა", "[CLS] [MASK] </s> <pad>"),
 )
-def test_vectors_are_told_apart_by_direction_and_length(
-    three: Expected, found: np.ndarray[Any, Any], reason: str, lowest: float | None
-) -> None:
-    said, worst = compare(found, three, [True] * 3)
-    assert re.match(reason or "$", said), said
-    assert worst == (None if lowest is None else pytest.approx(lowest, abs=2e-7))
+TEXTS = [*PROOF_TEXTS, *ODD_TEXTS, "end " + long_text(900)]
+REQUIRED = 0.9999  # cosine
+
+Tool = Callable[[Path, Sequence[str]], Any]
 
 
-def test_texts_that_a_tool_cuts_elsewhere_are_left_out(three: Expected) -> None:
-    assert compare(_unit(0, 90, 0), three, [True, True, False])[0] == ""
-    said, lowest = compare(_unit(60, 90, 0), three, [True, True, False])
-    assert said == "1 of 2 texts; the worst: 'a'"
-    assert lowest == pytest.approx(0.5, abs=2e-7)
+def sentence_transformers(folder: Path, texts: Sequence[str], **how: Any) -> Any:
+    module = pytest.importorskip("sentence_transformers", reason="needs the extra reference")
+    model = module.SentenceTransformer(str(folder), device="cpu", local_files_only=True, **how)
+    return model.encode(list(texts), prompt="", show_progress_bar=False)
 
 
-def test_a_tool_that_cuts_elsewhere_has_only_the_others_compared(expected: Expected, tmp_path: Path) -> None:
-    row = _check("noise", expected, tmp_path, cut_alike=False)
-    assert row.compared == len(expected.texts) - sum(expected.truncated)
+def sentence_transformers_onnx(folder: Path, texts: Sequence[str]) -> Any:
+    pytest.importorskip("optimum.onnxruntime", reason="needs sentence-transformers[onnx]")
+    how = {"provider": "CPUExecutionProvider", "file_name": "onnx/model.onnx"}
+    return sentence_transformers(folder, texts, backend="onnx", model_kwargs=how)
 
 
-def test_a_tool_that_fails_cannot_with_its_last_line(expected: Expected, tmp_path: Path) -> None:
-    row = _check("crash", expected, tmp_path)
-    assert (row.verdict, row.foreseen, row.lowest) == ("cannot", False, None)
-    assert row.reason == f"has no such key (exit status 1; {tmp_path / 'probe.log'})"
-    assert "ValueError: the config" in (tmp_path / "probe.log").read_text()
-    assert row.versions == {"numpy": np.__version__}
-
-
-def test_a_failure_that_is_the_tools_own_is_told_in_plain_words(expected: Expected, tmp_path: Path) -> None:
-    row = _check("known", expected, tmp_path)
-    assert (row.verdict, row.foreseen) == ("cannot", True)
-    assert row.reason.startswith("its ONNX engine opens no folder on the disk")
-
-
-def test_a_tool_that_hangs_is_stopped_with_all_it_started(expected: Expected, tmp_path: Path) -> None:
-    """In the end. First it gets as long as a machine that does much else needs to import numpy."""
-    for seconds in (2, 8, 32):
-        row = _check("hang", expected, tmp_path, seconds=seconds)
-        assert (row.verdict, row.foreseen) == ("cannot", False)
-        assert row.reason.startswith(f"it was stopped after {seconds} seconds; its last line: ")
-        if said := re.search(r"; its last line: waiting for (\d+) ", row.reason):
-            break
-    assert said, row.reason
-    child = int(said[1])
-    until(lambda: not _runs(child), "its child goes on")
-
-
-def _runs(pid: int) -> bool:
-    """Whether it computes still; a zombie that nobody has collected does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-@pytest.mark.parametrize("way", ["pickle", "silent"])
-def test_vectors_that_cannot_be_read_are_not_unpickled(way: str, expected: Expected, tmp_path: Path) -> None:
-    row = _check(way, expected, tmp_path)
-    assert (row.verdict, row.foreseen) == ("cannot", False)
-    assert row.reason.startswith("it left no vectors that can be read: ")
-    assert not (tmp_path / "unpickled").exists()
-
-
-def test_a_tool_that_writes_into_the_folder_spoils_only_its_copy(
-    portable_store: Store, expected: Expected, tmp_path: Path
-) -> None:
-    assert _check("scribble", expected, tmp_path).verdict == "differs"
-    portable_store.verify(expected.folder.name)
-
-
-def test_the_real_probe_says_what_is_missing_in_one_line(expected: Expected, tmp_path: Path) -> None:
-    with pytest.raises(ImportError):
-        import fastembed  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-    row = check(TOOLS[NAMES.index("fastembed")], HERE, expected, tmp_path)
-    assert (row.verdict, row.foreseen) == ("cannot", False)
-    assert row.reason.startswith("ModuleNotFoundError: No module named 'fastembed' (exit status 1")
-    assert row.versions["onnxruntime"]
-
-
-@pytest.mark.long
-def test_an_environment_is_made_once_and_what_cannot_be_installed_is_not_tried(
-    expected: Expected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # pip's own variables are the user's way to say where packages are.
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
-    said: list[str] = []
-    first = replace(foreign_tool("noise"), requirements=("portable-thing==1.0",))
-    second = replace(first, requirements=("portable-thing==2.0",))
-
-    def tried(tool: Tool, offline: bool = False) -> Row:
-        return verdict(tool, {}, expected, tmp_path / "cache", offline=offline, say=said.append)
-
-    def installed() -> list[str]:
-        found = tmp_path.glob("cache/noise/venv/lib/python*/site-packages/portable_thing.py")
-        return [file.read_text() for file in found]
-
-    # Of the tools' own: no numpy is there, so the probe fails; but in the environment that was made.
-    _wheel(tmp_path / "wheels", "1.0")
-    assert "No module named 'numpy'" in tried(first).reason
-    assert [step.split()[1] for step in said] == ["making", "installing", "opening"]
-    said.clear()
-    shutil.rmtree(tmp_path / "wheels")  # and so nothing could be installed any more
-    for offline in (False, True):
-        assert "No module named 'numpy'" in tried(first, offline).reason
-    assert [step.split()[1] for step in said] == ["opening"] * 2
-
-    assert "--offline installs nothing" in tried(second, offline=True).reason, "its pins are others"
-    assert installed() == ["1.0"]
-    row = tried(second)
-    assert (row.verdict, row.foreseen, row.lowest) == ("not tried", True, None)
-    assert "No matching distribution found for portable-thing==2.0 (exit status 1; " in row.reason
-    for tool in (first, second):
-        assert "--offline installs nothing" in tried(tool, offline=True).reason, "half made is not whole"
-
-
-def test_an_environment_that_another_process_makes_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "noise").mkdir()
-    held = lock(tmp_path / "noise")
-    assert held is not None
-    try:
-        with pytest.raises(Failed, match="another process is installing it"):
-            python_of(foreign_tool("noise"), tmp_path, offline=False, say=pytest.fail)
-    finally:
-        os.close(held)
-    assert list((tmp_path / "noise").iterdir()) == []
-
-
-def _wheel(folder: Path, version: str) -> None:
-    """A package of one module, as pip installs it."""
-    folder.mkdir()
-    name, info = f"portable_thing-{version}", f"portable_thing-{version}.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as archive:
-        archive.writestr("portable_thing.py", version)
-        archive.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: portable-thing\nVersion: {version}\n"
-        )
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-
-
-def test_the_environment_of_a_probe_is_offline_and_not_the_callers(
-    expected: Expected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "json.py").write_text("raise SystemExit('taken from PYTHONPATH')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    seen = tmp_path / "request_log.py"
-    seen.write_text(
-        "import json, os, sys\n"
-        "names = 'HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE', 'DO_NOT_TRACK', 'CUDA_VISIBLE_DEVICES'\n"
-        "sys.exit(json.dumps([os.environ[name] for name in names]))"
+def fastembed(folder: Path, texts: Sequence[str]) -> Any:
+    module = pytest.importorskip("fastembed", reason="needs fastembed")
+    described = pytest.importorskip("fastembed.common.model_description")
+    name = f"simile/{folder.name}"
+    module.TextEmbedding.add_custom_model(
+        model=name,
+        pooling=described.PoolingType.DISABLED,  # the graph pools and normalizes
+        normalization=False,
+        output_name="sentence_embedding",
+        sources=described.ModelSource(hf=name),
+        dim=json.loads((folder / "manifest.json").read_bytes())["dimension"],
+        model_file="onnx/model.onnx",
     )
-    row = check(replace(foreign_tool("any"), probe=seen), HERE, expected, tmp_path)
-    assert row.reason.startswith('["1", "1", "1", ""] (exit status 1')
-    assert os.environ.get("HF_HUB_OFFLINE") is None
+    model = module.TextEmbedding(name, specific_model_path=str(folder), cuda=False)
+    return np.stack(list(model.embed(texts, batch_size=16)))
+
+
+def onnx_runtime(folder: Path, texts: Sequence[str]) -> Any:
+    """ONNX Runtime and tokenizers alone, as any program can use the files."""
+    runtime, tokenizers = pytest.importorskip("onnxruntime"), pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    session = runtime.InferenceSession(folder / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
+    vectors = []
+    for text in texts:
+        row = tokenizer.encode(text)
+        given = {"input_ids": row.ids, "attention_mask": row.attention_mask, "token_type_ids": row.type_ids}
+        feed = {each.name: np.array([given[each.name]]) for each in session.get_inputs()}
+        vectors += [session.run(["sentence_embedding"], feed)[0][0]]
+    return np.stack(vectors)
+
+
+TOOLS: tuple[Tool, ...] = (onnx_runtime, sentence_transformers, sentence_transformers_onnx, fastembed)
+
+
+def mean(folder: Path) -> None:
+    """Leaves the model as it is: mean pooling."""
+
+
+def several_poolings(folder: Path) -> None:
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": ["mean", "cls"]}))
+
+
+def dense(folder: Path) -> None:
+    (folder / "2_Dense").mkdir()
+    save_file({"linear.weight": np.eye(WIDTH, dtype=np.float32)[:8]}, folder / "2_Dense/model.safetensors")
+    settings = {"in_features": WIDTH, "out_features": 8, "bias": False}
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(settings))
+    modules = json.loads((folder / "modules.json").read_bytes())
+    layer = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    (folder / "modules.json").write_text(json.dumps([*modules[:2], layer, *modules[2:]]))
+
+
+def first_last(folder: Path) -> None:
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "first_last.mean"}))
+
+
+@pytest.fixture(
+    scope="module", params=[mean, several_poolings, dense, first_last], ids=lambda each: each.__name__
+)
+def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Encoder]:
+    """A published version of one kind of model: its folder and Simile's encoder."""
+    root = tmp_path_factory.mktemp("portable")
+    request.param(tiny_source(root / "source", prompts=PROMPTS))
+    store = Store(root / "models")
+    published = publish(store, root / "source").version
+    return store.folder(published), store.open(published)
+
+
+def assert_same(found: Any, encoder: Encoder, texts: Sequence[str]) -> None:
+    expected = encoder.encode(texts).vectors
+    assert found.shape == expected.shape
+    assert np.linalg.norm(found, axis=1) == pytest.approx(np.ones(len(texts)), abs=1e-3)
+    cosines = (found * expected).sum(axis=1)
+    assert cosines.min() > REQUIRED, texts[int(cosines.argmin())]
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.__name__)
+def test_a_tool_computes_the_same_vectors(tool: Tool, version: tuple[Path, Encoder]) -> None:
+    folder, encoder = version
+    assert encoder.encode(TEXTS[-1:]).truncated == [True]
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    if manifest["portable"] == "simile" and tool.__name__.startswith("sentence_transformers"):
+        pytest.skip(f"sentence-transformers has no pooling {manifest['pooling']}")
+    assert_same(tool(folder, TEXTS), encoder, TEXTS)
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.__name__)
+def test_a_tool_opens_the_query_encoder_of_a_pair(tool: Tool, tmp_path: Path) -> None:
+    *_, pair = published_pair(tmp_path / "models")
+    store = Store(tmp_path / "models")
+    queries = store.open(pair).queries
+    assert queries is not None
+    assert_same(tool(store.folder(pair) / QUERIES, TEXTS), queries, TEXTS)
+
+
+def test_sentence_transformers_knows_the_prompts_by_name(tmp_path: Path) -> None:
+    module = pytest.importorskip("sentence_transformers", reason="needs the extra reference")
+    store = Store(tmp_path / "models")
+    published = publish(store, tiny_source(tmp_path / "source", prompts=PROMPTS)).version
+    model = module.SentenceTransformer(str(store.folder(published)), device="cpu", local_files_only=True)
+    for name, prompt in PROMPTS.items():
+        found = model.encode(list(PROOF_TEXTS), prompt_name=name, show_progress_bar=False)
+        assert_same(found, store.open(published), [prompt + text for text in PROOF_TEXTS])
+
+
+def test_a_published_folder_names_its_maximum_and_padding_for_other_tools(tmp_path: Path) -> None:
+    store = Store(tmp_path / "models")
+    published = publish(store, tiny_source(tmp_path / "source")).version
+    config = json.loads((store.folder(published) / "tokenizer_config.json").read_bytes())
+    assert config == {"tokenizer_class": "BertTokenizer", "model_max_length": 64, "pad_token": "[PAD]"}

@@ -201,13 +201,13 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "NaN weights": (_not_finite, r"The tensor .*LayerNorm\.weight is not finite"),
     "a missing shard": (
         _without_a_shard,
-        r"00002-of-00002\.safetensors is missing, which ",
+        r"00002-of-00002\.safetensors is missing, but ",
     ),
-    "remote code": (_own_code, "needs code of its own .modeling_own.OwnModel.*remote code is never run"),
+    "remote code": (_own_code, "needs code of its own .modeling_own.OwnModel.*never runs remote code"),
     "a module of its own": (_own_module, "needs code of its own .custom_st.Transformer.*never run"),
     "an unknown family": (lambda at: _config(at, model_type="mystery"), "'mystery'|`mystery`"),
     "a pickle": (_unpickled, "pickled weights only, which are never read"),
-    "words by Sudachi": (lambda at: _japanese(at, "sudachi"), "finds words by sudachi"),
+    "words by Sudachi": (lambda at: _japanese(at, "sudachi"), "uses sudachi for words"),
 }
 
 

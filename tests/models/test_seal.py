@@ -120,7 +120,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a pipe for a manifest": (
         lambda at: pipe(at / "manifest.json"),
-        r"manifest\.json is malformed \(it is no regular file",
+        r"manifest\.json is malformed \(it is not a regular file",
     ),
     "a newer manifest": (lambda at: set_manifest(at, format=2), r"malformed \(format"),
     "an unknown field": (lambda at: set_manifest(at, speed=3), r"malformed \(speed: Extra inputs"),

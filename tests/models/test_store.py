@@ -95,7 +95,7 @@ def test_a_pointer_to_nothing_is_no_wish_and_is_reported(store: Store, version: 
     for content in ("20200101T000000-gone-00000000\n", "../../etc\n", "\x00"):
         (store.root / "wanted").write_text(content)
         assert store.wanted() is None
-        assert "no published version" in store.problems()["wanted"]
+        assert "not a published version" in store.problems()["wanted"]
     (store.root / "wanted").write_text(f"{version}\n\n")  # as an editor leaves it
     assert store.wanted() == version
     (store.root / "wanted").unlink()

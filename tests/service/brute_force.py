@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from service.index import merge_policy, segments
 from service.index.index import Index
-from service.store.ids import PASSAGE_BITS, RowNames, revisions_of
+from service.store.values import PASSAGE_BITS, RowNames, revisions_of
 from tests.waiting import LIMIT
 
 Rows = dict[int, NDArray[np.float32]]

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
-from service.api.json_schemas import MAX_K, MAX_OFFSET
-from service.api.metadata import MAX_DEPTH
-from service.api.search_params import TOGETHER
+from service.api.documents import MAX_DEPTH
+from service.api.openapi import MAX_K, MAX_OFFSET
+from service.api.search_plan import TOGETHER
 from service.corpus.search import CANDIDATES
 from service.store.filters.grammar import MAX_CONDITIONS
 from service.store.filters.operands import MAX_VALUES

@@ -1,11 +1,11 @@
 """Documents deleted in one job; the service deletes them in steps."""
 
-from service.store.documents import sequence
-from service.store.filters.planner import matching
 from service.store.filters.predicate import Predicate
+from service.store.sqlite.documents import sequence
+from service.store.sqlite.filter_plan import matching
+from service.store.sqlite.writer import Transaction
+from service.store.sqlite.writes import delete_some
 from service.store.values import DEFAULT_COLLECTION
-from service.store.writer import Transaction
-from service.store.writes import delete_some
 
 
 def delete(

@@ -18,7 +18,7 @@ from service.batching.batcher import Batcher
 from service.batching.request import EmbedCall, Lane
 from service.corpus.corpus import Corpus
 from service.observability.metrics import Metrics
-from service.store.sqlite import SqliteStore
+from service.store.sqlite.store import SqliteStore
 from tests.waiting import LIMIT
 
 

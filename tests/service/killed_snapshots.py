@@ -16,10 +16,9 @@ from service.index.index import APPROXIMATE, Index
 from service.index.ivf import Clustered
 from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.settings import INDEXES
-from service.store import vectors
-from service.store.documents import sequence
-from service.store.ids import PASSAGE_BITS, Revisions, RowNames
-from service.store.values import DEFAULT_COLLECTION
+from service.store.sqlite import vectors
+from service.store.sqlite.documents import sequence
+from service.store.values import DEFAULT_COLLECTION, PASSAGE_BITS, Revisions, RowNames
 from tests.service.brute_force import revisions as living
 from tests.service.brute_force import stored_vectors
 from tests.service.store_worker import DIMENSION, FINGERPRINT, vector_of

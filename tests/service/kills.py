@@ -1,7 +1,4 @@
-"""A store whose process is killed again and again, and looked at after each kill.
-
-Used by the suite and by benchmarks/sigkill.py.
-"""
+"""A store whose process is killed again and again, and checked after each kill."""
 
 import random
 import subprocess
@@ -12,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from service.store.generations import kept_numbers, live_number
-from service.store.schema import connect, migrate
-from service.store.snapshot import Snapshot
+from service.store.sql.generations import kept_numbers, live_number
+from service.store.sqlite.reader import Snapshot
+from service.store.sqlite.schema import connect, migrate
 from tests.service.killed_snapshots import KilledSnapshots
 from tests.service.store_worker import BUILDER, MERGERS, THREADS, parity_of
 

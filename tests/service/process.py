@@ -122,6 +122,6 @@ def run_and_fail(folder: Path, **variables: str) -> str:
         timeout=LIMIT,
         check=False,
     )
-    assert done.returncode == 1, done
+    assert done.returncode == os.EX_CONFIG, done
     assert "Traceback" not in done.stderr
     return done.stderr

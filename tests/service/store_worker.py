@@ -35,19 +35,18 @@ from service.index.index import Index
 from service.index.ivf import Clustered
 from service.index.ivf_snapshots import IvfSnapshots, Origin, tidy
 from service.settings import INDEXES
-from service.store import vectors
-from service.store.backfill import add_vectors, lacking
-from service.store.documents import sequence
-from service.store.filters.grammar import compile_filter
 from service.store.filters.predicate import Predicate
-from service.store.generations import begin, go_live, kept_numbers, live_number
-from service.store.operation_log import purge, trim
-from service.store.records import collections, unembedded
-from service.store.schema import connect, migrate
-from service.store.snapshot import Snapshot
+from service.store.sql.generations import begin, go_live, kept_numbers, live_number
+from service.store.sql.records import collections, unembedded
+from service.store.sqlite import vectors
+from service.store.sqlite.backfill import add_vectors, lacking
+from service.store.sqlite.documents import sequence
+from service.store.sqlite.filters import compile_filter
+from service.store.sqlite.reader import Snapshot
+from service.store.sqlite.schema import connect, migrate
+from service.store.sqlite.writer import Transaction, Writer
+from service.store.sqlite.writes import purge, trim, upsert
 from service.store.values import DEFAULT_COLLECTION, Changes, Document, Embedding, json_of
-from service.store.writer import Transaction, Writer
-from service.store.writes import upsert
 from tests.service.deleting import delete
 
 THREADS = 3

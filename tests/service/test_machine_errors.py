@@ -25,12 +25,12 @@ from models.encoder import Encoder
 from models.store import Store
 from service.app import create_app
 from service.errors import ServiceError, machine_error
-from service.lifecycle import away
+from service.lifecycle import model_loader
 from service.lifecycle.model_loader import ModelLoader
 from service.observability import logs
 from service.observability.outages import Outages
 from service.settings import Settings
-from service.store.schema import connect, migrate
+from service.store.sqlite.schema import connect, migrate
 from tests.service.conftest import HOST, wait_until_ready
 from tests.service.process import Service, plain_environment
 from tests.service.store.test_storage_faults import in_its_namespace, needs_mounts, start_on
@@ -38,7 +38,7 @@ from tests.service.swapping import published
 from tests.waiting import until
 
 TIME = len("2026-01-31 12:00:00,000 ")  # that a line of the log begins with
-SINCE = re.compile(r" \(\d+ times more since it was last said\)$")
+SINCE = re.compile(r" \(\d+ more times since the last line\)$")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ WITHOUT = """
 import os, resource, sqlite3, sys
 from pathlib import Path
 from service.errors import machine_error
-from service.store.schema import connect
+from service.store.sqlite.schema import connect
 held = []
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 while True:
@@ -133,10 +133,10 @@ def test_what_lasts_is_logged_once_a_minute_with_how_often_it_came(caplog: pytes
         outages.warn(log, "The disk is full")
         outages.warn(log, f"another {at % 3}")
     lines = [record.getMessage() for record in caplog.records if "full" in record.getMessage()]
-    assert lines == ["The disk is full"] + ["The disk is full (59 times more since it was last said)"] * 3
+    assert lines == ["The disk is full"] + ["The disk is full (59 more times since the last line)"] * 3
     for at in range(5000):
         outages.warn(log, str(at))
-    assert len(outages._said) <= 100
+    assert len(outages._logged) <= 100
 
 
 def reason_of(client: httpx2.Client, version: str) -> str | None:
@@ -258,8 +258,10 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
         return opening(self, version)
 
     monkeypatch.setattr(ModelLoader, "open_proved", denied)
-    monkeypatch.setattr(away, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(away, "MOST_SECONDS", 0.01)  # so that it is tried more often than it is forgiven
+    monkeypatch.setattr(model_loader, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(
+        model_loader, "MOST_SECONDS", 0.01
+    )  # so that it is tried more often than it is forgiven
     settings = Settings(
         data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=0, allowed_hosts=HOST
     )

@@ -123,7 +123,7 @@ def test_check_says_whether_the_device_can_be_used(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SIMILE_DEVICE", "cpu")
     assert said_of_the_device(check.report(read())) == "cpu"
     monkeypatch.setenv("SIMILE_DEVICE", "cuda:99")  # on no machine
-    with pytest.raises(StartupError, match="SIMILE_DEVICE asks for"):
+    with pytest.raises(StartupError, match="SIMILE_DEVICE requests"):
         check.report(read())
 
 
@@ -203,7 +203,7 @@ def test_check_prints_every_setting_with_its_source_and_writes_nothing(
 
 def test_check_says_when_a_precision_cannot_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMILE_PRECISION", "fp16")
-    assert "none: SIMILE_PRECISION=fp16: fp16 is not built yet" in check.report(read())
+    assert "none: SIMILE_PRECISION=fp16: fp16 is not available" in check.report(read())
     monkeypatch.setenv("SIMILE_PRECISION", "fp32")
     monkeypatch.setenv("SIMILE_DETERMINISTIC", "1")
     assert "fp32/onnxruntime, deterministic" in check.report(read())

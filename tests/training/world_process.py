@@ -24,8 +24,8 @@ from training.errors import TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.recipe import Recipe
 from training.methods.sources import Given
-from training.methods.spans import DocumentSpans
 from training.methods.start import load_encoder
+from training.papers.spans import DocumentSpans
 from training.runs.processes import World, join_world
 from training.runs.step import Trainer
 

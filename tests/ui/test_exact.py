@@ -119,7 +119,7 @@ def test_a_table_of_judgements_is_read_strictly(admin: Watched, keyed: Service) 
     table = "river\ta\t1\nbridge\tb\tyes\n\nstone\tb\t0\nbridge\tnone\t1\n"
     admin.open("judge")
     admin.the("#tsv").set_input_files({"name": "j.tsv", "mimeType": "text/plain", "buffer": table.encode()})
-    expect(admin.the("main")).to_contain_text("2 judgements stored.")
+    expect(admin.the("main")).to_contain_text("2 judgments stored.")
     expect(admin.the("main li.problem")).to_have_text(
         [re.compile("^Line 2: The third column must be 1"), re.compile("^Line 5: There is no document")]
     )

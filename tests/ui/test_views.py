@@ -105,7 +105,7 @@ def test_documents_are_added_edited_and_deleted(page: Watched, service: Service,
 def test_a_filter_selects_documents_and_they_are_downloaded(page: Watched, service: Service) -> None:
     page.open('documents?filter={"year":1999,"kind":"trial"}')
     count = service.get("/documents/count", filter='{"year":1999,"kind":"trial"}')["count"]
-    expect(page.the("main")).to_contain_text(f"{count} documents pass the filter")
+    expect(page.the("main")).to_contain_text(f"{count} documents match the filter")
     with page.page.expect_download() as waiting:
         page.button("Download as JSON lines").click()
     lines = waiting.value.path().read_text(encoding="utf-8").splitlines()
@@ -149,7 +149,7 @@ def test_the_retraining_in_hand_and_the_last_ones_are_told(page: Watched) -> Non
     expect(last).to_contain_text("after 31 min")
     last.click()
     expect(told.locator("pre")).to_contain_text("Refused: search for a text by its title fell")
-    told.locator("summary", has_text="The runs before").click()
+    told.locator("summary", has_text="Earlier runs").click()
     expect(told.locator("li")).to_have_count(1)
     page.page.wait_for_timeout(2500)  # the list is drawn anew meanwhile
     expect(told.locator("pre")).to_be_visible()
@@ -160,7 +160,7 @@ def test_a_version_is_opened_to_be_compared(page: Watched, service: Service) -> 
     page.open("versions")
     card = page.the(".version-card", has=page.page.locator(f"h2 .version:text('{refused}')"))
     card.get_by_role("button", name="Open to compare …").click()
-    expect(page.the("dialog")).to_contain_text("It never goes live by this.")
+    expect(page.the("dialog")).to_contain_text("This does not activate it.")
     page.the("dialog").get_by_role("button", name="Open").click()
     card.get_by_role("link", name="Compare").click()
     expect(page.page).to_have_url(re.compile("#/compare"))
@@ -205,7 +205,7 @@ def test_an_admin_rolls_back_and_activates_again(page: Watched, service: Service
     again.get_by_role("button", name="Activate …").click()
     expect(page.the("dialog")).to_contain_text("first pages")
     page.the("dialog").get_by_role("button", name="Activate").click()
-    expect(again.locator(".pill")).to_have_text("live")
+    expect(again.locator(".pill")).to_have_text("active")
 
 
 def test_two_versions_answer_side_by_side(page: Watched, service: Service) -> None:
@@ -261,7 +261,7 @@ def test_without_any_query_the_next_one_says_so(page: Watched) -> None:
     page.page.route("**/documents?limit=100", lambda route: route.fulfill(json={"documents": []}))
     page.open("compare")
     page.button("Next query").click()
-    expect(page.the("main > .row [role=status]")).to_contain_text("There is no query to go on with")
+    expect(page.the("main > .row [role=status]")).to_contain_text("No next query")
 
 
 def test_blind_comparison_hides_names_until_it_is_judged(page: Watched) -> None:
@@ -324,7 +324,7 @@ def test_the_map_lights_up_hits_and_a_line_becomes_a_list_and_a_filter(
 def test_a_line_around_points_becomes_a_filter_by_their_ids(page: Watched, service: Service) -> None:
     page.open("map")
     expect(page.the(".legend li").first).to_be_visible()
-    page.the(".panel button", has_text="Near to no other (3)").click()
+    page.the(".panel button", has_text="Near no other document (3)").click()
     expect(page.the(".panel ol li")).to_have_count(3)
     page.the(".panel a.chip", has_text="Search among these").click()
     expect(page.the(".chip.active")).to_have_text(re.compile("3 chosen documents"))
@@ -372,17 +372,17 @@ def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Servi
     page.button("Next query").click()
     expect(page.the("main h2")).to_have_text("first query")
     page.the(".thumb.up").first.click()
-    expect(page.the("main .card[role=status]")).to_contain_text("1 judgement of 1 different query, 1 with")
+    expect(page.the("main .card[role=status]")).to_contain_text("1 judgment of 1 different query, 1 with")
     page.button("Next query").click()
     expect(page.the("main h2")).to_have_text("second query")
     with page.page.expect_download() as waiting:
-        page.button("Download judgements as TSV").click()
+        page.button("Download judgments as TSV").click()
     header, line = waiting.value.path().read_text(encoding="utf-8").splitlines()
     assert line.startswith("first query\t")
     query, id, _ = line.split("\t")
     upload = f"{header}\n{query}\t{id}\t0\nthird query\tno such document\t1\n"
     page.the("#tsv").set_input_files({"name": "j.tsv", "mimeType": "text/plain", "buffer": upload.encode()})
-    expect(page.the("main")).to_contain_text("1 judgement stored.")
+    expect(page.the("main")).to_contain_text("1 judgment stored.")
     expect(page.the("main li.problem")).to_contain_text("Line 3: There is no document")
     [stored] = service.get("/feedback")["feedback"]
     assert (stored["id"], stored["relevant"]) == (id, False)
@@ -392,7 +392,7 @@ def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Servi
 @pytest.mark.parametrize(
     ("gains", "said"),
     [
-        ([], "No report of a retraining says yet"),
+        ([], "How many held-out queries a gain needs is unknown"),
         ([{"enough": 90, "shown": True}], "106 held-out queries were enough to see"),
         ([{"enough": None, "least": 0.031}], "no gain on 106 held-out queries. A gain of +3.1 points would"),
         ([{"enough": None, "least": None}], "no gain on 106 held-out queries."),

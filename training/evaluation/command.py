@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from models.files.fsync import replace_text
@@ -15,7 +19,6 @@ from training.arguments import add_data, target
 from training.errors import TrainingError
 from training.evaluation.data import data_folder
 from training.evaluation.report.courses import add_runs, read_runs
-from training.evaluation.report.csv_file import write_csv
 from training.evaluation.report.markdown import report_folder
 from training.evaluation.report.one import write_report
 from training.evaluation.report.table import table
@@ -23,6 +26,8 @@ from training.evaluation.scorable import open_scorable
 from training.evaluation.suites import DEFAULT, SUITES, check_suites, score
 
 _STDOUT = "-"
+_CSV_HEADER = ("model", "version", "suite", "set", "figure", "value")
+_CSV_SUITES = ("sts", "geometry", "retrieval", "transfer", "clustering", "mean", "transfer_mean")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -98,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
     elif file:
         replace_text(file, text)
     if rows:
-        write_csv(rows, scores)
+        _write_csv(rows, scores)
     if folder:
         sys.stderr.write(f"{write_report(folder, scores, courses)}\n")
     return 0
@@ -109,3 +114,24 @@ def _heading(scores: dict[str, Any]) -> str:
     fingerprint = (scores["fingerprint"] or "unknown")[:8]
     form = scores["form"] or "unknown form"
     return f"{scores['model']}  (version: {version}; fingerprint {fingerprint}; {form})"
+
+
+def _write_csv(file: Path, scores: Mapping[str, Any]) -> None:
+    """Writes a row for each figure, as fractions like in the JSON. The value of a missing figure is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_CSV_HEADER)
+    for suite in _CSV_SUITES:
+        for place, value in _numbers(scores.get(suite) or {}):
+            *of, figure = place
+            writer.writerow((scores["model"], scores["version"] or "", suite, " ".join(of), figure, value))
+    replace_text(file, text.getvalue())
+
+
+def _numbers(node: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yields each number with its keys. Only the JSON has lists, such as a spectrum."""
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, (*place, key))
+        elif value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+            yield (*place, key), "" if value is None else value

@@ -1,19 +1,25 @@
-"""The evaluation sets: which there are, where they lie, and their pairs of sentences with a gold score.
+"""Evaluation sets of sentence pairs with a gold score: their names, folders and files.
 
-    DIR/sts12/test.tsv.gz   subset score sentence1 sentence2      gzip, UTF-8, a header row, no quoting
-    DIR/stsb/{train,dev,test}.tsv.gz   score sentence1 sentence2  further columns are ignored
-    DIR/sick/test.tsv.gz               the same; sickr/ is read as well
-    DIR/korsts/test.tsv.gz             the same, in Korean
-    DIR/jsts/valid-v1.1.json           Japanese, as JGLUE gives it out
+    own        DIR/sts12/test.tsv.gz        subset score sentence1 sentence2: UTF-8, a header row, no quoting
+               DIR/stsb/SPLIT.tsv.gz        score sentence1 sentence2; further columns are ignored
+               DIR/sick/test.tsv.gz         the same, also as sickr/
+               DIR/korsts/test.tsv.gz       the same, in Korean
+    SentEval   DIR/STS/STS12-en-test/       STS.input.MSRpar.txt: two sentences per line. STS.gs.MSRpar.txt:
+                                            scores; an empty line is a pair without a score
+               DIR/STS/STSBenchmark/        sts-SPLIT.csv: tabs, no header; from the fifth field on, score and
+                                            two sentences
+               DIR/SICK/                    SICK_test_annotated.txt: tabs; SICK_trial.txt is dev
+    JGLUE      DIR/jsts/                    valid-v1.1.json or valid.jsonl[.gz]: Japanese, an object per line
 
-SentEval's own folders, DIR/STS and DIR/SICK, are read too (layouts.py). A set whose folder is missing is
-absent; a set that is there but cannot be read is an error. Search and classification are not here.
+A set without a folder is absent. A set with a folder that cannot be read is an error. retrieval.py has the
+sets for search and tasks.py the sets for classification.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,17 +28,70 @@ from numpy.typing import NDArray
 
 from training.arguments import expanded
 from training.errors import TrainingError
-from training.evaluation.layouts import (
-    Layout,
-    Row,
-    jglue,
-    own,
-    senteval_benchmark,
-    senteval_sick,
-    senteval_year,
-)
+from training.text.lines import read_lines, read_records, text_of
 
 STSB = "stsb"
+
+
+class Row(NamedTuple):
+    where: str  # file and line, for errors
+    score: str  # as written; empty for a pair without a score
+    left: str
+    right: str
+    subset: str = ""
+
+
+# Of a folder, a split and the names of the set's sources.
+Layout = Callable[[Path, str, tuple[str, ...]], Iterator[Row]]
+
+
+def own(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
+    wanted = ("score", "sentence1", "sentence2", *(["subset"] if subsets else []))
+    return _table_rows(folder / f"{split}.tsv.gz", wanted)
+
+
+def senteval_year(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
+    """Reads a year, which has one split in one folder."""
+    for subset in subsets:
+        pairs, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
+        for pair, score in zip_longest(read_lines(pairs), read_lines(gold)):
+            if pair is None or score is None:
+                raise TrainingError(f"{pairs} and {gold.name} do not have the same number of lines.")
+            where = f"{pairs} and {score.at.removeprefix(f'{folder}/')}"
+            left, right = _fields(pair.text, 2, where)[:2]  # attributions may follow
+            yield Row(where, score.text, left, right, subset)
+
+
+def senteval_benchmark(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
+    for line in read_lines(folder / f"sts-{split}.csv"):
+        yield Row(line.at, *_fields(line.text, 7, line.at)[4:7])  # a source and a licence may follow
+
+
+def senteval_sick(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
+    names = {"test": "SICK_test_annotated.txt", "dev": "SICK_trial.txt", "train": "SICK_train.txt"}
+    return _table_rows(folder / names[split], ("relatedness_score", "sentence_A", "sentence_B"))
+
+
+def jglue(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
+    names = (f"{split}.jsonl.gz", f"{split}.jsonl", f"{split}-v1.1.json")
+    file = next((folder / name for name in names if (folder / name).is_file()), folder / names[-1])
+    for record in read_records(file, kind=".jsonl"):
+        score = record.fields.get("label")
+        left, right = (text_of(record, [name]) for name in ("sentence1", "sentence2"))
+        yield Row(record.at, "" if score is None else str(score), left, right)
+
+
+def _table_rows(file: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Reads score, sentences and perhaps the subset from the columns of a table."""
+    for record in read_records(file, [(name,) for name in columns], ".tsv"):
+        yield Row(record.at, *(record.fields[name] for name in columns))
+
+
+def _fields(line: str, least: int, where: str) -> list[str]:
+    fields = line.split("\t")
+    if len(fields) < least:
+        raise TrainingError(f"{where}: {len(fields)} fields between tabs, and {least} are needed.")
+    return fields
 
 
 class EvaluationSet(NamedTuple):

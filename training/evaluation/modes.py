@@ -9,7 +9,9 @@ Exact, where the service's index may be approximate.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +20,10 @@ from numpy.typing import NDArray
 from models.manifest import Mode
 from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT, fuse
+from models.search.words import TABLE, cut, expression
 from models.words.progress import Progress, counted
 from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.geometry import directions
-from training.evaluation.words import WordIndex
 
 DENSE: Mode = "dense"
 MODES: tuple[Mode, ...] = (DENSE, "lexical", "hybrid")
@@ -47,6 +49,28 @@ class Found(NamedTuple):
     dense: Scores
     lexical: Scores
     hybrid: Scores
+
+
+class WordIndex:
+    """Keyword search over texts in memory, as the service counts words: BM25 by SQLite's FTS5. Close it."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection.execute(f"CREATE VIRTUAL TABLE words USING {TABLE}")
+        rows = ((place, cut(text)) for place, text in enumerate(texts))
+        self._connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
+
+    def nearest(self, query: str, depth: int) -> dict[int, float]:
+        """Returns the places of the `depth` best texts and their BM25 scores above 0, best first."""
+        match = expression(query)
+        if not match:
+            return {}
+        asked = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank, rowid LIMIT ?"
+        with closing(self._connection.execute(asked, (match, depth))) as rows:
+            return dict(rows.fetchall())
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def whole(content: Content, _passage_tokens: int | None) -> list[str]:

@@ -26,9 +26,8 @@ from models.search.passages import learned_tokens
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.geometry import directions
-from training.evaluation.modes import DENSE, MODES, Split, find, passages_of
+from training.evaluation.modes import DENSE, MODES, Split, WordIndex, find, passages_of
 from training.evaluation.rankings import DEPTH, Ranking, judge, mean
-from training.evaluation.words import WordIndex
 from training.text.lines import read_records, text_of
 from training.text.service_collections import DEFAULT
 

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from models.words.progress import Say, silent
 from training.errors import TrainingError
-from training.evaluation.clustering import clustering
 from training.evaluation.data import OTHERS, SETS, STSB, EvaluationSet, Pairs, is_absent, load
 from training.evaluation.encoding import Encode, encode_once
 from training.evaluation.geometry import geometry
@@ -31,7 +30,7 @@ from training.evaluation.retrieval import load as load_collection
 from training.evaluation.sts import sample, similarity
 from training.evaluation.tasks import Task
 from training.evaluation.tasks import load as load_tasks
-from training.evaluation.transfer import transfer
+from training.evaluation.transfer import clustering, transfer
 
 SUITES = ("sts", "geometry", "retrieval", "transfer", "clustering")
 DEFAULT = ("sts", "geometry")  # the quick ones, which a promotion gate compares

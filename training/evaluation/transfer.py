@@ -1,37 +1,43 @@
-"""Transfer: how well a linear classifier on frozen vectors tells sentiment, kinds of question, paraphrases.
+"""Labelled sentences: do frozen vectors tell their classes apart?
 
-After SentEval (Conneau & Kiela 2018), with its protocols:
+`transfer` fits a logistic regression, after SentEval (Conneau & Kiela 2018) and with its protocols:
 
-    MR CR SUBJ MPQA    ten stratified folds; each is predicted by a classifier that was fitted to the other
-                       nine, its l2 chosen by ten folds of those nine
-    TREC MRPC          l2 chosen by ten stratified folds of train; test predicted
-    SST2 SICK-E        l2 chosen on dev; test predicted
+    MR CR SUBJ MPQA    ten stratified folds; the classifier of a fold is fitted to the other nine, and its l2
+                       chosen by ten folds of those nine
+    TREC MRPC          l2 chosen by ten stratified folds of train; scored on test
+    SST2 SICK-E        l2 chosen on dev; scored on test
 
-The features of MRPC and SICK-E are [|u - v|; u * v] of the two vectors u and v. Vectors are taken as the
-model gives them, so of length 1 where it is served so. Other than SentEval: the folds are drawn by another
-generator, the classifier is fitted to its optimum and not by Adam stopped early, its bias is not decayed, l2
-counts from features of unit variance in total, and a last fit holds nothing back. Accuracies may differ by
-some tenths of a point for that.
+The features of MRPC and SICK-E are [|u - v|; u * v] of the two vectors u and v. Vectors are those of the
+model, so they have length 1 if the service returns such vectors. Differences to SentEval: other folds, a fit
+to the optimum instead of Adam that stops early, no penalty on the bias, an l2 for features of unit variance
+in total, and a last fit to all training examples. Accuracies may differ by some tenths of a point.
+
+`clustering` compares k-means clusters with the classes, as short-text clustering is scored (Xu et al. 2017;
+Zhang et al. 2021, PairSupCon): each cluster stands for one class, in the pairing that agrees most (Kuhn
+1955).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.words.progress import Say, counted, silent
-from training.evaluation.classifier import (
-    FOLDS,
-    Classifier,
-    Floats,
-    Labels,
-    fit_by_dev,
-    fit_by_folds,
-    stratified,
-)
 from training.evaluation.encoding import Encode
+from training.evaluation.geometry import directions
 from training.evaluation.tasks import Examples, Task
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]  # (n,), from 0 to the number of classes - 1
+
+# The range of SentEval's weight decay in half decades. The strongest comes first and wins ties.
+L2 = tuple(10 ** (-exponent / 2) for exponent in range(4, 11))
+FOLDS = 10
+STARTS = 10  # of k-means; our choice
+_SEED = 1111
+_ITERATIONS = 1000  # of Newton's method; about ten are enough
 
 _NESTED = f"nested {FOLDS}-fold cross-validation"
 _FOLDS = f"l2 by {FOLDS}-fold cross-validation on train, scored on test"
@@ -39,20 +45,45 @@ _DEV = "l2 by dev, scored on test"
 
 
 class Accuracy(NamedTuple):
+    """Result of `transfer`."""
+
     accuracy: float  # from 0 to 1
     f1: float | None  # of the label 1; only for pairs of two classes
-    examples: int  # that were predicted
-    dev: float  # accuracy on the held-out examples that chose l2, the mean where it was chosen more than once
-    l2: list[float]  # as chosen, once for each classifier
-    undefined: int  # predicted or trained on with a vector that was no number and counted as 0
+    examples: int  # predicted
+    dev: float  # accuracy on the held-out examples that chose l2; the mean if several were chosen
+    l2: list[float]  # as chosen, for each classifier
+    undefined: int  # examples with a vector that is not finite, which counts as 0
     protocol: str
-    remarks: list[str]  # what keeps the figure from being compared with others
+    remarks: list[str]  # reasons why the figure cannot be compared with others
+
+
+class Clusters(NamedTuple):
+    """Result of `clustering`."""
+
+    accuracy: float  # from 0 to 1; 1 / classes or a little more by chance
+    classes: int
+    sentences: int
+    undefined: int  # vectors without a direction, which count as 0
+
+
+class Classifier(NamedTuple):
+    """A fitted logistic regression."""
+
+    model: Any  # sklearn's LogisticRegression
+    mean: Floats  # (d,), of the training features
+    scale: float  # after subtracting the mean
+    l2: float
+    accuracy: float  # on the held-out examples that chose l2
+
+    def predict(self, x: Floats) -> Labels:
+        """Returns the labels (n,) of features (n, d)."""
+        predicted: Labels = self.model.predict((x - self.mean) * self.scale)
+        return predicted
 
 
 def transfer(task: Task, encode: Encode, say: Say = silent) -> Accuracy:
-    """Raise what `encode` raises."""
+    """Scores a linear classifier on the vectors of `encode`."""
     say(f"fitting classifiers for {task.title}")
-    classes = len(task.classes)
     features = {}
     undefined = 0
     for name, split in task.splits.items():
@@ -60,19 +91,18 @@ def transfer(task: Task, encode: Encode, say: Say = silent) -> Accuracy:
         undefined += missing
     if "test" not in task.splits:
         protocol, tested = _NESTED, task.splits["all"]
-        fold = stratified(tested.labels)
-        predicted, fitted = nested(features["all"], tested.labels, classes, fold)
+        predicted, fitted = nested(features["all"], tested.labels, stratified(tested.labels))
     else:
         tested = task.splits["test"]
-        given = features["train"], task.splits["train"].labels, classes
+        given = features["train"], task.splits["train"].labels
         if "dev" in task.splits:
-            protocol, one = _DEV, fit_by_dev(*given, features["dev"], task.splits["dev"].labels)
+            protocol, one = _DEV, fit(*given, (features["dev"], task.splits["dev"].labels))
         else:
-            protocol, one = _FOLDS, fit_by_folds(*given)
+            protocol, one = _FOLDS, fit(*given)
         predicted, fitted = one.predict(features["test"]), [one]
     return Accuracy(
         accuracy=float((predicted == tested.labels).mean()),
-        f1=f1(predicted, tested.labels) if len(tested.sides) == 2 and classes == 2 else None,
+        f1=_f1(tested.labels, predicted) if len(tested.sides) == 2 and len(task.classes) == 2 else None,
         examples=len(tested.labels),
         dev=float(np.mean([each.accuracy for each in fitted])),
         l2=[each.l2 for each in fitted],
@@ -82,27 +112,97 @@ def transfer(task: Task, encode: Encode, say: Say = silent) -> Accuracy:
     )
 
 
-def nested(x: Floats, labels: Labels, classes: int, fold: Labels) -> tuple[Labels, list[Classifier]]:
-    """Each example's label as predicted without its fold, and the classifiers, by fold."""
+def nested(x: Floats, labels: Labels, fold: Labels) -> tuple[Labels, list[Classifier]]:
+    """Returns the label of each example as predicted without its fold, and the classifier of each fold."""
     predicted = np.empty_like(labels)
     fitted = []
     folds = int(fold.max()) + 1
     for held in counted(range(folds), "folds", folds, "fitting"):
         tested = fold == held
-        fitted += [fit_by_folds(x[~tested], labels[~tested], classes)]
+        fitted += [fit(x[~tested], labels[~tested])]
         predicted[tested] = fitted[-1].predict(x[tested])
     return predicted, fitted
 
 
-def f1(predicted: Labels, labels: Labels) -> float:
-    """F1 of the label 1: 2 true / (2 true + false positives + false negatives), 0 where it never occurs."""
-    true = int(((predicted == 1) & (labels == 1)).sum())
-    either = int((predicted == 1).sum() + (labels == 1).sum())
-    return 2 * true / either if either else 0.0
+def fit(x: Floats, labels: Labels, dev: tuple[Floats, Labels] | None = None) -> Classifier:
+    """Fits a classifier with the l2 that predicts held-out examples best.
+
+    Args:
+        x: Features (n, d).
+        labels: Labels (n,).
+        dev: Held-out examples. Without them, stratified folds of `x` choose l2.
+
+    Returns:
+        The classifier, fitted to all of `x`.
+
+    """
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415  its import takes a second
+    from sklearn.model_selection import PredefinedSplit, cross_val_score  # noqa: PLC0415
+
+    # l2 has the same meaning for vectors of any length if the mean squared distance from the mean is 1.
+    mean, scale = x.mean(axis=0), 1 / np.sqrt(max(x.var(axis=0).sum(), np.finfo(float).tiny))
+    x = (x - mean) * scale
+    folds = PredefinedSplit(stratified(labels))
+    # A softmax over two classes has half the penalty of the single weight vector that sklearn fits for them.
+    halves = 2 if labels.max() < 2 else 1
+    best = None
+    for l2 in L2:
+        C = halves / (l2 * len(x))  # noqa: N806  sklearn's name
+        model = LogisticRegression(C=C, solver="newton-cg", max_iter=_ITERATIONS)
+        if dev:
+            accuracy = model.fit(x, labels).score((dev[0] - mean) * scale, dev[1])
+        else:
+            accuracy = cross_val_score(model, x, labels, cv=folds).mean()
+        if best is None or accuracy > best.accuracy:
+            best = Classifier(model, mean, float(scale), l2, float(accuracy))
+    assert best is not None  # noqa: S101  there is an l2
+    best.model.fit(x, labels)
+    return best
+
+
+def stratified(labels: Labels, seed: int = _SEED) -> Labels:
+    """Returns the fold of each example, from 0.
+
+    Folds differ by at most 1 in size and in the count of each label.
+    """
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    fold = np.empty(len(labels), np.int64)
+    fold[order] = np.arange(len(labels)) % FOLDS
+    return fold
+
+
+def clustering(task: Task, encode: Encode, say: Say = silent) -> Clusters:
+    """Scores k-means by cosine on the sentences of all splits."""
+    from sklearn.cluster import KMeans  # noqa: PLC0415  its import takes a second
+
+    say(f"clustering {task.title}")
+    texts = [text for split in task.splits.values() for side in split.sides for text in side]
+    labels = np.concatenate([split.labels for split in task.splits.values()])
+    units = directions(encode(texts))
+    undefined = int(np.isnan(units).any(axis=1).sum())
+    classes = len(task.classes)
+    found = KMeans(classes, n_init=STARTS, random_state=_SEED).fit_predict(np.nan_to_num(units))
+    return Clusters(agreement(found, labels, classes), classes, len(texts), undefined)
+
+
+def agreement(found: Labels, labels: Labels, classes: int) -> float:
+    """Returns the share of rows whose cluster stands for their class, in the best pairing of the two."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
+    from sklearn.metrics import confusion_matrix  # noqa: PLC0415
+
+    counts = confusion_matrix(labels, found, labels=np.arange(classes))
+    return float(counts[linear_sum_assignment(counts, maximize=True)].sum() / len(labels))
+
+
+def _f1(labels: Labels, predicted: Labels) -> float:
+    from sklearn.metrics import f1_score  # noqa: PLC0415
+
+    return float(f1_score(labels, predicted, zero_division=0))
 
 
 def _features(split: Examples, encode: Encode) -> tuple[Floats, int]:
-    """(n, d), or (n, 2 d) for pairs; and for how many examples a vector was no number."""
+    """Returns (n, d), or (n, 2 d) for pairs, and the number of examples with a vector that is not finite."""
     sides = [encode(texts).astype(np.float64) for texts in split.sides]
     if len(sides) == 1:
         x = sides[0]

@@ -1,33 +1,56 @@
-"""Recipes by name: those that are shipped, and TOML files of one's own, read strictly."""
+"""Recipes by name, as objects. `training.papers` registers its blocks here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from pydantic import ValidationError
 
 from training.errors import TrainingError
-from training.methods.declared import declared, schema
-from training.methods.fit import Unfit, check_fit, columns_of
-from training.methods.recipe import RECIPE, Recipe
+from training.methods.declared import declared, names_paper_blocks, schema
+from training.methods.fit import RULES, Unfit, check_fit, columns_of
+from training.methods.recipe import BLOCKS, Recipe, recipe_type
 from training.methods.sources import Triples
 from training.methods.views import stands_aside
 from training.validation import refusal
 
 
-def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """A shipped recipe by its name, or a TOML file by its path. Raise TrainingError.
+def register(rule: Callable[[Recipe], None], **blocks: tuple[type, ...]) -> None:
+    """Adds blocks that recipes may name.
 
-    changes: keys of the recipe with other values; `optim.lr` is a key within a table.
+    Args:
+        rule: Raises Unfit for a recipe with blocks that do not work together.
+        blocks: Classes by their kind, a key of `BLOCKS`.
+
+    """
+    RULES.append(rule)
+    for kind, classes in blocks.items():
+        BLOCKS[kind] += classes
+    recipe_type.cache_clear()
+
+
+def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """Returns a shipped recipe by its name, or that of a TOML file.
+
+    Args:
+        name: Name of a shipped recipe, or path of a TOML file.
+        changes: Other values by key. `optim.lr` is a key within a table.
+
+    Raises:
+        TrainingError: The recipe does not exist, or is wrong.
+
     """
     table = declared(name, changes)
+    if names_paper_blocks(table):
+        import_module("training.papers.blocks")  # registers its blocks
     name = table["name"]
     try:
-        recipe = RECIPE.validate_python(table)
+        recipe = recipe_type().validate_python(table)
         check_fit(recipe)
-    except ValidationError as error:  # what no schema can say, as a template without its {text}
+    except ValidationError as error:  # the schema cannot express every check
         raise refusal(error, schema(), f"The recipe {name}", "the recipe") from None
     except Unfit as error:
         raise TrainingError(f"The recipe {name}: {error}") from None
@@ -35,9 +58,13 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
 
 
 def fitted(recipe: Recipe, columns: int) -> Recipe:
-    """The recipe with a view for each of the `columns` texts of a row of its corpus.
+    """Returns the recipe with a view for each of the `columns` texts of a row of its corpus.
 
-    Further negatives are seen as the first one is. Raise TrainingError when it has no use for so many.
+    Further negatives get the view of the first negative.
+
+    Raises:
+        TrainingError: The recipe cannot use that many texts.
+
     """
     if not isinstance(recipe.source, Triples) or not recipe.objectives or columns_of(recipe) == columns:
         return recipe

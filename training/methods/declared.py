@@ -1,16 +1,17 @@
-"""Recipes as their files have them, checked without torch: a wrong key or value fails at once.
+"""Recipes as their TOML files declare them, found and checked without torch: mistakes end a command at once.
 
-    TOML, changes ─▶ table ─▶ keys, kinds, ranges and names of blocks ─▶ catalogue.py makes the blocks
+    name ─▶ file ─▶ table, with changes ─▶ checked ─▶ catalogue.py builds the blocks
 
-What is allowed stands in recipes/schema.json, the JSON Schema of `Recipe`; a test holds it to that class.
-Not here: blocks that do not fit each other (fit.py).
+The allowed keys, types, ranges and names of blocks are in recipes/schema.json, the JSON Schema of `Recipe`,
+and in papers/schema.json, the blocks that `training.papers` adds. A test compares both with the classes.
+fit.py rejects blocks that do not work together.
 """
 
 from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, reduce
 from importlib import resources
 from pathlib import Path
@@ -20,9 +21,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from models.files.bounded import parse_toml
+from models.words.nearest import did_you_mean
 from training.errors import TrainingError
-from training.methods.names import check_name, shipped, shipped_stages
 from training.validation import refusal
+
+AUTO = "auto"  # looks and chooses (retraining/auto.py)
+SEARCH = "search"  # a retraining of the search alone
+TRIED = ("adapt", "triples", "distil-hybrid")  # recipes that `auto` may come to, in this order
+CHOSEN = (AUTO, SEARCH)
+_ROOT = resources.files("training")
+_FOLDERS = (_ROOT / "recipes", _ROOT / "papers" / "recipes")
 
 # A block is written as its name, or as a table.
 Named = BeforeValidator(lambda entry: {"name": entry} if isinstance(entry, str) else entry)
@@ -30,17 +38,45 @@ _KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}
 _BOUNDS = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt"}
 
 
-def declared(name: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The table of a shipped recipe or of a TOML file, with `changes` and the recipe's name.
+def shipped() -> list[str]:
+    """Returns the names of the recipes that come with the package."""
+    return sorted(name for folder in _FOLDERS for name in _names(folder))
 
-    Raise TrainingError for what is unknown, missing or of the wrong kind, by its name.
+
+def shipped_stages() -> list[str]:
+    """Returns the names of the shipped recipes that run several recipes one after another."""
+    return sorted(_names(_FOLDERS[0] / "stages"))
+
+
+def check_name(name: str) -> None:
+    """Raises TrainingError if `name` is neither a shipped recipe nor a file."""
+    known = sorted([*shipped(), *shipped_stages()])
+    if name in known or Path(name).is_file():
+        return
+    if name in CHOSEN:
+        raise TrainingError(
+            f"{name} is no recipe of its own. Without --recipe, `python -m training retrain` chooses "
+            "recipes by itself, and then tries other settings of the search."
+        )
+    raise TrainingError(
+        f"There is no recipe {name!r}.{did_you_mean(name, [*known, *CHOSEN])} Name a TOML file or one of "
+        f"{', '.join(known)}."
+    )
+
+
+def declared(name: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the table of a shipped recipe or of a TOML file, with `changes` and the recipe's name.
+
+    Raises:
+        TrainingError: Names each key that is unknown, missing or of the wrong type.
+
     """
     check_name(name)
     if name in shipped_stages():
         raise TrainingError(f"{name} runs several recipes: `python -m training train {name}` does, and auto.")
-    is_shipped = name in shipped()
-    file = resources.files("training") / "recipes" / f"{name}.toml" if is_shipped else Path(name)
-    name = name if is_shipped else Path(name).stem
+    files = (folder / f"{name}.toml" for folder in _FOLDERS)
+    file = next((found for found in files if found.is_file()), Path(name))
+    name = file.name.removesuffix(".toml")
     try:
         table = parse_toml(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
@@ -65,11 +101,42 @@ def declared(name: str, changes: Mapping[str, Any] | None = None) -> dict[str, A
     return table
 
 
+def names_paper_blocks(table: Mapping[str, Any]) -> bool:
+    """Returns True if a checked table names a block of `training.papers`."""
+    for kind, mapping in _papers()["blocks"].items():
+        entries = table.get(kind, ())
+        for entry in entries if isinstance(entries, list | tuple) else (entries,):
+            if (entry if isinstance(entry, str) else entry["name"]) in mapping:
+                return True
+    return False
+
+
 @cache
 def schema() -> dict[str, Any]:
-    """The JSON Schema of `Recipe`."""
-    found: dict[str, Any] = json.loads((resources.files("training") / "recipes" / "schema.json").read_bytes())
+    """Returns the JSON Schema of `Recipe` with all blocks."""
+    found = _read(_FOLDERS[0] / "schema.json")
+    papers = _papers()
+    found["$defs"] |= papers["$defs"]
+    for kind, mapping in papers["blocks"].items():
+        node = found["properties"][kind]
+        node = node.get("items", node)
+        node["discriminator"]["mapping"] |= mapping
+        node["oneOf"] += [{"$ref": reference} for reference in mapping.values()]
     return found
+
+
+@cache
+def _papers() -> dict[str, Any]:
+    return _read(_ROOT / "papers" / "schema.json")
+
+
+def _read(file: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_bytes())
+    return found
+
+
+def _names(folder: Any) -> Iterator[str]:
+    return (file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
 @cache
@@ -93,7 +160,7 @@ def _block(reference: str) -> Any:
 
 
 def _type(node: Mapping[str, Any]) -> Any:
-    """The type of what a JSON Schema allows, of the kinds of schema that `Recipe` has."""
+    """Returns the type that a JSON Schema describes, for the kinds of schema that `Recipe` has."""
     if "$ref" in node:
         block = _block(node["$ref"])
         return Annotated[block, Named] if "name" in block.model_fields else block
@@ -110,7 +177,7 @@ def _type(node: Mapping[str, Any]) -> Any:
 
 
 def _union(node: Mapping[str, Any]) -> Any:
-    """Blocks that their names tell apart, or else a type or nothing."""
+    """Returns a union of blocks that differ by their names, or of a type and None."""
     if "anyOf" in node:
         return reduce(operator.or_, (_type(each) for each in node["anyOf"]))
     blocks = reduce(operator.or_, (_block(each["$ref"]) for each in node["oneOf"]))

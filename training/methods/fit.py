@@ -1,46 +1,44 @@
-"""Fit of building blocks to each other: a recipe that could not work is refused when it is read."""
+"""Rules about which building blocks work together. A recipe that cannot work is rejected when it is read."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from training.methods.distillation import KlTeacher
-from training.methods.flow import Flow
-from training.methods.guided_objectives import Neighbours, SelfGuided
 from training.methods.heads import BatchNorm, Plain
 from training.methods.negatives import Queue
 from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
-from training.methods.ordered import OrderedSentences
 from training.methods.pair_objectives import BceDot, Cosent, CosineMse, HardNce, TwoWay
 from training.methods.pieces import Pieces
 from training.methods.recipe import Recipe
-from training.methods.sources import LabelledPairs, Lines, ScoredLists, ScoredPairs, TextPairs, Triples
-from training.methods.spans import DocumentSpans
+from training.methods.sources import LabelledPairs, Lines, ScoredLists, ScoredPairs, Triples
 from training.methods.token_objectives import Denoise, Mlm, Rtd
 from training.methods.twins import Clone, Ema, Frozen
 from training.methods.views import Mask, Repeat, Same, Template, View, stands_aside
-from training.methods.word_objectives import WordCe
-from training.methods.word_weights import Sif, Usif
 
-_CONTRASTIVE = InfoNCE | NTXent | Triplet | BceDot | TwoWay | SelfGuided
-_TWO_VIEWS = InfoNCE | NTXent | PairSoftmax | BceDot | TwoWay | Neighbours
-_NEEDED: tuple[
-    tuple[Any, Any, str], ...
-] = (  # objectives, the sources that they can read, and words for those
+RULES: list[Callable[[Recipe], None]] = []  # further rules, which raise Unfit (catalogue.register)
+_CONTRASTIVE = InfoNCE | NTXent | Triplet | BceDot | TwoWay
+_TWO_VIEWS = InfoNCE | NTXent | PairSoftmax | BceDot | TwoWay
+# Objectives, the sources that they can read, and a description of those sources.
+_NEEDED: tuple[tuple[Any, Any, str], ...] = (
     (KlTeacher, ScoredLists, '"lists", whose documents have scores'),
     (CosineMse | Cosent, ScoredLists | ScoredPairs, '"scored_pairs" or "lists", which have scores'),
     (PairSoftmax | HardNce, LabelledPairs, '"labelled_pairs"'),
-    (Neighbours, OrderedSentences, '"sentences", which has them in their order'),
-    (WordCe, TextPairs, '"pairs": a definition and the word that it defines'),
 )
 
 
 class Unfit(Exception):
-    """Blocks that do not fit each other."""
+    """Some blocks of a recipe do not work together."""
 
 
 def check_fit(recipe: Recipe) -> None:
-    """Raise Unfit with what does not fit and what would."""
+    """Rejects combinations of blocks that cannot work.
+
+    Raises:
+        Unfit: Says why, and what would work.
+
+    """
     contrasted: list[View] = [view for view in recipe.views if not stands_aside(view)]
     if recipe.views[: len(contrasted)] != tuple(contrasted):
         raise Unfit("views that stand aside come after those that are contrasted.")
@@ -48,7 +46,6 @@ def check_fit(recipe: Recipe) -> None:
         raise Unfit("all views stand aside, and one at least must not.")
     _check_columns(recipe, contrasted)
     _check_whole(recipe)
-    _check_further_views(recipe)
     for objective in recipe.objectives:
         _check_source(recipe, objective)
         _check_objective(recipe, objective, contrasted)
@@ -57,7 +54,6 @@ def check_fit(recipe: Recipe) -> None:
     if recipe.optim.table_lr and not recipe.optim.train_embeddings:
         raise Unfit("optim.table_lr is the rate of embeddings, and train_embeddings = false keeps those.")
     _check_student(recipe)
-    _check_post(recipe)
     _check_templates(recipe, contrasted)
     if recipe.result == "backbone" and not any(isinstance(objective, Mlm) for objective in recipe.objectives):
         raise Unfit('the result "backbone" is what mlm trains; there is no such objective.')
@@ -65,6 +61,8 @@ def check_fit(recipe: Recipe) -> None:
         raise Unfit('the result "backbone" has no vectors that a post-processor could change.')
     if not recipe.objectives and recipe.head.keep:
         raise Unfit("a head that is kept must be trained, and there is no objective.")
+    for rule in RULES:
+        rule(recipe)
 
 
 def columns_of(recipe: Recipe) -> int:
@@ -84,8 +82,6 @@ def column_of_each_view(recipe: Recipe) -> list[int]:
 
 
 def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
-    if isinstance(recipe.source, DocumentSpans) and recipe.source.shortest > recipe.source.longest:
-        raise Unfit("the source's `shortest` is above its `longest`.")
     columns = columns_of(recipe)
     if columns > 1 and recipe.objectives and len(contrasted) != columns:
         raise Unfit(
@@ -104,17 +100,6 @@ def _check_whole(recipe: Recipe) -> None:
         )
 
 
-def _check_further_views(recipe: Recipe) -> None:
-    """Check the views after the second: they are negatives for some objectives, and positives for others."""
-    source = recipe.source
-    for objective in recipe.objectives:
-        if isinstance(objective, NTXent) and isinstance(source, Triples):
-            raise Unfit("nt_xent takes every further view for a positive, and a triple ends with a negative.")
-        spans = isinstance(source, DocumentSpans) and source.positives > 1
-        if spans and isinstance(objective, InfoNCE | Triplet):
-            raise Unfit("further spans of a document are positives: nt_xent takes them for such.")
-
-
 def _check_source(recipe: Recipe, objective: object) -> None:
     """Check that the rows say what the objective learns from."""
     source = recipe.source
@@ -123,6 +108,8 @@ def _check_source(recipe: Recipe, objective: object) -> None:
             raise Unfit(f"{objective.name} needs the source {needed}.")
     if not isinstance(objective, _CONTRASTIVE):
         return
+    if isinstance(objective, NTXent) and isinstance(source, Triples):
+        raise Unfit("nt_xent takes every further view for a positive, and a triple ends with a negative.")
     if isinstance(source, ScoredLists | ScoredPairs):
         raise Unfit(
             "documents of a list are neither right nor wrong, nor are pairs with scores: kl_teacher, "
@@ -142,8 +129,6 @@ def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) 
         raise Unfit(f"{type(objective).__name__} compares two views; {there}")
     if isinstance(objective, PairSoftmax) and objective.classes < 3:
         raise Unfit("labelled pairs have 3 relations, and pair_softmax must have a class for each.")
-    if isinstance(objective, SelfGuided) and (not isinstance(recipe.twin, Frozen) or len(contrasted) != 1):
-        raise Unfit('self_guided compares one view with the layers of the twin "frozen".')
     _check_aside(recipe, objective, contrasted)
 
 
@@ -185,9 +170,7 @@ def _check_negatives(recipe: Recipe) -> None:
 def _check_twin(recipe: Recipe) -> None:
     if recipe.twin is not None and not recipe.objectives:
         raise Unfit("a twin is for training, and there is no objective.")
-    if isinstance(recipe.twin, Frozen) and not any(
-        isinstance(objective, SelfGuided) for objective in recipe.objectives
-    ):
+    if isinstance(recipe.twin, Frozen) and not recipe.reads("layers"):
         raise Unfit('the twin "frozen" is for self_guided.')
     alone = recipe.fixed_mask or recipe.dropouts or isinstance(recipe.twin, Clone)
     if alone and recipe.reads("hidden"):
@@ -208,16 +191,6 @@ def _check_student(recipe: Recipe) -> None:
         raise Unfit("a teacher's vectors are of whole texts: the views must be `same`, without a twin.")
     if not isinstance(recipe.head, Plain):
         raise Unfit('a student has the vectors of its base: the head must be "none".')
-
-
-def _check_post(recipe: Recipe) -> None:
-    weighs = [isinstance(post, Sif | Usif) for post in recipe.post]
-    if any(weighs) and not recipe.pool.startswith("static"):
-        raise Unfit("sif and usif weigh the rows of a word table: the pool must be static.")
-    if weighs != sorted(weighs, reverse=True):
-        raise Unfit("sif and usif come before other post-processors, which are fitted on weighted vectors.")
-    if any(isinstance(post, Flow) for post in recipe.post[:-1]):
-        raise Unfit("flow comes after all other post-processors.")
 
 
 def _check_templates(recipe: Recipe, contrasted: list[View]) -> None:

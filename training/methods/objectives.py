@@ -79,10 +79,12 @@ class Materials(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """Numbers of an objective, as a recipe writes them."""
+    """Numbers of an objective, as a recipe has them."""
 
     weight: Weight = field(default=1.0, kw_only=True)  # of its loss in the sum
-    reads: ClassVar[frozenset[str]] = frozenset()  # of `hidden`, `aside`, `teacher`: what it needs beside z
+    reads: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # of `hidden`, `aside`, `teacher`, `layers`: inputs besides z
     module: ClassVar[Any] = None  # made of Materials, where there are weights of its own
 
     def build(self, materials: Materials) -> nn.Module:

@@ -4,65 +4,87 @@ A block is written as its name, or as a table with its name and its numbers:
 
     views = ["same", "same"]
     objectives = [{ name = "info_nce", tau = 0.05 }]
+
+The sources and objectives of `BLOCKS` are those of the product. `training.papers` adds more, and all
+post-processors (catalogue.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Union
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter
+from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 
 from models.graph.head import POOLINGS
-from training.methods.crops import Cloze, Crops
 from training.methods.declared import Named
 from training.methods.distillation import KlTeacher, VectorMse
-from training.methods.flow import Flow
-from training.methods.guided_objectives import Anchor, Neighbours, SelfGuided
 from training.methods.heads import BatchNorm, Gelu, Plain, Relu, Tanh, Transform
 from training.methods.negatives import Noise, Queue
-from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
-from training.methods.ordered import OrderedSentences
+from training.methods.objectives import InfoNCE, NTXent, Objective, PairSoftmax, Triplet
 from training.methods.pair_objectives import BceDot, Cosent, CosineMse, HardNce, TwoWay
 from training.methods.pieces import Pieces
-from training.methods.postprocess import DropPcs, Whiten
 from training.methods.ranges import AboveZero, Count, Flag, Rate, Share
-from training.methods.sources import LabelledPairs, Lines, ScoredLists, ScoredPairs, TextPairs, Triples
-from training.methods.spans import DocumentSpans
+from training.methods.sources import (
+    LabelledPairs,
+    Lines,
+    RowSource,
+    ScoredLists,
+    ScoredPairs,
+    TextPairs,
+    Triples,
+)
 from training.methods.token_objectives import Denoise, Mlm, Rtd
 from training.methods.twins import Clone, Ema, Frozen
 from training.methods.views import Crop, Cutoff, Delete, Mask, Repeat, Same, Shuffle, Template
-from training.methods.word_objectives import MiJsd, WordCe
-from training.methods.word_weights import Sif, Usif
+from training.model.encoder import TrainedEncoder
+
+BLOCKS: dict[str, tuple[type, ...]] = {
+    "source": (Lines, Pieces, TextPairs, Triples, LabelledPairs, ScoredPairs, ScoredLists),
+    "objectives": (
+        *(InfoNCE, NTXent, Triplet, PairSoftmax, KlTeacher, VectorMse),
+        *(CosineMse, Cosent, HardNce, BceDot, TwoWay),
+        *(Mlm, Rtd, Denoise),
+    ),
+    "post": (),
+}
+
+
+class Post(Protocol):
+    """A change of the encoder that is fitted on the texts after training, or instead of it."""
+
+    def apply(self, encoder: TrainedEncoder, texts: Sequence[str]) -> None:
+        """Fits the change and applies it to the encoder.
+
+        Raises:
+            TrainingError: The texts are too few or too similar.
+
+        """
+
+
+class _AnyOf:
+    """Validates a field as any block of one kind of `BLOCKS`, chosen by its name."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __get_pydantic_core_schema__(self, _type: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        blocks = BLOCKS[self._kind]
+        if not blocks:  # no recipe can name one
+            return core_schema.none_schema()
+        return handler.generate_schema(Annotated[Union[blocks], Chosen, Named])  # noqa: UP007  a tuple
+
 
 Chosen = Field(discriminator="name")
-AnySource = Annotated[
-    Lines
-    | Pieces
-    | TextPairs
-    | Triples
-    | LabelledPairs
-    | ScoredPairs
-    | ScoredLists
-    | OrderedSentences
-    | DocumentSpans
-    | Crops
-    | Cloze,
-    Chosen,
-    Named,
-]
 AnyView = Annotated[Same | Mask | Repeat | Delete | Crop | Template | Cutoff | Shuffle, Chosen, Named]
 AnyHead = Annotated[Plain | Tanh | BatchNorm | Relu | Gelu | Transform, Chosen, Named]
-_OverVectors = InfoNCE | NTXent | Triplet | PairSoftmax | KlTeacher | VectorMse
-_OverPairs = CosineMse | Cosent | HardNce | BceDot | TwoWay
-_Guided = SelfGuided | Neighbours | Anchor
-_OverTokens = Mlm | Rtd | Denoise | WordCe | MiJsd
-AnyObjective = Annotated[_OverVectors | _OverPairs | _Guided | _OverTokens, Chosen, Named]
 AnyNegatives = Annotated[Queue | Noise, Chosen, Named]
 AnyTwin = Annotated[Ema | Clone | Frozen, Chosen, Named]
-AnyPost = Annotated[Whiten | DropPcs | Flow | Sif | Usif, Chosen, Named]
 if TYPE_CHECKING:
     Pool = str
 else:
@@ -103,18 +125,18 @@ class Recipe:
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     name: str
-    source: AnySource
+    source: Annotated[RowSource, _AnyOf("source")]
     views: tuple[AnyView, ...]
     pool: Pool  # of a raw backbone
     head: AnyHead  # of a raw backbone
-    objectives: tuple[AnyObjective, ...]  # none: nothing is trained
+    objectives: tuple[Annotated[Objective, _AnyOf("objectives")], ...]  # none: nothing is trained
     dropout: Dropout
     max_length: Annotated[int, Field(ge=3, le=1 << 20, strict=True)]  # tokens, in training; not in service
     seed: Annotated[int, Field(ge=0, le=(1 << 63) - 1, strict=True)]
     optim: Optim
     negatives: tuple[AnyNegatives, ...] = ()
     twin: AnyTwin | None = None
-    post: tuple[AnyPost, ...] = ()
+    post: tuple[Annotated[Post, _AnyOf("post")], ...] = ()
     student: Student | None = None  # trained in the base's place
     fixed_mask: Flag = False  # every view has the same dropout mask: SimCSE's ablation
     dropouts: tuple[
@@ -129,7 +151,8 @@ class Recipe:
 
     def described(self) -> dict[str, Any]:
         """The recipe as JSON, with every block under its name; without the recipe's own name and seed."""
-        found: dict[str, Any] = RECIPE.dump_python(self, mode="json", exclude={"name", "seed"})
+        found: dict[str, Any] = to_jsonable_python(asdict(self))
+        del found["name"], found["seed"]
         # Keys that came later are left out where they change nothing: such a recipe keeps its digest.
         for table, key, default in (
             (found["source"], "queries", False),
@@ -158,4 +181,7 @@ class Recipe:
         return any(what in objective.reads for objective in self.objectives)
 
 
-RECIPE = TypeAdapter(Recipe)
+@cache
+def recipe_type() -> TypeAdapter[Recipe]:
+    """Returns the validator of recipes with all blocks that are registered."""
+    return TypeAdapter(Recipe)

@@ -4,8 +4,8 @@
 
 A batch is a function of the seed and its step, and of nothing else: a run that is resumed goes on exactly
 where it stopped. All rows are seen once before any is seen again; the last batch of such a round is as small
-as it comes. Not here: what is drawn from documents (spans.py, crops.py, ordered.py), what is done to tokens
-(views.py), and where the texts come from (corpus.py).
+as it comes. papers/ has sources that cut documents, views.py changes tokens, and text/corpus.py reads the
+texts.
 """
 
 # ruff: noqa: N806  shapes live in names
@@ -107,7 +107,12 @@ class RowSource:
     """Rows of a corpus of its kind."""
 
     kind: ClassVar[Kind]
-    whole: ClassVar[bool] = False  # whether texts are not cut at the training length
+    whole: ClassVar[bool] = False  # True if texts are not cut at the training length
+
+    @property
+    def name(self) -> str:
+        """The name that recipes use; a field of each source."""
+        raise NotImplementedError
 
     @property
     def columns(self) -> int:

@@ -124,7 +124,7 @@ class Crop:
 
 @dataclass(frozen=True)
 class Cutoff:
-    """A share of each text's tokens, or of the columns of its embeddings, is zeroed (model/cutoff.py).
+    """A share of each text's tokens, or of the columns of its embeddings, is zeroed (model/encoder.py).
 
     Yan et al. 2021 (ConSERT), section 3.2.2. The share is a chance of each: the published code zeroes a
     fixed number.

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import gzip
+import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
+from models.files.fsync import replaced
 from models.search.content import Content
 from models.words.progress import step_to_stderr
 from training.arguments import expanded, target
@@ -20,9 +25,8 @@ from training.mining.negatives import Counts, Mined, Rules, mine_negatives
 from training.mining.pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
 from training.mining.queries import queries_of
 from training.mining.teacher import Listed, lists
-from training.mining.write import FileTexts, lines, read_documents, writing
-from training.text.corpus import LISTED, MOST_NEGATIVES, read_corpus
-from training.text.lines import layout, valid
+from training.text.corpus import LISTED, MOST_NEGATIVES, TEXTS, read_corpus
+from training.text.lines import Record, layout, read_records, text_of, valid
 from training.text.titles import title_of
 
 _EXAMPLES = 3
@@ -111,7 +115,7 @@ def _negatives(options: argparse.Namespace) -> int:
     rules = Rules(options.count, options.margin, options.max_score, options.min_score, options.skip)
     labelled, out = _labelled(options)
     counts = Counts()
-    with open_scorable(options.model, os.environ, step_to_stderr) as model, writing(out) as write:
+    with open_scorable(options.model, os.environ, step_to_stderr) as model, _writing(out) as write:
         step_to_stderr("encoding and comparing")
         mined = mine_negatives(labelled, model.encode_queries, model.encode_documents, rules, counts)
         rows = _write(write, mined)
@@ -155,13 +159,13 @@ def _pairs(options: argparse.Namespace) -> int:
         raise TrainingError("--min-score must be below --max-score, both from -1 to 1.")
     corpus = expanded(options.corpus)
     out = _lines_of_json(target(options.out, corpus))
-    documents = read_documents(corpus)
+    documents = _read_documents(corpus)
     titled = [(title, text) for title, text in _titled(documents) if title]
     if options.source == "titles" and not titled:
         raise TrainingError(f"{corpus} has no titles: they are the field `title` of .jsonl or .tsv.")
     titles = list(title_pairs(titled)) if options.source != "neighbours" else []
     found = 0
-    with writing(out) as write:
+    with _writing(out) as write:
         _write(write, titles)
         if options.source != "titles":
             with open_scorable(options.model, os.environ, step_to_stderr) as model:
@@ -177,12 +181,12 @@ def _pairs(options: argparse.Namespace) -> int:
 def _lists(options: argparse.Namespace) -> int:
     corpus = expanded(options.corpus)
     out = _lines_of_json(target(options.out, corpus))
-    documents = read_documents(corpus)
+    documents = _read_documents(corpus)
     titles = [title_of(record.fields) for record in documents.records]
     queries = queries_of(_titled(documents))
     if not queries:
         raise NothingToLearn(f"{corpus} has no title, heading or first sentence to make a query of.")
-    with open_scorable(options.model, os.environ, step_to_stderr) as model, writing(out) as write:
+    with open_scorable(options.model, os.environ, step_to_stderr) as model, _writing(out) as write:
         step_to_stderr("encoding and comparing")
         contents = [
             Content(text, title if searched else "")
@@ -206,12 +210,12 @@ def _dedupe(options: argparse.Namespace) -> int:
     out = target(options.out, corpus)
     if layout(out) != layout(corpus):
         raise TrainingError(f"{options.out} must end as {corpus.name} does: the lines are of the same kind.")
-    documents = read_documents(corpus)
+    documents = _read_documents(corpus)
     found = near_duplicates(documents.texts, options.threshold)
     dropped = {duplicate.place for duplicate in found}
     kept = [record for place, record in enumerate(documents.records) if place not in dropped]
-    with writing(out) as write:
-        for line in lines(kept, layout(out)):
+    with _writing(out) as write:
+        for line in _lines(kept, layout(out)):
             write(line)
     _print(
         f"{len(kept):,} texts kept of {len(documents.texts):,}; dropped: {len(found):,} near-duplicates, "
@@ -241,3 +245,53 @@ def _shown(text: str) -> str:
 
 def _print(*rows: str) -> None:
     sys.stdout.write("".join(f"{row}\n" for row in rows))
+
+
+class FileTexts(NamedTuple):
+    """Documents of a file in their order."""
+
+    records: list[Record]  # only records with a text
+    texts: list[str]  # of each
+    blank: int  # dropped lines, which have only white space
+
+
+def _read_documents(file: Path) -> FileTexts:
+    """Reads every text of a corpus, including repeated texts.
+
+    Raises:
+        TrainingError: Names the line that cannot be read.
+
+    """
+    records = list(read_records(file, TEXTS.columns))
+    texts = [text_of(record, TEXTS.columns[0]) if record.fields else "" for record in records]
+    there = [place for place, text in enumerate(texts) if text.strip()]
+    if not there:
+        raise NothingToLearn(f"{file} holds no text.")
+    return FileTexts([records[at] for at in there], [texts[at] for at in there], len(texts) - len(there))
+
+
+def _lines(records: Sequence[Record], layout: str) -> Iterator[str]:
+    """Yields the lines of a file in `layout` that contains `records`."""
+    if layout == ".tsv":
+        yield "\t".join(records[0].fields)
+        yield from ("\t".join(record.fields.values()) for record in records)
+    elif layout == ".jsonl":
+        yield from (json.dumps(dict(record.fields), ensure_ascii=False) for record in records)
+    else:
+        yield from (record.fields["text"] for record in records)
+
+
+@contextmanager
+def _writing(file: Path) -> Iterator[Callable[[str], object]]:
+    """Yields a function that writes one line. Replaces the file at the end, unless an error occurs.
+
+    The same lines give the same bytes, also in a .gz file.
+    """
+    packed = file.name.lower().endswith(".gz")
+    with (
+        replaced(file) as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if packed else nullcontext(raw) as stream,
+    ):
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
+        yield lambda line: text.write(f"{line}\n")
+        text.detach()  # leaves the stream open

@@ -1,9 +1,14 @@
 """Near-duplicates: texts that share nearly all their shingles with an earlier text that is kept.
 
-    signatures ─▶ texts that share a band with another ─▶ of these, pairs that share a rare shingle ─▶ Jaccard
+    text ─▶ shingles of 5 characters ─▶ MinHash ─▶ bands ─▶ texts that share a band with another text
+         ─▶ pairs of these that also share a rare shingle ─▶ exact Jaccard similarity
 
-A text is dropped only for a kept text that it is compared with itself, so no chain of small differences
-drops a text that resembles nothing that is left.
+Start reading at `near_duplicates`. A text is dropped only because of a kept text, so a chain of small
+differences never drops a text that resembles no remaining text.
+
+Shingles are characters and not words, so that scripts without spaces need no special case. With five
+characters, unrelated prose shares few shingles (Leskovec, Rajaraman and Ullman, Mining of Massive Datasets,
+3.2). The order of words counts only within a shingle.
 """
 
 from __future__ import annotations
@@ -12,39 +17,60 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.words.progress import counted
 from training.errors import TrainingError
-from training.mining.minhash import Hashes, band_keys, banding, jaccard, shingles
 
-THRESHOLD = 0.9  # Jaccard of character shingles: one word in about thirty differs; chosen by us
-_REMEMBERED = 512  # texts whose shingles are kept at hand
-_TABLE = 1 << 20  # places to count shingles in; some share one, and then both count as more frequent
+Shingles = NDArray[np.uint32]  # hashes of the distinct shingles of one text, sorted
+
+THRESHOLD = 0.9  # Jaccard similarity of shingles: about one word in thirty differs. Our choice
+RECALL = 0.99  # of the pairs exactly at the threshold; more of the pairs above it. Our choice
+WIDTH = 5  # characters of a shingle
+PERMUTATIONS = 128  # the standard error of an estimated similarity is at most 1/2 / sqrt(128) = 0.044
+_SEED = 20_240_607  # arbitrary but fixed: the same corpus always gives the same result
+_SLICE = 1 << 13  # shingles that MinHash permutes at once: 4 MB
+_CACHED = 512  # texts whose shingles stay in memory
+_COUNTERS = 1 << 20  # counters of shingles; shingles that share a counter count as more frequent
 
 
 class Duplicate(NamedTuple):
-    place: int  # of the text that is dropped
-    first: int  # of the kept text, before it
-    similarity: float  # Jaccard, not estimated
+    """A text that is dropped because it nearly equals an earlier text."""
+
+    place: int  # the dropped text
+    first: int  # the kept text
+    similarity: float  # exact Jaccard similarity
 
 
 def near_duplicates(texts: Sequence[str], threshold: float = THRESHOLD, keep: int = 0) -> list[Duplicate]:
-    """In the order of `texts`. No two of the others are as close, but for what MinHash misses.
+    """Finds texts that nearly equal an earlier text.
 
-    keep: the first so many are kept whatever they resemble, and every later text is compared with them.
+    Args:
+        texts: Earlier texts are preferred.
+        threshold: Jaccard similarity from which on two texts are near-duplicates.
+        keep: Number of texts at the beginning that are never dropped. Every later text is compared with them.
+
+    Returns:
+        The texts to drop, in the order of `texts`. No two of the remaining texts are as similar, apart from
+        pairs that MinHash misses (`RECALL`).
+
+    Raises:
+        TrainingError: `threshold` is not above 0 and at most 1.
+
     """
     if not 0 < threshold <= 1:
         raise TrainingError(f"--threshold must be above 0 and at most 1, not {threshold:g}.")
-    keys = band_keys(texts, *banding(threshold))
+    bands, rows = banding(threshold)
+    keys = _band_keys(texts, bands, rows)
     places = np.flatnonzero(_shares_a_band(keys)).tolist()
-    of = lru_cache(_REMEMBERED)(lambda place: shingles(texts[place]))
-    frequency = np.zeros(_TABLE, np.int64)
+    of = lru_cache(_CACHED)(lambda place: shingles(texts[place]))
+    frequency = np.zeros(_COUNTERS, np.int64)
     for place in places:
-        np.add.at(frequency, _counted(of(place)), 1)
-    kept: dict[int, list[int]] = {}  # by each of their rarest shingles
+        np.add.at(frequency, of(place) % _COUNTERS, 1)
+    kept: dict[int, list[int]] = {}  # places of kept texts by each of their rarest shingles
     found = []
     for place in counted(places, "texts", len(places), "comparing"):
         rarest = _rarest(of(place), frequency, threshold)
@@ -61,8 +87,49 @@ def near_duplicates(texts: Sequence[str], threshold: float = THRESHOLD, keep: in
     return found
 
 
+def shingles(text: str) -> Shingles:
+    """Returns the shingles of a text without its case and white space. A shorter text is one shingle."""
+    plain = " ".join(text.split()).casefold()
+    pieces = (plain[at : at + WIDTH] for at in range(max(1, len(plain) - WIDTH + 1)))
+    return np.unique(np.fromiter((crc32(piece.encode()) for piece in pieces), np.uint32))
+
+
+def jaccard(first: Shingles, second: Shingles) -> float:
+    """Returns the number of common shingles divided by the number of distinct shingles in both."""
+    both = len(np.intersect1d(first, second, assume_unique=True))
+    return both / (len(first) + len(second) - both)
+
+
+def banding(threshold: float) -> tuple[int, int]:
+    """Returns the number of bands and their rows: the longest bands that keep RECALL at `threshold`.
+
+    A pair of similarity s agrees in one row with probability s (Broder 1997). So it shares at least one of b
+    bands of r rows with probability 1 - (1 - s^r)^b.
+    """
+    for rows in range(PERMUTATIONS, 1, -1):
+        bands = PERMUTATIONS // rows
+        if 1 - (1 - threshold**rows) ** bands >= RECALL:
+            return bands, rows
+    return PERMUTATIONS, 1
+
+
+def _band_keys(texts: Sequence[str], bands: int, rows: int) -> NDArray[np.uint64]:
+    """Returns (texts, bands): keys that are equal if two texts agree in a whole band, at 8 bytes per band."""
+    from datasketch import MinHash  # noqa: PLC0415  its import takes a third of a second
+
+    empty = MinHash(bands * rows, seed=_SEED, hashfunc=int)
+    factors = np.random.default_rng(_SEED).integers(1 << 63, size=rows, dtype=np.uint64) | np.uint64(1)
+    keys = np.empty((len(texts), bands), np.uint64)
+    for place, text in enumerate(counted(texts, "texts", len(texts), "hashing")):
+        minhash, hashes = empty.copy(), shingles(text)
+        for at in range(0, len(hashes), _SLICE):
+            minhash.update_batch(hashes[at : at + _SLICE].tolist())
+        keys[place] = (minhash.hashvalues.reshape(bands, rows) * factors).sum(axis=1)
+    return keys
+
+
 def _shares_a_band(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """(texts,): whether another text has the same key in the same band."""
+    """Returns (texts,): True if another text has the same key in the same band."""
     shares = np.zeros(len(keys), np.bool_)
     for band in keys.T:
         _, inverse, counts = np.unique(band, return_inverse=True, return_counts=True)
@@ -70,17 +137,13 @@ def _shares_a_band(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return shares
 
 
-def _counted(hashes: Hashes) -> NDArray[np.int64]:
-    return (hashes % np.uint64(_TABLE)).astype(np.int64)
+def _rarest(hashes: Shingles, frequency: NDArray[np.int64], threshold: float) -> list[int]:
+    """Returns the rarest shingles: enough that two texts at the threshold have one of them in common.
 
-
-def _rarest(hashes: Hashes, frequency: NDArray[np.int64], threshold: float) -> list[int]:
-    """So many shingles that two texts at the threshold must share one of them.
-
-    The prefix filter of Chaudhuri, Ganti and Kaushik 2006. Texts of one template share bands by the
-    thousand, yet few of them share what is rare: without it such a corpus takes hours.
+    This is the prefix filter of Chaudhuri, Ganti and Kaushik 2006. Texts from one template share bands by the
+    thousand, but few of them share a rare shingle. Without the filter such a corpus takes hours.
     """
-    order = np.lexsort((hashes, frequency[_counted(hashes)]))
-    common = math.ceil(threshold * len(hashes) - 1e-9)  # less a rounding error: 0.07 * 100 is above 7
+    order = np.lexsort((hashes, frequency[hashes % _COUNTERS]))
+    common = math.ceil(threshold * len(hashes) - 1e-9)  # minus a rounding error: 0.07 * 100 is above 7
     rarest: list[int] = hashes[order[: len(hashes) - common + 1]].tolist()
     return rarest

@@ -27,9 +27,8 @@ from models.search.fusion import DENSE_WEIGHT, fuse
 from models.words.progress import counted
 from training.errors import NothingToLearn
 from training.evaluation.encoding import Vectors
-from training.evaluation.modes import CANDIDATES
+from training.evaluation.modes import CANDIDATES, WordIndex
 from training.evaluation.scorable import Scorable
-from training.evaluation.words import WordIndex
 from training.mining.labelled import folded
 from training.mining.neighbours import cosine_blocks, unit_vectors
 from training.mining.queries import Query

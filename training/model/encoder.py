@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from models.publishing.fingerprint import hash_layer
@@ -25,10 +28,9 @@ from models.sources.folder import Source
 from models.sources.template import with_template
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Tokenizer
-from training.model.cutoff import cut_off
+from training.errors import TrainingError
 from training.model.dropout import replace_dropouts, set_dropout
-from training.model.packed import Packing, groups_of, packing_of, pad, run_backbone
-from training.model.weights import save_weights
+from training.model.packed import FAMILIES, Packing, groups_of, packing_of, pad, run_backbone
 from training.text.lexicon import Lexicon, surround
 from training.text.tokens import Tokens, tokens_of
 
@@ -80,7 +82,7 @@ class TrainedEncoder(nn.Module):
         set_dropout(self.backbone, dropout)
         packing = packing_of(tokens, self.device)
         layers = self.source.head.tokens != "last"
-        with cut_off(self.backbone, tokens):
+        with _cut_off(self.backbone, tokens):
             hidden, states = run_backbone(
                 self.backbone, tokens, packing, self.family, self.pad_id, states=layers
             )
@@ -200,6 +202,72 @@ class TrainedEncoder(nn.Module):
         at: str = self.backbone.base_model_prefix  # transformers finds the weights under no other name
         weights = {f"{at}.{name}": tensor for name, tensor in self.backbone.state_dict().items()} | dict(head)
         save_weights(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+@contextmanager
+def _cut_off(backbone: Any, tokens: Tokens) -> Iterator[None]:
+    """Zeroes tokens or features after the embeddings: Yan et al. 2021 (ConSERT), section 3.2.2.
+
+    `tokens.cutoff` has the shares; None changes nothing. Like dropout, the draws come from torch's own
+    generator, so that its state repeats them.
+
+    Raises:
+        TrainingError: The backbone has no module for its embeddings.
+
+    """
+    if tokens.cutoff is None:
+        yield
+        return
+    if backbone.config.model_type not in FAMILIES:
+        raise TrainingError(f"The view `cutoff` is there for {', '.join(FAMILIES)} only.")
+    keep = kept(tokens, int(backbone.config.hidden_size))
+
+    def cut(_module: Any, _inputs: Any, embedded: Tensor) -> Tensor:
+        return embedded * keep.to(embedded)
+
+    hook = backbone.embeddings.register_forward_hook(cut)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def kept(tokens: Tokens, width: int) -> Tensor:
+    """Returns 1 or 0 for each number of the embeddings, (all tokens, width)."""
+    assert tokens.cutoff is not None  # noqa: S101  checked by cut_off
+    of_tokens, of_features = tokens.cutoff.T
+    rows = tokens.rows()
+    token_stays = torch.rand(len(tokens.ids)) >= of_tokens[rows]
+    feature_stays = torch.rand(len(tokens), width) >= of_features[:, None]
+    stays: Tensor = token_stays[:, None] & feature_stays[rows]
+    return stays.float()
+
+
+def save_weights(tensors: Mapping[str, Tensor], file: Path, metadata: dict[str, str]) -> None:
+    """Writes tensors to a safetensors file.
+
+    Raises:
+        TrainingError: The file cannot be written, as on a full disk. No partial file remains.
+
+    """
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in _own(tensors).items()}
+    try:
+        save_file(plain, file, metadata=metadata)
+    except (SafetensorError, OSError) as error:
+        file.unlink(missing_ok=True)
+        raise TrainingError(f"{file} cannot be written: {error}") from None
+
+
+def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns tied weights once, by their first name, as transformers saves them."""
+    seen: set[tuple[int, int]] = set()
+    own = {}
+    for name, tensor in tensors.items():
+        at = (tensor.data_ptr(), tensor.numel())
+        if at not in seen or not tensor.numel():
+            own[name] = tensor
+        seen.add(at)
+    return own
 
 
 def digest_of(source: Source) -> str:

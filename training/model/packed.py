@@ -29,7 +29,7 @@ _TEXTS = 128  # of one forward without gradients; more gains nothing
 # On a CPU, with padding: glibc maps an array over 32 MB anew each time, so longer texts took a third more.
 _TOKENS = 4096
 # R T^2 of the texts whose attention a CPU computes at once: with the scores of a whole batch of documents a
-# step took 28 % more (docs/PERFORMANCE-HISTORY.md).
+# step took 28 % more (docs/PERFORMANCE.md).
 _SCORES = 1 << 18
 _PADDED = 4  # times the scores of real tokens, at most: queries are not padded to the documents behind them
 

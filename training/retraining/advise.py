@@ -16,7 +16,7 @@ from models.words.commands import positive
 from models.words.progress import to_stderr
 from training.arguments import LOADING
 from training.errors import NothingToLearn
-from training.methods.names import SEARCH
+from training.methods.declared import SEARCH
 from training.retraining.command import NOTHING, of_service
 from training.retraining.config import LEAST, Config, FoldersTable, check, folders, read_config
 from training.retraining.rows import MOST_LISTS

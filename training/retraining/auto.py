@@ -19,7 +19,7 @@ from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.words.progress import Say
 from training.errors import NothingToLearn, TrainingError
 from training.methods.catalogue import load_recipe
-from training.methods.names import SEARCH
+from training.methods.declared import SEARCH
 from training.methods.stages import find_stages
 from training.mining.queries import queries_of
 from training.model.vocabulary import takes_tokens

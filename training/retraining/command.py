@@ -18,7 +18,7 @@ from models.words.progress import to_stderr
 from training.arguments import LOADING, add_run, changes
 from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
-from training.methods.names import AUTO
+from training.methods.declared import AUTO
 from training.retraining.config import (
     LEAST,
     Config,

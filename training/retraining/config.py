@@ -26,8 +26,7 @@ from models.files.bounded import parse_toml
 from models.store import models_dir
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.data import optional_data_folder
-from training.methods.declared import declared
-from training.methods.names import AUTO
+from training.methods.declared import AUTO, declared
 from training.model.base import check_base
 from training.retraining.gate import rules as gate
 from training.retraining.same_folder import require_same_folder

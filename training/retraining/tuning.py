@@ -27,11 +27,10 @@ from models.manifest import Mode, SearchDefaults
 from models.search.fusion import DENSE_WEIGHT, weight_of
 from models.search.passages import learned_tokens, usual_tokens
 from training.evaluation.encoding import encode_once
-from training.evaluation.modes import candidates, fused, passages_of
+from training.evaluation.modes import WordIndex, candidates, fused, passages_of
 from training.evaluation.rankings import judge
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
-from training.evaluation.words import WordIndex
 from training.retraining.gate.verdict import JUDGED
 
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

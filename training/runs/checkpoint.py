@@ -20,7 +20,7 @@ from torch import Tensor
 
 from models.files.bounded import parse_json
 from models.files.fsync import sync
-from training.model.weights import save_weights
+from training.model.encoder import save_weights
 from training.runfile import OtherRun
 from training.runs.step import Trainer
 

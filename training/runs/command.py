@@ -18,8 +18,7 @@ from models.words.commands import positive
 from training import arguments
 from training.errors import TrainingError
 from training.evaluation.data import optional_data_folder
-from training.methods.declared import declared
-from training.methods.names import check_name
+from training.methods.declared import check_name, declared
 from training.methods.stages import Stages, find_stages
 from training.model.base import Base, open_base, version_of
 from training.runfile import FILE_NAME as RUN

@@ -22,7 +22,6 @@ from models import cpus
 from models.words.progress import Progress, silent, to_stderr
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Choose
-from training.methods import postprocess
 from training.methods.pieces import Pieces, pieces_of
 from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round
@@ -223,7 +222,8 @@ class _Run:
         recipe = self._job.recipe
         if recipe.post:
             self._options.say("fitting " + " and ".join(type(each).__name__ for each in recipe.post))
-            postprocess.process(recipe.post, self._trainer.encoder, self._job.corpus.texts)
+            for post in recipe.post:
+                post.apply(self._trainer.encoder, self._job.corpus.texts)
         if recipe.post or not self._steps:
             self._evaluate()
         self._save("last")

@@ -4,7 +4,7 @@
     .tsv        a header row, then rows of as many fields
     else        one text on each line, as {"text": …}
 
-each also as .gz. Not here: which fields are wanted (corpus.py, evaluation/layouts.py).
+each also as .gz. Not here: which fields are wanted (corpus.py, evaluation/data.py).
 """
 
 from __future__ import annotations

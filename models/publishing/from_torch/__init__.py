@@ -1,11 +1,10 @@
-"""The one door to torch: a folder as a torch model, and its way from there to a proved version.
+"""Opens a folder with torch, and publishes it as a version. Start at export.py.
 
     folder ─▶ backbone ─▶ pooling ─▶ layers: Forward (forward.py)
-                          │ in eval mode, each text alone: what the version must compute
+                          │ in eval mode, single texts: the reference of the proof
                           ▼
-    families with a graph of ours: from the weights ─▶ ONNX ─▶ proof ─▶ Store      (export.py)
+    families with a graph by Simile: from the weights ─▶ ONNX ─▶ proof ─▶ Store      (export.py)
     others: torch.onnx.export of the backbone, then graph/head.py
 
-Nothing else of `models` imports torch or transformers, and the service imports nothing of this. Only
-safetensors are read; code that a folder may bring is never run.
+Only this package of `models` imports torch and transformers. It never opens pickles or runs code of a folder.
 """

@@ -1,4 +1,4 @@
-"""A folder's encoder as a torch module, in float32, and the token vectors that are pooled."""
+"""Loads the encoder of a folder as a torch module, and computes its token vectors."""
 
 # ruff: noqa: N803  shapes live in names
 from __future__ import annotations
@@ -23,10 +23,13 @@ from models.sources.folder import STATIC
 
 
 def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
-    """The encoder in `folder` in float32 and eval mode, without BERT's own pooler.
+    """Loads the encoder in float32 and eval mode, without BERT's pooler.
 
-    attention: as transformers names it; None: as it chooses itself. Raise Unsupported when the weights are
-    not whole.
+    Args:
+        attention: Implementation by transformers; None for its default.
+
+    Raises:
+        Unsupported: transformers cannot open the folder, or weights are missing or not finite.
     """
     if not (folder / "config.json").is_file() or read_json(folder / "config.json")["model_type"] == STATIC:
         [rows] = read_safetensors(folder / "model.safetensors").values()
@@ -47,25 +50,27 @@ def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
         raise Unsupported(f"{folder} cannot be opened with transformers: {reason}") from None
     missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
     if missing:
-        raise Unsupported(f"The weights in {folder} lack {missing[0]} and {len(missing) - 1} more.")
+        raise Unsupported(
+            f"The weights in {folder} are incomplete: {missing[0]} and {len(missing) - 1} more are missing."
+        )
     for name, tensor in backbone.named_parameters():
         if not tensor.isfinite().all():
             raise Unsupported(f"The tensor {name} is not finite: its training diverged, or it is damaged.")
     if getattr(backbone, "pooler", None) is not None:
-        backbone.pooler = None  # of the pre-training; nothing here uses it, and it may be random
+        backbone.pooler = None  # An unused part of the pre-training, which may be random.
     found: nn.Module = backbone.eval()
     return found
 
 
 def _class(folder: Path) -> Any:
-    """The class to open; of a model with a decoder, the encoder alone."""
+    """Returns the class to open. Of a model with a decoder, it opens only the encoder."""
     config = read_json(folder / "config.json")
     whole = config.get("is_encoder_decoder") or config.get("model_type") in ("t5", "mt5", "umt5")
     return transformers.AutoModelForTextEncoding if whole else transformers.AutoModel
 
 
 class Table(nn.Module):
-    """A model without a transformer: rows of a table."""
+    """A model that is only a word table."""
 
     def __init__(self, rows: NDArray[np.float32]) -> None:
         super().__init__()
@@ -81,7 +86,7 @@ class Table(nn.Module):
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' bars and tables: what matters of them is checked by `load_backbone`."""
+    """Hides the progress bars and reports of transformers."""
     level, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -94,7 +99,7 @@ def quiet() -> Iterator[None]:
 
 
 def token_vectors(backbone: nn.Module, ids_RT: Tensor, mask_RT: Tensor, tokens: str = "last") -> Tensor:
-    """The token vectors that are pooled, (rows, tokens, width); tokens: as in head.py."""
+    """Computes the token vectors that are pooled (see `Head`), shape (rows, tokens, width)."""
     if tokens == "static":
         words: Tensor = cast("transformers.PreTrainedModel", backbone).get_input_embeddings()(ids_RT)
         return words
@@ -104,9 +109,10 @@ def token_vectors(backbone: nn.Module, ids_RT: Tensor, mask_RT: Tensor, tokens: 
 
 
 def mixed(states: Sequence[Tensor], tokens: str) -> Tensor:
-    """The mean of two layers' outputs, float32; states: as transformers gives them; tokens: as in head.py.
+    """Averages the outputs of two layers in float32 (see `Head`).
 
-    The first of the states are the embeddings, which are no layer. Raise Unsupported for `top2` of one layer.
+    Args:
+        states: The embeddings and the output of each layer, as transformers returns them.
     """
     other = states[1 + beside_last(tokens, len(states) - 1)]
     return (other.float() + states[-1].float()) / 2

@@ -1,4 +1,4 @@
-"""A folder's way from torch to a proved version, and torch.onnx.export of a backbone."""
+"""Publishes a folder with torch as the reference of its proof. Start at `export`."""
 
 from __future__ import annotations
 
@@ -36,10 +36,14 @@ def export(
     lineage: Mapping[str, Any] | None = None,
     say: Say = silent,
 ) -> Manifest:
-    """Publish a trained sentence-transformers folder; the version already there if it is published.
+    """Publishes a trained sentence-transformers folder, unless it is already published.
 
-    origin: the middle part of the version's name. The reference of the proof is torch in eval mode.
-    Raises Unsupported or ProofFailed; then nothing was published.
+    Args:
+        origin: The middle part of the version's name.
+
+    Raises:
+        Unsupported: The folder cannot be published.
+        ProofFailed: The graph computes wrong vectors.
     """
     say("reading the model")
     prepared = prepare_trained(read_source(folder), say)
@@ -47,7 +51,7 @@ def export(
 
 
 def prepare_trained(source: Source, say: Say = silent) -> Prepared:
-    """The graph of a folder's weights, with torch as the reference of its proof."""
+    """Builds the graph of a folder's weights, with torch as its reference."""
     forward = Forward.load(source)
     forward.check_length(source.max_length)
     if source.is_table or knows(source.config):
@@ -57,7 +61,7 @@ def prepare_trained(source: Source, say: Say = silent) -> Prepared:
 
 
 def prepare_traced(source: Source, forward: Forward, say: Say = silent) -> Prepared:
-    """The same by torch's exporter, whatever the family is."""
+    """Builds the graph with torch's exporter, for any family."""
     say("exporting the backbone from torch")
     with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
         file = Path(temporary) / "model.onnx"
@@ -65,15 +69,15 @@ def prepare_traced(source: Source, forward: Forward, say: Say = silent) -> Prepa
             export_backbone(forward.backbone, file)
         except OSError:
             raise
-        except Exception as error:  # of its own kinds, and those of the code that is traced
-            family, said = source.config.get("model_type"), (str(error).splitlines() or [""])[0]
-            raise Unsupported(f"torch cannot export the family {family!r}: {said}") from error
+        except Exception as error:  # The exporter and the traced code raise many types.
+            family, reason = source.config.get("model_type"), (str(error).splitlines() or [""])[0]
+            raise Unsupported(f"torch cannot export the family {family!r}: {reason}") from error
         prepared = prepare_adopted(replace(source, onnx=file))
     return prepared._replace(reference=forward.embed, computed_in="torch")
 
 
 class _Hidden(nn.Module):
-    """A backbone with plain tensors in and out."""
+    """A backbone with tensors as inputs and output."""
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
@@ -85,15 +89,12 @@ class _Hidden(nn.Module):
 
 
 def export_backbone(backbone: nn.Module, file: Path) -> None:
-    """Write the graph up to `last_hidden_state`, by torch's tracing exporter; large weights beside it.
-
-    Its newer one (dynamo=True) makes a graph that ONNX Runtime fuses less of, and needs five times as long
-    (measured on MiniLM).
-    """
+    """Writes the graph up to `last_hidden_state`, and large weights next to it."""
     ids = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 8]])
-    printed = contextlib.redirect_stdout(io.StringIO())  # a whole graph, where an operator is not known
+    printed = contextlib.redirect_stdout(io.StringIO())  # torch prints the graph for unknown operators.
     with printed, _plain_masks(), warnings.catch_warnings(), torch.no_grad():
-        # It announces its own retirement, and each Python number that it takes for a constant.
+        # Hides the deprecation of this exporter, and its warnings about constants. On MiniLM, the newer
+        # exporter (dynamo=True) took five times as long, and ONNX Runtime fused less of its graph.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             _Hidden(backbone).eval(),
@@ -111,7 +112,7 @@ def export_backbone(backbone: nn.Module, file: Path) -> None:
 
 @contextlib.contextmanager
 def _plain_masks() -> Iterator[None]:
-    """Attention masks made by broadcasting, since tracing cannot follow `vmap`; the values are the same."""
+    """Builds attention masks by broadcasting, because tracing does not support `vmap`."""
     made_by: Any = ALL_MASK_ATTENTION_FUNCTIONS
     eager = made_by["eager"]
 

@@ -1,4 +1,4 @@
-"""The vectors of a folder, computed by torch: the reference of a version's proof."""
+"""Computes the vectors of a folder with torch, as the reference of a version's proof."""
 
 # ruff: noqa: N803, N806  shapes live in names
 from __future__ import annotations
@@ -18,8 +18,6 @@ from models.sources.folder import Source
 
 
 class Forward:
-    """The vectors of a folder, computed by torch."""
-
     def __init__(self, backbone: nn.Module, head: Head) -> None:
         self.backbone = backbone.eval()
         self._layers = torch_layers(head.layers).eval()
@@ -31,22 +29,22 @@ class Forward:
 
     @torch.inference_mode()
     def embed(self, rows: Sequence[Sequence[int]]) -> Vectors:
-        """The unit vectors of rows of token ids, each computed alone: (rows, dimension)."""
-        self.backbone.eval()  # torch's exporter has left models in training mode, where dropout is on
+        """Embeds rows of token ids one by one; returns unit vectors (rows, dimension)."""
+        self.backbone.eval()  # torch's exporter may leave a model in training mode, with dropout.
         return torch.cat([self._vector(torch.tensor([row])) for row in rows]).numpy()
 
     def check_length(self, length: int) -> None:
-        """Raise Unsupported when the position table, if there is one, is shorter."""
+        """Raises Unsupported if the model has a shorter position table."""
         if not any(name.endswith("position_embeddings") for name, _ in self.backbone.named_modules()):
             return
         config: Any = self.backbone.config
         padding = getattr(config, "pad_token_id", None)
-        token = 0 if padding == 1 else 1  # RoBERTa's kin count no place for padding
+        token = 0 if padding == 1 else 1  # RoBERTa's relatives skip padding in positions.
         try:
             self.embed([[token] * length])
         except (IndexError, RuntimeError):
             raise Unsupported(
-                f"The model takes fewer than {length} tokens. Say how many in sentence_bert_config.json: "
+                f"The model takes fewer than {length} tokens. Set the limit in sentence_bert_config.json: "
                 f'{{"max_seq_length": {length - 2}}}.'
             ) from None
 

@@ -1,4 +1,4 @@
-"""Pooling and the layers behind it, in torch: what graph/head.py writes as ONNX, to be used or trained on."""
+"""Pooling and the layers after it in torch, as graph/head.py writes them in ONNX."""
 
 # ruff: noqa: N803, N806  shapes live in names
 from __future__ import annotations
@@ -25,10 +25,11 @@ _ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
 def pool(
     hidden_RTD: Tensor, mask_RT: Tensor, modes: Sequence[str], skipped_R: Tensor | None = None
 ) -> Tensor:
-    """A vector for each row; several poolings are concatenated in the order given.
+    """Pools each row to one vector. Several poolings are concatenated in order.
 
-    mask_RT: 1 on tokens, 0 on padding, which stands on the right. skipped_R: tokens that are not pooled, at
-    the start of each row.
+    Args:
+        mask_RT: 1 for tokens, 0 for padding on the right.
+        skipped_R: Number of tokens at the start of each row that are not pooled.
     """
     if skipped_R is None:
         skipped_R = torch.zeros(len(mask_RT), dtype=torch.long, device=mask_RT.device)
@@ -36,12 +37,12 @@ def pool(
 
 
 def skipped(ids_RT: Tensor, left_out: Sequence[Prompt]) -> Tensor:
-    """The tokens of each row's prompt that pooling leaves out, int64 (R,)."""
+    """Counts the tokens at the start of each row that pooling leaves out, int64 (R,)."""
     skipped_R = torch.zeros(len(ids_RT), dtype=torch.long, device=ids_RT.device)
     for prompt in left_out:
-        wanted = torch.tensor(prompt.ids, device=ids_RT.device)
-        if ids_RT.shape[1] >= len(wanted):
-            begins_R = (ids_RT[:, : len(wanted)] == wanted).all(1)
+        start = torch.tensor(prompt.ids, device=ids_RT.device)
+        if ids_RT.shape[1] >= len(start):
+            begins_R = (ids_RT[:, : len(start)] == start).all(1)
             skipped_R = skipped_R.maximum(begins_R.long() * prompt.tokens)
     return skipped_R
 
@@ -66,7 +67,7 @@ def _pool(hidden_RTD: Tensor, mask_RT: Tensor, skipped_R: Tensor, mode: str) -> 
 
 
 def _largest(hidden_RTD: Tensor, pooled_RT: Tensor) -> Tensor:
-    """The largest of each dimension; 0 for a row without tokens, as its mean is."""
+    """Returns the maximum of each dimension, and zeros for rows without tokens."""
     if not hidden_RTD.shape[1]:
         return hidden_RTD.sum(1)
     largest_RD = hidden_RTD.masked_fill(~pooled_RT[..., None], -torch.inf).amax(1)
@@ -86,14 +87,14 @@ class DenseLayer(nn.Module):
 
 
 class UnitLayer(nn.Module):
-    """A `Normalize` module with others behind it."""
+    """A `Normalize` module that is not the last module."""
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.normalize(x, dim=-1)
 
 
 def torch_layers(layers: Sequence[Layer]) -> nn.Sequential:
-    """The layers of a published head, to be used or trained on."""
+    """Creates the torch layers of a published head."""
     return nn.Sequential(*map(_torch_layer, layers))
 
 
@@ -119,13 +120,13 @@ def _copy(parameter: Tensor, values: np.ndarray) -> None:
 
 
 def published_layer(layer: nn.Module) -> Layer:
-    """The other way: a layer of `torch_layers` with the weights of now."""
+    """Converts a layer of `torch_layers` back, with its current weights."""
     if isinstance(layer, UnitLayer):
         return Unit()
     if isinstance(layer, nn.LayerNorm):
         return LayerNorm(_values(layer.weight), _values(layer.bias), layer.eps)
     if not isinstance(layer, DenseLayer):
-        raise TypeError(f"{type(layer).__name__} is no layer that a version can have.")
+        raise TypeError(f"{type(layer).__name__} is not a layer of a version.")
     bias = None if layer.linear.bias is None else _values(layer.linear.bias)
     return Dense(_values(layer.linear.weight), bias, layer.activation)
 

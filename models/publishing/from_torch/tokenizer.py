@@ -1,4 +1,4 @@
-"""A tokenizer.json for a folder that has another kind of tokenizer, made by transformers."""
+"""Converts other kinds of tokenizers to tokenizer.json with transformers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _FILES = (
 
 
 def converted(folder: Path) -> dict[str, Any]:
-    """The content of tokenizer.json. Raise Unsupported when transformers makes none."""
+    """Returns the content of tokenizer.json. Raises Unsupported if transformers cannot convert."""
     if not any((folder / name).is_file() for name in _FILES):
         raise Unsupported(f"{folder} has no tokenizer: neither tokenizer.json nor {', '.join(_FILES)}.")
     if any(folder.glob("*.model")) and find_spec("sentencepiece") is None:
         raise Unsupported(
-            f"{folder} has no tokenizer.json, and to make one of its SentencePiece file needs a package: "
+            f"{folder} has no tokenizer.json. To convert its SentencePiece file, install a package: "
             "pip install -c constraints.txt sentencepiece"
         )
     try:
@@ -40,6 +40,6 @@ def converted(folder: Path) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  each of its tokenizers raises its own
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise Unsupported(
-            f"{folder} has no tokenizer.json, and transformers makes none of what it has: {reason}"
+            f"{folder} has no tokenizer.json, and transformers cannot convert its tokenizer: {reason}"
         ) from None
     return content

@@ -1,18 +1,18 @@
 """`python -m service backup FOLDER`: the whole store at one moment, while the service runs or not.
 
     FOLDER/
-    ├── manifest.json     what it holds, the schema, the versions it needs, size and SHA-256 of every file
-    ├── simile.db         documents, vectors, judgements, events, generations; nothing that was deleted
+    ├── manifest.json     counts, the schema, the versions it needs, size and SHA-256 of every file
+    ├── simile.db         documents, vectors, judgments, events, generations; nothing that was deleted
     └── models/VERSION/…  with --models
 
-The folder is written aside, locked, and renamed: it is there whole or not at all. What a backup that was
-killed left aside is removed by the next one in the same place. An index is never in it, since every index is
-made from the vectors.
+Start reading at `run`. The files are written into a locked temporary folder, which is renamed at the end: a
+backup is complete or absent. A backup never holds an index, since every index is built from the vectors.
 """
 
 import argparse
 import contextlib
 import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -21,86 +21,181 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version as package_version
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.errors import ModelError
+from models.files.bounded import read_json
 from models.files.copying import copy_tree
 from models.files.fsync import sync, sync_tree
 from models.files.lock import lock
 from models.store import Store
-from service.cli.commands.backup_manifest import MANIFEST, MODELS, Contents, listed
+from models.words.progress import Progress
 from service.errors import CommandError, unwritable
 from service.settings import Settings, models_dir_of
-from service.store.offline import DATABASE, copy
+from service.store.sqlite.offline import DATABASE, SCHEMA_VERSION, copy
 
-_ASIDE = ".simile-backup-"  # and eight hex digits: a backup in the making
-_ASIDE_NAME = re.compile(rf"{re.escape(_ASIDE)}[0-9a-f]{{8}}")
-_HOLDS = {MANIFEST, MODELS, DATABASE, f"{DATABASE}-journal", f"{DATABASE}-wal", f"{DATABASE}-shm"}
+MANIFEST, MODELS = "manifest.json", "models"
+FORMAT = 1
+BLOCK_BYTES = 1 << 20
+_TEMPORARY = ".simile-backup-"  # followed by eight hexadecimal digits
+# The database, or a file in a model's folder. No path leads out of the backup.
+_FILE_NAME = rf"^({re.escape(DATABASE)}|{MODELS}(/\.?[^/.\x00][^/\x00]*){{2,}})$"
+_FileName = Annotated[str, Field(pattern=_FILE_NAME)]
+
+
+class File(BaseModel):
+    """A file of a backup."""
+
+    bytes: int
+    sha256: str
+
+
+class Contents(BaseModel):
+    """The manifest of a backup."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    format: int = FORMAT
+    simile: str  # the version of Simile that wrote it
+    created: str  # UTC
+    schema_: Annotated[int, Field(alias="schema")] = SCHEMA_VERSION
+    sequence: int  # the store's operation number
+    documents: int
+    judgements: int
+    events: int | None = None  # missing in backups of earlier versions
+    active: str  # the version that serves it
+    versions: list[str]  # all versions with vectors in it, the active one first
+    files: dict[_FileName, File] = Field(default_factory=dict)  # by path inside the folder
+
+    def counts(self) -> str:
+        """The numbers of documents, judgments and events, as a phrase."""
+        if self.events is None:
+            return f"{self.documents} documents and {self.judgements} judgements"
+        return f"{self.documents} documents, {self.judgements} judgements and {self.events} events"
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `backup`."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="is made; must not be there yet")
-    parser.add_argument("--models", action="store_true", help="copy the model versions that it needs, too")
-    parser.add_argument("--data-dir", type=Path, help="of the service; SIMILE_DATA_DIR unless named")
+    """Declares the arguments of `backup`."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder")
+    parser.add_argument("--models", action="store_true", help="also copy the model versions that it needs")
+    parser.add_argument("--data-dir", type=Path, help="of the service; default: SIMILE_DATA_DIR")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Do it; what to print.
+    """Makes the backup.
+
+    Returns:
+        The text to print.
 
     Raises:
-        CommandError: it cannot be done. No folder was left behind.
+        CommandError: The backup cannot be made. No folder remains.
 
     """
     data_dir = arguments.data_dir or settings.data_dir
     folder: Path = arguments.folder
     try:
         if folder.exists() or folder.is_symlink():
-            raise CommandError(f"{folder} is there already. Name a folder that is not.")
+            raise CommandError(f"{folder} already exists. Name a new folder.")
         folder.parent.mkdir(parents=True, exist_ok=True)
         swept = _sweep(folder.parent)
-        with _aside(folder.parent) as aside:
-            contents = _copy_store(data_dir, aside)
+        with _temporary(folder.parent) as temporary:
+            contents = _copy_store(data_dir, temporary)
             if arguments.models:
                 models = Store(models_dir_of(settings, arguments.data_dir))
-                _copy_models(models, contents.versions, aside / MODELS)
-            contents = contents.model_copy(update={"files": listed(aside)})
-            (aside / MANIFEST).write_text(contents.text(), encoding="utf-8")
-            sync_tree(aside)
-            aside.rename(folder)
+                _copy_models(models, contents.versions, temporary / MODELS)
+            contents.files = list_files(temporary)
+            written = contents.model_dump_json(indent=2, by_alias=True)
+            (temporary / MANIFEST).write_text(f"{written}\n", encoding="utf-8")
+            sync_tree(temporary)
+            temporary.rename(folder)
         sync(folder.parent)
     except OSError as error:
-        raise CommandError(unwritable(folder, error, "No backup was left behind.")) from error
+        raise CommandError(unwritable(folder, error, "No part of the backup remains.")) from error
     needs = "" if arguments.models else f" It needs {contents.active} in the models folder."
     said = f"{contents.counts()} are in {folder}.{needs}"
     return f"{said}\n{swept} unfinished backups were removed from {folder.parent}." if swept else said
 
 
+def read_manifest(folder: Path) -> Contents:
+    """Reads the manifest of a backup.
+
+    Raises:
+        CommandError: The folder is not a backup, a newer version wrote it, or its manifest is damaged.
+
+    """
+    try:
+        found = read_json(folder / MANIFEST)
+        if isinstance(found, dict) and _is_newer(found):
+            raise CommandError(
+                f"{folder} was written by Simile {found.get('simile')}, with a newer schema "
+                f"({found.get('schema')}; this one knows {SCHEMA_VERSION}). Install that version."
+            )
+        contents = Contents.model_validate(found)
+    except OSError as error:
+        raise CommandError(
+            f"{folder} is not a backup: {MANIFEST} cannot be read ({error.strerror})."
+        ) from error
+    except ValueError as error:
+        reason = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            reason = f"{'.'.join(str(part)[:80] for part in first['loc'])}: {first['msg']}"
+        raise CommandError(f"{folder}: {MANIFEST} is damaged ({reason}). Take another backup.") from error
+    if DATABASE not in contents.files:
+        raise CommandError(f"{folder}: {MANIFEST} does not list {DATABASE}. Take another backup.")
+    return contents
+
+
+def _is_newer(manifest: dict[str, object]) -> bool:
+    known = {"format": FORMAT, "schema": SCHEMA_VERSION}
+    return any(isinstance(number := manifest.get(key), int) and number > most for key, most in known.items())
+
+
+def checksum(path: Path, progress: Progress) -> str:
+    """Returns the SHA-256 of a file as hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+            progress.add(len(block))
+    return digest.hexdigest()
+
+
+def list_files(folder: Path) -> dict[str, File]:
+    """Returns the files of a folder for the manifest."""
+    sizes = {path: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    with Progress("bytes", sum(sizes.values()), "computing checksums") as progress:
+        return {
+            path.relative_to(folder).as_posix(): File(bytes=size, sha256=checksum(path, progress))
+            for path, size in sizes.items()
+        }
+
+
 @contextlib.contextmanager
-def _aside(parent: Path) -> Iterator[Path]:
-    """An empty folder that this process holds locked; what is left of it at the end is removed."""
-    folder = parent / f"{_ASIDE}{secrets.token_hex(4)}"
+def _temporary(parent: Path) -> Iterator[Path]:
+    """An empty folder that this process locks. Unless it was renamed, it is removed at the end."""
+    folder = parent / f"{_TEMPORARY}{secrets.token_hex(4)}"
     folder.mkdir()
     holder = os.open(folder, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # renamed away when it is whole
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(holder)
 
 
 def _sweep(parent: Path) -> int:
-    """Remove what backups left that were killed; a living one holds the lock of its folder.
+    """Removes the temporary folders of killed backups, whose locks are free.
 
-    An empty folder is left alone: its backup may be about to lock it.
+    Empty folders stay: a backup may be about to lock one.
     """
     swept = 0
-    for left in sorted(parent.iterdir()):
-        if not _ASIDE_NAME.fullmatch(left.name) or left.is_symlink() or not left.is_dir():
-            continue
-        with contextlib.suppress(OSError):  # another sweep took it, or it is another user's
-            held = {path.name for path in left.iterdir()}
-            if not held or not held <= _HOLDS or (holder := lock(left)) is None:
+    for left in parent.glob(f"{_TEMPORARY}{'[0-9a-f]' * 8}"):
+        with contextlib.suppress(OSError):  # another backup removed it, or it is another user's
+            if left.is_symlink() or not any(left.iterdir()) or (holder := lock(left)) is None:
                 continue
             shutil.rmtree(left, ignore_errors=True)
             os.close(holder)
@@ -125,7 +220,7 @@ def _copy_store(data_dir: Path, folder: Path) -> Contents:
 
 
 def _copy_models(store: Store, versions: list[str], to: Path) -> None:
-    """Copy the versions that are still published; the active one must be."""
+    """Copies the versions that are still published; the active one must be."""
     for at, version in enumerate(versions):
         try:
             store.verify(version)

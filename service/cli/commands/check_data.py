@@ -15,7 +15,7 @@ from service.errors import CommandError
 from service.index.ivf_snapshots import damage
 from service.settings import Settings
 from service.store.filters.names import NameFaults, shown
-from service.store.offline import DATABASE, SHOWN_IDS, GenerationRow, OfflineStore, named, reading
+from service.store.sqlite.offline import DATABASE, SHOWN_IDS, GenerationRow, OfflineStore, named, reading
 
 MAX_LISTED = 1000  # documents that a user has to send again
 _RESTORE = "Restore a backup, or export what can be read and import it into a new directory."
@@ -65,14 +65,14 @@ def run(settings: Settings) -> str:
 def _run_database(url: str) -> str:
     """Compare the documents of a database with their checksums, in words. Raises as `run`."""
     try:  # an extra, which only those have who need it
-        from service.store.postgres import checksums, name_check  # noqa: PLC0415
+        from service.store.postgres import offline  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise CommandError(
             "A database needs the extra postgres: pip install 'simile[cpu,postgres]'."
         ) from error
 
-    documents, unknown, damaged = checksums.examine(url)
-    found = [*_documents(damaged, unknown), *_names(name_check.find_name_faults(url, SHOWN_IDS))]
+    documents, unknown, damaged = offline.examine(url)
+    found = [*_documents(damaged, unknown), *_names(offline.find_name_faults(url, SHOWN_IDS))]
     lines = [f"The database of SIMILE_DATABASE: {documents} documents"]
     lines += [f"{'problem' if one.problem else 'note'}: {one.text}" for one in found]
     lines.append("PostgreSQL checks its pages itself; vectors are not compared here.")

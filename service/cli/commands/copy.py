@@ -14,7 +14,7 @@ from service.errors import CommandError, StartupError
 from service.runtime.data_lock import DataDirLock
 from service.settings import Settings, models_dir_of
 from service.settings.addresses import check_database
-from service.store.unfinished import START_OVER
+from service.store.sql.connection import START_OVER
 
 
 def describe(parser: argparse.ArgumentParser) -> None:

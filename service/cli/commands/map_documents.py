@@ -21,7 +21,7 @@ from service.errors import CommandError, unwritable
 from service.index.neighbours import nearest_rows
 from service.index.segments import Vectors
 from service.settings import MAP_LEAST, Settings
-from service.store.offline import OfflineStore, reading
+from service.store.sqlite.offline import OfflineStore, reading
 from service.store.values import DEFAULT_COLLECTION
 
 

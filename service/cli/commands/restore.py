@@ -1,184 +1,203 @@
-"""`python -m service restore FOLDER`: a backup becomes the store of a data directory that no service owns.
+"""`python -m service restore FOLDER`: puts a backup into a data directory that no service uses.
 
-    check every byte ─▶ copy aside ─▶ check copy and tables ─▶ what was there moves aside ─▶ one rename
+    check every byte ─▶ copy and check again ─▶ move the old store aside ─▶ one rename
 
-A backup may come from anywhere: what its manifest does not list, a link, or a database that holds more than
-this program's tables is refused before anything runs on it.
+Start reading at `run`. If the command is killed before the rename, the directory is as it was, and the same
+command finishes the work. The next start migrates a backup of an older schema.
 
-Killed at any point before the last step, the directory holds what it held; the same command
-again finishes. A backup of an older schema is brought to today's by the next start.
+Nothing in the database runs. A link, an unlisted file of a model, and a database with anything but the
+tables of Simile are refused.
 """
 
 import argparse
-import os
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from models.errors import ModelError
 from models.files.copying import copy_tree
 from models.files.fsync import sync, sync_tree
-from models.files.lock import lock
 from models.store import Store
-from service.cli.commands.backup_manifest import MODELS, Contents, copy_listed, read_contents, require_exact
+from models.words.progress import Progress
+from service.cli.commands.backup import MODELS, Contents, checksum, read_manifest
 from service.errors import CommandError, StartupError, Unusable, unwritable
 from service.runtime.data_lock import ASIDE, DataDirLock
 from service.settings import INDEXES, Settings, models_dir_of
-from service.store.offline import DATABASE, FILES, Facts, examine, fold_log
+from service.store.sqlite.offline import DATABASE, FILES, examine, fold_log
 
-REPLACED = "replaced-"  # and the time: what was there before
+REPLACED = "replaced-"  # followed by the time: the folder of the store that was replaced
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `restore`."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="that `backup` made")
-    parser.add_argument("--data-dir", type=Path, help="where to; SIMILE_DATA_DIR unless named")
+    """Declares the arguments of `restore`."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a folder that `backup` wrote")
+    parser.add_argument("--data-dir", type=Path, help="the target; default: SIMILE_DATA_DIR")
     parser.add_argument(
         "--models-dir",
         type=Path,
-        help="where to put models of the backup; SIMILE_MODELS_DIR, or `models` in the data directory, "
-        "unless named",
+        help="the target of its models; default: SIMILE_MODELS_DIR, or `models` in the data directory",
     )
-    parser.add_argument("--force", action="store_true", help="move the store that is there aside")
+    parser.add_argument("--force", action="store_true", help="move an existing store aside")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Do it; what to print.
+    """Restores the backup.
+
+    Returns:
+        The text to print.
 
     Raises:
-        CommandError: it cannot be done; the data directory is as it was.
+        CommandError: The backup cannot be restored. The data directory is as it was.
 
     """
     folder: Path = arguments.folder
     data_dir: Path = arguments.data_dir or settings.data_dir
-    models_dir: Path = arguments.models_dir or models_dir_of(settings, arguments.data_dir)
-    contents = read_contents(folder)
-    require_exact(folder, contents, folder)
+    models = Store(arguments.models_dir or models_dir_of(settings, arguments.data_dir))
+    contents = read_manifest(folder)
+    _require_intact(folder, contents)
     try:
         data_lock = DataDirLock(data_dir)
     except StartupError as error:
         raise CommandError(str(error)) from error
     try:
-        moved = _restore(folder, contents, data_dir, models_dir, force=arguments.force)
+        if (data_dir / DATABASE).exists() and not arguments.force:
+            raise CommandError(
+                f"{data_dir} holds a store. Name another with --data-dir, or move it aside with --force."
+            )
+        copied = _copy_store(folder, contents, data_dir / ASIDE)
+        _copy_models(folder, contents, models)
+        moved = _move_aside(data_dir)
+        copied.replace(data_dir / DATABASE)
+        sync(data_dir)
     except OSError as error:
-        raise CommandError(unwritable(data_dir, error, "It holds what it held.")) from error
+        raise CommandError(unwritable(data_dir, error, "Nothing in it was changed.")) from error
     finally:
         shutil.rmtree(data_dir / ASIDE, ignore_errors=True)
         data_lock.release()
     said = [f"{contents.counts()} are in {data_dir}."]
     if moved is not None:
-        said.append(f"What was there is in {moved}; remove it when you are sure.")
+        said.append(f"The old store is in {moved}; remove it when you are sure.")
     try:
-        Store(models_dir).verify(contents.active)
+        models.verify(contents.active)
     except ModelError as error:
-        said.append(f"The service cannot start yet: it needs {contents.active} in {models_dir} ({error})")
+        said.append(f"The service cannot start yet: it needs {contents.active} in {models.root} ({error})")
     return "\n".join(said)
 
 
-def _restore(
-    folder: Path, contents: Contents, data_dir: Path, models_dir: Path, *, force: bool
-) -> Path | None:
-    """Returns where the store went that was there."""
-    there = sorted(_there(data_dir))
-    if (data_dir / DATABASE).exists() and not force:
-        raise CommandError(
-            f"{data_dir} holds a store. Name another with --data-dir, or move that one aside with --force."
-        )
-    aside = data_dir / ASIDE
-    shutil.rmtree(aside, ignore_errors=True)
+def _require_intact(folder: Path, contents: Contents) -> None:
+    """Checks every byte of a backup.
+
+    Raises:
+        CommandError: A listed file is missing, changed or a link, or a model is not as it was published.
+
+    """
+    if (problem := next(_find_damage(folder, contents), None)) is not None:
+        raise CommandError(f"{folder} is damaged: {problem}. Nothing was restored.")
+    for version in _versions(contents):
+        try:
+            Store(folder / MODELS).verify(version)
+        except ModelError as error:
+            raise CommandError(f"{folder}: {error} Nothing was restored.") from error
+
+
+def _find_damage(folder: Path, contents: Contents) -> Iterator[str]:
+    root = folder.resolve()
+    with Progress("bytes", sum(file.bytes for file in contents.files.values()), "checking") as progress:
+        for name, file in contents.files.items():
+            path = root / name
+            if path.resolve() != path:
+                yield f"{name} is a link"
+            elif not path.is_file():
+                yield f"{name} is missing"
+            elif checksum(path, progress) != file.sha256:
+                yield f"{name} was changed"
+
+
+def _versions(contents: Contents) -> set[str]:
+    """The model versions whose files the backup holds."""
+    return {PurePosixPath(name).parts[1] for name in contents.files if name != DATABASE}
+
+
+def _copy_store(folder: Path, contents: Contents, aside: Path) -> Path:
+    """Copies the database into `aside` and checks the copy.
+
+    Returns:
+        The copy.
+
+    Raises:
+        CommandError: The copy differs, or it is not the store that the manifest describes.
+        OSError: The copy cannot be written.
+
+    """
     aside.mkdir()
-    copy_listed(folder, contents, aside)
-    require_exact(aside, contents, folder)  # a disk may write other bytes than it was given
-    _check_store(aside, contents, folder)
-    copied = [version for version in contents.versions if (aside / MODELS / version).is_dir()]
-    for version in copied:
-        _check_model(Store(aside / MODELS), version, folder)
-    sync_tree(aside)
-    for version in copied:
-        _restore_model(aside / MODELS / version, models_dir / version)
-    moved = _move_aside(there, data_dir) if there else None
-    (aside / DATABASE).replace(data_dir / DATABASE)
-    sync(data_dir)
-    return moved
-
-
-def _check_model(store: Store, version: str, named: Path) -> None:
+    copied = aside / DATABASE
+    shutil.copyfile(folder / DATABASE, copied)
+    size = copied.stat().st_size
+    with Progress("bytes", size, "checking the copy") as progress:
+        differs = checksum(copied, progress) != contents.files[DATABASE].sha256
+    if differs:
+        raise CommandError(f"{copied} differs from what was copied. Check the disk. Nothing was restored.")
     try:
-        store.verify(version)
-    except ModelError as error:
-        raise CommandError(f"{named}: {error} Nothing was restored.") from error
-
-
-def _check_store(aside: Path, contents: Contents, named: Path) -> None:
-    """Refuse a database whose tables, pages or numbers are not what the manifest promises."""
-    try:
-        problem = _wrong(examine(aside, contents.schema_), contents)
+        facts = examine(aside, contents.schema_)
     except Unusable as error:
         problem = str(error)
-    if problem is not None:
-        raise CommandError(f"{named}: {DATABASE} cannot be restored: {problem}. Nothing was restored.")
+    else:
+        found = facts.sequence, facts.documents, facts.active
+        listed = contents.sequence, contents.documents, [contents.active]
+        names = "operations", "documents", "active versions"
+        problem = "; ".join(
+            f"it holds {there} {name}, and the manifest says {said}"
+            for name, there, said in zip(names, found, listed, strict=True)
+            if there != said
+        )
+    if problem:
+        raise CommandError(f"{folder}: {DATABASE} cannot be restored: {problem}. Nothing was restored.")
+    sync_tree(aside)
+    return copied
 
 
-def _wrong(facts: Facts, contents: Contents) -> str | None:
-    for name, there, said in (
-        ("operations", facts.sequence, contents.sequence),
-        ("documents", facts.documents, contents.documents),
-    ):
-        if there != said:
-            return f"it holds {there} {name}, and the manifest says {said}"
-    if facts.active != [contents.active]:
-        return f"the manifest names {contents.active} as the version in service, and it names another"
-    return None
+def _copy_models(folder: Path, contents: Contents, models: Store) -> None:
+    """Copies the versions of the backup that are not published yet.
+
+    Raises:
+        CommandError: The models folder cannot be written.
+
+    """
+    try:
+        for version in _versions(contents):
+            if (models.root / version).exists():
+                continue
+            with models.temporary() as temporary:
+                copy_tree(folder / MODELS / version, temporary / version)
+                sync_tree(temporary / version)
+                (temporary / version).rename(models.root / version)
+            sync(models.root)
+    except OSError as error:
+        raise CommandError(unwritable(models.root, error, "The data directory was not changed.")) from error
 
 
-def _there(data_dir: Path) -> Iterator[Path]:
-    """Files of the store in a data directory; indexes too, which are of another moment."""
-    for name in (*FILES, INDEXES):
-        if (data_dir / name).exists():
-            yield data_dir / name
+def _move_aside(data_dir: Path) -> Path | None:
+    """Moves the old store into a new folder.
 
+    The database keeps its name and gets a second one there, so the directory holds it until it is replaced.
 
-def _move_aside(there: list[Path], data_dir: Path) -> Path:
-    """The store itself last, and by a second name only: until it is replaced the directory has it."""
+    Returns:
+        The folder, or None if the data directory holds no store.
+
+    """
     store = data_dir / DATABASE
+    if store.exists():
+        fold_log(store)
+    there = [path for name in (*FILES, INDEXES) if (path := data_dir / name).exists()]
+    if not there:
+        return None
     to = data_dir / f"{REPLACED}{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
     to.mkdir()
-    log = [store.with_name(store.name + ending) for ending in ("-wal", "-shm")]
-    if store in there:
-        fold_log(store)
     for path in there:
-        if path != store and path not in log and path.exists():
-            path.rename(to / path.name)
-    if log[0].exists():
-        store.rename(to / DATABASE)
-    elif store.exists():
-        (to / DATABASE).hardlink_to(store)
-    for path in log:
-        if path.exists():
+        if path == store:
+            (to / DATABASE).hardlink_to(store)
+        else:
             path.rename(to / path.name)
     sync(to)
     return to
-
-
-def _restore_model(found: Path, to: Path) -> None:
-    """A version of the backup, unless it was copied without, or the version is there."""
-    if not found.is_dir() or to.exists():
-        return
-    copy = to.with_name(f".tmp-{to.name}")  # the models folder sweeps it, should this be killed
-    try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(copy, ignore_errors=True)
-        copy.mkdir()
-        holder = lock(copy)  # so that no sweep takes it meanwhile
-        try:
-            copy_tree(found, copy)
-            sync_tree(copy)
-            copy.rename(to)
-        finally:
-            shutil.rmtree(copy, ignore_errors=True)  # renamed away when it is whole
-            if holder is not None:
-                os.close(holder)
-        sync(to.parent)
-    except OSError as error:
-        raise CommandError(unwritable(to.parent, error, "The data directory holds what it held.")) from error

@@ -14,14 +14,13 @@ compared by its members: one that matches is enough, and `$ne` wants none that i
 values (paths.py) is compared as an array of them. A field that is missing passes `$ne` and
 `{"$exists": false}` only. Texts are compared letter by letter, unless both are times (times.py).
 
-Every name and value is a bound parameter. What one condition is in SQL is a dialect's matter: SQLite's is
-beside this file, PostgreSQL's in its folder.
+Every name and value is a bound parameter. Each store has a `Dialect`, which writes one condition as SQL.
 
 Not here: whole objects or arrays as values, and arrays within arrays.
 """
 
-from collections.abc import Container, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import orjson
 
@@ -41,16 +40,38 @@ from service.store.filters.operands import (
 from service.store.filters.operands import FilterError as FilterError  # noqa: PLC0414  who uses filters finds it here
 from service.store.filters.paths import MAX_FIELD_PARTS
 from service.store.filters.predicate import Predicate
-from service.store.filters.sqlite_dialect import SqliteDialect
 
 MAX_DEPTH = 16  # of $and and $or
 MAX_CONDITIONS = 256
 MAX_INDEXED_FIELDS = 32
 MAX_BYTES = 2 << 20  # of the whole as JSON: five times as much as 10,000 UUIDs
-OPERATORS = ("$in", "$ne", *RANGES, "$exists")
 IDS = "$ids"
 JOINS: dict[str, Literal["and", "or"]] = {"$and": "and", "$or": "or"}
 EXAMPLE = '{"topic": "birds"}'
+
+
+class Operator(NamedTuple):
+    """An operator on a field.
+
+    Args:
+        operand: The kind of its operand.
+        test: Makes the test of an operand, given the field and the operator. None: it asks for any value.
+        negated: A document matches if no value passes the test.
+
+    """
+
+    operand: Literal["scalar", "scalars", "bound", "boolean"]
+    test: Callable[[str, str, object], Test] | None
+    negated: bool = False
+
+
+# The OpenAPI document, the page (ui/filter.js) and docs/SEARCH.md name each of these, as a test checks.
+OPERATORS: dict[str, Operator] = {
+    "$in": Operator("scalars", among),
+    "$ne": Operator("scalar", lambda key, name, operand: equal(key, name, [operand]), negated=True),
+    **{name: Operator("bound", compare) for name in RANGES},
+    "$exists": Operator("boolean", None),
+}
 
 
 def parse_filter(text: str) -> dict[str, Any]:
@@ -78,11 +99,6 @@ class Dialect(Protocol):
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any], /) -> Predicate:
         """Several operators on one field, which `both` joins; what `bounds` they are may be of use."""
-
-
-def compile_filter(filter: object, declared: Container[str] = ()) -> Predicate:
-    """`filter` in SQLite's SQL; `declared` are the fields that can be looked up. Raises as `compile_in`."""
-    return compile_in(SqliteDialect(declared), filter)
 
 
 def compile_in(dialect: Dialect, filter: object) -> Predicate:
@@ -151,27 +167,26 @@ class _Compiler:
             return self._exists(path, equal(key, "equality", [value]))
         if not value:
             raise FilterError(
-                f"Field {shown(key)}: {{}} has no operator. Allowed are {listed_in_words(OPERATORS)}."
+                f"Field {shown(key)}: {{}} has no operator. Allowed are {listed_in_words([*OPERATORS])}."
             )
         both = _joined("and", [self._operation(key, path, name, operand) for name, operand in value.items()])
         return self._dialect.between(both, key, value)
 
-    def _operation(self, key: str, path: Sequence[str], operator: object, operand: object) -> Predicate:
-        if operator == "$in":
-            return self._exists(path, among(key, operand))
-        if operator == "$ne":
-            return _not(self._exists(path, equal(key, "$ne", [operand])))
-        if operator == "$exists":
-            if not isinstance(operand, bool):
-                raise FilterError(f"Field {shown(key)}: $exists needs true or false, not {kind_of(operand)}.")
-            present = self._exists(path, None)
-            return present if operand else _not(present)
-        if isinstance(operator, str) and operator in RANGES:
-            return self._exists(path, compare(key, operator, operand))
-        raise FilterError(
-            f"Field {shown(key)}: unknown operator {shown(operator)}. Allowed are "
-            f"{listed_in_words(OPERATORS)}; a value inside an object is named with dots, such as source.page."
-        )
+    def _operation(self, key: str, path: Sequence[str], name: str, operand: object) -> Predicate:
+        operator = OPERATORS.get(name)
+        if operator is None:
+            raise FilterError(
+                f"Field {shown(key)}: unknown operator {shown(name)}. Allowed are "
+                f"{listed_in_words([*OPERATORS])}; a value inside an object is named with dots, such as "
+                "source.page."
+            )
+        if operator.test is not None:
+            found = self._exists(path, operator.test(key, name, operand))
+            return _not(found) if operator.negated else found
+        if not isinstance(operand, bool):
+            raise FilterError(f"Field {shown(key)}: {name} needs true or false, not {kind_of(operand)}.")
+        present = self._exists(path, None)
+        return present if operand else _not(present)
 
     def _exists(self, path: Sequence[str], test: Test | None) -> Predicate:
         """Condition: there is a value at `path`; with a `test`, it or a member of the array passes."""

@@ -45,12 +45,14 @@ class Compared(NamedTuple):
 Test: TypeAlias = Among | Compared
 
 
-def among(key: str, operand: object) -> Among:
+def among(key: str, operator: str, operand: object) -> Among:
     if not isinstance(operand, list):
-        raise FilterError(f"Field {shown(key)}: $in needs a list of values, not {kind_of(operand)}.")
+        raise FilterError(f"Field {shown(key)}: {operator} needs a list of values, not {kind_of(operand)}.")
     if len(operand) > MAX_VALUES:
-        raise FilterError(f"Field {shown(key)}: $in has {len(operand)} values; {MAX_VALUES} are allowed.")
-    return equal(key, "$in", operand)
+        raise FilterError(
+            f"Field {shown(key)}: {operator} has {len(operand)} values; {MAX_VALUES} are allowed."
+        )
+    return equal(key, operator, operand)
 
 
 def among_ids(operand: object) -> list[str]:

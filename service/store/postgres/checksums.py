@@ -1,13 +1,7 @@
-"""Checksums of documents in PostgreSQL, which computes them: store/checksums.py says what they are."""
+"""Checksums of documents in PostgreSQL, which computes them: sql/checksums.py says what they are."""
 
-import psycopg
-
-from service.errors import CommandError
-from service.store.checksums import FILL_DOCUMENTS, SIZE, missing
-from service.store.postgres import documents
-from service.store.postgres.connection import PARAMETERS, Connection, Raw
-from service.store.postgres.errors import unreadable
-from service.store.postgres.schema import SCHEMA_VERSION
+from service.store.postgres.connection import Connection
+from service.store.sql.checksums import FILL_DOCUMENTS, SIZE
 from service.store.values import DEFAULT_COLLECTION
 
 
@@ -32,31 +26,9 @@ def fill(connection: Connection) -> int:
 
 
 def damaged_documents(connection: Connection) -> list[str]:
-    """The ids of documents that are not what was stored, as store/checksums.py returns them."""
+    """The ids of documents that are not what was stored, as sqlite/checksums.py returns them."""
     rows = connection.execute(
         f"SELECT collection || '/' || id FROM documents WHERE CASE WHEN checksums <> {STORED} THEN TRUE "
         "ELSE coalesce(sent::jsonb <> metadata, FALSE) END ORDER BY collection, id"
     )
     return [name.removeprefix(f"{DEFAULT_COLLECTION}/") for (name,) in rows]
-
-
-def examine(url: str) -> tuple[int, int, list[str]]:
-    """Returns the numbers of documents and of those without checksums, and the ids of the damaged ones.
-
-    Raises:
-        CommandError: The database cannot be read, or is of another schema.
-
-    """
-    try:
-        with Raw.connect(url, **PARAMETERS) as raw:
-            connection = Connection(raw)
-            connection.execute("SET default_transaction_read_only = on")
-            [version] = connection.execute("SELECT version FROM simile_schema").fetchone() or (0,)
-            if version != SCHEMA_VERSION:
-                raise CommandError(
-                    f"The database has schema {version}, and this version knows {SCHEMA_VERSION}. Start the "
-                    "service once, or use the version that wrote it."
-                )
-            return documents.count_all(connection), missing(connection), damaged_documents(connection)
-    except psycopg.Error as error:
-        raise unreadable(error) from None

@@ -59,7 +59,7 @@ class Raw(psycopg.Connection[tuple[Any, ...]]):
 
     def __init__(self, pgconn: PGconn) -> None:
         super().__init__(pgconn)
-        self.wide: dict[int, float] = {}  # filters that many documents pass (passing.py)
+        self.wide: dict[int, float] = {}  # filters that many documents match (nearest.py)
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         try:

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias, cast
 import orjson
 
 from service.errors import CommandError
-from service.store.connection import Connection as AnyConnection
-from service.store.offline import with_null_characters
 from service.store.postgres.store import PostgresStore
-from service.store.sqlite import SqliteStore
-from service.store.unfinished import COPYING
+from service.store.sql.connection import COPYING
+from service.store.sql.connection import Connection as AnyConnection
+from service.store.sqlite.offline import with_null_characters
+from service.store.sqlite.store import SqliteStore
 
 Either: TypeAlias = SqliteStore | PostgresStore
 TABLES = {

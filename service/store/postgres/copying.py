@@ -19,22 +19,21 @@ import orjson
 from models.manifest import Manifest
 from models.words.progress import Progress
 from service.errors import CommandError, ServiceError, Validation, machine_error
-from service.store import vectors as sqlite_vectors
-from service.store.checksums import damaged_part
-from service.store.connection import Connection as AnyConnection
-from service.store.facts import fact, note
-from service.store.offline import FILES
 from service.store.postgres import copied_rows, vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.copied_rows import TABLES, Either, copy_rows, refuse_null_characters
 from service.store.postgres.store import LEAST_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
-from service.store.records import Reading, has_collection
-from service.store.secondary_indexes import add_collection
-from service.store.sqlite import SqliteStore
-from service.store.unfinished import COPYING, NONE_THERE, START_OVER
+from service.store.sql.checksums import damaged_part
+from service.store.sql.connection import COPYING, NONE_THERE, START_OVER, fact, note
+from service.store.sql.connection import Connection as AnyConnection
+from service.store.sql.records import Reading, has_collection
+from service.store.sqlite import vectors as sqlite_vectors
+from service.store.sqlite.offline import FILES
+from service.store.sqlite.secondary_indexes import add_collection
+from service.store.sqlite.store import SqliteStore
+from service.store.sqlite.writer import Transaction
 from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
-from service.store.writer import Transaction
 
 PAGE = 256
 PAGE_BYTES = 8 << 20

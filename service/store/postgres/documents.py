@@ -31,7 +31,9 @@ def count(
     return _number(connection, f"SELECT count(*) FROM documents WHERE {sql}", *parameters)
 
 
-def passing(connection: Connection, where: Predicate | None, collection: str) -> tuple[list[int], int]:
+def matching_revisions(
+    connection: Connection, where: Predicate | None, collection: str
+) -> tuple[list[int], int]:
     """The revisions that pass a filter, rising, and the operation number of the same moment."""
     sql, parameters = scoped(where, collection)
     rows = connection.execute(f"SELECT revision FROM documents WHERE {sql} ORDER BY revision", parameters)

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from models.manifest import Manifest
 from models.search.content import Content
 from service.errors import Conflict, StartupError
-from service.store import generations
-from service.store.generations import ACTIVE, BUILDING, DROPPED, kept_numbers
 from service.store.postgres import replicas, vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.errors import Again
-from service.store.records import last_revision
+from service.store.sql import generations
+from service.store.sql.generations import ACTIVE, BUILDING, DROPPED, kept_numbers
+from service.store.sql.records import last_revision
 from service.store.values import Embedding, Lacking, Moved, Unembedded
 
 LAST_DOCUMENTS = 64  # that a swap embeds at most, while writes wait for it
@@ -140,7 +140,7 @@ def require(connection: Connection, generation: int, *, kept: bool) -> None:
     row = connection.execute("SELECT state FROM generations WHERE number = ?", (generation,)).fetchone()
     state = DROPPED if row is None else row[0]
     if not kept and state != ACTIVE:
-        raise Moved
+        raise Moved(generation)
     if state == DROPPED:
         raise Conflict("This version is not kept warm any more. GET /models lists the versions.")
 

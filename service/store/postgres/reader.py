@@ -1,26 +1,77 @@
-"""Reads: each is one transaction at one moment, on a thread and a connection of its own.
+"""Reads of the PostgreSQL store: each is a `Snapshot` in a transaction, with a thread and a connection.
 
 read()   a client's: as many at a time as there are threads, two thirds of them of those that scan
 own()    the service's own, on threads that no client's read takes
 """
 
 import contextlib
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import orjson
 import psycopg
 
-from service.store.answers import Share, share
-from service.store.postgres.connection import Pool, Raw
+from service.store.filters.predicate import Predicate, scoped
+from service.store.postgres import documents, generations, nearest, vectors, words
+from service.store.postgres.connection import Connection, Pool, Raw
 from service.store.postgres.errors import is_lost, refusing
-from service.store.postgres.snapshot import Snapshot
-from service.store.turns import ReadingThreads, Turn, current
+from service.store.sql import records
+from service.store.sql.checksums import md5
+from service.store.turns import ReadingThreads, Share, Turn, current, share
 
 T = TypeVar("T")
 
 CANCEL_SECONDS = 2.0
+# Digits that orjson writes with an exponent, or that are more than 64 bits have; in strings, too.
+_LONG = re.compile(r"\d{17}|0\.00000")
+
+
+def as_sent(metadata: str) -> bytes:
+    """Returns the text of a jsonb, with numbers as `json_of` writes them.
+
+    Metadata of before the column `sent` was stored as jsonb alone. jsonb keeps numbers as decimals, so
+    integers and floats come back as such. It changes the order of names, and -0.0 to 0.0.
+    """
+    return metadata.encode() if _LONG.search(metadata) is None else orjson.dumps(orjson.loads(metadata))
+
+
+class Snapshot(Connection):
+    """A read transaction; protocol.py says what its methods promise, index/stored.py what `nearest` does."""
+
+    AMONG = "= ANY(?)"
+    BYTES = "octet_length(CAST({} AS text))"
+    RAW = "convert_to({}, 'UTF8')"
+    METADATA = "coalesce(sent, metadata::text)"
+
+    sequence = documents.sequence
+    ids_of = records.ids_of
+    answered = records.answered
+    matching = nearest.matching
+    vector_of = vectors.vector_of
+    passages = vectors.passages
+    nearest = nearest.nearest
+    nearest_words = words.nearest
+    require = generations.require
+
+    def listed(self, values: Sequence[object]) -> list[object]:
+        return [*values]
+
+    as_json = staticmethod(as_sent)
+
+    checksum = staticmethod(md5)
+
+    def scope(self, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
+        return scoped(where, collection)
+
+    def begin(self) -> None:
+        self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+    def renew(self) -> None:
+        self.raw.rollback()
+        self.begin()
 
 
 class _Read(Turn):

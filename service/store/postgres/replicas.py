@@ -14,7 +14,7 @@ from math import inf
 from typing import LiteralString, NamedTuple
 
 from models.store import DesiredVersion
-from service.store.connection import Connection
+from service.store.sql.connection import Connection
 
 CHANNEL = "simile"
 BEAT_SECONDS, LEASE_SECONDS = 2.0, 10.0

@@ -14,13 +14,13 @@ import math
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
-from service.store import generations
-from service.store.facts import fact
-from service.store.generations import ACTIVE, DROPPED, HANDLED
 from service.store.postgres import replicas, vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.generations import LAST_DOCUMENTS, add_vectors, hold_states, last_lacking
 from service.store.postgres.replicas import LEASE_SECONDS, PATIENCE_SECONDS
+from service.store.sql import generations
+from service.store.sql.connection import fact
+from service.store.sql.generations import ACTIVE, DROPPED, HANDLED
 from service.store.values import Embedding, Unembedded
 
 LAST_BYTES = 1 << 20  # of the texts of the last few

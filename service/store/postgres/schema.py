@@ -1,6 +1,6 @@
 """The tables in PostgreSQL, and how an older database becomes today's.
 
-The tables are SQLite's (store/schema.py), but for these:
+The tables are SQLite's (sqlite/schema.py), but for these:
 
     tally        documents and tokens that each write added to a collection: their sum is the collection's. A
                  counter in one row would make the writers of a collection wait for each other

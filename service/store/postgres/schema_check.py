@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
-from service.store.generations import ACTIVE, BUILDING, DROPPED
 from service.store.postgres.connection import Raw
 from service.store.postgres.vectors import HALF_DIMENSIONS, table
-from service.store.unfinished import COPYING
+from service.store.sql.connection import COPYING
+from service.store.sql.generations import ACTIVE, BUILDING, DROPPED
 
 LEAST_PGVECTOR = (0, 8)  # iterative scans
 RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]

@@ -3,19 +3,24 @@
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from math import inf
+from typing import Any, TypeVar
 
 from models.store import DesiredVersion
 from service.errors import Unhealthy
-from service.store.methods import CommonMethods
 from service.store.postgres import generations, replicas, roll_call
 from service.store.postgres.connection import Connection, Pool, Raw
+from service.store.postgres.reader import Snapshot
 from service.store.postgres.roll_call import Answer, Last
 from service.store.postgres.touch import Touch
 from service.store.postgres.writer import Writer
+from service.store.sql.methods import CommonMethods
+from service.store.values import Moved, NeedsVectors, Put
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 NEWS_SECONDS = 0.25  # after which one that waits for another replica looks by itself
 
@@ -27,6 +32,7 @@ class Shared(Touch, CommonMethods):
     writer: Writer
     lag_seconds: float = math.nan  # of the slowest standby, as last looked at
     _own_connection: Callable[[], Raw]
+    _put: Callable[..., Coroutine[Any, Any, Put]]
 
     @property
     def connections(self) -> Mapping[str, int]:
@@ -40,6 +46,22 @@ class Shared(Touch, CommonMethods):
                 log.info("Another replica is starting and may publish its model: waiting for it")
                 raw.execute("SELECT pg_advisory_lock(%s)", (replicas.START_LOCK,))
             yield
+
+    async def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> T:
+        try:
+            return await super().search(work, heavy=heavy)
+        except Moved as moved:
+            await self.stop_serving(moved.generation)
+            raise
+
+    async def put(self, *args: Any, **kwargs: Any) -> Put:
+        served = self._serves()
+        try:
+            return await self._put(*args, **kwargs)
+        except NeedsVectors as error:
+            if served != error.live:
+                await self.stop_serving(served)
+            raise
 
     async def requested(self, asked: DesiredVersion | None, at: float) -> DesiredVersion | None:
         found = await self.readers.own(lambda it: replicas.request(it, "" if asked is None else asked.id))

@@ -1,4 +1,4 @@
-"""The store in PostgreSQL: each method is one query or one transaction, as in sqlite.py.
+"""The store in PostgreSQL: each method is one query or one transaction, as in sqlite/store.py.
 
 Vectors are searched in the database, so no index follows the writes.
 """
@@ -14,12 +14,8 @@ import psycopg
 
 from models.manifest import Manifest
 from service.errors import CommandError, ServiceError, StartupError, Unhealthy
-from service.store import feedback, records, unfinished
-from service.store import generations as states
-from service.store.facts import visitor_secret
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
-from service.store.methods import reading, reading_itself, writing
 from service.store.postgres import (
     checksums,
     documents,
@@ -39,6 +35,10 @@ from service.store.postgres.schema import MIGRATIONS, migrate
 from service.store.postgres.shared import Shared
 from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
+from service.store.sql import feedback, records
+from service.store.sql import generations as states
+from service.store.sql.connection import NONE_THERE, unfinished_copy, visitor_secret
+from service.store.sql.methods import reading, reading_itself, writing
 from service.store.values import Active, Changes, Lacking
 
 P = ParamSpec("P")
@@ -48,6 +48,7 @@ Method: TypeAlias = Callable[Concatenate["PostgresStore", P], Coroutine[Any, Any
 OWN = 2  # connections for the service's own reads, which no client's takes
 LEAST_CONNECTIONS = OWN + 2
 LOOK_SECONDS = 1.0  # between two looks at how large the generations are
+TAKEN_SECONDS = 0.2  # between two looks at documents that other processes embed
 
 
 def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
@@ -182,13 +183,13 @@ class PostgresStore(Shared):
         with self.copying(), self._own_connection() as raw, raw.transaction():
             # Another process may have finished the copy, or dropped it, before the locks were held.
             made = raw.execute("SELECT to_regclass('facts')").fetchone()
-            if made == (None,) or unfinished.problem(Connection(raw), "The database") is None:
-                raise CommandError(unfinished.NONE_THERE)
+            if made == (None,) or unfinished_copy(Connection(raw), "The database") is None:
+                raise CommandError(NONE_THERE)
             schema_check.drop_everything(raw, MIGRATIONS)
 
     def unfinished_copy(self) -> str | None:
         with self.pool.connection() as raw:
-            return unfinished.problem(Connection(raw), "The database of SIMILE_DATABASE")
+            return unfinished_copy(Connection(raw), "The database of SIMILE_DATABASE")
 
     def active(self) -> Active | None:
         with self.pool.connection() as raw:
@@ -211,11 +212,11 @@ class PostgresStore(Shared):
 
     collections = reading(documents.counts)
     count = reading(documents.count)
-    passing = reading(documents.passing)
+    matching = reading(documents.matching_revisions)
     count_all = reading_itself(documents.count_all)
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)
-    put = _writes_documents(writes.put)
+    _put = _writes_documents(writes.put)
     fill_checksums = writing(checksums.fill)
     _delete_one = _writes_documents(writes.delete_one)
     delete_some = _writes_documents(writes.delete_some)
@@ -251,10 +252,12 @@ class PostgresStore(Shared):
                 connection, self.replica, generation, limit, most_bytes
             )
         )
-        ends = found.closing or not (found.documents or found.elsewhere)
-        if not ends or await self.build_index(generation):
-            return found
-        return Lacking({}, found.last_revision, found.skipped, elsewhere=1)
+        ends = found.closing or not (found.documents or found.left)
+        if ends and not await self.build_index(generation):
+            found = Lacking({}, found.last_revision, found.skipped, left=1)
+        if found.left and not found.documents:  # other processes embed the rest
+            await asyncio.sleep(TAKEN_SECONDS)
+        return found
 
     async def build_index(self, generation: int) -> bool:
         """Build the index of a generation, unless it is there. False: another process is about to."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import psycopg
 
+from service.errors import Unhealthy
 from service.observability import outages
 from service.store.postgres.connection import PARAMETERS
 from service.store.postgres.errors import reason
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 JOIN_SECONDS = 5.0
+FOLLOW_SECONDS, LOOK_SECONDS = (
+    5.0,
+    0.005,
+)  # to wait for a version that another replica activated; between looks
 # What a client may read of an error: the rest may name the host and the user.
 _MISSING = re.compile(r'(?:database|relation|column) "[^"]*" (?:of relation "[^"]*" )?does not exist')
 
@@ -35,6 +40,7 @@ class Touch:
         self.replica = uuid.uuid4().hex
         self.others = 0  # replicas beside this one, as last heard
         self._url = url
+        self._serves: Callable[[], int | None] = lambda: None  # the generation that this process serves
         self._renewed = -math.inf  # time.monotonic() when the lease was last renewed, or a little before
         self._heard = asyncio.Event()  # replaced with each announcement
         self._cause = ""  # why the last renewal failed, where that is worth to be said
@@ -55,7 +61,14 @@ class Touch:
         return time.monotonic() - self._renewed
 
     async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
-        """Renew the lease until cancelled. follow: told what is live, after each renewal and announcement."""
+        """Renews the lease until cancelled.
+
+        Args:
+            serves: Returns the generation that this process serves.
+            follow: Called with the active generation after each renewal and announcement.
+
+        """
+        self._serves = serves
         while True:
             try:
                 await self._listen(serves, follow)
@@ -63,6 +76,22 @@ class Touch:
                 self._cause = "".join(f" ({found})" for found in _MISSING.findall(str(error))[:1])
                 outages.warn(log, f"Lost touch with the database: {reason(error)}")
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def stop_serving(self, generation: int | None) -> None:
+        """Waits until this process serves another generation than one that is not active any more.
+
+        Raises:
+            Unhealthy: That takes too long.
+
+        """
+        deadline = time.monotonic() + FOLLOW_SECONDS
+        while generation is not None and self._serves() == generation:
+            if time.monotonic() > deadline:
+                raise Unhealthy(
+                    "Another version went live, and this replica does not have it yet. Send again.",
+                    retry_after_seconds=1,
+                )
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def joined(self) -> None:
         """Wait for the first lease, for as long as a start should."""

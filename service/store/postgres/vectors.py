@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.store.ids import MAX_PASSAGES, PASSAGE_BITS
 from service.store.postgres.connection import Connection, Raw
-from service.store.values import Embedding, Passage, Vector
+from service.store.values import MAX_PASSAGES, PASSAGE_BITS, Embedding, Passage, Vector
 
 PLAIN_DIMENSIONS = 1990  # that fit a page of 8 KiB beside the row's other columns
 HALF_DIMENSIONS = 4000  # that pgvector indexes

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from service.store.ids import Revisions
 from service.store.postgres.connection import Connection
-from service.store.postgres.passing import Passing
+from service.store.postgres.nearest import FilterMatches
 from service.store.postgres.postings import Postings, unpacked
 from service.store.postgres.terms import asked
 from service.store.turns import pause
+from service.store.values import Revisions
 
 TIES = 1000  # with the last hit
 CHECKED = 256  # documents at least that are held against a wide filter at a time
@@ -30,7 +30,7 @@ Ranking = tuple[Revisions, NDArray[np.float32]]
 
 
 def nearest(
-    connection: Connection, query: str, depth: int, allowed: Passing | None, collection: str
+    connection: Connection, query: str, depth: int, allowed: FilterMatches | None, collection: str
 ) -> Ranking:
     """The revisions of the `depth` documents that rank highest, and their scores, best first.
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from models.search.content import Content
-from service.store import events
-from service.store.generations import kept_numbers, live_number
 from service.store.postgres import checksums, postings, vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.documents import sequence
@@ -17,8 +15,10 @@ from service.store.postgres.errors import Again
 from service.store.postgres.generations import share_states
 from service.store.postgres.terms import Terms, terms_of
 from service.store.postgres.writer import in_turn
-from service.store.records import has_collection, refuse_another
-from service.store.selected import DELETED_ROWS
+from service.store.sql import events
+from service.store.sql.generations import kept_numbers, live_number
+from service.store.sql.records import has_collection, refuse_another
+from service.store.sql.selection import DELETED_ROWS
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
@@ -56,7 +56,7 @@ def put(
     collection: str = DEFAULT_COLLECTION,
     max_collections: int = MAX_COLLECTIONS,
 ) -> Put:
-    """Do what store/writes.py's `upsert` does, with statements for all of `documents` together."""
+    """Do what sqlite/writes.py's `upsert` does, with statements for all of `documents` together."""
     share_states(connection)
     live = live_number(connection)
     numbers = {live, *kept_numbers(connection)}

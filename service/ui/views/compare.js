@@ -1,4 +1,4 @@
-// One query, two answers side by side: two versions, or two modes of one.
+// Compares the answers of two versions, or of two modes of one version.
 
 import { get, post, within } from "../api.js";
 import { foreign, h, say, select } from "../dom.js";
@@ -26,7 +26,7 @@ export async function show(main, { params, signal, keep }) {
   const columns = h("div", { class: "columns" });
   const summary = h("p", { class: "note", role: "status" });
   const differing = h("div");
-  let queries = []; // that "Next query" goes through
+  let queries = []; // queries for the button "Next query"
   let running = new AbortController();
   signal.addEventListener("abort", () => running.abort());
 
@@ -34,7 +34,7 @@ export async function show(main, { params, signal, keep }) {
     select(`Version ${name.toUpperCase()}`, versions.map((one) => [one.version, shortName(one)]), asked[name], (value) => { asked[name] = value; compare(); }),
     select(`Mode ${name.toUpperCase()}`, MODES.slice(1), asked[`${name}mode`], (value) => { asked[`${name}mode`] = value; compare(); }),
   ];
-  const box = h("input", { type: "search", class: "big", value: asked.q, dir: "auto", autocomplete: "off", "aria-label": "Query", placeholder: "A query to answer twice" });
+  const box = h("input", { type: "search", class: "big", value: asked.q, dir: "auto", autocomplete: "off", "aria-label": "Query", placeholder: "A query for both sides" });
   const sides = h("div", { class: "columns sides" },
     h("fieldset", { class: "row a" }, h("legend", {}, "A"), side("a")),
     h("fieldset", { class: "row b" }, h("legend", {}, "B"), side("b")));
@@ -42,11 +42,11 @@ export async function show(main, { params, signal, keep }) {
   main.append(
     h("form", { class: "search", role: "search", onsubmit: (event) => { event.preventDefault(); ask(box.value); } }, box, h("button", { class: "primary" }, "Search both"), h("button", { type: "button", onclick: next }, "Next query")),
     sides,
-    versions.length > 1 ? "" : h("p", { class: "note" }, "Only the live version is loaded, so its modes are compared. Another one can be asked while it is ready, after a swap for as long as SIMILE_GRACE_SECONDS says, or when an admin opens it: ", h("a", { href: "#/versions" }, "Versions"), "."),
+    versions.length > 1 ? "" : h("p", { class: "note" }, "Only the active version is loaded, so its modes are compared. Other versions are available while they are ready, after a swap for SIMILE_GRACE_SECONDS, or after an admin opens them: ", h("a", { href: "#/versions" }, "Versions"), "."),
     h("div", { class: "row between" }, summary,
       h("div", { class: "row blind" }, hide, h("label", { for: "blind" }, "Blind: shuffle the columns, hide their names"))),
     columns,
-    h("section", {}, h("h2", {}, "Where the two differ most"), h("p", { class: "note" }, "Your judged and recent queries, and beginnings of documents, are answered twice; those with the fewest common hits come first."),
+    h("section", {}, h("h2", {}, "Where the two differ most"), h("p", { class: "note" }, "Compares the answers to your judged and recent queries and to starts of documents. Those with the fewest common hits come first."),
       h("button", { type: "button", onclick: (event) => findDiffering(event.target) }, "Find queries that differ"), differing));
   if (asked.q) await compare();
   else box.focus();
@@ -57,11 +57,11 @@ export async function show(main, { params, signal, keep }) {
     return compare();
   }
 
-  /** The query after this one: of those by how they differ, once they were found, else of all that can be tried. */
+  /** Opens the next query: by difference after a comparison, otherwise the next in the list. */
   async function next() {
     if (!queries.length) queries = await queriesToTry();
     if (queries.length) await ask(queries[(queries.indexOf(asked.q) + 1) % queries.length]);
-    else summary.textContent = "There is no query to go on with: type one, or store documents first.";
+    else summary.textContent = "No next query: type one, or store documents first.";
   }
 
   function answer(name, current) {
@@ -125,18 +125,18 @@ export async function show(main, { params, signal, keep }) {
   }
 }
 
-/** A version by its state, its date and its fingerprint. */
+/** Names a version by its state, date and fingerprint. */
 function shortName({ version, state, created }) {
-  return `${state === "active" ? "live" : state} · ${created ? moment(created) : version} · ${version.slice(-8)}`;
+  return `${state} · ${created ? moment(created) : version} · ${version.slice(-8)}`;
 }
 
-/** How far a hit stands above or below its place in the other column. */
+/** Returns how far a hit is above or below its rank in the other column. */
 function moved(at, there) {
   if (there === undefined || there === at) return h("span", { class: "moved" }, there === at ? "same place" : "only here");
   return h("span", { class: `moved ${there > at ? "higher" : "lower"}` }, `${there > at ? "▲" : "▼"} ${Math.abs(there - at)}`);
 }
 
-/** Judged and recent queries, and beginnings of documents, as the service's own canary queries are. */
+/** Returns judged and recent queries, and starts of documents, like the service's canary queries. */
 async function queriesToTry() {
   const own = [...(await judged()).keys()];
   const { documents } = await get(within(session.collection, "documents"), { limit: MOST_QUERIES });
@@ -144,7 +144,7 @@ async function queriesToTry() {
   return [...new Set([...own, ...recent.all(), ...beginnings])].slice(0, MOST_QUERIES);
 }
 
-/** Queries and the share of hits that both sides have in common, least first. */
+/** Returns queries with their share of common hits, lowest first. */
 async function overlaps(asked) {
   const queries = await queriesToTry();
   if (!queries.length) return [];

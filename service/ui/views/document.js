@@ -1,4 +1,4 @@
-// One document: its text, its metadata, what was judged about it, and what is like it.
+// One document: its text, metadata, judgments and similar documents.
 
 import { get, getExactly, parsedExactly, pathOf, post, remove, within } from "../api.js";
 import { confirmed, facts, foreign, h, say } from "../dom.js";
@@ -7,14 +7,14 @@ import { judged } from "../judgements.js";
 import { session } from "../session.js";
 import { placeOf } from "../text.js";
 
-const SHOWN = 20_000; // characters of a text, until all of it is asked for
+const SHOWN = 20_000; // characters of a text that are shown at first
 const LIKE = 5;
 
 export async function show(main, { params, go }) {
   const id = params.get("id");
   const { documents: [one] } = await getExactly(within(session.collection, "documents"), { id });
   if (one === undefined) {
-    main.append(h("p", { class: "problem" }, "There is no such document: never stored, or deleted."));
+    main.append(h("p", { class: "problem" }, "This document does not exist. It was never stored, or was deleted."));
     return;
   }
   const body = h("div", {}, textOf(one.text, params.get("passage")));
@@ -59,13 +59,13 @@ function editor(one, then) {
   const save = async (event) => {
     event.preventDefault();
     try {
-      const same = text.value === one.text.replace(/\r\n?/g, "\n"); // a field turns every line break into that
+      const same = text.value === one.text.replace(/\r\n?/g, "\n"); // A text field normalizes line breaks.
       const changed = { id: one.id, text: same ? one.text : text.value, metadata: parsedExactly(metadata.value), ...(title.value ? { title: title.value } : {}) };
       await post(within(session.collection, "documents"), { documents: [changed] });
       say("Stored.");
       then();
     } catch (error) {
-      problem.textContent = error instanceof SyntaxError ? "The metadata is no JSON. Mend it and store again." : error.message;
+      problem.textContent = error instanceof SyntaxError ? "The metadata is not valid JSON. Correct it and store again." : error.message;
     }
   };
   return h("form", { onsubmit: save },
@@ -76,9 +76,9 @@ function editor(one, then) {
     h("button", { class: "primary" }, "Store"));
 }
 
-/** Delete a document, if the person agrees. */
+/** Deletes a document after confirmation. */
 export async function deleted(id) {
-  if (!(await confirmed("Delete this document?", `${id} is gone for good, and with it what was judged about it.`, "Delete"))) return false;
+  if (!(await confirmed("Delete this document?", `This deletes ${id} and its judgments for good.`, "Delete"))) return false;
   await remove(pathOf(session.collection, id));
   say("Deleted.");
   document.dispatchEvent(new Event("changed"));
@@ -88,13 +88,13 @@ export async function deleted(id) {
 async function addJudgements(main, id) {
   const queries = [...await judged()].filter(([, own]) => own.has(id));
   if (!queries.length) return;
-  main.append(h("section", {}, h("h2", {}, "Your judgements of it"), h("ul", { class: "plain" }, queries.map(([query, own]) =>
+  main.append(h("section", {}, h("h2", {}, "Your judgments of it"), h("ul", { class: "plain" }, queries.map(([query, own]) =>
     h("li", {}, own.get(id) ? "relevant to " : "not relevant to ", foreign("a", { href: `#/search?${new URLSearchParams({ q: query })}` }, query))))));
 }
 
 async function addLike(main, id) {
   const { hits } = await get(within(session.collection, "search"), { id, k: LIKE }).catch(() => ({ hits: [] }));
   if (!hits.length) return;
-  main.append(h("section", {}, h("h2", {}, "The nearest to it"), h("ol", { class: "hits" }, hits.map((hit, at) =>
+  main.append(h("section", {}, h("h2", {}, "Similar documents"), h("ol", { class: "hits" }, hits.map((hit, at) =>
     hitCard({ hit, rank: at + 1, query: "", words: "", own: new Map(), score: hit.score })))));
 }

@@ -1,4 +1,4 @@
-// What is stored, a page at a time, and what goes in.
+// Lists stored documents by page, and adds new ones.
 
 import { get, getExactly, remove, within } from "../api.js";
 import { addForm } from "../add.js";
@@ -45,7 +45,7 @@ export async function show(main, { params, keep, signal }) {
         get(path(), { after, limit: PAGE, filter: asked.filter }, { signal }),
         get(path("/count"), { filter: asked.filter }, { signal }),
       ]);
-      total.textContent = `${count(number, "document")}${asked.filter ? " pass the filter" : ` in ${session.collection}`}`;
+      total.textContent = `${count(number, "document")}${asked.filter ? " match the filter" : ` in ${session.collection}`}`;
       list.append(...found.documents.map(row), ...(found.warnings ?? []).map((warning) => h("li", { class: "note", dir: "auto" }, warning)));
       more.hidden = found.next === null;
       more.dataset.after = found.next ?? "";
@@ -67,7 +67,7 @@ export async function show(main, { params, keep, signal }) {
 
   async function removeAll() {
     const { count: number } = await get(path("/count"), { filter: asked.filter });
-    const what = asked.filter ? `the ${count(number, "document")} that pass the filter` : `all ${count(number, "document")} of the collection ${session.collection}, with its judgements and events`;
+    const what = asked.filter ? `the ${count(number, "document")} that match the filter` : `all ${count(number, "document")} of the collection ${session.collection}, with its judgments and events`;
     if (!(await confirmed(`Delete ${count(number, "document")}?`, `This deletes ${what}, for good. A backup is the only way back.`, "Delete"))) return;
     if (asked.filter) await remove(path(), { filter: asked.filter });
     else await remove(`collections/${encodeURIComponent(session.collection)}`);
@@ -76,7 +76,7 @@ export async function show(main, { params, keep, signal }) {
   }
 }
 
-/** Every document that passes the filter, as a file of JSON lines. */
+/** Downloads all documents that match the filter as JSON lines. */
 async function download(path, filter, signal) {
   const lines = [];
   for (let after = ""; after !== null;) {

@@ -1,4 +1,4 @@
-// How the service fares: its own verdicts in words, and the last fifteen minutes of its metrics.
+// Health and readiness of the service, and the last 15 minutes of its metrics.
 
 import { get } from "../api.js";
 import { facts, h, svg } from "../dom.js";
@@ -7,8 +7,8 @@ import { bytes, count, duration, percent } from "../text.js";
 
 const WIDTH = 240;
 const HEIGHT = 48;
-const LEAST_SPAN = 60_000; // milliseconds that a drawing covers; more as time goes by
-const STEP = 5; // moments between the two of a rate: fifteen seconds
+const LEAST_SPAN = 60_000; // shortest time range of a chart in milliseconds
+const STEP = 5; // samples between the two ends of a rate: 15 seconds
 
 const refusal = ({ status }) => status >= "400" && status !== "499";
 const data = ({ folder }) => folder === "data";
@@ -16,20 +16,20 @@ const answering = ({ route }) => !["/metrics", "/health", "/ready", "/me"].inclu
 const perSecond = (value) => (Number.isFinite(value) ? `${value.toPrecision(value < 10 ? 2 : 3)} /s` : "none yet");
 const time = (value) => (Number.isFinite(value) ? duration(value) : "none lately");
 
-// name, figure of a moment (and of an earlier one), how it is written, what it means (the alert on it, in docs/ALERTS.md)
+// name, value from a sample (and an earlier one), format, meaning (with its alert in docs/ALERTS.md)
 const TILES = [
-  ["Requests", (now, before) => now.rate(before, "simile_requests_total", answering), perSecond, "Answered in a second, without health checks"],
-  ["Time of half of them", (now, before) => now.quantile(before, "simile_request_seconds", 0.5, answering), time, "Median, from the first byte to the last"],
-  ["Time of the slowest", (now, before) => now.quantile(before, "simile_request_seconds", 0.99, answering), time, "One request in a hundred takes longer (SimileLatencyHigh)"],
-  ["Refusals", (now, before) => now.rate(before, "simile_requests_total", refusal), perSecond, "Answers of status 400 and above (SimileRefusals)"],
-  ["Queue", (now) => now.sum("simile_queue_texts"), (value) => count(value, "text"), "Texts that wait to be embedded (SimileQueueSaturated)"],
-  ["Wait", (now) => now.value("simile_queue_wait_seconds"), time, "A request that came now would wait so long"],
-  ["Embedded", (now, before) => now.rate(before, "simile_tokens_total"), (value) => `${Math.round(value).toLocaleString("en")} tokens/s`, "Tokens computed in a second"],
-  ["Cache", (now, before) => share(now, before, "simile_cache_hits_total", "simile_cache_misses_total"), (value) => (Number.isFinite(value) ? percent(value) : "not asked"), "Texts that cost no forward pass"],
+  ["Requests", (now, before) => now.rate(before, "simile_requests_total", answering), perSecond, "Answered per second, without health checks"],
+  ["Median time", (now, before) => now.quantile(before, "simile_request_seconds", 0.5, answering), time, "Half of the requests are faster, from the first byte to the last"],
+  ["99th percentile", (now, before) => now.quantile(before, "simile_request_seconds", 0.99, answering), time, "One request in a hundred takes longer (SimileLatencyHigh)"],
+  ["Error answers", (now, before) => now.rate(before, "simile_requests_total", refusal), perSecond, "Answers of status 400 and above (SimileRefusals)"],
+  ["Queue", (now) => now.sum("simile_queue_texts"), (value) => count(value, "text"), "Texts waiting to be embedded (SimileQueueSaturated)"],
+  ["Wait", (now) => now.value("simile_queue_wait_seconds"), time, "Expected wait of a new request"],
+  ["Embedded", (now, before) => now.rate(before, "simile_tokens_total"), (value) => `${Math.round(value).toLocaleString("en")} tokens/s`, "Tokens computed per second"],
+  ["Cache", (now, before) => share(now, before, "simile_cache_hits_total", "simile_cache_misses_total"), (value) => (Number.isFinite(value) ? percent(value) : "no requests"), "Texts that cost no forward pass"],
   ["Memory", (now) => now.value("process_resident_memory_bytes"), bytes, "Of this process (SimileMemoryNearLimit)", (now) => now.value("simile_memory_limit_bytes")],
   ["Disk", (now) => now.value("simile_disk_total_bytes", data) - now.value("simile_disk_free_bytes", data), bytes, "Used on the disk of the data (SimileDiskNearlyFull)", (now) => now.value("simile_disk_total_bytes", data)],
   ["Index lag", (now, before) => now.quantile(before, "simile_index_lag_seconds", 0.99), time, "From a commit until its documents are found (SimileIndexLag)"],
-  ["Not in the index", (now) => now.value("simile_index_missing_documents"), (value) => count(value, "document"), "Stored, and not yet found by a search (SimileIndexIncomplete)"],
+  ["Not in the index", (now) => now.value("simile_index_missing_documents"), (value) => count(value, "document"), "Stored, but not yet found by a search (SimileIndexIncomplete)"],
 ];
 
 function share(now, before, part, rest) {
@@ -46,7 +46,7 @@ export async function show(main, { signal }) {
   main.append(verdicts,
     h("div", { class: "tiles" }, tiles.map(({ name, value, drawing, limit }) => h("section", { class: "card tile" }, h("h2", {}, name), value, drawing, limit))),
     keys,
-    h("p", { class: "note" }, "The last 15 minutes at most, from /metrics, since this page was opened. A monitoring system keeps more: docs/METRICS.md and docs/ALERTS.md."));
+    h("p", { class: "note" }, "At most the last 15 minutes since this page was opened, from /metrics. A monitoring system keeps more: docs/METRICS.md and docs/ALERTS.md."));
   history.follow(() => { draw(tiles); drawKeys(keys); tell(verdicts, signal); }, signal);
 }
 
@@ -63,7 +63,7 @@ function draw(tiles) {
   });
 }
 
-/** The course of a figure. Against a limit where it has one, else against its own highest. */
+/** Draws a metric over time, relative to its limit or its own maximum. */
 function line(name, points, limit) {
   const known = points.filter(([, value]) => Number.isFinite(value));
   const most = Number.isFinite(limit) ? limit : Math.max(...known.map(([, value]) => value), 1e-9);
@@ -83,7 +83,7 @@ function drawKeys(place) {
   place.replaceChildren(h("h2", {}, "Use of the keys since the start"), facts(used.map(({ labels, value }) => [labels.key, count(value, "request")])));
 }
 
-/** What /health and /ready say, and how far a build is. */
+/** Returns the answers of /health and /ready, and the progress of a build. */
 async function tell(place, signal) {
   const ask = (path) => get(path, {}, { signal }).then(() => null, (error) => error.message);
   const [illness, reason] = await Promise.all([ask("health"), ask("ready")]);
@@ -91,8 +91,8 @@ async function tell(place, signal) {
   const now = history.moments.at(-1);
   const [done, total] = [now.value("simile_build_done_documents"), now.value("simile_build_total_documents")];
   const lines = [
-    [illness === null, illness ?? "Healthy: a forward pass has succeeded since the last failure, and nothing hangs."],
-    [reason === null, reason ?? "Ready: it takes new work, and the index is complete."],
+    [illness === null, illness ?? "Healthy: the last forward pass succeeded, and nothing hangs."],
+    [reason === null, reason ?? "Ready: the service accepts new work, and the index is complete."],
     ...(total > 0 ? [[true, `A version is being built: ${done.toLocaleString("en")} of ${count(total, "document")}, ${duration(now.value("simile_build_eta_seconds"))} left.`]] : []),
   ];
   const said = lines.map(([, sentence]) => sentence).join("\n");

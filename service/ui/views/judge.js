@@ -1,4 +1,4 @@
-// Judging query by query: what the loaded versions find for it, and has no judgement yet, comes first.
+// Judges the hits of queries one by one. Hits without a judgment come first.
 
 import { get, post, within } from "../api.js";
 import { foreign, h, say } from "../dom.js";
@@ -13,7 +13,7 @@ const K = 10;
 
 export async function show(main, { params, signal, keep }) {
   if (!session.may("write")) {
-    main.append(h("p", { class: "problem" }, "Judging needs a key of role write; this one may only read."));
+    main.append(h("p", { class: "problem" }, "Judging needs a key of role write, but this key may only read."));
     return;
   }
   const asked = { q: params.get("q") ?? "" };
@@ -27,7 +27,7 @@ export async function show(main, { params, signal, keep }) {
       h("summary", {}, "Queries to judge"),
       h("label", { for: "queue" }, "Real queries are best: from a log, or from people who know the texts."), queue),
     h("div", { class: "row" }, next,
-      h("button", { type: "button", onclick: () => download() }, "Download judgements as TSV"),
+      h("button", { type: "button", onclick: () => download() }, "Download judgments as TSV"),
       h("label", { class: "button", for: "tsv" }, "Upload TSV"),
       h("input", { type: "file", id: "tsv", class: "unseen", accept: ".tsv,.txt", onchange: (event) => upload(event.target) })),
     pool);
@@ -40,12 +40,12 @@ export async function show(main, { params, signal, keep }) {
     const left = Math.max(0, ENOUGH - answered);
     progress.replaceChildren(
       h("progress", { max: ENOUGH, value: Math.min(answered, ENOUGH), "aria-label": "Queries with a relevant document" }),
-      ` ${count(judgements, "judgement")} of ${count(queries, "different query")}, ${answered} with a relevant document. `,
-      left ? `${left} more, and a retraining can be judged by them.` : "A retraining can be judged by them; more make it more certain.",
+      ` ${count(judgements, "judgment")} of ${count(queries, "different query")}, ${answered} with a relevant document. `,
+      left ? `${left} more are needed to judge a retraining.` : "They can judge a retraining. More make it more certain.",
       h("p", { class: "note" }, needed));
   }
 
-  /** The first query of the list that has no judgement. */
+  /** Returns the first query of the list without a judgment. */
   async function waiting() {
     const own = await judged();
     return queue.value.split("\n").map((line) => line.trim()).find((line) => line && line !== asked.q && !own.has(line)) ?? "";
@@ -64,7 +64,7 @@ export async function show(main, { params, signal, keep }) {
     say(`${count(found.length, "document")} to judge.`);
     pool.replaceChildren(
       foreign("h2", { class: "above" }, asked.q),
-      h("p", { class: "note" }, "From every loaded version, by meaning and by words, in no telling order; those without a judgement first."),
+      h("p", { class: "note" }, "Hits of all loaded versions, by meaning and by words, in an order that reveals nothing. Hits without a judgment come first."),
       h("ol", { class: "hits" }, found.map((hit, at) => hitCard({ hit, rank: at + 1, query: asked.q, words: asked.q, own, onjudged: tell }))));
   }
 
@@ -84,7 +84,7 @@ export async function show(main, { params, signal, keep }) {
     try {
       const { stored, refused = [] } = feedback.length ? await post(within(session.collection, "feedback"), { feedback }) : { stored: 0 };
       problems.push(...refused.map(({ index, error }) => [good[index].line, error]));
-      pool.replaceChildren(h("p", { role: "status" }, `${count(stored, "judgement")} stored.`), h("ul", {}, problems.slice(0, 20).map(([line, error]) => foreign("li", { class: "problem" }, `Line ${line}: ${error}`))));
+      pool.replaceChildren(h("p", { role: "status" }, `${count(stored, "judgment")} stored.`), h("ul", {}, problems.slice(0, 20).map(([line, error]) => foreign("li", { class: "problem" }, `Line ${line}: ${error}`))));
     } catch (error) {
       pool.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
     }
@@ -93,13 +93,13 @@ export async function show(main, { params, signal, keep }) {
   }
 }
 
-/** How many held-out queries a gain needs, as far as the newest report of a gate knows. */
+/** Describes how many held-out queries a gain needs, according to the newest report of a gate. */
 async function neededQueries(signal) {
   const { models } = await get("models", {}, { signal });
   const newest = models.filter(({ gate }) => gate === "on").sort((a, b) => b.created.localeCompare(a.created))[0];
   const { gains = [] } = newest ? await get(`models/${encodeURIComponent(newest.version)}/report`, {}, { signal }).catch(() => ({})) : {};
   const { queries, enough, least, difference, shown } = gains.find(({ name }) => name === "own judged") ?? {};
-  if (queries === undefined) return "No report of a retraining says yet how many held-out queries a gain needs: the first one that is judged by your queries will.";
+  if (queries === undefined) return "How many held-out queries a gain needs is unknown until your queries have judged a retraining.";
   if (shown) return `${queries} held-out queries were enough to see the newest retraining's gain of ${points(difference)} points.`;
   if (enough !== null) return `${queries} of about ${enough.toLocaleString("en")} held-out queries needed to see a gain of ${points(difference)} points, that of the newest retraining.`;
   return `The newest retraining showed no gain on ${count(queries, "held-out query")}.${least === null ? "" : ` A gain of ${points(least)} points would have been seen.`}`;
@@ -107,7 +107,7 @@ async function neededQueries(signal) {
 
 const flat = (text) => text.replace(/[\t\r\n]+/g, " ");
 
-/** The first hits of every loaded version in two modes, each document once, in the order of its id. */
+/** Returns the first hits of all loaded versions in two modes, each document once, sorted by id. */
 async function pooled(query, signal) {
   const { models } = await get("models", {}, { signal });
   const versions = models.filter(({ loaded }) => loaded).map(({ version }) => version);

@@ -1,4 +1,4 @@
-// Every document as a point: like beside like, as far as two dimensions can say it.
+// A map of all documents, with similar documents close to each other.
 
 import { get, within } from "../api.js";
 import { foreign, h, iconButton, say, select } from "../dom.js";
@@ -10,20 +10,20 @@ import { count, headlineOf, moment, percent } from "../text.js";
 
 const HITS = 20;
 const LISTED = 20;
-const CHARACTERISTIC = 4; // values of fields that are offered as filters
-const LONGEST = 24_000; // characters of an address with a filter; the service reads more than that
-const DWELL = 120; // milliseconds over a point before its title is asked for
+const CHARACTERISTIC = 4; // values of fields that become filters
+const LONGEST = 24_000; // characters of a URL with a filter, below the limit of the service
+const DWELL = 120; // milliseconds over a point before its title is loaded
 
 export async function show(main, { params, signal, go, keep }) {
   const map = await get(within(session.collection, "map"), {}, { signal }).catch((error) => {
     if (error.status !== 404) throw error;
-    main.append(h("div", { class: "card empty" }, h("h2", {}, "There is no map yet"), h("p", {}, error.message)));
+    main.append(h("div", { class: "card empty" }, h("h2", {}, "No map yet"), h("p", {}, error.message)));
     return null;
   });
   if (map === null) return;
   const asked = { q: params.get("q") ?? "", colour: params.get("colour") ?? "" };
   const at = new Map(map.ids.map((id, index) => [id, index]));
-  const canvas = h("canvas", { class: "plane", tabindex: "0", role: "img", "aria-label": `A map of ${count(map.ids.length, "document")} in ${map.clusters.length} groups. Arrow keys move it, plus and minus zoom. The groups are listed beside it.` });
+  const canvas = h("canvas", { class: "plane", tabindex: "0", role: "img", "aria-label": `A map of ${count(map.ids.length, "document")} in ${map.clusters.length} groups. Arrow keys move it, plus and minus zoom. A list next to the map has the groups.` });
   const tip = h("div", { class: "tip", hidden: true });
   const panel = h("aside", { class: "panel", "aria-label": "Of the map" });
   const box = h("input", { type: "search", value: asked.q, dir: "auto", "aria-label": "Light up the hits of a query", placeholder: "Light up the hits of a query" });
@@ -34,7 +34,7 @@ export async function show(main, { params, signal, go, keep }) {
       box, select("Colour", fields, asked.colour, (name) => { asked.colour = name; keep(asked); paint(); }),
       lasso, h("button", { type: "button", onclick: () => plane.zoom(1.5), "aria-label": "Zoom in" }, "+"), h("button", { type: "button", onclick: () => plane.zoom(1 / 1.5), "aria-label": "Zoom out" }, "−"), h("button", { type: "button", onclick: () => plane.reset() }, "Whole map")),
     h("div", { class: "map" }, h("div", { class: "stage" }, canvas, tip), panel),
-    h("p", { class: "note" }, `${count(map.ids.length, "document")} as ${map.version} saw them ${moment(map.made)}. A flat sketch: near points are alike, but distances deceive.`));
+    h("p", { class: "note" }, `${count(map.ids.length, "document")} as ${map.version} saw them ${moment(map.made)}. Near points are similar, but distances on a map are inexact.`));
 
   const { colours, palette, legend } = coloursOf(map, asked.colour);
   const plane = new Plane(canvas, { x: Uint16Array.from(map.x), y: Uint16Array.from(map.y), colours, palette });
@@ -54,9 +54,9 @@ export async function show(main, { params, signal, go, keep }) {
     panel.replaceChildren(groups(painted.legend));
   }
 
-  /** Names of the colours; a group of documents can be looked at from here, also by keyboard. */
+  /** Returns the legend, whose buttons open groups of documents. */
   function groups(legend) {
-    const odd = [["Near to no other", map.strays], ["Nearly the same as another", [...new Set(map.copies.flat())]]].filter(([, found]) => found.length);
+    const odd = [["Near no other document", map.strays], ["Near duplicates", [...new Set(map.copies.flat())]]].filter(([, found]) => found.length);
     return h("div", {}, h("h2", {}, asked.colour || "Groups"), h("ul", { class: "plain legend" }, legend.map(({ name, colour, members }) => {
       const swatch = h("span", { class: "swatch", "aria-hidden": "true" });
       swatch.style.backgroundColor = `rgb(${colour.join(" ")})`;
@@ -72,7 +72,7 @@ export async function show(main, { params, signal, go, keep }) {
     await list(hits.map(([index]) => index), `Hits of “${asked.q}”`);
   }
 
-  /** The hits, and where the query would lie: a star in their middle, each weighed by its score. */
+  /** Draws the hits, and a star at their mean, weighted by score, for the query. */
   function drawHits(context) {
     if (!hits.length) return;
     const ink = getComputedStyle(canvas).color;
@@ -129,7 +129,7 @@ export async function show(main, { params, signal, go, keep }) {
         h("li", {}, foreign("a", { href: `#/document?${new URLSearchParams({ id: one.id })}` }, headlineOf(one).headline)))));
   }
 
-  /** What most sets these documents apart, as filters of a search. */
+  /** Returns the most characteristic values of these documents, as filters. */
   function filters(indices) {
     const found = Object.entries(map.fields).flatMap(([field, { values, of }]) => {
       const [inside, everywhere] = [indices, of.keys()].map((some) => {
@@ -142,11 +142,11 @@ export async function show(main, { params, signal, go, keep }) {
     const searching = (filter) => `#/search?${new URLSearchParams({ q: asked.q, filter: JSON.stringify(filter) })}`;
     const among = searching({ $ids: indices.map((index) => map.ids[index]) });
     return h("p", { class: "chips" },
-      among.length > LONGEST ? h("span", { class: "note" }, "Too many for a search among these alone: draw a smaller line.") : h("a", { class: "chip", href: among }, "Search among these"),
+      among.length > LONGEST ? h("span", { class: "note" }, "Too many for a search among these. Draw a smaller line.") : h("a", { class: "chip", href: among }, "Search among these"),
       found.map(({ field, value, share }) => foreign("a", { class: "chip", title: "Search with this filter", href: searching({ [field]: value }) }, h("span", {}, `${field} `), `${value}: ${percent(share)}`)));
   }
 
-  /** Between this map and the one of the version before, which it was aligned to. */
+  /** Switches between this map and the map of the version before, to which it is aligned. */
   async function slider() {
     const before = await get(within(session.collection, "map"), { version: map.aligned_to }, { signal }).catch(() => null);
     if (before === null) return "";

@@ -1,4 +1,4 @@
-// One box: results while you type, by meaning, by words or by both.
+// The search box, with results while the user types.
 
 import { addressOf, get, key, within } from "../api.js";
 import { foreign, h, icon, say, select } from "../dom.js";
@@ -10,7 +10,7 @@ import { count } from "../text.js";
 import { recent } from "../recent.js";
 import { start } from "../start.js";
 
-const REST = 150; // milliseconds without a key press before a search begins
+const REST = 150; // milliseconds without a key press before a search starts
 export const MODES = [["", "automatic"], ["dense", "by meaning"], ["lexical", "by words"], ["hybrid", "by both"]];
 
 export async function show(main, { params, signal, go, keep }) {
@@ -78,19 +78,19 @@ export async function show(main, { params, signal, go, keep }) {
   async function welcome() {
     const { count: stored } = await get(within(session.collection, "documents/count")).catch((error) => {
       if (error.status !== 404) throw error;
-      return { count: 0 }; // a collection begins with its first document
+      return { count: 0 }; // A collection exists after its first document.
     });
     if (!stored) return start(stored, search, signal);
     const queries = recent.all();
     return h("div", { class: "empty" },
-      h("p", { class: "note" }, `${count(stored, "document")} can be searched. Results come while you type.`),
+      h("p", { class: "note" }, `${count(stored, "document")} can be searched. Results appear while you type.`),
       await start(stored, search, signal),
       queries.length ? h("h2", {}, "Your last searches") : "",
       h("ul", { class: "plain" }, queries.map((query) => h("li", {}, foreign("a", { href: `#/search?${new URLSearchParams({ q: query })}` }, query)))));
   }
 }
 
-/** The same search for a shell and for Python. */
+/** Returns the same search for a shell and for Python. */
 function asSnippets(asked, mode) {
   const query = asked.id ? { id: asked.id, k: asked.k, filter: asked.filter } : { ...asked, id: "", mode };
   const address = addressOf(within(session.collection, "search"), query);

@@ -167,7 +167,7 @@ def test_the_golden_vectors_hold_bf16_to_a_cosine_and_fp32_to_its_numbers(
     turned[3] += 0.04 * np.random.default_rng(0).choice([-1, 1], WIDTH) / np.sqrt(WIDTH)
     turned[3] /= np.linalg.norm(turned[3])  # by two degrees and a half
     (copy / "golden.json").write_text(json.dumps({**golden, "vectors": turned.tolist()}))
-    with pytest.raises(ProofFailed, match=r"in bf16/openvino points elsewhere .*allowed 0\.0005"):
+    with pytest.raises(ProofFailed, match=r"in bf16/openvino points away .*allowed 0\.0005"):
         check_golden(half, copy)
 
 

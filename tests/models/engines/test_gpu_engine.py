@@ -322,7 +322,7 @@ def test_a_session_that_would_run_on_the_cpu_instead_is_refused(monkeypatch: pyt
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the one that is installed here says that it knows no CUDA
-        with pytest.raises(DeviceUnavailable, match="GPU 7, and ONNX Runtime cannot"):
+        with pytest.raises(DeviceUnavailable, match="GPU 7, but ONNX Runtime cannot"):
             require_cuda(Place("cuda", 7))
 
 

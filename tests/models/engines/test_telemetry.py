@@ -54,7 +54,7 @@ def opened(models_dir: Path, home: Path, form: str, first: str = "") -> str:
     [
         "import models",
         "import service.cli.check",
-        "import benchmarks.engines",
+        "import benchmarks.raw",
         "import models.engines.openvino",
     ],
 )

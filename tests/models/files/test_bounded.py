@@ -25,8 +25,8 @@ def folder(file: Path) -> None:
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "deep": (lambda file: file.write_text("[" * 100_000), "nested too deeply"),
     "large": (lambda file: os.truncate(file, 1 << 40), "larger than 16384 KiB"),
-    "a pipe": (pipe, "no regular file"),
-    "a folder": (folder, "no regular file"),
+    "a pipe": (pipe, "not a regular file"),
+    "a folder": (folder, "not a regular file"),
     "no JSON": (lambda file: file.write_text("{"), "Expecting property name"),
     "not UTF-8": (lambda file: file.write_bytes(b"\xff\xfe\xff"), "utf-16|codec"),
 }

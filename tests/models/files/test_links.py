@@ -45,7 +45,7 @@ def test_a_needed_file_that_is_a_link_out_of_the_folder_is_refused(
     tmp_path: Path, folder: Path, name: str
 ) -> None:
     moved(folder / name, tmp_path / "elsewhere" / name)
-    with pytest.raises(Unsupported, match=rf"{name} is a link that leads out of .* cp -rL"):
+    with pytest.raises(Unsupported, match=rf"{name} is a link that points outside of .* cp -rL"):
         publish(Store(tmp_path / "models"), folder)
     assert Store(tmp_path / "models").versions() == []
 

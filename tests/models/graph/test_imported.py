@@ -174,7 +174,7 @@ def _changed(folder: Path, field: str, name: str) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("field", "name", "reason"),
     [
-        ("input", "pixels", "takes attention_mask, pixels, token_type_ids"),
+        ("input", "pixels", "has the inputs attention_mask, pixels, token_type_ids"),
         ("output", "logits", "outputs logits: neither token embeddings nor sentence_embedding"),
     ],
 )

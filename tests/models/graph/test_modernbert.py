@@ -78,7 +78,7 @@ def test_a_token_sees_half_a_window_in_local_layers(tmp_path: Path) -> None:
     [
         ({"hidden_activation": "mish"}, "activation 'mish'"),
         ({"layer_types": ["linear_attention"] * 4}, "linear_attention"),
-        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "Rotations"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "RoPE variants"),
         ({"num_attention_heads": 5}, "5 heads"),
     ],
 )

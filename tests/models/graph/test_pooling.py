@@ -1,8 +1,9 @@
-"""Poolings that sentence-transformers has no word for: their values, their files, their names."""
+"""Poolings: their values in each place that computes them, their files, their names."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from models.errors import Unsupported
 from models.graph import reference
 from models.graph.backbone import Backbone, read_backbone
 from models.graph.bert import HIDDEN
-from models.graph.head import POOLED, SENTENCE, Head
+from models.graph.head import POOLED, POOLING_FLAGS, POOLINGS, SENTENCE, Head
 from models.graph.layers import Dense
 from models.publishing.layout import write_layout
 from models.publishing.proof import check_golden
@@ -27,11 +28,11 @@ from models.store import Store
 from models.tokens.texts import PROOF_TEXTS
 from tests.tiny import ROUNDING, WIDTH, tiny_source
 
-KINDS = [
+KINDS = [  # that sentence-transformers does not know
+    *(name for name, flag in POOLING_FLAGS.items() if flag is None),
     "first_last.mean",
     "first_last.cls",
     "top2.mean",
-    "min",
     "static.mean",
     "static.max",
     "mask:2",
@@ -99,7 +100,13 @@ def test_static_vectors_are_rows_of_the_word_table_and_nothing_else(tmp_path: Pa
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_the_docs_name_each_pooling_that_a_folder_may_have() -> None:
+    text = (Path(__file__).parents[3] / "docs/MODELS.md").read_text(encoding="utf-8")
+    [row] = re.findall(r"^\| pooling \| (.*), several joined", text, re.MULTILINE)
+    assert row == ", ".join(f"`{name}`" for name in POOLINGS)
+
+
+@pytest.mark.parametrize("kind", [*POOLINGS, *KINDS])
 def test_graph_formulas_and_torch_agree_alone_and_padded(tmp_path: Path, kind: str) -> None:
     torch = pytest.importorskip("torch")
     from models.publishing.from_torch.backbone import load_backbone, token_vectors
@@ -157,7 +164,7 @@ def test_a_version_of_its_kind_is_proved_and_is_its_own_source(tmp_path: Path, k
     np.testing.assert_array_equal(found, encoder.encode(PROOF_TEXTS).vectors)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "mean", "cls", "first_last.max+first_last.mean", "mask:2+cls"])
+@pytest.mark.parametrize("kind", [*POOLINGS, *KINDS, "first_last.max+first_last.mean", "mask:2+cls"])
 def test_a_folder_that_was_written_is_read_back_as_it_was(tmp_path: Path, kind: str) -> None:
     folder = _folder(tmp_path / "model", kind.partition("+")[0])
     names = kind.split("+")
@@ -252,12 +259,12 @@ def _foreign_onnx(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_distilbert, "first_last.mean is there for BERT folders only"),
-        (_foreign_onnx, "put model.safetensors beside"),
+        (_distilbert, "first_last.mean is supported for BERT folders only"),
+        (_foreign_onnx, "put model.safetensors next to"),
         (lambda at: _edit_pooling(at, "static.cls"), "the same for every text"),
         (lambda at: _edit_pooling(at, "static.mask:2"), "the same for every text"),
-        (lambda at: _edit_pooling(at, "static.mean", "max"), "all must be of the same tokens"),
-        (lambda at: _edit_pooling(at, "max", "static.mean"), "all must be of the same tokens"),
+        (lambda at: _edit_pooling(at, "static.mean", "max"), "must use the same token vectors"),
+        (lambda at: _edit_pooling(at, "max", "static.mean"), "must use the same token vectors"),
         (lambda at: _edit_pooling(at, "last.mean"), "is not supported"),
         (lambda at: _edit_pooling(at, "second.mean"), "second.mean.* is not supported"),
         (lambda at: _edit_pooling(at, "first_last.median"), "first_last.median.* is not supported"),

@@ -81,7 +81,7 @@ def test_every_figure_of_the_manifest_is_in_the_card(store: Store, tmp_path: Pat
         "Learned search settings of the collection tickets: hybrid, weight 0.7 of the vectors.",
         "Parent: the-parent.",
         "Anchor, the imported model of its line: the-anchor.",
-        "on 2,000 texts: mean cosine 0.9987, least 0.9877; 92.3% of the ten nearest",
+        "on 2,000 texts: mean cosine 0.9987, smallest 0.9877; 92.3% of the ten nearest",
         'prompt_name="query"',
         "Put 'ask: ' before a query and '' before a document",
     ):

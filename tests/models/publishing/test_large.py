@@ -26,7 +26,6 @@ def _begun(*arguments: Path) -> subprocess.Popen[str]:
 
 
 def test_publishing_takes_little_more_memory_than_the_weights_have_bytes(tmp_path: Path) -> None:
-    """The same of 2.5 GB, in a cgroup of that size: python -m benchmarks.large."""
     tiny = tiny_source(tmp_path / "tiny")  # the libraries are loaded by then
     large = large_source(tmp_path / "large", layers=24, width=768, heads=12, vocabulary=3000, max_length=16)
     with _begun(tmp_path / "models", tiny, large) as process:

@@ -150,7 +150,7 @@ def large(op: str) -> Callable[[Path], None]:
 STRUCTURES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a loop": (
         lambda at: graph_of(at, [rounds()], NUMBERS),
-        "has a Loop .unnamed., whose rounds have no bound",
+        "has a Loop .unnamed., which may never end",
     ),
     "a loop in a branch": (inside_an_if, "has a Loop"),
     "a loop in a function": (inside_a_function, "has a Loop"),
@@ -193,7 +193,7 @@ STRUCTURES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: (at / "config.json").write_text(
             json.dumps(json.loads((at / "config.json").read_bytes()) | {"num_hidden_layers": 2**40})
         ),
-        "The weights lack the tensor encoder.layer.2",
+        "The weights are incomplete: the tensor encoder.layer.2",
     ),
 }
 
@@ -251,7 +251,7 @@ def test_an_import_that_takes_more_memory_than_it_may_is_ended(tmp_path: Path) -
 def test_a_child_that_is_killed_publishes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, store = tiny_source(tmp_path / "model"), Store(tmp_path / "models")
     monkeypatch.setattr("models.publishing.limited.CHILD", "tests.models.publishing.crashing")
-    with pytest.raises(ModelError, match="ended without an answer"):
+    with pytest.raises(ModelError, match="its process crashed or was killed"):
         publish_limited(store, str(folder), torch=False)
     assert left_in(store.root) == [], "what it had begun is swept"
 
@@ -279,17 +279,17 @@ def test_a_lower_limit_of_the_process_stays() -> None:
     [
         (
             "RLIMIT_CPU",
-            "more processor time than its process may (ulimit -t).",
+            "more processor time than the limit of its process (ulimit -t).",
             "longer than 1000000 s (--max-s",
         ),
         (
             "RLIMIT_DATA",
-            "more memory than its process may (ulimit -d",
+            "more memory than the limit of its process (ulimit -d",
             "more than 1000000 MiB of memory (--max-m",
         ),
         (
             "RLIMIT_AS",
-            "more memory than its process may (ulimit -d",
+            "more memory than the limit of its process (ulimit -d",
             "more than 1000000 MiB of memory (--max-m",
         ),
     ],
@@ -344,5 +344,5 @@ def test_as_many_tensors_as_models_have_are_read(tmp_path: Path, monkeypatch: py
 
 def test_a_tensor_that_is_described_by_a_list_is_not_mapped(tmp_path: Path) -> None:
     empty_tensors(tmp_path, 1, '["F32",[0],[0,0]]')
-    with pytest.raises(Unsupported, match="is not a whole safetensors file: '0' is not an object"):
+    with pytest.raises(Unsupported, match="is not a valid safetensors file: '0' is not an object"):
         backbone.map_safetensors(tmp_path / "model.safetensors")

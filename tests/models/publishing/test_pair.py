@@ -133,16 +133,16 @@ def test_a_student_of_another_teacher_is_refused(place: Place) -> None:
         Unsupported, match=f"its teacher is {place.teacher.version}. Train one: python -m training"
     ):
         pair(place.store, other.version, place.student.version)
-    with pytest.raises(Unsupported, match="it is no student of a version here"):
+    with pytest.raises(Unsupported, match="its teacher is not a version here"):
         pair(place.store, place.teacher.version, other.version)
 
 
 @pytest.mark.parametrize(
     ("prompts", "pooling", "reason"),
     [
-        ({"query": "find: "}, "mean", "has search_prompt='find: ' and .* 'query: '"),
-        ({}, "mean", "has search_prompt='' and .* 'query: '"),
-        ({"query": "query: "}, ["cls", "mean"], "has dimension=64 and .* 32"),
+        ({"query": "find: "}, "mean", "has search_prompt='find: ', but .* 'query: '"),
+        ({}, "mean", "has search_prompt='', but .* 'query: '"),
+        ({"query": "query: "}, ["cls", "mean"], "has dimension=64, but .* 32"),
     ],
 )
 def test_a_student_of_another_shape_is_refused(
@@ -158,7 +158,7 @@ def test_a_student_of_another_shape_is_refused(
 def test_the_teacher_of_a_student_in_use_is_kept(place: Place) -> None:
     """The next training begins with it: the newest version that has its vectors."""
     place.store.want(place.student.version)
-    with pytest.raises(InUse, match="the anchor that retrainings begin with"):
+    with pytest.raises(InUse, match="the anchor of retrainings"):
         place.store.prune(place.pair.version)
     place.store.prune(place.teacher.version)  # the pair has the same
     place.store.want(place.pair.version)
@@ -234,7 +234,7 @@ def test_the_students_vectors_are_proved_again_too(place: Place) -> None:
     golden = json.loads((place.at / "queries/golden.json").read_bytes())
     golden["vectors"][3][0] += 1e-3
     (place.at / "queries/golden.json").write_text(json.dumps(golden))
-    with pytest.raises(ProofFailed, match="no longer gives the vectors it was published with"):
+    with pytest.raises(ProofFailed, match="differs from the published vector"):
         check_golden(encoder, place.at)
 
 

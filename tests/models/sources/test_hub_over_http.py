@@ -85,7 +85,7 @@ def test_a_model_that_cannot_be_fetched_is_one_clear_line(hub: Hub, tmp_path: Pa
     name, changed = NAME, {}
     expected = {
         "wrong name": "no public model of that name. Check the spelling",
-        "gated": "asks for consent",
+        "gated": "requires consent",
         "missing file": "a file that it lists is missing there",
         "broken": "the connection broke. Run the command again",
         "offline": "cannot be reached, or HF_HUB_OFFLINE is set",

@@ -217,9 +217,9 @@ def _pooling(mode: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_without_template, r"mask:2 does not meet .* puts \['\[SEP\]'\]"),
-        (_pooling("mask:1"), "mask:1 does not meet"),
-        (_pooling("mask:5"), "mask:5 does not meet"),
+        (_without_template, r"mask:2 does not point to .* adds \['\[SEP\]'\]"),
+        (_pooling("mask:1"), "mask:1 does not point to"),
+        (_pooling("mask:5"), "mask:5 does not point to"),
         (_pooling("mask:02"), "mask:02.* is not supported"),
         (_pooling("mask"), "mask.* is not supported"),
     ],

@@ -202,7 +202,7 @@ def test_of_a_text_that_leaves_little_no_more_than_half_a_million_characters_are
     assert tokens.truncated
     assert sum(taken) <= 500_000 + 2 * MOST
     taken.clear()
-    with pytest.raises(BadText, match="Leave truncation on"):
+    with pytest.raises(BadText, match="Allow truncation"):
         tokenizer.tokenize([unit * (4_000_000 // len(unit))], truncate=False, left=left)
     assert sum(taken) <= 500_000 + 2 * MOST
 

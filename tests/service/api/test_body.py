@@ -11,13 +11,12 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from starlette.testclient import TestClient
 
-from service.api import body as bodies
-from service.api.body import CONTAINER_VALUES, KEY_VALUES, validated, values_in
 from service.api.cohere import EmbedByTypeRequest
 from service.api.feedback import FeedbackRequest, JudgementIn
 from service.api.search import SearchRequest
 from service.errors import Validation
-from service.http import exact_json
+from service.http import bodies, exact_json
+from service.http.bodies import CONTAINER_VALUES, KEY_VALUES, validated, values_in
 from service.settings import Settings
 
 JSON = {"content-type": "application/json"}

@@ -19,10 +19,10 @@ from service.corpus.corpus import Corpus
 from service.index.index_set import Indexes
 from service.settings import Settings
 from service.store.filters.predicate import Predicate
-from service.store.schema import MIGRATIONS
+from service.store.sqlite.schema import MIGRATIONS
+from service.store.sqlite.writer import Transaction
+from service.store.sqlite.writes import drop_name, upsert
 from service.store.values import Document, Embedding
-from service.store.writer import Transaction
-from service.store.writes import drop_name, upsert
 from tests.service.brute_force import revisions
 from tests.service.conftest import new_settings, serving, wait_until_active
 from tests.service.deleting import delete

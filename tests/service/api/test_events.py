@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.settings import Settings
-from service.store.offline import copy, reading
+from service.store.sqlite.offline import copy, reading
 from tests.service.api.test_http_errors import refused
 from tests.service.conftest import new_settings, serving
 from tests.waiting import until

@@ -10,10 +10,10 @@ from starlette.testclient import TestClient
 
 from service.api.feedback import NOT_THERE
 from service.runtime.runtime import Runtime
-from service.store.feedback import store
 from service.store.filters.predicate import Predicate
+from service.store.sql.feedback import store
+from service.store.sqlite.writer import Transaction
 from service.store.values import DEFAULT_COLLECTION, Judgement
-from service.store.writer import Transaction
 from tests.service.api.test_http_errors import refused
 from tests.service.deleting import delete
 from tests.service.fakes import sqlite_of

@@ -8,8 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
-from service.api.contract import OpenAIRefusal
 from service.api.openai import EmbeddingList, ModelList
+from service.api.openapi import OpenAIRefusal
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 

@@ -15,7 +15,7 @@ from models.search.words import FUNCTION_WORDS
 from service.corpus import search
 from service.runtime.runtime import Runtime
 from service.settings import Settings
-from service.store.schema import DATABASE
+from service.store.sqlite.schema import DATABASE
 from tests.service.fakes import sqlite_of
 
 WORDS = (

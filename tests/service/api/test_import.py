@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from models.encoder import Encoder
 from service.api import ndjson_import
-from service.api.body import Slices
 from service.api.bulk_import import GROUP_DOCUMENTS, UNDER_WAY
 from service.corpus.corpus import Corpus, Stored
 from service.errors import Overloaded, ServiceError, Timeout, Unhealthy
 from service.http import middleware
+from service.http.bodies import Slices
 from service.http.body_budget import StreamedBody
 from tests.service.fakes import sqlite_of
 from tests.service.keyed import KEYS, bearer, keys_file
@@ -422,7 +422,7 @@ def test_others_have_a_turn_while_lines_come_that_hold_nothing(
 @pytest.mark.long
 def test_a_slice_that_is_over_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 0.001, 0.1, 0.1, 0.101])
-    monkeypatch.setattr("service.api.body.time", SimpleNamespace(perf_counter=lambda: next(now)))
+    monkeypatch.setattr("service.http.bodies.time", SimpleNamespace(perf_counter=lambda: next(now)))
     turns: list[None] = []
 
     async def work() -> None:

@@ -13,11 +13,10 @@ from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from service import memory
-from service.api import body as bodies
-from service.api.body import LARGE_BYTES
-from service.api.metadata import MAX_DEPTH, checked
-from service.api.responses import CHUNK_BYTES, in_chunks, json_array
+from service.api.documents import MAX_DEPTH, check_metadata
 from service.errors import Validation
+from service.http import bodies
+from service.http.bodies import CHUNK_BYTES, LARGE_BYTES, in_chunks, json_array
 from tests.service.fakes import run
 
 LIMIT = 64 << 10
@@ -72,17 +71,17 @@ def test_what_is_nested_too_deep_is_refused_however_deep(client: TestClient, lev
 def test_depth_is_counted_outside_of_texts() -> None:
     deep = nested(MAX_DEPTH - 1, 1)
     for metadata in ({"a": deep}, {"[" * 99: '"[{\\' * 99, "b": [{}] * 99, "\\": "[" * 99}):
-        assert orjson.loads(checked(metadata, "metadata", 64)) == metadata
+        assert orjson.loads(check_metadata(metadata, "metadata", 64)) == metadata
     with pytest.raises(Validation, match="32 levels"):
-        checked({"a": nested(MAX_DEPTH, 1)}, "metadata", 64)
+        check_metadata({"a": nested(MAX_DEPTH, 1)}, "metadata", 64)
 
 
 def test_a_null_character_is_found_and_what_only_looks_like_one_is_not() -> None:
     for allowed in ("\\u0000", "u0000", "\\\\u0000", "\\"):
-        assert orjson.loads(checked({allowed: allowed}, "metadata", 64)) == {allowed: allowed}
+        assert orjson.loads(check_metadata({allowed: allowed}, "metadata", 64)) == {allowed: allowed}
     for refused in ({"a": "\0"}, {"\0": 1}, {"a": ["\\\0"]}, {"a": "\\\\\0"}):
         with pytest.raises(Validation, match="null character"):
-            checked(refused, "metadata", 64)
+            check_metadata(refused, "metadata", 64)
 
 
 # Large bodies

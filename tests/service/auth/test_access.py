@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from service.app import create_app
 from service.errors import Storage
 from service.settings import Settings
-from service.store import methods, selected
+from service.store.sql import methods, selection
 from tests.service.conftest import new_settings, wait_until_active, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file, line
 from tests.service.process import Service
@@ -395,7 +395,7 @@ def test_a_deletion_that_ends_half_way_is_audited(
         return step(connection, **options)
 
     monkeypatch.setattr(methods, "_forget_some", failing)
-    for module in (methods, selected):
+    for module in (methods, selection):
         monkeypatch.setattr(module, "DELETED_ROWS", 2)
     app = create_app(new_settings(tmp_path, tiny_models_dir, api_keys_file=keys_file(tmp_path)))
     with TestClient(app, headers=bearer(KEYS["boss"])) as client, contextlib.ExitStack() as stack:

@@ -16,8 +16,8 @@ import pytest
 from service.auth.keys import Key, KeysError, KeysFile, Role, parse, read_keys
 from service.cli import check
 from service.cli import keys as keyring
+from service.cli.check import require_usable
 from service.errors import StartupError
-from service.runtime import settings_check
 from service.settings import Settings, read
 from tests.service.keyed import KEYS, keys_file, line
 from tests.service.process import plain_environment, run_and_fail
@@ -76,9 +76,9 @@ def test_a_role_includes_those_below_it() -> None:
         (f"ci:read:{HASH}:many", "a limit must be"),
         (f"ci:read:{HASH}:-1", "a limit must be"),
         (f"ci:read:{HASH}::1.5", "a limit must be"),
-        (f"good:read:{HASH}", "its name stands on line 2 too"),
-        (f"other:read:{'b' * 64}", "its hash stands on line 2 too"),
-        (f"other:read:{'B' * 64}", "its hash stands on line 2 too"),
+        (f"good:read:{HASH}", "its name is also on line 2"),
+        (f"other:read:{'b' * 64}", "its hash is also on line 2"),
+        (f"other:read:{'B' * 64}", "its hash is also on line 2"),
     ],
 )
 def test_a_wrong_line_is_named_and_nothing_of_it_is_repeated(bad: str, words: str) -> None:
@@ -98,15 +98,15 @@ def test_a_file_without_a_key_or_not_of_text_does_not_start_a_service(
     file = tmp_path / "keys"
     file.write_bytes(content)
     monkeypatch.setenv("SIMILE_API_KEYS_FILE", str(file))
-    with pytest.raises(StartupError, match=r"SIMILE_API_KEYS_FILE=.*: it (holds no key|is no UTF-8)"):
-        settings_check.check(read())
+    with pytest.raises(StartupError, match=r"SIMILE_API_KEYS_FILE=.*: it (holds no key|is not UTF-8)"):
+        require_usable(read())
 
 
 def test_a_file_that_cannot_be_read_is_refused_in_plain_words(tmp_path: Path) -> None:
     said = run_and_fail(tmp_path, SIMILE_API_KEYS_FILE=str(tmp_path / "absent"))
     assert f"SIMILE_API_KEYS_FILE={tmp_path / 'absent'}: it cannot be read" in said
     assert "python -m service keys add" in said
-    with pytest.raises(KeysError, match="no regular file"):
+    with pytest.raises(KeysError, match="not a regular file"):
         read_keys(tmp_path)
     (tmp_path / "large").write_text("#" * (2 << 20))
     with pytest.raises(KeysError, match="2097152 bytes"):

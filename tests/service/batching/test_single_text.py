@@ -185,7 +185,7 @@ def test_a_text_that_all_threads_fail_on_is_answered_by_one_and_they_are_left(
     with caplog.at_level(logging.WARNING):
         run(body)
     [said] = [record.message for record in caplog.records]
-    assert said.startswith("Lone texts are computed as any other from now on")
+    assert said.startswith("The session for single texts failed and is closed.")
 
 
 def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_threads_together() -> None:

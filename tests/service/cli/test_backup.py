@@ -23,7 +23,7 @@ from service.cli.commands import check_data
 from service.cli.commands import restore as restoring
 from service.errors import CommandError
 from service.settings import Settings
-from service.store import offline
+from service.store.sqlite import offline
 from tests.service.cli.test_commands import run
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import TEXTS
@@ -201,8 +201,8 @@ def test_a_damaged_backup_is_refused_and_nothing_is_touched(
     else:
         said["files"]["../evil"] = said["files"]["simile.db"]
         manifest.write_text(json.dumps(said))
-    words = {"flipped": "changed", "truncated": "bytes instead of", "missing": "simile.db is missing"}
-    words |= {"no manifest": "is no backup", "newer": "newer", "leads out": "leads out"}
+    words = {"flipped": "changed", "truncated": "changed", "missing": "simile.db is missing"}
+    words |= {"no manifest": "is not a backup", "newer": "newer", "leads out": "should match pattern"}
     arguments = Namespace(folder=backup, data_dir=None, models_dir=None, force=False)
     assert words[damage] in refused(partial(restoring.run, arguments), tmp_path)
     assert not (tmp_path / "data" / "simile.db").exists()
@@ -411,7 +411,7 @@ def test_a_flipped_byte_in_the_file_is_found(place: Service, tmp_path: Path) -> 
 
 def test_a_backup_does_not_replace_a_folder_and_needs_a_store(place: Service, tmp_path: Path) -> None:
     done = command(place, "backup", tmp_path)
-    assert (done.returncode, "is there already" in done.stderr) == (1, True)
+    assert (done.returncode, "already exists" in done.stderr) == (1, True)
     done = run("backup", tmp_path / "new", SIMILE_DATA_DIR=str(tmp_path / "nothing"))
     assert (done.returncode, "There is no store" in done.stderr) == (1, True)
     assert list(tmp_path.iterdir()) == []

@@ -152,7 +152,7 @@ def test_all_collections_go_in_again_each_into_its_own(service: Service, tmp_pat
     assert service.client.get("/collections/one/documents/count").json() == {"count": 5}
     bad = put(service, "-", "--format", "jsonl", "--all-collections", given=b'{"id": "x", "text": "red"}\n')
     assert bad.returncode == 1
-    assert "-:1: there is no name of a collection" in bad.stderr
+    assert "-:1: 'collection' is not the name of a collection" in bad.stderr
     twice = run(
         "import",
         out,
@@ -205,7 +205,7 @@ def test_csv_columns_become_id_text_and_metadata(service: Service, tmp_path: Pat
     assert [line.removeprefix(f"{file}:").split(":")[0] for line in said[:3]] == ["4", "5", "6"]
     assert "2 cells" in said[0]
     assert "UTF-8" in said[1]
-    assert "no id in 'key'" in said[2]
+    assert "'key' has no id" in said[2]
     assert said[3] == "3 lines failed; 2 documents are stored."
     assert service.stored() == {"1": 'red, "quoted"\nriver', "4": "green garden"}
     assert metadata(service, "1") == {"colour": "red"}
@@ -235,7 +235,7 @@ def test_a_column_title_is_the_title_and_another_one_can_be_named(service: Servi
     assert document(service, "1")["title"] == "S"
     put(service, file, "--title", "")
     assert "title" not in document(service, "1")
-    assert "there is no column 'headline'" in put(service, file, "--title", "headline").stderr
+    assert "the column 'headline' is missing" in put(service, file, "--title", "headline").stderr
 
 
 @pytest.mark.long
@@ -275,7 +275,7 @@ def test_beir_needs_no_option_and_a_field_title_of_another_type_is_none(service:
     assert document(service, "x1")["title"] == "T"
     assert document(service, "2") == {"id": "2", "text": "red", "metadata": {}}
     named = put(service, "-", "--format", "jsonl", "--title", "title", given=lines)
-    assert "-:2: 'title' is no text (--title)" in named.stderr
+    assert "-:2: 'title' is not a text (--title)" in named.stderr
 
 
 def test_fields_of_json_lines_can_be_named_and_what_fails_is_told_with_file_and_line(
@@ -288,7 +288,7 @@ def test_fields_of_json_lines_can_be_named_and_what_fails_is_told_with_file_and_
     assert done.returncode == 1
     told = [line.removeprefix(f"{bad}:") for line in done.stderr.splitlines()]
     assert [line.split(":")[0] for line in told[:5]] == ["2", "3", "4", "5", "6"]
-    assert "no field 'body'" in told[1]
+    assert "the field 'body' for the text (--text) is missing" in told[1]
     assert "'year'" in told[4]
     assert service.stored() == {"7": "red river"}
     assert metadata(service, "7") == {"year": 1999}
@@ -313,7 +313,7 @@ def test_text_is_a_document_per_line_or_per_file(service: Service, tmp_path: Pat
     [
         ("missing.jsonl", None, "No such file"),
         ("what.dat", b"x", "--format"),
-        ("empty-header.csv", b"a,b\n1,2\n", "no column 'text'"),
+        ("empty-header.csv", b"a,b\n1,2\n", "the column 'text' is missing"),
         ("torn.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 50_000)[:200], "cannot be read"),
     ],
 )

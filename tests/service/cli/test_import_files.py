@@ -84,7 +84,7 @@ def test_a_stray_quote_is_told_with_its_lines_and_two_are_noted(
         ("a.parquet", b"PAR1", (), "this is a Parquet file"),
         ("a.json", b'[{"text": "a"}]', (), ":1: it is an array. Write one JSON object on a line"),
         ("a.csv", b"id,text,\n1,a,b\n", ("--metadata-all",), ":1: column 3 has no name"),
-        ("a.csv", b"id,text\n1,a\n", ("--encoding", "base64"), "there is no encoding 'base64' (--encoding)"),
+        ("a.csv", b"id,text\n1,a\n", ("--encoding", "base64"), "unknown encoding 'base64' (--encoding)"),
         ("a.csv", b"id,text\n1,a\n", ("--delimiter", "xx"), "'xx' cannot separate columns (--delimiter)"),
         ("a.csv", b"id,text\n1,a\n", ("--types", "a=nmber"), "Did you mean number?"),
         ("a.csv", b"id,text\n1,a\n", ("--types", "a=number"), "which is not stored as metadata"),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.store.documents import count
-from service.store.reader import Readers
-from service.store.schema import migrate
+from service.store.sqlite.documents import count
+from service.store.sqlite.reader import Readers
+from service.store.sqlite.schema import migrate
 from service.store.turns import READERS, pause
 from tests.waiting import LIMIT
 

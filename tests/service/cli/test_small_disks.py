@@ -59,7 +59,7 @@ def test_a_backup_names_the_full_disk_and_leaves_nothing(found: Found, folder: P
     assert len(refused) >= 2, "the disk is full at several steps"
     for said, left in refused:
         assert said == (
-            f"refused: {folder}/small/b cannot be written ({FULL}). No backup was left behind. {ROOM}"
+            f"refused: {folder}/small/b cannot be written ({FULL}). No part of the backup remains. {ROOM}"
         )
         assert left == []
     assert "150 documents, 0 judgements and 0 events are in" in told[-1][0]
@@ -76,8 +76,8 @@ def test_an_export_names_the_full_disk_and_leaves_nothing(found: Found, folder: 
 @pytest.mark.parametrize(
     ("name", "kept"),
     [
-        ("restore", "It holds what it held."),
-        ("models of a restore", "The data directory holds what it held."),
+        ("restore", "Nothing in it was changed."),
+        ("models of a restore", "The data directory was not changed."),
     ],
 )
 def test_a_restore_names_the_full_disk_and_leaves_what_was_there(
@@ -104,13 +104,13 @@ def test_an_import_of_a_model_names_the_full_disk_and_publishes_nothing(found: F
     [
         (
             "backup, read only",
-            "small/b cannot be written (Read-only file system). No backup was left",
+            "small/b cannot be written (Read-only file system). No part of the",
         ),
         ("export, read only", "small/all.jsonl.gz cannot be written (Read-only file system). No file was"),
         ("import, read only", "Read-only file system."),
-        ("backup, there", "file is there already. Name a folder that is not."),
-        ("backup, below a file", "file/b cannot be written (File exists). No backup was left behind."),
-        ("backup, a long name", "cannot be written (File name too long). No backup was left behind."),
+        ("backup, there", "file already exists. Name a new folder."),
+        ("backup, below a file", "file/b cannot be written (File exists). No part of the backup remains."),
+        ("backup, a long name", "cannot be written (File name too long). No part of the backup remains."),
         ("export, no folder", "none/all.jsonl cannot be written (No such file or directory). No file was"),
         ("export, a folder", "small cannot be written (Is a directory). No file was left behind."),
     ],

@@ -12,13 +12,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.settings import Settings
-from service.store import methods, secondary_indexes
-from service.store.reader import Readers
-from service.store.schema import connect
-from service.store.sqlite import SqliteStore
+from service.store.sql import methods
+from service.store.sqlite import secondary_indexes
+from service.store.sqlite.reader import Readers
+from service.store.sqlite.schema import connect
+from service.store.sqlite.store import SqliteStore
+from service.store.sqlite.writer import Transaction
+from service.store.sqlite.writes import DELETE_CHARACTERS, delete_some, upsert
 from service.store.values import DELETE_DOCUMENTS, Document, Step
-from service.store.writer import Transaction
-from service.store.writes import DELETE_CHARACTERS, delete_some, upsert
 from tests.service.conftest import new_settings, serving
 from tests.service.swapping import TEXTS
 from tests.waiting import LIMIT

@@ -10,7 +10,7 @@ import pytest
 from models.encoder import Encoder
 from models.store import Store
 from models.tokens.reading import ENOUGH
-from service.corpus.readability import Readability
+from service.corpus.embedder import Readability
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ def test_every_encoding_that_is_named_can_be_read(encoding: str) -> None:
 
 @pytest.mark.parametrize("encoding", ["base64", "zlib", "rot13", "idna", "utf8x", "", "cp 9", "utf-7"])
 def test_what_is_no_encoding_of_text_is_refused(encoding: str) -> None:
-    assert f"there is no encoding {encoding!r}" in refused(b"id,text\n", encoding=encoding)
+    assert f"unknown encoding {encoding!r}" in refused(b"id,text\n", encoding=encoding)
     assert "Did you mean shift_jis?" in refused(b"id,text\n", encoding="shift-jiss")
 
 
@@ -160,9 +160,9 @@ def test_a_table_of_one_column_and_a_named_separator() -> None:
 @pytest.mark.parametrize(
     ("header", "options", "words"),
     [
-        ("ID,Text", {}, "there is no column 'text'; there are ID, Text. Did you mean Text?"),
+        ("ID,Text", {}, "the column 'text' is missing; the file has ID, Text. Did you mean Text?"),
         ("Beschreibung", {"text": ("beschreibung",)}, "Did you mean Beschreibung?"),
-        ("id,text", {"id": "ident"}, "there is no column 'ident'"),
+        ("id,text", {"id": "ident"}, "the column 'ident' is missing"),
         ("id,text,text", {}, "two columns are named 'text'"),
         ("id,text, text ", {}, "two columns are named 'text'"),
         ("id,text,", {"all_metadata": True}, "column 3 has no name"),
@@ -185,9 +185,9 @@ def test_a_header_of_very_many_columns_takes_linear_time() -> None:
     widest = ",".join(header(10_000))
     assert failed(read(widest.encode(), step=1 << 16, columns=every, types={"c9997": "number"})) == []
     assert "two columns are named 'c9996'" in refused(f"{widest[:-6]},c9996".encode())
-    assert "there is no column 'c9998'" in refused(widest.encode(), columns=Columns(metadata=("c9998",)))
+    assert "the column 'c9998' is missing" in refused(widest.encode(), columns=Columns(metadata=("c9998",)))
     line = orjson.dumps(dict.fromkeys(long[2:50_000], ""))
-    assert "there is no field 'text'" in failed(read(line, "x.jsonl", step=1 << 16))[0][2]
+    assert "the field 'text' for the text" in failed(read(line, "x.jsonl", step=1 << 16))[0][2]
     assert time.process_time() - began < 6
 
 
@@ -238,7 +238,7 @@ def table(**changed: str) -> bytes:
             [(6, 2, "lines 6 to 7 are one row of 2 cells, and the first line names 3 columns")],
         ),
         ({"row5": "5,a\0b,en"}, [(6, 1, "it holds a NUL character (U+0000). Take it out")]),
-        ({"row5": ",,"}, [(6, 1, "there is no id in 'id' (--id)")]),
+        ({"row5": ",,"}, [(6, 1, "'id' has no id (--id)")]),
     ],
 )
 def test_a_row_that_is_lost_is_told_with_all_of_its_lines(
@@ -488,7 +488,7 @@ def test_a_line_of_an_export_of_all_collections_is_refused_until_a_collection_wa
     content = orjson.dumps({"id": "1", "text": "a", "collection": "b"} | line)
     [row] = read(content, "x.jsonl", columns=replace(columns, placed="unsaid"))
     if stored is None:
-        assert "it is of the collection 'b': --all-collections puts it there" in str(row.content)
+        assert "it belongs to the collection 'b': --all-collections puts it there" in str(row.content)
     else:
         assert isinstance(row.content, dict)
         assert row.content["metadata"] == stored
@@ -578,7 +578,7 @@ def test_a_preview_without_a_row_says_whether_it_saw_the_whole_file(name: str, c
     content += b" " * 100
     options = Options("file") if name == "x.log" else Options()
     part = preview(content, name, options, whole=False)
-    assert part.problems == ["No row ends in the part that was looked at."]
+    assert part.problems == ["The part that was read has no complete row."]
     packed = preview(gzip.compress(content + b" " * MAX_BYTES), name, options, whole=True)
     assert packed.problems == part.problems
     assert preview(b"\n", name, options, whole=True).problems == ["The file has no rows."]

@@ -12,8 +12,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.app import create_app
+from service.cli.check import require_usable
 from service.errors import StartupError
-from service.runtime import settings_check
 from service.settings import read
 from service.settings.addresses import allowed_origins
 from tests.service.conftest import new_settings, wait_until_ready
@@ -153,15 +153,15 @@ def test_origins_are_read_one_by_one() -> None:
     [
         ("*", "any page on the web"),
         ("https://*.example.org", "any page on the web"),
-        ("https://a.org,null", "is no origin"),
-        ("example.org", "is no origin"),
-        ("https://a.org/", "is no origin"),
-        ("https://A.org", "is no origin"),
-        ("https://a.org:443", "is no origin"),
-        ("http://a.org:80", "is no origin"),
-        ("https://me@a.org", "is no origin"),
-        ("https://a.org http://b.org", "is no origin"),
-        ("ftp://a.org", "is no origin"),
+        ("https://a.org,null", "is not an origin"),
+        ("example.org", "is not an origin"),
+        ("https://a.org/", "is not an origin"),
+        ("https://A.org", "is not an origin"),
+        ("https://a.org:443", "is not an origin"),
+        ("http://a.org:80", "is not an origin"),
+        ("https://me@a.org", "is not an origin"),
+        ("https://a.org http://b.org", "is not an origin"),
+        ("ftp://a.org", "is not an origin"),
     ],
 )
 def test_what_no_browser_would_send_is_refused_at_start(
@@ -243,7 +243,7 @@ def refused_pair(monkeypatch: pytest.MonkeyPatch, cert: Path | None, key: Path |
         if value is not None:
             monkeypatch.setenv(f"SIMILE_TLS_{name}_FILE", str(value))
     with pytest.raises(StartupError) as refused:
-        settings_check.check(read())
+        require_usable(read())
     return str(refused.value)
 
 

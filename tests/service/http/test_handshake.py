@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from service.http.connections import SPARE
-from service.http.handshake import MOST
+from service.http.tls import MOST
 from tests.service.http.test_cors_tls import pair
 from tests.service.process import Service
 from tests.service.raw import Wire, held

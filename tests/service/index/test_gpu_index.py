@@ -231,7 +231,7 @@ def test_a_base_that_has_no_room_there_is_searched_on_the_cpu_and_the_next_one_i
 ) -> None:
     gpu.trouble = fails("cudaMalloc error out of memory")
     pair = Pair(tmp_path, owner)
-    assert "not on cuda:0 but searched on the CPU" in caplog.text
+    assert "not on cuda:0 and is searched on the CPU" in caplog.text
     assert "cudaMalloc error out of memory" in caplog.text
     assert "GpuResources.cpp" not in caplog.text
     assert pair.gpu.device == "cpu"
@@ -337,7 +337,7 @@ def test_the_cpu_needs_no_owner() -> None:
 @pytest.mark.skipif(HAS_GPU_PART, reason="this FAISS has a part for GPUs")
 @pytest.mark.parametrize("wanted", ["cuda", "cuda:1"])
 def test_a_faiss_without_a_part_for_gpus_is_refused_with_the_extra_that_brings_it(wanted: str) -> None:
-    with pytest.raises(StartupError, match=rf"SIMILE_INDEX_DEVICE={wanted}: .*no GPU part.*docs/GPU.md"):
+    with pytest.raises(StartupError, match=rf"SIMILE_INDEX_DEVICE={wanted}: .*not support GPUs.*docs/GPU.md"):
         find(wanted)
 
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from service.index import view
 from service.index.index import Index
-from service.store.ids import revisions_of, row_of
+from service.store.values import revisions_of, row_of
 from tests.service.brute_force import (
     Rows,
     coarse_vectors,

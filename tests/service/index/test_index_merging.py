@@ -15,7 +15,7 @@ from service.index.index import Index
 from service.index.merger import NICE
 from service.index.segments import Segment
 from service.index.view import Part
-from service.store.ids import revisions_of, row_of
+from service.store.values import revisions_of, row_of
 from tests.service.brute_force import (
     Rows,
     coarse_vectors,

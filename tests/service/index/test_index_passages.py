@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from service.index import view
 from service.index.index import Index
-from service.store.ids import row_of
+from service.store.values import row_of
 from tests.service.brute_force import (
     Rows,
     coarse_vectors,

@@ -12,7 +12,7 @@ from service.index import ivf, kmeans, merge_policy
 from service.index.index import Index
 from service.index.kmeans import cluster
 from service.index.segments import Selection
-from service.store.ids import revisions_of, row_of
+from service.store.values import revisions_of, row_of
 from tests.service.brute_force import firsts, settle, stored_vectors, unit_vectors
 from tests.waiting import LIMIT
 

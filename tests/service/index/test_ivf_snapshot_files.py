@@ -66,7 +66,7 @@ def test_a_damaged_one_is_not_read_and_is_reported(
     with pytest.raises(Damaged):
         read(file)
     [line] = damage(tmp_path)
-    assert line.startswith("default/2.lists: it is ")
+    assert line.startswith("default/2.lists: it")
 
 
 def test_a_disk_that_fails_leaves_the_one_before_as_it_was(

@@ -11,7 +11,7 @@ import pytest
 from service.index import ivf, merge_policy
 from service.index.index import Index
 from service.index.ivf_snapshots import IvfSnapshots, Origin, read, write
-from service.store.ids import revisions_of
+from service.store.values import revisions_of
 from tests.service.brute_force import firsts, settle
 from tests.service.index.test_ivf import DIMENSION, mixture
 
@@ -140,7 +140,7 @@ def test_a_snapshot_of_a_later_moment_is_of_another_store(
     kept: Path, vectors: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
     index = loaded(kept, vectors[:COUNT], sequence=SEQUENCE - 1)
-    assert "later moment" in caplog.text
+    assert "newer than the store" in caplog.text
     settle(index)
     check(index, vectors[:COUNT])
     index.close()
@@ -168,5 +168,5 @@ def test_a_disk_that_fails_costs_a_line_in_the_log(
     settle(index)
     assert index.kind == "IVF,SQ8"
     index.close()
-    assert "were not kept" in caplog.text
+    assert "were not saved" in caplog.text
     assert [*tmp_path.iterdir()] == []

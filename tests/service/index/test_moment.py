@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from service.index.index import Index
 from service.index.moment import IndexMoment
-from service.store.filter_cache import FilterCache
-from service.store.filters.grammar import compile_filter
-from service.store.ids import row_of
-from service.store.passing import Passing
-from service.store.schema import connect, migrate
-from service.store.values import DEFAULT_COLLECTION
+from service.store.sqlite.filter_cache import FilterCache, FilterMatches
+from service.store.sqlite.filters import compile_filter
+from service.store.sqlite.schema import connect, migrate
+from service.store.values import DEFAULT_COLLECTION, row_of
 from tests.service.brute_force import coarse_vectors, unit_vectors
 from tests.service.index.test_index_passages import best
 
@@ -37,7 +35,7 @@ class Place(NamedTuple):
         return Counted(self.store, FilterCache(), compile_filter(filter, ()), DEFAULT_COLLECTION)
 
 
-class Counted(Passing):
+class Counted(FilterMatches):
     """Counts the searches for all that pass."""
 
     found_all = 0

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from models.store import Store
+from service.cli.check import require_usable
 from service.corpus.corpus import Corpus
 from service.errors import Backend, Overloaded, StartupError
 from service.lifecycle.canary import beginning
-from service.runtime import settings_check
 from service.settings import read
-from service.store.generations import canaries, remember_canary
-from service.store.schema import connect, migrate
+from service.store.sql.generations import canaries, remember_canary
+from service.store.sqlite.schema import connect, migrate
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.observability.test_metrics import samples
 from tests.service.swapping import QUERIES, TEXTS, published
@@ -58,7 +58,7 @@ def write_queries(folder: Path, queries: list[str]) -> Path:
 def test_the_share_of_common_hits_is_measured_shown_and_kept(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store.records.SAMPLE_IDS", 7)  # sixty documents are nine pages
+    monkeypatch.setattr("service.store.sql.records.SAMPLE_IDS", 7)  # sixty documents are nine pages
     by_hand = overlap(place.store.root, [place.a, place.b], expected_queries(DOCUMENTS, 20), DOCUMENTS)
     assert 0.05 < by_hand < 0.95, "these two models cannot tell a right answer from a wrong one"
     figures = {"queries": 20, "overlap_at_10": pytest.approx(by_hand, abs=0.0051)}
@@ -319,7 +319,7 @@ def test_a_file_that_cannot_be_used_is_refused_at_start(
         file.write_bytes(content)
     monkeypatch.setenv("SIMILE_CANARY_FILE", str(file))
     with pytest.raises(StartupError, match=f"SIMILE_CANARY_FILE={file}: it {reason}"):
-        settings_check.check(read())
+        require_usable(read())
 
 
 def test_a_least_overlap_without_queries_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

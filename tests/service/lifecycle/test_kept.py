@@ -55,7 +55,7 @@ def test_its_time_ends_by_itself(place: Place, monkeypatch: pytest.MonkeyPatch) 
         client.post(f"/models/{place.b}/keep?seconds=5000")
         place.until(lambda: states(client)[place.b] == ("ready", True))
         now = time.monotonic
-        monkeypatch.setattr("service.lifecycle.kept.time.monotonic", lambda: now() + 6000)
+        monkeypatch.setattr("service.lifecycle.controller.time.monotonic", lambda: now() + 6000)
         place.until(lambda: states(client)[place.b] == ("candidate", False))
 
 

@@ -12,7 +12,7 @@ import pytest
 from models.search.content import Content
 from service.corpus.corpus import Corpus
 from service.errors import Overloaded
-from service.lifecycle.progress import Progress
+from service.lifecycle.builder import Progress
 from service.live import Generation
 from tests.service.lifecycle.test_swap import Place
 from tests.service.observability.test_metrics import samples
@@ -32,10 +32,12 @@ class Clock:
         self.now = 0.0
         monkeypatch.setattr("service.lifecycle.builder.time", self)
         monkeypatch.setattr("service.lifecycle.builder.asyncio", self)
-        monkeypatch.setattr("service.lifecycle.progress.time", self)
 
     def monotonic(self) -> float:
         return self.now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -90,7 +92,7 @@ def test_a_build_shows_how_long_it_will_take_and_says_so_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("service.lifecycle.progress.SAY_SECONDS", 0.4)
+    monkeypatch.setattr("service.lifecycle.builder.SAY_SECONDS", 0.4)
     caplog.set_level(logging.INFO)
     Clock(monkeypatch)
     release = place.hold(monkeypatch, place.b, 22)

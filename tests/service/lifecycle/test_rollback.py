@@ -14,8 +14,9 @@ from models.search.content import Content
 from service.corpus.corpus import Corpus
 from service.lifecycle.builder import HARMLESS
 from service.live import Generation
-from service.store import backfill, generations, methods
-from service.store.sqlite import SqliteStore
+from service.store.sql import generations, methods
+from service.store.sqlite import backfill
+from service.store.sqlite.store import SqliteStore
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
 
@@ -102,7 +103,7 @@ def test_a_version_that_gives_other_vectors_than_it_was_published_with_fails_and
     manifest = json.loads((folder / FILE_NAME).read_bytes())
     manifest["files"]["golden.json"] = hashlib.sha256((folder / "golden.json").read_bytes()).hexdigest()
     (folder / FILE_NAME).write_text(json.dumps(manifest))
-    reason = "no longer gives the vectors it was published with"
+    reason = "differs from the published vector"
     with place.serving() as client:
         place.fill()
         place.store.want(place.b)

@@ -23,8 +23,8 @@ from service.corpus.corpus import Corpus
 from service.errors import Overloaded
 from service.lifecycle.swap import Swap
 from service.live import Generation
-from service.store.generations import go_live, insert, previous
-from service.store.schema import connect, migrate
+from service.store.sql.generations import go_live, insert, previous
+from service.store.sqlite.schema import connect, migrate
 from tests import postgres
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published

@@ -3,7 +3,7 @@
 import pytest
 
 from models.store import DesiredVersion, Kind
-from service.lifecycle.target import next_target
+from service.lifecycle.controller import next_target
 
 
 @pytest.mark.parametrize(

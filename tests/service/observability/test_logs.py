@@ -295,7 +295,7 @@ def test_a_process_logs_json_alone_its_servers_messages_too_and_each_request_onc
     [ready] = [line for line in lines if line["message"].startswith("Simile is ready at http://127.0.0.1")]
     assert (ready["level"], version in ready["message"]) == ("info", True)
     assert [line["message"] for line in lines if line["logger"] == "uvicorn.error"] == [
-        "What arrived is no HTTP, or has too large a head. The connection is closed."
+        "Malformed HTTP request, or too large a head. The connection is closed."
     ]
     [line] = [line for line in lines if line.get("request_id") == "mine"]
     assert 0 < line.pop("seconds") < 10

@@ -21,7 +21,6 @@ import orjson
 from service import server  # noqa: F401  for its imports, as the next ones
 from service.__main__ import main
 from service.cli import check  # noqa: F401
-from service.runtime import settings_check  # noqa: F401
 from service.store.postgres import store  # noqa: F401
 from tests.service.process import plain_environment
 

@@ -14,11 +14,11 @@ import pytest
 
 from models.store import DesiredVersion
 from service.errors import Conflict, StartupError
-from service.store.generations import verdicts
 from service.store.postgres import generations, replicas, roll_call, vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.roll_call import Answer
 from service.store.postgres.schema import MIGRATIONS
+from service.store.sql.generations import verdicts
 from service.store.values import FAILED, Active, Document, Embedding, Moved, Unembedded, Verdict
 from tests import postgres
 from tests.service.fakes import until
@@ -29,8 +29,8 @@ pytest.importorskip("psycopg", reason="needs the extra postgres")
 
 import psycopg
 
-from service.store.generations import judge
 from service.store.postgres.store import PostgresStore
+from service.store.sql.generations import judge
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_what_an_update_left_listed_amid_the_listing_holds_up_no_swap(place: Pla
     run(place, gone.format(number, 1_000, 1_000 + generations.LAST_DOCUMENTS))
     assert call(place, "a", number) is Answer.LACKS
     looked = place.write(lambda it: generations.take_lacking(it, "a", number, 5, 1 << 20))
-    assert (looked.documents, looked.elsewhere) == ({}, 0)
+    assert (looked.documents, looked.left) == ({}, 0)
     run(place, gone.format(number, 2_000, 2_000))
     swap = place.write(
         lambda it: roll_call.go_live(

@@ -72,6 +72,6 @@ def test_without_its_gpu_a_service_does_not_start_and_writes_nothing(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
     settings = new_settings(tmp_path, tiny_models_dir, device="cuda:99")
-    with pytest.raises(StartupError, match="SIMILE_DEVICE asks for"):
+    with pytest.raises(StartupError, match="SIMILE_DEVICE requests"):
         create_app(settings).state.runtime.open()
     assert not settings.data_dir.exists()

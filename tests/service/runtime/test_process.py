@@ -114,7 +114,7 @@ def test_a_first_start_that_is_interrupted_is_begun_again(tmp_path: Path, defaul
         with service.log.open("wb") as log:
             command = [sys.executable, "-m", "service"]
             service.process = subprocess.Popen(command, env=service._environment, stdout=log, stderr=log)
-        until(lambda: "proving" in service.log.read_text() or service.process.poll() is not None)  # noqa: B023
+        until(lambda: "verifying" in service.log.read_text() or service.process.poll() is not None)  # noqa: B023
         assert service.process.poll() is None, service.log.read_text()
         assert service.stop(how) != 0
         service.client.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from service.batching.scheduler import Scheduler
 from service.batching.workers import Worker
 from service.errors import Backend, Unhealthy
 from service.observability.metrics import Metrics
-from service.runtime.watchdog import Heartbeat, Watchdog, lasting
+from service.runtime.watchdog import EXIT_STATUS, Heartbeat, Watchdog, lasting
 from tests.service.fakes import QUEUED, CountingEncoder, run, until
 from tests.service.process import Service
 from tests.waiting import LIMIT
@@ -32,7 +33,7 @@ FAULTY = (sys.executable, "-m", "tests.service.faulty")
 
 @asynccontextmanager
 async def watched(batcher: Batcher) -> AsyncIterator[Watchdog]:
-    """A running batcher under a supervisor that never ends the process."""
+    """A running batcher and a watchdog that never ends the process."""
     batcher.start()
     watchdog = Watchdog([batcher], 0)
     watchdog.start()
@@ -176,7 +177,7 @@ def test_how_long_a_batch_may_take_follows_the_measured_pace() -> None:
     assert ThroughputEstimate(workers=2, hang_seconds=0).batch_may_take(QUEUED, 512) == float("inf")
 
 
-def test_a_supervisor_that_was_held_itself_counts_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watchdog_that_was_suspended_itself_counts_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
 
     class Stage:
@@ -190,6 +191,57 @@ def test_a_supervisor_that_was_held_itself_counts_no_hang(monkeypatch: pytest.Mo
     wait_until(lambda: len(seen) >= 4)
     watchdog.stop()
     assert max(seen) == 1.0
+
+
+TIMED = """
+import threading, time
+from service.runtime.watchdog import Watchdog, interpreter_timer
+
+class Stage:
+    looks = 0
+
+    def check(self, seconds):
+        self.looks += 1
+
+hang_seconds = float("{hang_seconds}")
+with interpreter_timer(hang_seconds) as beat:
+    stage = Stage()
+    watchdog = Watchdog([stage], hang_seconds, beat)
+    watchdog.start()
+    {then}
+    watchdog.stop()
+"""
+
+
+def timed(hang_seconds: float, then: str) -> subprocess.CompletedProcess[str]:
+    """A process with a watchdog and an interpreter timer that does `then`."""
+    code = TIMED.format(hang_seconds=hang_seconds, then=then)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+
+
+def test_an_interpreter_that_computes_in_c_ends_with_status_1_and_every_stack() -> None:
+    """The power of two integers takes hours and lets no other thread run."""
+    done = timed(0.2, "threading.Thread(target=pow, args=(7, 7**12)).start()")
+    assert done.returncode == 1, done.stderr
+    assert "Timeout (0:00:03)!" in done.stderr
+    assert done.stderr.count("most recent call first") >= 3, (
+        "the main thread, the watchdog's and the one that hangs"
+    )
+    assert "in _watch" in done.stderr
+
+
+@pytest.mark.parametrize("hang_seconds", [float("inf"), 20.0, 0.0])
+def test_an_interpreter_that_runs_is_left_alone(hang_seconds: float) -> None:
+    done = timed(hang_seconds, "while stage.looks < 3: time.sleep(0.05)")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.long
+def test_each_beat_sets_the_interpreter_timer_again() -> None:
+    done = timed(0.2, "time.sleep(6)  # twice the timer's least time")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_blocked_event_loop_is_seen_and_one_that_runs_is_not() -> None:
@@ -246,16 +298,16 @@ def faulty(folder: Path, models_dir: Path, **variables: str) -> Iterator[Service
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "status", "says"),
     [
-        ("hang", "1 of 1 workers hang"),
-        ("block", "the event loop has been blocked"),
-        ("hold", "The interpreter has been blocked"),
-        ("hold2", "The interpreter has been blocked"),
+        ("hang", EXIT_STATUS, ("1 of 1 workers hang", "SIMILE_HANG_SECONDS")),
+        ("block", EXIT_STATUS, ("the event loop has been blocked", "SIMILE_HANG_SECONDS")),
+        ("hold", 1, ("Timeout (0:00:03",)),
+        ("hold2", 1, ("Timeout (0:00:03",)),
     ],
 )
 def test_a_service_that_hangs_ends_itself_and_starts_again_with_all_it_acknowledged(
-    tmp_path: Path, tiny_models_dir: Path, fault: str, words: str
+    tmp_path: Path, tiny_models_dir: Path, fault: str, status: int, says: tuple[str, ...]
 ) -> None:
     with faulty(tmp_path, tiny_models_dir, SIMILE_HANG_SECONDS="1.5") as service:
         assert service.put({"a": "red river"}).status_code == 200
@@ -270,12 +322,11 @@ def test_a_service_that_hangs_ends_itself_and_starts_again_with_all_it_acknowled
 
         sender = threading.Thread(target=send)
         sender.start()
-        assert service.process.wait(LIMIT) == 70
+        assert service.process.wait(LIMIT) == status
         sender.join()
         assert answers == [424 if fault == "hang" else 0]
         said = service.log.read_text()
-        assert words in said
-        assert "SIMILE_HANG_SECONDS" in said
+        assert all(each in said for each in says), said
         assert "faulty.py" in said, "the stacks show where it hangs"
         assert "red river" not in said
         (tmp_path / fault).unlink()

@@ -15,9 +15,9 @@ from service.__main__ import parser, run
 from service.cli.commands import backup, check_data
 from service.errors import CommandError, Unusable
 from service.settings import Settings
-from service.store import checksums
-from service.store.offline import examine
-from service.store.schema import SCHEMA_VERSION
+from service.store.sql import checksums
+from service.store.sqlite.offline import examine
+from service.store.sqlite.schema import SCHEMA_VERSION
 from tests import postgres
 from tests.service.conftest import new_settings, serving
 from tests.waiting import until

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.store.events import count, page, store
-from service.store.schema import connect, migrate
-from service.store.selected import DELETED_ROWS, delete_some
+from service.store.sql.events import count, page, store
+from service.store.sql.selection import DELETED_ROWS, delete_some
+from service.store.sqlite.schema import connect, migrate
 from service.store.values import Event, EventLimits, Selection
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from service.store.feedback import count, page, store
-from service.store.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
+from service.store.sql.feedback import count, page, store
+from service.store.sqlite.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
 from service.store.values import DEFAULT_COLLECTION, NO_KEY, Judgement, Selection
 from tests.service.api.test_feedback import TEXTS, judge, listed, pages, said
 from tests.service.api.test_http_errors import refused

@@ -14,18 +14,17 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from service.app import create_app
+from service.cli.check import require_usable
 from service.errors import StartupError
-from service.runtime import settings_check
 from service.settings import Settings, read
-from service.store import secondary_indexes
-from service.store.documents import FEW_REVISIONS, count
-from service.store.filters import field_index, planner
-from service.store.filters.grammar import compile_filter
 from service.store.filters.predicate import Predicate
-from service.store.records import page
-from service.store.schema import connect, migrate
-from service.store.secondary_indexes import bring_up_to_date
-from service.store.snapshot import Snapshot
+from service.store.sql.records import page
+from service.store.sqlite import field_index, filter_plan, secondary_indexes
+from service.store.sqlite.documents import FEW_REVISIONS, count
+from service.store.sqlite.filters import compile_filter
+from service.store.sqlite.reader import Snapshot
+from service.store.sqlite.schema import connect, migrate
+from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.filtering import cases, matches
@@ -113,7 +112,7 @@ def put(store: sqlite3.Connection, *rows: dict[str, Any]) -> None:
 
 
 def passing(store: sqlite3.Connection, where: Predicate) -> list[int]:
-    found: list[int] = planner.matching(store, where, DEFAULT_COLLECTION).tolist()
+    found: list[int] = filter_plan.matching(store, where, DEFAULT_COLLECTION).tolist()
     assert found == sorted(set(found))
     assert count(store, where) == len(found)
     return found
@@ -132,7 +131,7 @@ def table(store: sqlite3.Connection) -> set[tuple[Any, ...]]:
 def test_a_lookup_finds_what_a_scan_finds(
     store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, declared: list[str], few: int
 ) -> None:
-    monkeypatch.setattr(planner, "FEW", few)
+    monkeypatch.setattr(filter_plan, "FEW", few)
     bring_up_to_date(store, declared)
     put(store, *ROWS)
     for filter in FILTERS:
@@ -163,8 +162,8 @@ def test_random_filters_over_random_documents_pass_the_same(
     field_index.add(store, declared, (1, len(rows)))
     where = compile_filter(filter, declared)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "FEW", data.draw(st.sampled_from([0, 1, 1000]), "few"))
-        assert planner.matching(store, where, DEFAULT_COLLECTION).tolist() == expected(filter, rows)
+        patch.setattr(filter_plan, "FEW", data.draw(st.sampled_from([0, 1, 1000]), "few"))
+        assert filter_plan.matching(store, where, DEFAULT_COLLECTION).tolist() == expected(filter, rows)
     for revision in range(1, len(rows) + 1):
         field_index.remove(store, declared, revision)
     assert store.execute("SELECT count(*) FROM fields").fetchone() == (0,)
@@ -185,7 +184,7 @@ def test_a_lookup_reads_no_metadata(store: sqlite3.Connection) -> None:
     before = {str(filter): passing(store, compile_filter(filter, FIELDS)) for filter in FILTERS[:8]}
     store.execute("UPDATE documents SET metadata = '{}'")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "FEW", 0)
+        patch.setattr(filter_plan, "FEW", 0)
         for filter in FILTERS[:4]:
             assert passing(store, compile_filter(filter, FIELDS)) == before[str(filter)]
     plan = store.execute(
@@ -201,11 +200,11 @@ def test_a_filter_is_narrow_only_where_few_pass(store: sqlite3.Connection) -> No
     put(store, *ROWS)
     for filter in FILTERS:
         where, few = compile_filter(filter, FIELDS), len(expected(filter, ROWS)) <= 4
-        narrow = planner.is_narrow(store, where, DEFAULT_COLLECTION, 4)
+        narrow = filter_plan.is_narrow(store, where, DEFAULT_COLLECTION, 4)
         assert few or not narrow, filter
         if where.kind == "lookup" and len(where.lookups) == 1:
             assert narrow == few, filter
-    assert not planner.is_narrow(store, compile_filter({"n": 7}, []), DEFAULT_COLLECTION, 4)
+    assert not filter_plan.is_narrow(store, compile_filter({"n": 7}, []), DEFAULT_COLLECTION, 4)
 
 
 def test_another_collection_is_not_looked_into(store: sqlite3.Connection) -> None:
@@ -216,7 +215,7 @@ def test_another_collection_is_not_looked_into(store: sqlite3.Connection) -> Non
     for filter in ({"n": 7}, {"third": {"$ne": 0}}, {"n": {"$gte": 7, "$lt": 8}}):
         where = compile_filter(filter, FIELDS)
         assert 8 not in passing(store, where)
-        assert planner.matching(store, where, "other").tolist() == [8]
+        assert filter_plan.matching(store, where, "other").tolist() == [8]
 
 
 def test_many_passing_documents_are_paged_in_the_order_of_their_ids(
@@ -227,7 +226,7 @@ def test_many_passing_documents_are_paged_in_the_order_of_their_ids(
     where = compile_filter({"third": {"$in": [0, 1]}}, FIELDS)
     few = page(cast("Snapshot", store), "", 7, where)
     assert len(ROWS) < FEW_REVISIONS
-    monkeypatch.setattr("service.store.documents.FEW_REVISIONS", 10)
+    monkeypatch.setattr("service.store.sqlite.store.documents.FEW_REVISIONS", 10)
     assert page(cast("Snapshot", store), "", 7, where) == few
     assert few[1]
 
@@ -313,7 +312,7 @@ def test_a_field_that_no_filter_can_name_is_refused_at_the_start(
 ) -> None:
     monkeypatch.setenv("SIMILE_INDEXED_FIELDS", value)
     with pytest.raises(StartupError, match=complaint):
-        settings_check.check(read())
+        require_usable(read())
 
 
 # Through the service

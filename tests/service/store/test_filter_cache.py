@@ -11,17 +11,16 @@ import numpy as np
 import orjson
 import pytest
 
-from service.store import filter_cache
-from service.store.filter_cache import FilterCache
-from service.store.filters.grammar import compile_filter
-from service.store.filters.planner import matching
 from service.store.filters.predicate import Predicate
-from service.store.ids import Revisions
-from service.store.schema import connect, migrate
-from service.store.secondary_indexes import bring_up_to_date
-from service.store.values import DEFAULT_COLLECTION, Document, Embedding, json_of
-from service.store.writer import Transaction
-from service.store.writes import upsert
+from service.store.sqlite import filter_cache
+from service.store.sqlite.filter_cache import FilterCache
+from service.store.sqlite.filter_plan import matching
+from service.store.sqlite.filters import compile_filter
+from service.store.sqlite.schema import connect, migrate
+from service.store.sqlite.secondary_indexes import bring_up_to_date
+from service.store.sqlite.writer import Transaction
+from service.store.sqlite.writes import upsert
+from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Revisions, json_of
 from tests.service.deleting import delete
 from tests.waiting import LIMIT
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from service.errors import Storage
-from service.store.methods import STEP_EVENTS
-from service.store.selected import DELETED_ROWS
-from service.store.sqlite import SqliteStore
+from service.store.sql.methods import STEP_EVENTS
+from service.store.sql.selection import DELETED_ROWS
+from service.store.sqlite.store import SqliteStore
 from service.store.values import Document, Embedding, Event, EventLimits, Judgement, Selection
 from service.store.write_queue import WriteQueue, caller
 from tests import postgres
@@ -162,7 +162,7 @@ def test_another_keys_write_is_done_before_a_floods_last(store: Any, kind: str) 
 
 async def deleted(store: Any) -> None:
     """Delete d as `Corpus.delete` does."""
-    revisions, _ = await store.passing(None, "default")
+    revisions, _ = await store.matching(None, "default")
     done = 0
     while done < 1:
         done += (await store.delete_some(revisions[:1], "default")).done

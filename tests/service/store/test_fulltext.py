@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 
 from models.search import words
 from models.tokens import normalize
-from service.store import fulltext, secondary_indexes
-from service.store.facts import fact
-from service.store.filter_cache import FilterCache
 from service.store.filters.predicate import Predicate
-from service.store.passing import Passing
-from service.store.schema import MIGRATIONS, connect, migrate
-from service.store.secondary_indexes import LEXICAL_RULES, bring_up_to_date
+from service.store.sql.connection import fact
+from service.store.sqlite import fulltext, secondary_indexes
+from service.store.sqlite.filter_cache import FilterCache, FilterMatches
+from service.store.sqlite.schema import MIGRATIONS, connect, migrate
+from service.store.sqlite.secondary_indexes import LEXICAL_RULES, bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION
 
 
@@ -46,9 +45,9 @@ def put(store: sqlite3.Connection, *texts: str, collection: str = DEFAULT_COLLEC
         secondary_indexes.add(store, revision)
 
 
-def passing(store: sqlite3.Connection, revisions: Iterable[int]) -> Passing:
+def passing(store: sqlite3.Connection, revisions: Iterable[int]) -> FilterMatches:
     listed = Predicate("revision IN (SELECT value FROM json_each(?))", [json.dumps([*revisions])])
-    return Passing(store, FilterCache(), listed, DEFAULT_COLLECTION)
+    return FilterMatches(store, FilterCache(), listed, DEFAULT_COLLECTION)
 
 
 def found(store: sqlite3.Connection, query: str, depth: int = 100) -> list[int]:
@@ -258,7 +257,7 @@ def test_a_filter_that_much_passes_is_tried_on_the_best_alone(
     even = passing(store, range(2, 401, 2))
     expected = fulltext.nearest(store, "river", 400, even, DEFAULT_COLLECTION)
     assert sorted(expected[0].tolist()) == [*range(2, 401, 2)]
-    monkeypatch.delattr(Passing, "all")
+    monkeypatch.delattr(FilterMatches, "all")
     revisions, scores = fulltext.nearest(store, "river", 9, even, DEFAULT_COLLECTION)
     assert revisions.tolist() == expected[0][: len(revisions)].tolist()
     assert len(revisions) == np.sum(expected[1] >= scores[8])

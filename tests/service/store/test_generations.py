@@ -13,10 +13,9 @@ from service.corpus.corpus import Corpus
 from service.index.index import Index
 from service.lifecycle.builder import HARMLESS
 from service.live import Generation, apply
-from service.store.generations import previous
-from service.store.ids import row_of
-from service.store.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
-from service.store.values import DEFAULT_COLLECTION, Changes, Embedding
+from service.store.sql.generations import previous
+from service.store.sqlite.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
+from service.store.values import DEFAULT_COLLECTION, Changes, Embedding, row_of
 from tests.service.brute_force import stored_vectors
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import QUERIES, TEXTS, published

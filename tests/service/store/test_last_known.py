@@ -14,9 +14,9 @@ from service.cli.commands import backup as backing
 from service.cli.commands import restore as restoring
 from service.errors import StartupError
 from service.settings import Settings
-from service.store import last_known
-from service.store.last_known import FILE, note, refuse_loss
-from service.store.schema import DATABASE, connect, migrate
+from service.store.sqlite import last_known
+from service.store.sqlite.last_known import FILE, note, refuse_loss
+from service.store.sqlite.schema import DATABASE, connect, migrate
 from tests.service.process import Service, run_and_fail
 
 

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from models.engines.form import FP32
 from models.store import Store
 from service.app import create_app
-from service.store.schema import MIGRATIONS, SCHEMA_VERSION
+from service.store.sqlite.schema import MIGRATIONS, SCHEMA_VERSION
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.swapping import TEXTS
 

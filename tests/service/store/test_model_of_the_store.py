@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from service.app import create_app
 from service.settings import Settings
-from service.store import filter_cache
+from service.store.sqlite import filter_cache
 from tests.service.conftest import HOST, wait_until_ready
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
 from tests.waiting import until

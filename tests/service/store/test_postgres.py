@@ -14,11 +14,21 @@ from hypothesis import HealthCheck, given, settings
 
 from models.manifest import Manifest
 from service.errors import Validation
-from service.store import feedback, fulltext, schema, secondary_indexes
 from service.store.filters.grammar import compile_in
-from service.store.ids import revisions_of, row_of
-from service.store.records import page
-from service.store.values import Document, Embedding, Judgement, Limits, NeedsVectors, Passage, json_of
+from service.store.sql import feedback
+from service.store.sql.records import page
+from service.store.sqlite import fulltext, schema, secondary_indexes
+from service.store.values import (
+    Document,
+    Embedding,
+    Judgement,
+    Limits,
+    NeedsVectors,
+    Passage,
+    json_of,
+    revisions_of,
+    row_of,
+)
 from tests import postgres
 from tests.service.filtering import cases, matches
 from tests.service.store.test_field_index import FIELDS, FILTERS, ROWS
@@ -30,7 +40,6 @@ from service.store.postgres import (
     field_indexes,
     generations,
     nearest,
-    passing,
     postings,
     replicas,
     roll_call,
@@ -40,9 +49,9 @@ from service.store.postgres import (
 )
 from service.store.postgres.connection import Connection, Raw
 from service.store.postgres.filters import JsonbDialect
+from service.store.postgres.reader import Snapshot
 from service.store.postgres.roll_call import Answer
 from service.store.postgres.schema import migrate
-from service.store.postgres.snapshot import Snapshot
 from service.store.postgres.store import PostgresStore
 from service.store.postgres.writer import in_turn
 from tests.waiting import until
@@ -175,7 +184,7 @@ def test_filters_pass_what_they_say(filtered: Place, declared: list[str]) -> Non
         where = compile_in(JsonbDialect(declared), filter)
         with filtered.store.pool.connection() as raw, raw.transaction():
             raw.execute(f"SET LOCAL enable_seqscan = {'off' if declared else 'on'}")
-            found = documents.passing(Connection(raw), where, "default")[0]
+            found = documents.matching_revisions(Connection(raw), where, "default")[0]
         assert found == expected, filter
         assert filtered.read(partial(documents.count, where=where)) == len(expected)
 
@@ -231,7 +240,6 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
     query = unit()
     for few in (10_000, 0):
         monkeypatch.setattr(nearest, "FEW", few)
-        monkeypatch.setattr(passing, "FEW", few)
         for filter, heads_only in ((None, False), (None, True), (where, False)):
             scores: dict[int, tuple[float, int]] = {}
             for at, embedding in enumerate(embeddings):
@@ -243,7 +251,7 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
             expected = sorted(scores.values(), reverse=True)[:10]
 
             def search(it: Snapshot, filter: Any = filter, heads_only: bool = heads_only) -> Any:
-                allowed = None if filter is None else it.passing(filter, "default")
+                allowed = None if filter is None else it.matching(filter, "default")
                 return it.nearest(place.live, query[None], 10, allowed, "default", heads_only=heads_only)
 
             [(found, names)] = place.read(search)
@@ -255,7 +263,6 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
 def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passing, "FEW", 10)
     monkeypatch.setattr(nearest, "FEW", 10)
     given = {f"{at:02}": unit() for at in range(60)}
     place.put(
@@ -265,7 +272,7 @@ def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
     where, query = compile_in(JsonbDialect(()), {"half": 1}), unit()
 
     def found(it: Snapshot) -> list[str]:
-        allowed = it.passing(where, "default")
+        allowed = it.matching(where, "default")
         assert allowed.revisions is None, "it is not looked up again"
         [(_, names)] = it.nearest(place.live, query[None], 5, allowed, "default", heads_only=False)
         ids = it.ids_of(revisions_of(names).tolist())
@@ -303,7 +310,7 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     others = place.write(lambda connection: take(connection, "you", number, 100, 1 << 20))
     assert (len(mine.documents), len(others.documents)) == (6, 5)
     assert mine.documents.keys().isdisjoint(others.documents)
-    assert (mine.elsewhere, others.elsewhere) == (5, 6)
+    assert (mine.left, others.left) == (5, 6)
     again = place.write(lambda connection: take(connection, "me", number, 100, 1 << 20))
     assert again.documents.keys() == mine.documents.keys(), "one's own are taken again after a failure"
     place.write(

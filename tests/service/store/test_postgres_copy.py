@@ -17,7 +17,7 @@ from service.__main__ import parser, run
 from service.cli.commands import check_data
 from service.errors import CommandError
 from service.settings import Settings
-from service.store.sqlite import SqliteStore
+from service.store.sqlite.store import SqliteStore
 from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Judgement
 from tests import postgres
 from tests.service.conftest import HOST, new_settings, serving
@@ -26,7 +26,7 @@ pytest.importorskip("psycopg", reason="needs the extra postgres")
 
 import psycopg
 
-from service.store.postgres import checksums, copied_rows, name_check
+from service.store.postgres import copied_rows, offline
 from tests.waiting import until
 
 LONG = "A sentence of a long text that is split into passages. " * 60
@@ -188,7 +188,7 @@ def test_a_wrong_url_is_said(words: list[str], says: str) -> None:
         "@localhost:99999/x",
     ],
 )
-@pytest.mark.parametrize("look", [checksums.examine, lambda url: name_check.find_name_faults(url, 5)])
+@pytest.mark.parametrize("look", [offline.examine, lambda url: offline.find_name_faults(url, 5)])
 def test_a_look_at_a_database_quotes_no_password(rest: str, look: Callable[[str], object]) -> None:
     with pytest.raises(CommandError) as raised:
         look(f"postgresql://user:geheim{rest}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.store import sqlite
+from service.store.sqlite import store
 from tests.service.conftest import new_settings, serving
 from tests.service.store.test_postgres_schema import DOCUMENT, EVENT, JUDGEMENT, ready
 from tests.waiting import until
@@ -43,7 +43,7 @@ DAMAGES: list[tuple[str, str, str, tuple[str, str, Any] | None]] = [
 def test_ready_says_what_the_file_lacks_until_it_is_there_again(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(store, "LOOK_SECONDS", 0.05)
     settings = new_settings(tmp_path, tiny_models_dir)
     with (
         serving(settings) as client,

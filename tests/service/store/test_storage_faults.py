@@ -113,7 +113,7 @@ def test_a_read_only_data_directory_is_refused_at_start(tmp_path: Path) -> None:
         check=False,
         env={**os.environ, "SIMILE_PORT": "0"},
     )
-    assert done.returncode == 1
+    assert done.returncode == os.EX_CONFIG
     assert "Read-only file system" in done.stderr
     assert "SIMILE_DATA_DIR" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""kill -9 at any moment loses nothing that was answered; benchmarks/sigkill.py does it a thousand times."""
+"""kill -9 at any moment loses no operation that was answered."""
 
 from pathlib import Path
 

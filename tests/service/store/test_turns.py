@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from service.store import turns
-from service.store.documents import count
-from service.store.filter_cache import FilterCache, _key, _Search
 from service.store.filters.predicate import Predicate
-from service.store.reader import HEAVY, Readers
-from service.store.schema import migrate
+from service.store.sqlite.documents import count
+from service.store.sqlite.filter_cache import FilterCache, _key, _Search
+from service.store.sqlite.reader import HEAVY, Readers
+from service.store.sqlite.schema import migrate
 from service.store.turns import READERS, Turn, Turns, pause
 from tests.service.fakes import run, until
 from tests.waiting import LIMIT

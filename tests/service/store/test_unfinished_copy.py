@@ -15,9 +15,9 @@ from service.cli import check
 from service.errors import CommandError, StartupError, Unusable
 from service.runtime.runtime import Runtime
 from service.settings import Settings
-from service.store import offline
-from service.store.schema import SCHEMA_VERSION
-from service.store.sqlite import SqliteStore
+from service.store.sqlite import offline
+from service.store.sqlite.schema import SCHEMA_VERSION
+from service.store.sqlite.store import SqliteStore
 from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Judgement
 from tests import postgres
 from tests.service.conftest import new_settings, serving

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from service.errors import Storage, Unhealthy
+from service.store.sqlite.writer import Transaction, Writer
 from service.store.values import DEFAULT_COLLECTION, Changes
-from service.store.writer import Transaction, Writer
 from tests.waiting import LIMIT
 
 

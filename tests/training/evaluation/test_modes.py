@@ -8,12 +8,11 @@ import pytest
 
 from models.search.content import Content
 from models.search.fusion import fuse
-from service.store import fulltext, secondary_indexes
-from service.store.schema import connect, migrate
-from service.store.secondary_indexes import bring_up_to_date
+from service.store.sqlite import fulltext, secondary_indexes
+from service.store.sqlite.schema import connect, migrate
+from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION
-from training.evaluation.modes import CANDIDATES, Passages, find, passages_of, whole
-from training.evaluation.words import WordIndex
+from training.evaluation.modes import CANDIDATES, Passages, WordIndex, find, passages_of, whole
 
 TEXTS = [
     "Searching for search engines: the searched and the searching",

@@ -1,17 +1,30 @@
-"""Transfer: accuracies worked out by hand, and a test fold that nothing was chosen or fitted with."""
+"""Transfer and clustering: accuracies by hand, and a test fold that neither choice nor fit has seen."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from models.store import Store
 from tests.evaldata import FOLDER, needs
-from training.evaluation.classifier import L2, Labels, stratified
+from tests.training.evaluation.pairs import write
 from training.evaluation.encoding import Vectors
+from training.evaluation.report.table import table
+from training.evaluation.suites import score
 from training.evaluation.tasks import Examples, Task, load
-from training.evaluation.transfer import f1, nested, transfer
+from training.evaluation.transfer import (
+    FOLDS,
+    L2,
+    Floats,
+    Labels,
+    agreement,
+    fit,
+    nested,
+    stratified,
+    transfer,
+)
 
 
 def encode(sentences: list[str]) -> Vectors:
@@ -80,52 +93,144 @@ def test_pairs_are_told_apart_by_distance_and_product(
     assert (found.accuracy, found.f1) == pytest.approx((2 / 3, 2 / 3))
 
 
-def test_f1_is_of_the_label_1() -> None:
-    predicted, labels = np.array([1, 1, 1, 0, 0, 0]), np.array([1, 1, 0, 1, 0, 0])
-    assert f1(predicted, labels) == pytest.approx(4 / 6)
-    assert f1(np.zeros(3, np.int64), np.zeros(3, np.int64)) == 0
-    assert f1(np.zeros(3, np.int64), np.ones(3, np.int64)) == 0
-
-
 def test_a_vector_that_is_no_number_counts_as_0_and_is_told() -> None:
     found = transfer(task(train=split([*LINE, (0, "nan 1")]), test=split([*LINE_TEST, (1, "inf 0")])), encode)
     assert (found.undefined, found.examples, found.accuracy) == (2, 5, 0.6)
     assert found.dev > 0.9
 
 
-def test_labels_of_the_test_fold_change_neither_what_is_chosen_nor_what_is_predicted() -> None:
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(200, 20))
-    labels: Labels = (x[:, 0] + generator.normal(size=200) > 0).astype(np.int64)
-    fold = stratified(labels)
-    predicted, fitted = nested(x, labels, 2, fold)
-    for held in (0, 7):
-        turned = np.where(fold == held, 1 - labels, labels)
-        again, refitted = nested(x, turned, 2, fold)
-        assert np.array_equal(again[fold == held], predicted[fold == held])
-        assert refitted[held].l2 == fitted[held].l2
-        assert refitted[held].accuracy == fitted[held].accuracy
-        assert np.array_equal(refitted[held].weights, fitted[held].weights)
-        assert any(not np.array_equal(a.weights, b.weights) for a, b in zip(refitted, fitted, strict=True))
+def test_neither_labels_nor_vectors_of_the_test_fold_change_its_classifier() -> None:
+    x, labels = noisy(90, 10, seed=0)
+    fold = stratified(labels) % 2
+    predicted, fitted = nested(x, labels, fold)
+    other = np.where((fold == 1)[:, None], 50 * x + 9, x), np.where(fold == 1, 1 - labels, labels)
+    for changed in ((other[0], labels), (x, other[1])):
+        again, refitted = nested(changed[0], changed[1], fold)
+        assert (refitted[1].l2, refitted[1].accuracy) == (fitted[1].l2, fitted[1].accuracy)
+        assert np.array_equal(refitted[1].model.coef_, fitted[1].model.coef_)
+        assert not np.array_equal(refitted[0].model.coef_, fitted[0].model.coef_)
+    assert np.array_equal(again[fold == 1], predicted[fold == 1]), "the labels alone were changed"
 
 
-def test_vectors_of_the_test_fold_change_nothing_either() -> None:
-    generator = np.random.default_rng(0)
-    x, labels = generator.normal(size=(100, 10)), generator.integers(0, 2, 100)
-    fold = stratified(labels)
-    _, fitted = nested(x, labels, 2, fold)
-    _, refitted = nested(np.where((fold == 3)[:, None], 50 * x + 9, x), labels, 2, fold)
-    assert np.array_equal(refitted[3].weights, fitted[3].weights)
-    assert not np.array_equal(refitted[4].weights, fitted[4].weights)
-
-
+@pytest.mark.long
 def test_labels_at_random_cannot_be_predicted() -> None:
-    # The classifier can learn these by heart, so whatever leaked would show.
-    generator = np.random.default_rng(1)
-    x, labels = generator.normal(size=(200, 80)), np.arange(200) % 2
-    predicted, fitted = nested(x, labels, 2, stratified(labels))
-    assert (fitted[0].predict(x) == labels).mean() > 0.75
+    # The classifier can learn these by heart, so any leak would show.
+    x, labels = np.random.default_rng(1).normal(size=(200, 80)), np.arange(200) % 2
+    predicted, fitted = nested(x, labels, stratified(labels) % 4)
+    assert (fitted[0].predict(x) == labels).mean() > 0.7
     assert abs((predicted == labels).mean() - 0.5) < 0.11  # three standard errors
+
+
+def noisy(n: int, d: int, seed: int) -> tuple[Floats, Labels]:
+    """Features of different spread, and labels that follow them in part."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(n, d)) * np.geomspace(1, 0.1, d)
+    return x, (x.sum(axis=1) + generator.normal(size=n) > 0).astype(np.int64)
+
+
+def test_among_equally_good_l2_the_strongest_is_taken() -> None:
+    labels = np.arange(30) % 3
+    x = 10 * np.eye(3)[labels] + np.random.default_rng(0).normal(size=(30, 3))
+    found = fit(x, labels)
+    assert (found.accuracy, found.l2) == (1, max(L2))
+    assert np.array_equal(found.predict(10 * np.eye(3)), [0, 1, 2])
+
+
+def test_the_l2_is_the_one_that_predicts_dev_best_and_dev_is_not_trained_on() -> None:
+    x, labels = noisy(60, 12, seed=2)
+    dev, dev_labels = noisy(500, 12, seed=3)
+    found = fit(x, labels, (dev, dev_labels))
+    assert found.accuracy == (found.predict(dev) == dev_labels).mean()
+    train, held = ((each - found.mean) * found.scale for each in (x, dev))
+    models = [clone(found.model).set_params(C=2 / (l2 * len(x))).fit(train, labels) for l2 in L2]
+    accuracies = [model.score(held, dev_labels) for model in models]
+    assert len(set(accuracies)) > 2
+    assert found.l2 == L2[int(np.argmax(accuracies))]
+    assert found.accuracy == max(accuracies)
+
+
+def test_length_and_place_of_the_vectors_change_nothing() -> None:
+    x, labels = noisy(100, 5, seed=0)
+    moved = 1000 * x - 70
+    one, other = fit(x, labels), fit(moved, labels)
+    assert (one.l2, one.accuracy) == (other.l2, other.accuracy)
+    assert np.array_equal(one.predict(x), other.predict(moved))
+
+
+def test_equal_vectors_get_the_commonest_label() -> None:
+    found = fit(np.ones((50, 3)), np.arange(50) % 5 // 3)
+    assert found.accuracy == pytest.approx(0.6)
+    assert not found.predict(np.ones((4, 3))).any()
+
+
+@pytest.mark.parametrize("sizes", [(100, 100), (57, 33, 12, 1), (9, 4)])
+def test_folds_share_out_each_label_and_are_always_the_same(sizes: tuple[int, ...]) -> None:
+    labels = np.random.default_rng(3).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    fold = stratified(labels)
+    assert np.array_equal(fold, stratified(labels))
+    assert not np.array_equal(fold, stratified(labels, seed=1112))
+    for among in (np.ones(len(labels), bool), *(labels == label for label in range(len(sizes)))):
+        counts = np.bincount(fold[among], minlength=FOLDS)
+        assert len(counts) == FOLDS
+        assert counts.max() - counts.min() <= 1
+
+
+def test_each_cluster_stands_for_the_class_that_agrees_best() -> None:
+    labels = np.array([0, 0, 0, 1, 1, 2, 2])
+    assert agreement(np.array([2, 2, 2, 0, 0, 1, 1]), labels, 3) == 1, "names of clusters mean nothing"
+    # Cluster 0 has three of class 0 and two of class 1; two clusters may not stand for one class.
+    assert agreement(np.array([0, 0, 0, 0, 0, 1, 2]), labels, 3) == pytest.approx(4 / 7)
+    assert agreement(np.zeros(7, np.int64), labels, 3) == pytest.approx(3 / 7)
+
+
+def first_letter(texts: list[str]) -> Vectors:
+    """A direction for each first letter; the length of a text sets the length of its vector."""
+    return np.array([np.eye(8)[ord(text[0]) - ord("a")] * len(text) for text in texts], np.float32)
+
+
+def trec(folder: Path) -> Path:
+    sentences = ("ABBR a x", "DESC b x y", "ENTY c x", "HUM d", "LOC e x y z", "NUM f")
+    rows = [tuple(sentence.split(" ", 1)) for sentence in sentences]
+    write(folder / "trec" / "train.tsv.gz", rows * 3, "coarse text")
+    write(folder / "trec" / "test.tsv.gz", [*rows, ("NUM", "a x")], "coarse text")
+    return folder
+
+
+def test_the_suite_clusters_the_sentences_of_all_splits(tmp_path: Path) -> None:
+    found = score(first_letter, trec(tmp_path), ["clustering"])
+    assert found["clustering"]["trec"] == {
+        "accuracy": pytest.approx(24 / 25),  # one NUM lies with ABBR
+        "classes": 6,
+        "sentences": 25,
+        "undefined": 0,
+    }
+    assert found["clustering"] == score(first_letter, tmp_path, ["clustering"])["clustering"]
+    assert "transfer" not in found
+    line = next(line for line in table(found).splitlines() if line.startswith("TREC"))
+    assert line.split() == ["TREC", "96.00", "6", "25"]
+
+
+def sick(folder: Path) -> Path:
+    """The features of a pair show its relation: the same first letter, the next, or another."""
+    pairs = ("a x,a y", "b x,b y"), ("a x,b y", "b x,a y"), ("c x,d y", "d x,c y")
+    relations = ("ENTAILMENT", "NEUTRAL", "CONTRADICTION")
+    rows = [
+        (*pair.split(","), relation) for each, relation in zip(pairs, relations, strict=True) for pair in each
+    ]
+    for split in ("train", "trial", "test"):
+        write(folder / "sick" / f"{split}.tsv.gz", rows * 6, "sentence1 sentence2 entailment")
+    return folder
+
+
+def test_sick_e_is_not_part_of_the_mean_and_may_be_absent(tmp_path: Path) -> None:
+    alone = score(first_letter, trec(tmp_path), ["transfer"])
+    assert "sicke" not in alone["transfer"]
+    assert "sicke" not in alone["absent"]
+    found = score(first_letter, sick(tmp_path), ["transfer"])
+    assert found["transfer"]["sicke"]["accuracy"] == 1
+    assert found["transfer"]["sicke"]["f1"] is None, "there are three classes"
+    assert found["transfer"]["sicke"]["protocol"] == "l2 by dev, scored on test"
+    assert found["transfer_mean"] == alone["transfer_mean"]
 
 
 @pytest.mark.long

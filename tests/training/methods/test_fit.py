@@ -8,8 +8,8 @@ import pytest
 
 from training.errors import TrainingError
 from training.methods.catalogue import fitted, load_recipe
+from training.methods.declared import shipped
 from training.methods.fit import column_of_each_view, columns_of
-from training.methods.names import shipped
 from training.methods.recipe import Recipe
 
 INFO = {"name": "info_nce", "tau": 0.05}
@@ -17,7 +17,6 @@ TRIPLET = {"name": "triplet", "margin": 1}
 MASKED = {"name": "mask", "rate": 0.15}
 ASIDE = {"name": "same", "aside": True}
 TEMPLATE = {"name": "template", "text": '"{}" means [MASK].'}
-SPANS = {"name": "documents", "anchors": 1, "positives": 2, "shortest": 8, "longest": 30}
 QUEUED = {"negatives": [{"name": "queue", "batches": 1}], "twin": {"name": "ema", "momentum": 0.9}}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("simcse-unsup", {"objectives": ["vector_mse"]}, "the recipe needs a `student`"),
@@ -79,16 +78,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mlm", {"views": []}, "all views stand aside"),
     ("simcse-sup", {"views": ["same", "same", "same", *[MASKED] * 4]}, "more views than that stand aside"),
     ("simcse-sup", {"objectives": [{"name": "nt_xent", "tau": 0.1}]}, "a triple ends with a negative"),
-    (
-        "declutr",
-        {"source": SPANS, "views": ["same"] * 3, "objectives": [INFO]},
-        "further spans of a document are positives: nt_xent takes them for such",
-    ),
-    (
-        "declutr",
-        {"source": SPANS, "views": ["same"] * 3, "objectives": [TRIPLET]},
-        "further spans of a document are positives",
-    ),
     ("tsdae", {"negatives": [{"name": "noise", "batches": 1}]}, "negatives are for info_nce"),
     (
         "simcse-unsup",
@@ -109,11 +98,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("cosent", {"objectives": [INFO]}, "documents of a list are neither right nor wrong, nor are pairs with"),
     ("pairsupcon", {"objectives": [INFO]}, "labelled pairs contradict each other as well"),
     ("pairs", {"objectives": [{"name": "hard_nce", "tau": 1}]}, 'hard_nce needs the source "labelled_pairs"'),
-    ("ct", {"objectives": ["neighbours"]}, 'neighbours needs the source "sentences"'),
-    ("ct", {"objectives": ["word_ce"]}, 'word_ce needs the source "pairs"'),
     ("ct", {"views": ["same"]}, "BceDot compares two views; there are 1."),
-    ("sg-opt", {"twin": "clone"}, "self_guided compares one view with the layers of the twin"),
-    ("sg-opt", {"views": ["same", "same"]}, "self_guided compares one view with the layers"),
     ("simcse-unsup", {"twin": "frozen"}, 'the twin "frozen" is for self_guided'),
     ("whitening", {"twin": "clone"}, "a twin is for training, and there is no objective"),
     ("ct", {"objectives": ["mi_jsd"]}, "encode each view alone; mlm and mi_jsd need more"),
@@ -121,9 +106,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("defsent", {"optim.table_lr": 1e-3}, "table_lr is the rate of embeddings, and train_embeddings = false"),
     ("promptbert", {"dropouts": [0.1]}, "templates less their bias are encoded together"),
     ("crops", QUEUED, "a queue knows texts again by their numbers, and documents are cut anew"),
-    ("whitening", {"post": ["sif"]}, "sif and usif weigh the rows of a word table: the pool must be static"),
-    ("sif", {"post": ["drop_pcs", "sif"]}, "sif and usif come before other post-processors"),
-    ("bert-flow", {"post": ["flow", "drop_pcs"]}, "flow comes after all other post-processors"),
     ("distil-hybrid", {"views": ["same"] * 8}, "the source has 9 texts in a row, and there are 8 views"),
     ("simcse-sup", {"objectives": []}, "a head that is kept must be trained, and there is no objective"),
 ]
@@ -146,11 +128,8 @@ def test_what_could_not_work_is_refused(name: str, changes: dict[str, Any], mess
         ("simcse-unsup", {"fixed_mask": True, "negatives": [{"name": "noise", "batches": 1}]}),
         ("diffcse", {"fixed_mask": True}),
         ("diffcse", {"objectives": [INFO, "rtd", "mlm"]}),
-        ("declutr", {"source": SPANS | {"positives": 1}, "views": ["same"] * 2, "objectives": [INFO]}),
         ("promptbert", {"views": [TEMPLATE | {"less_bias": False}] * 2, "fixed_mask": True}),
         ("ct", {"objectives": [INFO]}),
-        ("sif", {"post": ["usif", "flow"]}),
-        ("declutr", {"source.near": "adjacent"}),
         ("esimcse", {"negatives": [{"name": "queue", "batches": 1}, {"name": "noise", "batches": 1}]}),
     ],
 )

@@ -11,8 +11,8 @@ from tests.training.conftest import RECIPE_TEXT as TEXT
 from tests.training.conftest import read_recipe
 from training.errors import TrainingError
 from training.methods.catalogue import load_recipe
+from training.methods.declared import shipped
 from training.methods.heads import Tanh
-from training.methods.names import shipped
 from training.methods.objectives import InfoNCE
 from training.methods.recipe import Recipe
 from training.methods.views import Same

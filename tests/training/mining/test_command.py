@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.training.conftest import WORDS
+from tests.training.mining.test_dedupe import exact
 from tests.training.mining.test_labelled import beir
-from tests.training.mining.test_minhash import exact
 from training.__main__ import main
 from training.text.corpus import TRIPLES, read_corpus
 

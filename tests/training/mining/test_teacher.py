@@ -13,9 +13,8 @@ from models.search.content import Content
 from tests.training.evaluation.pairs import encode
 from training.errors import NothingToLearn
 from training.evaluation.encoding import Encode, Vectors
-from training.evaluation.modes import find, passages_of
+from training.evaluation.modes import WordIndex, find, passages_of
 from training.evaluation.scorable import Scorable
-from training.evaluation.words import WordIndex
 from training.mining.queries import Query, queries_of
 from training.mining.teacher import DEPTH, Listed, lists, spread
 from training.text.corpus import LISTED

@@ -15,7 +15,7 @@ from tests.training.pretrained import ROWS, encoder_of, pretrained
 from tests.training.vocabularies import seeded
 from training.errors import TrainingError
 from training.methods.views import Cutoff, Shuffle
-from training.model.cutoff import kept
+from training.model.encoder import kept
 from training.runs.gradcache import random_state, set_random_state
 from training.text.lexicon import Lexicon
 from training.text.tokens import Tokens, join

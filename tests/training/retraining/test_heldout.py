@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 
-from training.mining.minhash import jaccard, shingles
+from training.mining.dedupe import jaccard, shingles
 from training.retraining.documents import Document
 from training.retraining.heldout import JUDGE, TRAIN, hold_out, part_of, place
 

@@ -17,8 +17,8 @@ from models.store import Store
 from tests.training.run_cases import events
 from training.evaluation.encoding import Encode
 from training.methods.catalogue import load_recipe
-from training.methods.postprocess import Whiten
 from training.methods.recipe import Recipe
+from training.papers.postprocess import Whiten
 from training.runfile import Result
 from training.runs.export import export_run
 from training.runs.mix import SHARES, best, between

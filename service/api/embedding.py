@@ -1,0 +1,285 @@
+"""What the embedding routes of TEI, OpenAI and Cohere do alike: a plan, its vectors, their headers.
+
+Start reading at `embed`. A route parses its own fields into a `Plan` and writes the `Embedded` in its own
+form.
+"""
+
+import base64
+import time
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import dataclass
+
+import numpy as np
+from fastapi import Request
+from numpy.typing import NDArray
+
+from models.manifest import Manifest, is_version
+from models.words.nearest import did_you_mean
+from service.batching.request import Answer
+from service.errors import Empty, NotFound, Validation
+from service.runtime.runtime import Runtime
+from service.settings import Settings
+
+VERSION_HEADER = "x-model-version"
+Vectors = NDArray[np.float32]
+Rows = list[str] | list[list[int]]
+
+
+def check_nothing(_manifest: Manifest) -> None:
+    """Accepts any model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to embed, and how.
+
+    Args:
+        rows: Texts, or rows of token ids, as they were sent.
+        model: The `model` of the body.
+        field: The body's field that holds the rows. Errors of OpenAI's routes name it.
+        prompted: Puts the model's prompt before the rows.
+        check: Raises Validation where the model cannot do what was asked.
+        truncate: Cut rows that are too long, instead of rejecting them.
+        left: Cut at the beginning.
+        normalize: Scale vectors to length 1.
+        dimensions: Components of each vector to keep. None: all.
+        dimensions_field: The body's field that holds `dimensions`.
+
+    """
+
+    rows: Rows
+    model: str | None
+    field: str = "inputs"
+    prompted: Callable[[Rows, Manifest], Rows]
+    check: Callable[[Manifest], None] = check_nothing
+    truncate: bool = True
+    left: bool = False
+    normalize: bool = True
+    dimensions: int | None = None
+    dimensions_field: str = "dimensions"
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The vectors of a plan, shape (rows, dimensions), the model's manifest, tokens computed, and headers."""
+
+    vectors: Vectors
+    manifest: Manifest
+    tokens: int
+    headers: dict[str, str]
+
+
+async def embed(request: Request, runtime: Runtime, plan: Plan) -> Embedded:
+    """Embeds the rows of a plan with the active version, or with the version that the request names.
+
+    Raises:
+        NotFound: The request names an unknown version.
+        Conflict: The request names a version that is not loaded.
+        Validation: The model cannot do what was asked.
+        ServiceError: As `Batcher.embed`.
+
+    """
+    with runtime.live.borrow(pinned(request, plan.model, runtime)) as generation:
+        manifest = generation.manifest
+        check_dimensions(plan.dimensions, manifest.dimension, plan.dimensions_field)
+        plan.check(manifest)
+        try:
+            answer = await runtime.batcher.embed(
+                generation.encoder,
+                plan.prompted(plan.rows, manifest),
+                truncate=plan.truncate,
+                left=plan.left,
+                normalize=plan.normalize,
+            )
+        except Validation as error:  # of one of the rows
+            error.param = error.param or plan.field
+            raise
+    headers = inference_headers(manifest.version, answer, plan.rows, request.scope["started"])
+    vectors = shorten(answer.vectors, plan.dimensions, normalize=plan.normalize)
+    return Embedded(vectors, manifest, sum(answer.tokens), headers)
+
+
+def parse_inputs(inputs: object, settings: Settings, name: str = "inputs") -> Rows:
+    """Returns `inputs` as a list of texts or a list of rows of token ids.
+
+    Raises:
+        Empty: No input, or an empty one, whose index is named.
+        Validation: Neither texts nor token ids, a mixture, or more than the settings allow.
+
+    """
+    limit = settings.max_inputs
+    if isinstance(inputs, str):
+        return parse_texts([inputs], limit, name)
+    if isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
+        return parse_texts(inputs, limit, name)
+    kinds = "a text, a list of texts, or token ids, all of one kind"
+    return parse_token_rows(inputs, limit, name, kinds, max_ids=settings.max_ids, setting="SIMILE_MAX_IDS")
+
+
+def parse_token_rows(
+    ids: object, limit: int, name: str, kinds: str, *, max_ids: int, setting: str
+) -> list[list[int]]:
+    """Returns token ids, or a list of rows of them, as rows. Rows are counted before their ids are checked.
+
+    Args:
+        ids: As they were sent.
+        limit: Rows at most.
+        name: The field that holds them.
+        kinds: What the field may hold, for the error.
+        max_ids: Ids at most.
+        setting: The setting behind `max_ids`.
+
+    Raises:
+        Empty: No row, or an empty one, whose index is named.
+        Validation: Something else, more rows than `limit`, or more than `max_ids` ids.
+
+    """
+    if not isinstance(ids, list):
+        raise Validation(f"{name} must be {kinds}.", param=name)
+    if ids and _is_id(ids[0]):
+        ids = [ids]
+    check_count(ids, limit, name)
+    count = 0
+    for at, row in enumerate(ids):
+        count += len(row) if isinstance(row, list) else 0
+        if count > max_ids:
+            raise Validation(
+                f"{name} holds more than {max_ids} token ids ({setting}). Send them in parts.", param=name
+            )
+        if not isinstance(row, list) or not set(map(type, row)) <= {int}:
+            raise Validation(f"{name} must be {kinds}; look at {name}[{at}].", param=name)
+        if not row:
+            raise Empty(f"{name}[{at}] holds no token ids.", param=name)
+    return ids
+
+
+def parse_texts(texts: Sequence[object], limit: int, name: str) -> list[str]:
+    """Returns `texts`. Raises Empty or Validation unless each is a string with a visible character."""
+    check_count(texts, limit, name)
+    checked: list[str] = []
+    for at, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise Validation(f"{name}[{at}] must be a text, as the first one is.", param=name)
+        if not text or text.isspace():
+            raise Empty(f"{name}[{at}] is empty, or white space only. Leave it out.", param=name)
+        checked.append(text)
+    return checked
+
+
+def check_count(values: Sequence[object], limit: int, name: str) -> None:
+    if not values:
+        raise Empty(f"{name} is an empty list. Send at least one.", param=name)
+    if len(values) > limit:
+        raise Validation(
+            f"{name} has {len(values)} entries; at most {limit} (SIMILE_MAX_INPUTS) go in one request.",
+            param=name,
+        )
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def get_prompt(name: str | None, manifest: Manifest) -> str:
+    """Returns the prompt that the model publishes under `name`. None: its default prompt."""
+    if name is None:
+        return manifest.default_prompt
+    if name not in manifest.prompts:
+        there_are = ", ".join(sorted(manifest.prompts)) or "none"
+        raise Validation(f"The model has no prompt {name[:100]!r}; it has: {there_are}.")
+    return manifest.prompts[name]
+
+
+def with_prompt(rows: Rows, manifest: Manifest, name: str | None = None) -> Rows:
+    """Returns `rows` with the prompt that the model publishes under `name`. Token ids take no default
+    prompt.
+    """
+    prompt = get_prompt(name, manifest)
+    texts = [row for row in rows if isinstance(row, str)]
+    if len(texts) < len(rows):
+        if name is None:
+            return rows
+        raise Validation("A prompt goes before a text; token ids take none. Leave prompt_name out.")
+    return [prompt + text for text in texts]
+
+
+def pinned(request: Request, model: str | None, runtime: Runtime) -> str | None:
+    """Returns the version that must answer. None: the active version.
+
+    The header must name a version. A `model` that does not look like one is ignored, as TEI does.
+
+    Raises:
+        NotFound: `model` looks like a version, and no such version exists.
+
+    """
+    header = request.headers.get(VERSION_HEADER)
+    if header is not None:
+        return header
+    if model is None or not is_version(model):
+        return None
+    loaded = [generation.version for generation in runtime.live.generations]
+    if model in runtime.controller.published or model in loaded:
+        return model
+    hint = did_you_mean(model, {*runtime.controller.published, *loaded})
+    raise NotFound(f"There is no version {model[:100]!r}.{hint} GET /models lists them.", param="model")
+
+
+def shorten(vectors: Vectors, dimensions: int | None, *, normalize: bool) -> Vectors:
+    """Returns the first `dimensions` of each vector: cut first, then scaled to length 1."""
+    if dimensions is None:
+        return vectors
+    cut = np.ascontiguousarray(vectors[:, :dimensions])
+    return unit(cut) if normalize and dimensions < vectors.shape[1] else cut
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Returns `vectors`, shape (n, d), scaled to length 1. A zero vector stays zero."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Vectors = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    return scaled
+
+
+def in_base64(vectors: Vectors) -> list[str]:
+    """Returns each vector's bytes, little-endian float32, as base64."""
+    rows = vectors.astype("<f4", copy=False)
+    return [base64.b64encode(row.tobytes()).decode() for row in rows]
+
+
+def check_dimensions(dimensions: int | None, full: int, name: str = "dimensions") -> None:
+    """Raises Validation unless `dimensions` is between 1 and the model's own. Called before texts are
+    embedded.
+    """
+    if dimensions is not None and not 1 <= dimensions <= full:
+        raise Validation(f"{name} must be between 1 and {full}, not {dimensions}.", param=name)
+
+
+def inference_headers(
+    version: str, answer: Answer, inputs: Sequence[Sized], started: float
+) -> dict[str, str]:
+    """Returns the version, the times (TEI's names, whole milliseconds), and how much was computed and cut.
+
+    Args:
+        version: The version that made `answer`.
+        answer: From the batcher.
+        inputs: The texts or rows of token ids, as they were sent.
+        started: time.perf_counter() when the request reached its route.
+
+    """
+    timing = answer.timing
+    headers = {
+        VERSION_HEADER: version,
+        "x-total-time": _milliseconds(time.perf_counter() - started),
+        "x-tokenization-time": _milliseconds(timing.tokenize_seconds),
+        "x-queue-time": _milliseconds(timing.queue_seconds),
+        "x-inference-time": _milliseconds(timing.inference_seconds),
+        "x-compute-tokens": str(sum(answer.tokens)),
+        "x-compute-characters": str(sum(map(len, inputs))),
+    }
+    cut = sum(answer.truncated)
+    if cut:
+        headers["x-truncated"] = str(cut)
+    return headers
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(int(seconds * 1000))

@@ -1,0 +1,199 @@
+"""Query parameters of `/feedback` and `/events`: which rows to list, count or delete."""
+
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+from fastapi import Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from service.api.collections import existing, existing_named
+from service.api.openapi import Limit, Role, User
+from service.auth.audit import audit
+from service.errors import Empty, NotFound, Storage, Validation
+from service.http.bodies import fields_of, json_response
+from service.runtime.runtime import Runtime
+from service.store.values import COLLECTION_NAME, NO_KEY, Event, Judgement, Selection
+
+INT64 = 2**63
+_Name = Annotated[
+    str | None, Field(json_schema_extra={"minLength": 1})
+]  # empty: another message than pydantic's
+# No key and no collection can have such a name.
+WITHOUT_KEY, EVERY_COLLECTION, EVERY_KEY = "-", "*", "*"
+SELECTS = (Empty, NotFound, Storage)  # errors of a route that selects
+HASHED = "The hash of the visitor's id; empty if none was given"
+TRUSTED = "Whether a retraining may learn from it: its key was trusted, and is not marked untrusted now"
+
+
+ReadRows: TypeAlias = Callable[
+    [int, int, Selection, float], Awaitable[tuple[Sequence[tuple[int, Any]], bool]]
+]
+
+
+class Sender(NamedTuple):
+    """The name of a request's key, and whether a retraining learns from it."""
+
+    key: str
+    trusted: bool
+
+
+class Selected(BaseModel):
+    key: _Name = Field(
+        None, description=f"The name of the key that sent it; {WITHOUT_KEY} for those without one"
+    )
+    collection: str | None = Field(
+        None,
+        description=f"Another collection than `default`; {EVERY_COLLECTION} for all of them",
+        json_schema_extra={"pattern": rf"^({COLLECTION_NAME.pattern}|\{EVERY_COLLECTION})$"},
+    )
+
+    user: User | None = Field(None, description="The id of the visitor, as it was sent")
+
+
+class Listing(Selected):
+    after: int = Field(0, ge=0, le=INT64 - 1)
+    limit: Limit = 100
+
+
+class Forgetting(Selected):
+    query: _Name = None
+    id: _Name = None
+
+
+class Forgotten(BaseModel):
+    deleted: int
+
+
+def sender_of(request: Request) -> Sender:
+    """Returns the sender of a request. A service without keys trusts all clients."""
+    account = request.scope.get("account")
+    return Sender(NO_KEY, True) if account is None else Sender(account.key.name, account.key.trusted)
+
+
+def trusted_now(request: Request, row: Event | Judgement) -> bool:
+    """Whether a retraining may learn from a row.
+
+    Its key must have been trusted when the row was stored, and must not be marked untrusted now. Marking a
+    key untrusted therefore covers its old rows. Removing a key changes nothing. A new key with an old name
+    brings no untrusted row back.
+    """
+    access = request.app.state.access
+    return row.trusted and (access is None or access.trusts(row.key))
+
+
+def own_only(request: Request) -> str | None:
+    """Returns the name of the key whose rows the request may delete. None: it may delete all rows."""
+    account = request.scope.get("account")
+    return None if account is None or Role.ADMIN in account.allows else account.key.name
+
+
+async def selection_of(request: Request, runtime: Runtime, params: Selected) -> Selection:
+    """Returns the rows that query parameters select.
+
+    Raises:
+        Empty: A parameter is empty.
+        NotFound: The collection does not exist.
+
+    """
+    for name in params.model_fields_set:
+        # Perhaps an unset variable of the client. By the other parameters, more rows would be deleted than
+        # was meant.
+        if getattr(params, name) == "":
+            raise Empty(f"{name} is empty, and nothing stored has that. Leave it out, or name one.")
+    collection: str | None = None
+    if params.collection is None:
+        collection = await existing(request, runtime)
+    elif params.collection != EVERY_COLLECTION:
+        collection = await existing_named(params.collection, runtime)
+    key = NO_KEY if params.key == WITHOUT_KEY else params.key
+    visitor = None if params.user is None else runtime.visitors.hashed(params.user)
+    if isinstance(params, Forgetting):
+        return Selection(collection, params.query, params.id, key, visitor)
+    return Selection(collection, None, None, key, visitor)
+
+
+async def list_rows(
+    request: Request,
+    runtime: Runtime,
+    params: Listing,
+    name: str,
+    read: ReadRows,
+    model: type[BaseModel],
+    **computed: Callable[[Any], object],
+) -> Response:
+    """Answers with a page of rows, under `name`. Raises as `selection_of`.
+
+    Args:
+        request: The request.
+        runtime: The service.
+        params: The rows to list.
+        name: The answer's field for the rows.
+        read: Reads a page of rows from the store.
+        model: The fields of a row.
+        computed: Computes fields of a row.
+
+    """
+    selection = await selection_of(request, runtime, params)
+    found, more = await read(params.after, params.limit, selection, runtime.settings.max_answer_bytes)
+    rows = [
+        fields_of(
+            model,
+            row,
+            sequence=number,
+            user=row.visitor,
+            trusted=trusted_now(request, row),
+            **{field: compute(row) for field, compute in computed.items()},
+        )
+        for number, row in found
+    ]
+    return json_response({name: rows, "next": found[-1][0] if more else None})
+
+
+async def to_forget(request: Request, runtime: Runtime, params: Forgetting) -> Selection:
+    """Returns the rows to delete. Raises as `selection_of`, and Validation if no parameter is given."""
+    selection = await selection_of(request, runtime, params)
+    if selection == Selection(selection.collection):
+        route = request.url.path.rpartition("/")[2]
+        raise Validation(
+            f"Deleting needs a query, an id, a key or a user: DELETE /{route}?query=…&id=…&key=…&user=…."
+        )
+    return selection
+
+
+async def forget(
+    request: Request, action: str, selection: Selection, work: Callable[..., Awaitable[Mapping[str, int]]]
+) -> Response:
+    """Deletes rows by `work` of the store, and writes a line of the audit log for each key whose rows were
+    deleted.
+
+    The lines are also written if the work fails or is cancelled after some steps.
+    """
+    deleted: Counter[str] = Counter()
+    ended, lock = False, threading.Lock()
+
+    def tell(step: Mapping[str, int]) -> None:
+        with lock:
+            if not ended:
+                deleted.update(step)
+                return
+        _audit_deleted(request, action, selection, step)  # The deadline passed during this step.
+
+    try:
+        done = await work(selection, own_only(request), tell)
+    except BaseException:
+        with lock:
+            ended = True
+        _audit_deleted(request, action, selection, deleted)
+        raise
+    nothing = {EVERY_KEY if selection.key is None else selection.key: 0}
+    _audit_deleted(request, action, selection, done or nothing)
+    return json_response({"deleted": sum(done.values())})
+
+
+def _audit_deleted(request: Request, action: str, selection: Selection, deleted: Mapping[str, int]) -> None:
+    collection = EVERY_COLLECTION if selection.collection is None else selection.collection
+    for owner, count in sorted(deleted.items()):
+        audit(action, request.scope, collection=collection, owner=owner or WITHOUT_KEY, deleted=count)

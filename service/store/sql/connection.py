@@ -1,0 +1,73 @@
+"""A connection as the shared queries use it, and the table `facts`: single values of a store."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from secrets import token_hex
+from typing import Any, Protocol
+
+_VISITOR_SECRET = "visitor secret"  # noqa: S105  the name of the fact
+_SECRET_BYTES = 32
+# The mark of a `copy` that has not ended: the version and the form of its vectors. No service uses a marked
+# store, and no backup is made of it.
+COPYING = "copy under way"
+START_OVER = "--start-over"
+NONE_THERE = f"The target holds no unfinished copy, so {START_OVER} does not empty it."
+
+
+class Rows(Protocol):
+    """The answer of a statement."""
+
+    @property
+    def rowcount(self) -> int: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """A connection of either store. Question marks in `sql` stand for the parameters."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Rows: ...
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object: ...
+
+
+def fact(connection: Connection, name: str) -> str | None:
+    row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def note(connection: Connection, name: str, value: str) -> None:
+    connection.execute(
+        "INSERT INTO facts (name, value) VALUES (?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        (name, value),
+    )
+
+
+def visitor_secret(connection: Connection) -> str:
+    """The secret that visitors' ids are hashed with (auth/visitors.py); the first call makes it."""
+    if (secret := fact(connection, _VISITOR_SECRET)) is not None:
+        return secret
+    connection.execute(
+        "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
+        (_VISITOR_SECRET, token_hex(_SECRET_BYTES)),
+    )
+    secret = fact(connection, _VISITOR_SECRET)  # another process may have been first
+    assert secret is not None  # noqa: S101  one of the two is there
+    return secret
+
+
+def unfinished_copy(connection: Connection, store: str) -> str | None:
+    """Returns why the store cannot be used, as a sentence; None if no copy is unfinished.
+
+    Args:
+        connection: A connection to the store.
+        store: The name of the store in the sentence.
+
+    """
+    copied = fact(connection, COPYING)
+    if copied is None:
+        return None
+    return (
+        f"{store} holds an unfinished copy of {copied.partition(' ')[0]}, so documents may be missing. Run "
+        f"the same `python -m service copy` again to finish it, or with {START_OVER} to begin again."
+    )

@@ -1,0 +1,194 @@
+"""Methods that both stores have: each is one query, or one job in a transaction."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+
+import orjson
+
+from service.errors import Storage, Timeout, Unhealthy
+from service.store.filters.predicate import Predicate
+from service.store.sql import checksums, events, feedback, generations, records
+from service.store.sql.records import field_sample
+from service.store.sql.selection import DELETED_ROWS, Table, delete_some, forget
+from service.store.turns import ReadingThreads
+from service.store.values import Event, EventLimits, Recorded, Selection, Step
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+STEP_EVENTS = 512  # of one transaction: other writes wait some tens of milliseconds for it
+Tell: TypeAlias = Callable[[Mapping[str, int]], None]
+Overlap: TypeAlias = Mapping[str, Any]
+Compare: TypeAlias = Callable[[], Awaitable[Overlap | None]]
+Method: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
+
+
+def reading(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
+    """A method that runs `query` among the clients' reads. One that scans leaves threads for the others."""
+
+    def read(store: "CommonMethods", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        heavy = any(isinstance(given, Predicate) and not given.indexed for given in args)
+        return store.readers.read(lambda snapshot: query(snapshot, *args, **kwargs), heavy=heavy)
+
+    return read
+
+
+def reading_itself(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
+    """A method that runs `query` for the service itself, never behind a client's read."""
+
+    def read(store: "CommonMethods", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
+
+    return read
+
+
+def writing(job: Callable[Concatenate[Any, P], T], **how: bool) -> Method[P, T]:
+    """A method that runs `job` in a transaction, and returns once that is on disk. how: of `Writer.run`."""
+
+    def write(store: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        done: Coroutine[Any, Any, T] = store.writer.run(lambda given: job(given, *args, **kwargs), **how)
+        return done
+
+    return write
+
+
+def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]]]:
+    """A method that deletes selected rows in steps, each on disk before the next.
+
+    It returns how many there were of each key, by its name. Rows that came after the first step stay. `tell`
+    hears the same of each step, also before an error; of one that was under way when the caller was cancelled
+    it hears on the thread that writes.
+    """
+
+    async def forget_all(
+        store: Any, selection: Selection, own: str | None = None, tell: Tell | None = None, /
+    ) -> dict[str, int]:
+        def tell_of(done: Future[tuple[Counter[str], int]]) -> None:
+            if tell is not None and not done.cancelled() and done.exception() is None:
+                tell(done.result()[0])
+
+        deleted, last = Counter[str](), None
+        while True:
+            under_way = store.writer.submit(
+                partial(_forget_some, table=table, selection=selection, own=own, last=last)
+            )
+            try:
+                step, last = await asyncio.wrap_future(under_way)
+            except (Storage, Timeout, Unhealthy) as error:
+                said = f"{error.message} {deleted.total()} were deleted before that. Send it again."
+                raise type(error)(said if deleted else error.message, headers=error.headers) from error
+            finally:
+                under_way.add_done_callback(tell_of)  # at once, unless it goes on without its caller
+            deleted += step
+            if step.total() < DELETED_ROWS:
+                return dict(deleted)
+
+    return forget_all
+
+
+def _forget_some(
+    connection: Any, table: Table, selection: Selection, own: str | None, last: int | None
+) -> tuple[Counter[str], int]:
+    return forget(table, connection, selection, own, last)
+
+
+class CommonMethods:
+    """Methods of the tables that both stores keep alike; `readers` and `writer` are each store's own."""
+
+    readers: ReadingThreads
+    damage: str | None = None  # what the store lacks, as a sentence
+
+    def _note_damage(self, found: str | None) -> None:
+        """Keep what a check of the store found, and log it when it changes."""
+        if found is not None and found != self.damage:
+            log.error("%s", found)
+        elif found is None and self.damage is not None:
+            log.info("The store is whole again")
+        self.damage = found
+
+    def search(self, work: Callable[[Any], T], *, heavy: bool = False) -> Coroutine[Any, Any, T]:
+        return self.readers.read(work, heavy=heavy)
+
+    def after_writes(self: Any, work: Callable[[], None]) -> None:
+        self.writer.submit(lambda _: None, last=True).add_done_callback(lambda _: work())
+
+    async def delete_one(self: Any, id: str, collection: str) -> tuple[int, int]:
+        """Delete the document `id`: 1, or 0 when it is not there; and the operation sequence.
+
+        Where it has many events these go before it, in steps.
+        """
+        step: Step = await self._delete_one(id, collection)
+        while not step.done:
+            step = await self._delete_one(id, collection)
+        return step.deleted, step.sequence
+
+    has_collection = reading(records.has_collection)
+    document = reading(records.get)
+    without_checksums = reading_itself(checksums.missing)
+    page = reading(records.page)
+    sample = reading(records.sample)
+    field_sample = reading(field_sample)
+
+    judgements = reading(feedback.page)
+    count_judgements = reading(feedback.count)
+    sum_up_judgements = reading(feedback.summary)
+    forget_judgements = forgetting("feedback")
+    drop_judgements = writing(partial(delete_some, "feedback", "collection = ?"))
+
+    async def record_events(self: Any, given: Sequence[Event], limits: EventLimits) -> Recorded:
+        """Store events in steps, each on disk before the next, so that other writes come between them.
+
+        Raises:
+            ServiceError: A step failed. The message says how many events were handled before.
+
+        """
+        found = Recorded([], {})
+        for first in range(0, len(given), STEP_EVENTS):
+            try:
+                step = await self._record_some(given[first : first + STEP_EVENTS], limits)
+            except (Storage, Timeout, Unhealthy) as error:
+                said = f"{error.message} The first {first} of {len(given)} events were handled before that. "
+                said += "Send all of them again: none is stored twice."
+                raise type(error)(said if first else error.message, headers=error.headers) from error
+            found.new.extend(first + at for at in step.new)
+            found.refused.update({first + at: error for at, error in step.refused.items()})
+        return found
+
+    list_events = reading(events.page)
+    count_events = reading(events.count)
+    forget_events = forgetting("events")
+    expire_events = writing(partial(delete_some, "events", "at < ?"))
+
+    known = reading_itself(generations.known)
+    keep_decision = writing(generations.handled)
+    keep_verdict = writing(generations.judge)
+    once: Callable[[str, Callable[[], Awaitable[str]]], Coroutine[Any, Any, str]]  # each store's own
+    _keep_canary = writing(generations.remember_canary)
+    _examples_wanted = reading_itself(generations.examples_wanted)
+    _examples_loaded = writing(generations.examples_loaded)
+
+    async def compare_once(self, version: str, new: int, active: int, compare: Compare) -> Overlap | None:
+        async def work() -> str:
+            found = await compare()
+            if found is not None:
+                await self._keep_canary(version, found)
+            return orjson.dumps(found).decode()
+
+        overlap: Overlap | None = orjson.loads(await self.once(f"overlap of {new} and {active}", work))
+        return overlap
+
+    async def fill_with_examples(self, put: Callable[[], Awaitable[None]]) -> None:
+        async def work() -> str:
+            if not await self._examples_wanted():
+                return "not wanted"
+            await put()
+            await self._examples_loaded()
+            return "loaded"
+
+        await self.once("examples", work)

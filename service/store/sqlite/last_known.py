@@ -1,0 +1,112 @@
+"""DATA_DIR/last-known.json: how far the store was when it was last looked at, so that a loss is noticed.
+
+An empty file in place of the database is a valid new store, and one that was cut or is older than it should
+be may open without a word. A start compares the operation number with this file, and refuses to begin below
+it.
+
+Written at start and at the end, and once a minute while there are writes: a commit pays nothing for it.
+"""
+
+import contextlib
+import json
+import logging
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from models.files.bounded import read_json
+from models.files.fsync import replace_text
+from service.errors import DAMAGED_CODES, StartupError, machine_error
+from service.observability import outages
+from service.store.sqlite.documents import count_all, sequence
+from service.store.sqlite.schema import BUSY_SECONDS, DATABASE
+from service.store.sqlite.schema_check import harden
+
+log = logging.getLogger(__name__)
+
+FILE = "last-known.json"
+SECONDS = 60.0
+_MOST_BYTES = 1 << 16
+_RESTORE = "Restore a backup: python -m service restore --force FOLDER."
+
+
+def refuse_loss(data_dir: Path) -> None:
+    """Compare the database with what was last known of it. For the owner, before anything is written.
+
+    Raises:
+        StartupError: the database is missing, empty, damaged, or behind what it held before.
+
+    """
+    path, known = data_dir / DATABASE, _read(data_dir)
+    if known is None:
+        return
+    before = (
+        f"On {known['at']} it held {known['documents']} documents and was at operation {known['sequence']}."
+    )
+    accept = f"To go on with what is there, remove {data_dir / FILE} and start again."
+    if not path.exists():
+        if known["sequence"]:
+            raise StartupError(
+                f"{path} is missing. {before} Put it back, or restore a backup: python -m service restore "
+                f"FOLDER. {accept}"
+            )
+        return
+    try:
+        with contextlib.closing(_connected(path)) as connection:
+            found = _sequence(connection)
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED_CODES:
+            raise StartupError(
+                f"{path} is damaged ({error}). {before} {_RESTORE} `check --data` says what is wrong."
+            ) from error
+        return  # whatever keeps it from being opened is said where it is opened
+    if found < known["sequence"]:
+        now = f"is at operation {found}" if found else "holds nothing"
+        raise StartupError(f"{path} {now}. {before} {_RESTORE} {accept}")
+
+
+def note(data_dir: Path) -> None:
+    """Write down how far the store is, if it has moved. A disk that fails costs a log line."""
+    try:
+        with contextlib.closing(_connected(data_dir / DATABASE)) as connection:
+            now, known = _sequence(connection), _read(data_dir)
+            if known is not None and known["sequence"] == now:
+                return
+            at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+            found = {"sequence": now, "documents": count_all(connection), "at": at}
+        replace_text(data_dir / FILE, json.dumps(found) + "\n")
+    except (OSError, sqlite3.Error) as error:
+        fault = machine_error(error)
+        outages.warn(log, f"{FILE} could not be written: {fault.message if fault else error}")
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    """Read-only, so that a write-ahead log stays as it is: it may be all that is left of what was lost."""
+    address = f"file:{quote(str(path.absolute()))}?mode=ro"
+    connection = sqlite3.connect(address, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
+    harden(connection)
+    return connection
+
+
+def _sequence(connection: sqlite3.Connection) -> int:
+    """The last operation; 0 in a file without tables."""
+    made = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'operations'").fetchone()
+    return 0 if made is None else sequence(connection)
+
+
+def _read(data_dir: Path) -> dict[str, Any] | None:
+    """The file's contents; None where it cannot be read, and is made again."""
+    try:
+        found = read_json(data_dir / FILE, _MOST_BYTES)
+        return {
+            "sequence": int(found["sequence"]),
+            "documents": int(found["documents"]),
+            "at": str(found["at"])[:40],
+        }
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        log.warning("%s is not used: %s", data_dir / FILE, error)
+        return None

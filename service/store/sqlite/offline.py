@@ -1,0 +1,354 @@
+"""The store of a data directory for commands: read, copied and checked, also while a service writes it."""
+
+import contextlib
+import errno
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+import orjson
+
+from models.search.content import Content
+from models.words.progress import Progress
+from service.errors import DAMAGED_CODES, CommandError, Unusable
+from service.store.filters.names import NameFaults, count_unreachable
+from service.store.sql.checksums import missing
+from service.store.sql.connection import unfinished_copy
+from service.store.sql.generations import ACTIVE, DROPPED
+from service.store.sql.selection import Table
+from service.store.sqlite import checksums, documents, secondary_indexes
+from service.store.sqlite.last_known import FILE as LAST_KNOWN
+from service.store.sqlite.reader import Snapshot
+from service.store.sqlite.schema import BUSY_SECONDS, MIGRATIONS, tolerant
+from service.store.sqlite.schema import DATABASE as DATABASE  # noqa: PLC0414  commands find it here
+from service.store.sqlite.schema import SCHEMA_VERSION as SCHEMA_VERSION  # noqa: PLC0414
+from service.store.sqlite.schema_check import foreign, harden
+from service.store.sqlite.vectors import is_sound
+from service.store.values import DEFAULT_COLLECTION, Vector
+
+SHOWN_IDS = 5  # examples of one kind of problem
+FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LAST_KNOWN)
+_STEPS = 100_000  # of SQLite's machine between two looks at a file that it writes: some milliseconds
+# A document's id; of another collection than the default one behind its name.
+_NAMED = f"iif(d.collection = '{DEFAULT_COLLECTION}', d.id, d.collection || '/' || d.id)"
+
+
+def with_null_characters(connection: sqlite3.Connection) -> list[str]:
+    """Ids of documents that have U+0000 in their id, title or text: older versions stored them."""
+    has = " OR ".join(f"instr(CAST(d.{column} AS BLOB), x'00')" for column in ("id", "title", "text"))
+    rows = connection.execute(f"SELECT d.collection, d.id FROM documents d WHERE {has} ORDER BY 1, 2")
+    # SQLite's `||` would end the id at the character.
+    return [id if collection == DEFAULT_COLLECTION else f"{collection}/{id}" for collection, id in rows]
+
+
+class Facts(NamedTuple):
+    """Counts of a store, the versions in service, and all that have vectors in it, those in service first."""
+
+    sequence: int
+    documents: int
+    active: list[str]
+    versions: list[str]
+
+
+class GenerationRow(NamedTuple):
+    """A generation that is not dropped."""
+
+    number: int
+    version: str
+    fingerprint: str
+    state: str
+
+    @property
+    def is_active(self) -> bool:
+        return self.state == ACTIVE
+
+
+class VectorFaults(NamedTuple):
+    """Ids whose vectors are damaged, the number of vectors of no document, and of documents without any."""
+
+    damaged: list[str]
+    lost: int
+    lacking: int
+
+
+class Head(NamedTuple):
+    """A document by its beginning; `vector` is of unit length."""
+
+    id: str
+    text: str
+    metadata: dict[str, Any]
+    vector: Vector
+
+
+class OfflineStore(Snapshot):
+    """A moment of a store that is looked at from outside the service."""
+
+    counts = documents.counts
+    unequal = secondary_indexes.unequal
+    with_null_characters = with_null_characters
+    damaged_documents = checksums.damaged_documents
+    without_checksums = missing
+
+    def number(self, sql: str, *parameters: object) -> int:
+        return int(self.execute(sql, parameters).fetchone()[0])
+
+    def facts(self) -> Facts:
+        versions = dict.fromkeys(row.version for row in reversed(self.generations()))
+        active = [row.version for row in self.generations() if row.is_active]
+        return Facts(
+            self.sequence(),
+            documents.count_all(self),
+            active,
+            list(dict.fromkeys([*active, *versions])),
+        )
+
+    def vectors(self) -> int:
+        return self.number("SELECT count(*) FROM vectors")
+
+    def said(self, table: Table) -> dict[str, int]:
+        """Judgements, or events, of each collection that has any."""
+        return dict(self.execute(f"SELECT collection, count(*) FROM {table} GROUP BY collection").fetchall())
+
+    def damage(self, most: int) -> list[str]:
+        """Faults of the file's pages, in SQLite's words."""
+        found = [str(row[0]) for row in self.execute(f"PRAGMA integrity_check({most})")]
+        return [] if found == ["ok"] else found
+
+    def without_object(self) -> list[str]:
+        """Ids of documents whose metadata is no JSON object."""
+        rows = self.execute(
+            f"SELECT {_NAMED} FROM documents d "
+            "WHERE NOT json_valid(metadata) OR json_type(metadata) <> 'object'"
+        )
+        return [id for (id,) in rows]
+
+    def name_faults(self, shown: int) -> NameFaults:
+        """Documents with names in their metadata that no filter could name, and at most `shown` examples."""
+        rows = self.execute(f"SELECT {_NAMED}, CAST(metadata AS BLOB) FROM documents d ORDER BY revision")
+        return count_unreachable(rows, shown)
+
+    def generations(self) -> list[GenerationRow]:
+        rows = self.execute(
+            "SELECT number, version, fingerprint, state FROM generations WHERE state <> ? ORDER BY number",
+            (DROPPED,),
+        )
+        return [GenerationRow(*row) for row in rows]
+
+    def heads(
+        self, generation: int, dimension: int, collection: str, most: int, characters: int
+    ) -> Iterator[Head]:
+        """Documents with the vectors of their beginnings, at most `most`, spread over the collection."""
+        total = self.number("SELECT count(*) FROM documents WHERE collection = ?", collection)
+        rows = self.execute(
+            "SELECT id, title, substr(text, 1, ?), metadata, vector, checksum FROM (SELECT *, row_number() "
+            "OVER (ORDER BY revision) AS place FROM documents WHERE collection = ?) JOIN vectors v "
+            "USING (revision) WHERE generation = ? AND passage = 0 AND place * ? / ? > (place - 1) * ? / ?",
+            (characters, collection, generation, *(2 * (min(most, total), max(total, 1)))),
+        )
+        for id, title, text, metadata, blob, checksum in rows:
+            if is_sound(blob, checksum, dimension):
+                whole = Content(text, title).whole
+                yield Head(id, whole, orjson.loads(metadata), np.frombuffer(blob, dtype="<f4"))
+
+    def vector_faults(self, tell: Callable[[int, int], None]) -> VectorFaults:
+        """Look at every vector; `tell` is told how many were looked at."""
+        dimensions: dict[int, int] = dict(
+            self.execute("SELECT number, dimension FROM generations").fetchall()
+        )
+        damaged: list[str] = []
+        lost = 0
+        rows = self.execute(
+            f"SELECT v.generation, {_NAMED}, d.revision IS NULL, v.vector, v.checksum FROM vectors v "
+            "LEFT JOIN documents d ON d.revision = v.revision"
+        )
+        for at, (generation, id, ownerless, blob, checksum) in enumerate(rows, 1):
+            if ownerless or generation not in dimensions:
+                lost += 1
+            elif not is_sound(blob, checksum, dimensions[generation]):
+                damaged.append(id)
+            tell(at, at)
+        lacking = self.number(
+            "SELECT count(*) FROM documents d JOIN generations g ON g.state = ? WHERE NOT EXISTS "
+            "(SELECT 1 FROM vectors v WHERE v.generation = g.number AND v.revision = d.revision)",
+            ACTIVE,
+        )
+        return VectorFaults(damaged, lost, lacking)
+
+
+@contextlib.contextmanager
+def reading(data_dir: Path) -> Iterator[OfflineStore]:
+    """The store of a data directory, at one moment, while a service may be writing it.
+
+    Raises:
+        CommandError: there is none, it is of another schema, it holds half a copy, or it cannot be read.
+
+    """
+    path = data_dir / DATABASE
+    if not path.is_file():
+        raise CommandError(f"There is no store at {path}. Name a data directory that a service has used.")
+    try:
+        with _opened(path) as store:
+            store.execute("PRAGMA query_only = 1")
+            schema = store.number("PRAGMA user_version")
+            if schema != SCHEMA_VERSION:
+                what = "a newer Simile wrote it" if schema > SCHEMA_VERSION else "start the service once"
+                raise CommandError(
+                    f"{path} has schema {schema}, and this version knows {SCHEMA_VERSION}: {what}."
+                )
+            if (problem := foreign(store, MIGRATIONS)) is not None:
+                raise CommandError(f"{path} is not a store of Simile as it should be: {problem}.")
+            if (problem := unfinished_copy(store, str(data_dir))) is not None:
+                raise CommandError(problem)
+            store.execute("BEGIN")
+            yield store
+    except sqlite3.Error as error:
+        raise CommandError(f"{path} cannot be read ({error}). `check --data` says more.") from error
+
+
+def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
+    """Copy the store into `folder` at one moment, also while it is written, and without what was deleted.
+
+    Returns:
+        The facts of the copy, and how many judgements and events it has.
+
+    Raises:
+        CommandError: as `reading`, or the store is damaged.
+        OSError: the copy cannot be written.
+
+    """
+    with reading(data_dir) as store:
+        store.execute("COMMIT")  # VACUUM takes a moment of its own
+        store.execute("PRAGMA query_only = 0")
+        with (
+            _writing(),
+            _told(store, "copying the store", folder / DATABASE, (data_dir / DATABASE).stat().st_size),
+        ):
+            store.execute("VACUUM INTO ?", (str(folder / DATABASE),))
+    with _writing(), _opened(folder / DATABASE) as copied:
+        with _told(copied, "taking deleted words out of the copy", folder / DATABASE):
+            secondary_indexes.optimize(copied)
+            copied.execute("VACUUM")
+        with _told(copied, "checking the copy", folder / DATABASE):
+            damage = copied.damage(1)
+        if damage:
+            raise CommandError(
+                f"{data_dir / DATABASE} is damaged ({damage[0]}). `check --data` says more; nothing was kept."
+            )
+        with Progress("documents", copied.facts().documents, "comparing checksums") as progress:
+            damaged = copied.damaged_documents(progress.tell)
+        if damaged:
+            raise CommandError(
+                f"{named(damaged)} in {data_dir / DATABASE} are damaged: they are not what was stored. "
+                "Nothing was kept. Send these documents again, or delete them, then back up again. An older "
+                "backup may hold them. `check --data` lists them, too."
+            )
+        return copied.facts(), sum(copied.said("feedback").values()), sum(copied.said("events").values())
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Raise OSError where SQLite cannot write the copy; a fault of the store that is read passes."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None) or 0
+        if code & 0xFF in DAMAGED_CODES or code == sqlite3.SQLITE_IOERR_READ:
+            raise
+        full = code & 0xFF == sqlite3.SQLITE_FULL
+        reason = os.strerror(errno.ENOSPC) if full else str(error)
+        raise OSError(errno.ENOSPC if full else errno.EIO, reason) from error
+
+
+def examine(folder: Path, schema: int) -> Facts:
+    """The facts of a copied store. Nothing in it is run.
+
+    Raises:
+        Unusable: it is damaged, of another schema than `schema`, or holds more than Simile makes.
+
+    """
+    # Immutable: nothing is written beside it, and no log that lies there is played into it.
+    address = f"file:{quote(str((folder / DATABASE).absolute()))}?mode=ro&immutable=1"
+    try:
+        with _opened(address) as store:
+            problem = _not_as_made(store, schema)
+            facts = None if problem else store.facts()
+    except (sqlite3.Error, ValueError) as error:
+        raise Unusable(f"it is damaged ({error})") from error
+    if facts is None:
+        raise Unusable(problem)
+    return facts
+
+
+def _not_as_made(store: OfflineStore, schema: int) -> str | None:
+    version = store.number("PRAGMA user_version")
+    if version != schema or not 0 < version <= SCHEMA_VERSION:
+        return f"its schema is {version}, and the manifest says {schema}"
+    if (problem := foreign(store, MIGRATIONS[:version])) is not None:
+        return problem
+    if unfinished_copy(store, DATABASE) is not None:
+        return "it is of an unfinished `copy`, so documents may be missing"
+    found = store.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        return f"it is damaged ({found})"
+    if store.number("SELECT count(*) FROM pragma_table_info('documents') WHERE name = 'checksums'"):
+        with Progress("documents", store.facts().documents, "comparing checksums") as progress:
+            damaged = store.damaged_documents(progress.tell)
+        if damaged:
+            return f"its documents {named(damaged)} are damaged"
+    return None
+
+
+def named(ids: list[str], most: int = SHOWN_IDS, count: int = 0) -> str:
+    """The first of the ids that a message names, and how many more there are.
+
+    count: How many there are in all, if `ids` are only the first of them.
+    """
+    distinct = list(dict.fromkeys(ids))
+    count = count or len(distinct)
+    more = f" and {count - most} more" if count > most else ""
+    return ", ".join(f"{id[:80]!r}" for id in distinct[:most]) + more
+
+
+def fold_log(path: Path) -> None:
+    """Bring what the write-ahead log holds into the file. One that is too damaged for that keeps its log."""
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+
+
+@contextlib.contextmanager
+def _told(store: OfflineStore, step: str, file: Path, total: int = 0) -> Iterator[None]:
+    """Tell how large `file` is while one statement runs; SQLite calls back now and then.
+
+    total: bytes that it may grow to; 0 where its size says nothing of the progress.
+    """
+    with Progress("bytes", total, step) as progress:
+
+        def tell() -> None:
+            size = file.stat().st_size if file.exists() else 0
+            progress.tell(size, size if total else 0)
+
+        store.set_progress_handler(tell, _STEPS)
+        try:
+            yield
+        finally:
+            store.set_progress_handler(None, 0)
+
+
+@contextlib.contextmanager
+def _opened(path: Path | str) -> Iterator[OfflineStore]:
+    with contextlib.closing(
+        sqlite3.connect(
+            path,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            factory=OfflineStore,
+            uri=isinstance(path, str),
+        )
+    ) as store:
+        harden(store)
+        store.text_factory = tolerant
+        yield store

@@ -1,0 +1,200 @@
+"""The store in SQLite: one thread writes, others read, and each method names its query or its job.
+
+protocol.py says what the methods promise. The queries and jobs are functions in the other files of this
+folder.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+
+from models.manifest import Manifest
+from models.store import DesiredVersion
+from service.errors import ServiceError
+from service.store.filters.grammar import indexed_fields
+from service.store.filters.predicate import Predicate
+from service.store.protocol import VectorSink
+from service.store.sql import events, feedback, generations, records
+from service.store.sql.connection import unfinished_copy, visitor_secret
+from service.store.sql.methods import CommonMethods, reading, reading_itself, writing
+from service.store.sqlite import backfill, checksums, documents, fulltext, last_known, writes
+from service.store.sqlite.filters import compile_filter
+from service.store.sqlite.reader import Readers, Snapshot
+from service.store.sqlite.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION, connect, migrate, starting
+from service.store.sqlite.schema_check import foreign
+from service.store.sqlite.secondary_indexes import bring_up_to_date
+from service.store.sqlite.writer import Transaction, Writer
+from service.store.values import Active, Changes
+
+LOOK_SECONDS = 1.0  # between two looks at the tables
+
+
+class Alone:
+    """`protocol.Replicas` of a store that one process owns."""
+
+    lost: str | None = None
+    others = 0
+
+    async def keep_in_touch(self, _serves: Callable[[], int], _follow: Callable[[Active], None], /) -> None:
+        """Returns at once: no other process exists."""
+
+    async def joined(self) -> None:
+        """Returns at once."""
+
+    def starting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def requested(self, asked: DesiredVersion | None, _at: float, /) -> DesiredVersion | None:
+        return asked
+
+    async def request(self, asked: DesiredVersion) -> None:
+        """Does nothing: the models folder has the request."""
+
+    async def once(self, _name: str, work: Callable[[], Awaitable[str]], /) -> str:
+        return await work()
+
+
+class SqliteStore(Alone, CommonMethods):
+    """The store of one data directory, for the process that owns it."""
+
+    def __init__(self, data_dir: Path, fields: str = "") -> None:
+        """fields: metadata that filters look up.
+
+        Raises:
+            StartupError: the file is missing, damaged, too old or too new, or the disk fails.
+
+        """
+        declared = indexed_fields(fields)
+        self._data_dir, self._declared = data_dir, declared
+        path = data_dir / DATABASE
+        last_known.refuse_loss(data_dir)
+        migrate(path)
+        self.connection = connect(path)  # the writer's
+        try:
+            bring_up_to_date(self.connection, declared)
+        except BaseException:
+            self.connection.close()
+            raise
+        last_known.note(data_dir)
+        self.readers = Readers(path)
+        self.writer: Writer
+
+    def start(self, on_commit: Callable[[Changes], None], observe_seconds: Callable[[float], None]) -> None:
+        self.writer = Writer(self.connection, on_commit, observe_seconds)
+
+    def close(self) -> None:
+        if hasattr(self, "writer"):
+            self.writer.stop()
+        self.readers.close()
+        self.connection.close()
+        last_known.note(self._data_dir)
+
+    def check(self, seconds: float, /) -> str | None:
+        return self.writer.check(seconds)
+
+    async def keep_noting(self) -> None:
+        noted = time.monotonic()
+        looked: object = None
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if time.monotonic() - noted > last_known.SECONDS:
+                noted = time.monotonic()
+                await asyncio.to_thread(last_known.note, self._data_dir)
+            with contextlib.suppress(ServiceError, sqlite3.Error):
+                looked = await self.readers.own(partial(self._look, looked=looked))
+
+    def _look(self, snapshot: Snapshot, looked: object) -> object:
+        """Check the tables if they have changed since the last look, which returned `looked`."""
+        now = [snapshot.execute(f"PRAGMA {name}").fetchone() for name in ("schema_version", "user_version")]
+        if now != looked:
+            self._note_damage(_damage(snapshot))
+        return now
+
+    def unfinished_copy(self) -> str | None:
+        with starting(self._data_dir):
+            return unfinished_copy(self.connection, str(self._data_dir))
+
+    # Before the first write, on the thread that starts the service.
+
+    def active(self) -> Active | None:
+        with starting(self._data_dir):
+            return generations.active(self.connection)
+
+    def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
+        with starting(self._data_dir), self.connection:
+            self.connection.execute("BEGIN IMMEDIATE")
+            return generations.activate(self.connection, manifest, form, examples=examples)
+
+    def visitor_secret(self) -> str:
+        with starting(self._data_dir):
+            return visitor_secret(self.connection)
+
+    def indexed(self) -> tuple[list[str], set[int]]:
+        with starting(self._data_dir):
+            return records.collections(self.connection), generations.kept_numbers(self.connection)
+
+    # Documents and collections.
+
+    collections = reading(documents.counts)
+    count = reading(documents.count)
+    matching = reading(documents.matching_revisions)
+    count_all = reading_itself(documents.count_all)
+    sequence = reading_itself(documents.sequence)
+    unchanged = reading_itself(documents.unchanged)
+    put = writing(writes.upsert)
+    fill_checksums = writing(checksums.fill)
+    _delete_one = writing(writes.delete_one)
+    delete_some = writing(writes.delete_some)
+    drop_collection = writing(writes.drop_name)
+
+    def filter(self, conditions: object) -> Predicate:
+        return compile_filter(conditions, self._declared)
+
+    # Judgements and events of searches.
+
+    judge = writing(feedback.store)
+    _record_some = writing(events.store)
+
+    # Generations: what they lack, and which of them is live.
+
+    begin = writing(generations.begin)
+    abandon = writing(generations.abandon)
+    go_live = writing(backfill.swap)
+    lacking = reading_itself(backfill.lacking)
+    next_lacking = reading_itself(backfill.next_lacking)
+    add_vectors = writing(backfill.add_vectors)
+    add_stored = writing(backfill.add_stored)
+    share_vectors = writing(backfill.share)
+    skip = writing(backfill.skip)
+    forget_skipped = writing(backfill.forget)
+    load = writing(backfill.load)
+
+    def reload(self, generation: int, indexes: VectorSink) -> bool:
+        return backfill.load(Transaction(self.connection), generation, indexes)
+
+    async def tidy(self) -> bool:
+        if not await self.readers.own(writes.is_untidy):
+            return False
+        return await self.writer.run(writes.tidy)
+
+
+def _damage(snapshot: Snapshot) -> str | None:
+    """What another process has changed of the tables, as a sentence; None while they are whole."""
+    version = int(snapshot.execute("PRAGMA user_version").fetchone()[0])
+    if version > SCHEMA_VERSION:
+        return (
+            f"A newer Simile has changed {DATABASE} to schema {version}, and this one knows "
+            f"{SCHEMA_VERSION}. Start this service with that version."
+        )
+    problem = foreign(snapshot, MIGRATIONS) or fulltext.lacking(snapshot)
+    if problem is None:
+        return None
+    return (
+        f"{DATABASE} is not as Simile needs it: {problem}. Stop the service, then restore a backup "
+        "(python -m service restore --force FOLDER)."
+    )

@@ -1,0 +1,141 @@
+"""The raw engine and the matrix products compute correct results."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import raw
+from benchmarks.accuracy import cosines
+from benchmarks.raw import PRODUCTS, MatrixProducts, RawEngine, SingleCalls
+from benchmarks.rounds import Scenario
+from benchmarks.workloads import Workload
+from models.encoder import Encoder
+from models.store import Store
+from models.tokens.tokenizer import FILE_NAME, Tokenizer
+from tests.tiny import ROUNDING
+
+TEXTS = [" ".join(["river", "stone", "market"][: 1 + at % 3] * (1 + at % 5)) for at in range(24)]
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_models_dir: Path) -> Path:
+    store = Store(tiny_models_dir)
+    [manifest] = store.versions()
+    return store.folder(manifest.version)
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> Encoder:
+    return Encoder.open(folder)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path, encoder: Encoder) -> Tokenizer:
+    return Tokenizer(folder / FILE_NAME, encoder.max_length)
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path, tokenizer: Tokenizer) -> RawEngine:
+    calls, inputs = raw.onnx_runtime_calls(folder / "onnx" / "model.onnx", 2)
+    return RawEngine("raw fp32", calls, inputs, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def workload(encoder: Encoder) -> Workload:
+    return Workload("sentences", TEXTS, [list(tokens.ids) for tokens in encoder.tokenize(TEXTS)])
+
+
+def test_the_raw_engine_returns_the_encoder_s_vectors(engine: RawEngine, encoder: Encoder) -> None:
+    np.testing.assert_allclose(engine.vectors(TEXTS), encoder.encode(TEXTS).vectors, atol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_session_for_a_single_text_returns_the_encoder_s_vectors(
+    threads: int, folder: Path, encoder: Encoder, tokenizer: Tokenizer
+) -> None:
+    call, inputs = raw.single_text_call(folder / "onnx" / "model.onnx", threads)
+    found = RawEngine("raw", [call], inputs, tokenizer).vectors(TEXTS)
+    np.testing.assert_allclose(found, encoder.encode(TEXTS).vectors, atol=1e-6)
+
+
+@pytest.mark.parametrize(("precision", "near"), [("f32", ROUNDING), ("bf16", 0.02)])
+def test_the_raw_engine_in_openvino_returns_the_encoder_s_vectors(
+    precision: str, near: float, folder: Path, encoder: Encoder, tokenizer: Tokenizer
+) -> None:
+    pytest.importorskip("openvino", reason="needs the extra openvino")
+    calls, inputs = raw.openvino_calls(folder / "onnx" / "model.onnx", 2, precision)
+    found = RawEngine("raw", calls, inputs, tokenizer).vectors(TEXTS)
+    np.testing.assert_allclose(found, encoder.encode(TEXTS).vectors, atol=near)
+
+
+def test_batches_have_every_text_once_sorted_and_within_the_budget(
+    engine: RawEngine, workload: Workload
+) -> None:
+    made = engine.batches(workload.ids, 64)
+    assert sorted(row for batch in made for row in batch.rows) == list(range(len(TEXTS)))
+    for batch in made:
+        ids, mask = batch.feed["input_ids"], batch.feed["attention_mask"]
+        assert ids.size <= 64
+        for at, row in enumerate(batch.rows):
+            assert ids[at][mask[at] == 1].tolist() == workload.ids[row]
+    spans = sorted((min(n), max(n)) for n in ([len(workload.ids[row]) for row in b.rows] for b in made))
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def record_rows(engine: RawEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of texts of each call of the engine."""
+    rows: list[int] = []
+    [call, *_] = engine.calls
+
+    def recorded(feed: raw.Feed) -> Any:
+        rows.append(len(feed["input_ids"]))
+        return call(feed)
+
+    monkeypatch.setattr(engine, "calls", [recorded, recorded])
+    return rows
+
+
+def test_a_measurement_covers_the_whole_workload(
+    engine: RawEngine, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.choose_budget(workload)
+    rows = record_rows(engine, monkeypatch)
+    found = engine.measure(Scenario("sentences", workload), 0)
+    assert sum(rows) == len(TEXTS)
+    assert found.rate > 0
+
+
+def test_single_calls_compute_one_text_at_a_time(
+    engine: RawEngine, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = record_rows(engine, monkeypatch)
+    found = SingleCalls("raw, one thread", engine).measure(Scenario("single", workload, seconds=0.1), 0)
+    assert set(rows) == {1}
+    assert found.p50_ms is not None
+    assert found.rate > 0
+
+
+def test_cosines_are_of_pairs_of_vectors_of_any_length() -> None:
+    one = np.array([[3, 4], [1, 0], [1, 1]], np.float32)
+    other = np.array([[6, 8], [0, 2], [2, 0]], np.float32)
+    np.testing.assert_allclose(cosines(one, other), [1, 0, np.sqrt(0.5)], atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", list(PRODUCTS))
+def test_a_product_is_correct(kind: str) -> None:
+    found: Any = PRODUCTS[kind](4, 16, 8)()
+    product = found if isinstance(found, np.ndarray) else found[0]  # ONNX Runtime returns a list of outputs
+    chance = np.random.default_rng(0)
+    left, right = chance.random((4, 16), np.float32), chance.random((16, 8), np.float32)
+    np.testing.assert_allclose(product, left.astype(np.float64) @ right, rtol=1e-5)
+
+
+def test_a_peak_counts_two_operations_for_each_multiplication(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw, "PRODUCT_SHAPES", ((10, 20, 30),))
+    monkeypatch.setattr(raw, "_products_per_second", lambda products, seconds: 5e9)
+    peak = MatrixProducts("GEMM", lambda rows, inner, columns: lambda: None, 1)
+    found = peak.measure(Scenario("products", Workload("sentences", [], [])), 0)
+    assert found.rate == pytest.approx(5 * 2 * 6000)

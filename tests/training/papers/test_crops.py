@@ -1,0 +1,227 @@
+"""Crops and clozes: where they lie, what they hold, and the texts that are too short for them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from models.tokens.tokenizer import Tokenizer
+from tests.tiny import tiny_source as make_tiny_source
+from tests.training.recipe_cases import WORDS
+from tests.training.run_cases import losses
+from tests.training.vocabularies import rows_of
+from training.errors import NothingToLearn, TrainingError
+from training.methods.catalogue import load_recipe
+from training.methods.pieces import sentences
+from training.methods.sources import Given, Source
+from training.papers.crops import Cloze, Crops, a_cloze, two_crops
+from training.runs.command import train
+from training.runs.options import Options
+from training.text.corpus import Corpus
+
+CROPS, ICT = Crops(singles="leave_out"), Cloze(kept=0.1)
+CLS, SEP = 2, 3
+
+
+def test_sentences_end_where_passages_do_and_short_ones_go_with_the_next() -> None:
+    text = 'The river is at the bridge. "Is it open?" No!\nSee Fig. 2 of the long letter here.'
+    text += " 猫は庭の橋の上で眠る。End."
+    assert sentences(text) == [
+        "The river is at the bridge.",
+        ' "Is it open?" No!\nSee Fig.',  # 17 bytes and then 8: together enough
+        " 2 of the long letter here.",
+        " 猫は庭の橋の上で眠る。End.",
+    ]
+    assert sentences("short") == ["short"]
+    assert sentences("") == [""]
+
+
+@given(st.text(alphabet="ab .!?\n。é", max_size=300))
+def test_sentences_are_the_whole_text(text: str) -> None:
+    assert "".join(sentences(text)) == text
+
+
+lengths_of = st.lists(st.integers(1, 20), min_size=1, max_size=30)
+
+
+@given(lengths_of, st.integers(20, 60), st.integers(0, 2**32))
+def test_crops_are_runs_of_sentences_that_fit_and_differ(lengths: list[int], room: int, seed: int) -> None:
+    first, second = two_crops(lengths, (room, room), np.random.default_rng(seed))
+    for crop in (first, second):
+        assert list(crop) == list(range(crop[0], crop[-1] + 1))
+        assert 0 <= crop[0] <= crop[-1] < len(lengths)
+        assert sum(lengths[at] for at in crop) <= room
+    assert (first == second) == (len(lengths) == 1)
+
+
+def test_any_sentence_begins_a_crop_and_any_number_that_fits_follows() -> None:
+    """Crops of three sentences, two of which fit a row: 0, 01, 1, 12, 2 with chances 1/6 each, 1/3 for 2."""
+    draws = np.random.default_rng(0)
+    firsts = [tuple(two_crops([5, 5, 5], (10, 10), draws)[0]) for _ in range(6000)]
+    counts = [firsts.count(crop) for crop in [(0,), (0, 1), (1,), (1, 2), (2,)]]
+    assert sum(counts) == 6000
+    assert stats.chisquare(counts, [1000, 1000, 1000, 1000, 2000]).pvalue > 1e-3
+
+
+@given(lengths_of.filter(lambda found: len(found) > 1), st.integers(20, 60), st.integers(0, 2**32))
+def test_a_cloze_is_a_sentence_and_what_stands_around_it(lengths: list[int], room: int, seed: int) -> None:
+    for kept in (0.0, 1.0):
+        [unit], rest = a_cloze(kept, lengths, (room, room), np.random.default_rng(seed))
+        assert rest
+        assert set(rest) != {unit}
+        assert sum(lengths[at] for at in rest) <= room
+        around = sorted({*rest, unit})
+        assert around == list(range(around[0], around[-1] + 1))
+        first, last = around[0], around[-1]
+        if unit not in rest:  # no more fits on either side
+            assert first == 0 or sum(lengths[at] for at in rest) + lengths[first - 1] > room
+            assert last == len(lengths) - 1 or sum(lengths[at] for at in rest) + lengths[last + 1] > room
+        if kept == 0:
+            assert unit not in rest
+
+
+def test_a_sentence_is_kept_in_one_draw_of_ten() -> None:
+    draws = np.random.default_rng(0)
+    found = [a_cloze(0.1, [5] * 8, (40, 40), draws) for _ in range(5000)]
+    kept = sum(unit[0] in rest for unit, rest in found)
+    assert abs(kept - 500) < 4 * (5000 * 0.1 * 0.9) ** 0.5
+    assert all(len(rest) == (8 if unit[0] in rest else 7) for unit, rest in found)
+
+
+def test_of_a_long_document_the_rest_is_the_passage_around_the_sentence() -> None:
+    draws = np.random.default_rng(0)
+    where = set()
+    for _ in range(300):
+        [unit], rest = a_cloze(0.0, [10] * 1000, (30, 30), draws)
+        assert len(rest) == 3
+        if 3 <= unit < 997:
+            where.add(sum(at < unit for at in rest))
+    assert where == {0, 1, 2, 3}
+
+
+def given_of(folder: Path, texts: list[str], **changed: object) -> Given:
+    tokenizer = Tokenizer(folder / "tokenizer.json", 1 << 20)
+    plain = Given(Corpus.of(texts, "documents"), tokenizer, batch=4, steps=100, seed=3, longest=34)
+    return plain._replace(**changed)  # type: ignore[arg-type]
+
+
+def documents(count: int, of_sentences: int = 5) -> list[str]:
+    """Each of sentences of eight words, its own word first; every sentence is nine tokens long."""
+    draw = random.Random(1)
+    return [
+        " ".join(
+            " ".join([WORDS[at % len(WORDS)], *draw.choices(WORDS, k=7)]) + "." for _ in range(of_sentences)
+        )
+        for at in range(count)
+    ]
+
+
+def test_a_batch_by_hand(tiny_source: Path) -> None:
+    """The rows of step 7, from the documents in their order and the draws of that step."""
+    texts = documents(6)
+    base = given_of(tiny_source, texts)
+    tokenizer = base.tokenizer
+    found = CROPS.build(base).batch(7)
+    order = list(base.corpus.texts)
+    seen = [order[at] for at in np.random.default_rng([3, 0, 0]).permutation(6)]
+    of_round = np.random.default_rng([3, 0, 3]).permutation(6)[4:]  # steps 6 and 7 are the fourth round
+    draws = np.random.default_rng([3, 2, 7])
+    columns: tuple[list[list[int]], ...] = [], []
+    for at in of_round:
+        parts = [part + "." for part in seen[at].split(".")[:-1]]
+        for column, crop in zip(columns, two_crops([9] * 5, (32, 32), draws), strict=True):
+            text = "".join(parts[crop[0] : crop[-1] + 1])
+            column.append(list(tokenizer.tokenize([text])[0].ids))
+    assert [rows_of(column) for column in found.columns] == list(columns)
+    assert found.texts.shape == (2, 2)
+
+
+def built(source: Crops | Cloze, base: Given) -> Source:
+    return source.build(base)
+
+
+@pytest.mark.parametrize("source", [CROPS, ICT])
+def test_a_batch_follows_from_the_seed_and_its_step(source: Crops | Cloze, tiny_source: Path) -> None:
+    base = given_of(tiny_source, documents(10))
+    one, again = built(source, base), built(source, base)
+    steps = [[rows_of(column) for column in one.batch(step).columns] for step in range(6)]
+    assert [len(step[0]) for step in steps] == [4, 4, 2] * 2
+    assert [rows_of(column) for column in again.batch(4).columns] == steps[4]
+    other = built(source, base._replace(seed=4)).batch(4)
+    assert [rows_of(column) for column in other.columns] != steps[4]
+    rounds = [sorted(map(tuple, steps[at][0] + steps[at + 1][0] + steps[at + 2][0])) for at in (0, 3)]
+    assert rounds[0] != rounds[1]
+
+
+@pytest.mark.parametrize("source", [CROPS, ICT])
+def test_a_long_document_is_read_to_its_end(source: Crops | Cloze, tiny_source: Path) -> None:
+    """Without any border, too: 300 words are cut where a row is full."""
+    words = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
+    end = "window forest harbour"
+    texts = [" ".join(words * 30) + f" {end}", *documents(3, 60)]
+    base = given_of(tiny_source, texts)
+    last = list(base.tokenizer.tokenize([end])[0].ids)[1:-1]
+    batches = [built(source, base).batch(step) for step in range(200)]
+    rows = [row for batch in batches for column in batch.columns for row in rows_of(column)]
+    assert all(row[0] == CLS and row[-1] == SEP for row in rows)
+    assert max(map(len, rows)) <= 34
+    assert any(row[-4:-1] == last for row in rows)
+
+
+def test_texts_of_a_single_sentence_are_left_out_or_stand_twice(tiny_source: Path) -> None:
+    texts = [*documents(3), "the river", "a stone bridge"]
+    base = given_of(tiny_source, texts)
+    source = CROPS.build(base)
+    assert source.distinct() == 3
+    assert source.remark == "2 texts of a single sentence are left out"
+    twice = Crops(singles="twice").build(base)
+    assert (twice.distinct(), twice.remark) == (5, "")
+    batches = [twice.batch(step) for step in range(2)]
+    pairs = [tuple(row) for batch in batches for row in batch.texts.tolist()]
+    assert sum(first == second for first, second in pairs) == 2
+    with pytest.raises(NothingToLearn, match=r"^0 of 2 texts have 2 sentences or more, .*Give longer texts"):
+        ICT.build(given_of(tiny_source, texts[3:]))
+
+
+def test_equal_crops_of_two_documents_are_no_negatives(tiny_source: Path) -> None:
+    shared = "The same words close every letter here. And the bridge is in the garden now."
+    base = given_of(tiny_source, [shared, f"{shared} "], batch=2)
+    batch = CROPS.build(base).batch(0)
+    rows = [tuple(row) for column in batch.columns for row in rows_of(column)]
+    numbers = batch.texts.T.flatten().tolist()
+    assert {(rows[i] == rows[j]) == (numbers[i] == numbers[j]) for i in range(4) for j in range(4)} == {True}
+    assert len(set(numbers)) < 4
+
+
+def test_prompts_stand_before_each_text_as_in_service(tmp_path: Path) -> None:
+    folder = make_tiny_source(tmp_path / "base")
+    base = given_of(folder, documents(4), prompt="red: ", search_prompt="blue: ")
+    red, blue = (list(row.ids)[:-1] for row in base.tokenizer.tokenize(["red: ", "blue: "]))
+    for source, prompts in ((CROPS, (red, red)), (ICT, (blue, red))):
+        for column, prompt in zip(built(source, base).batch(0).columns, prompts, strict=True):
+            assert all(row[: len(prompt)] == prompt and len(row) <= 34 for row in rows_of(column))
+    with pytest.raises(TrainingError, match=r"A row of 11 tokens leaves 7 for text .*Raise `max_length`"):
+        CROPS.build(base._replace(longest=11))
+
+
+@pytest.mark.parametrize("name", ["crops", "ict"])
+def test_views_that_lengthen_a_full_row_are_refused(name: str) -> None:
+    with pytest.raises(TrainingError, match=r"fills its rows, which a view `repeat` would make longer"):
+        load_recipe(name, {"views": ["same", {"name": "repeat", "rate": 0.3}]})
+    with pytest.raises(TrainingError, match=r"the source has 2 texts in a row, and there are 3"):
+        load_recipe(name, {"views": ["same"] * 3})
+
+
+def test_a_run_says_what_it_leaves_out(tmp_path: Path, tiny_source: Path) -> None:
+    said: list[str] = []
+    corpus = Corpus.of([*documents(6), "the river"], "documents")
+    options = Options(steps=1, precision="fp32", threads=1, say=said.append)
+    result = train(load_recipe("crops"), corpus, tiny_source, tmp_path / "out", options)
+    assert "1 texts of a single sentence are left out" in said
+    assert losses(result).keys() == {1}

@@ -1,0 +1,269 @@
+"""Sources that cut documents into sentences.
+
+    crops      two runs of sentences from one document are similar
+    cloze      a sentence asks for the passage around it
+    sentences  a batch is a run of consecutive sentences, so that the neighbors of each are known
+
+    text ─▶ sentences ─▶ units of at most one row ─▶ drawn in each step ─▶ [before] prompt, sentences [after]
+
+Sentences end at the same places as the passages of the service. A sentence longer than a row becomes several
+units, so the sources read even a text without any border to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models.words.progress import counted
+from training.errors import NothingToLearn, TrainingError
+from training.methods.pieces import sentences
+from training.methods.ranges import Share
+from training.methods.sources import DRAWN, Batch, Given, Rounds, RowSource, Source, order_of
+from training.text.corpus import TEXTS, Kind
+from training.text.token_file import tokenise
+from training.text.tokens import tokens_of
+
+MIN_ROOM = 8  # tokens of a row besides the prompt and special tokens; the minimum of a passage in the service
+
+Drawn = tuple[Sequence[int], Sequence[int]]  # the units of each of the two texts
+Draw = Callable[[Sequence[int], tuple[int, int], np.random.Generator], Drawn]
+
+
+def two_crops(lengths: Sequence[int], rooms: tuple[int, int], random: np.random.Generator) -> Drawn:
+    """Draws two runs of units. Each begins at a random unit and has a random length among those that fit.
+
+    Args:
+        lengths: Tokens of each unit, at most the smaller of `rooms`.
+        rooms: Tokens that each of the two texts may have.
+        random: Source of the draws.
+
+    Returns:
+        Two runs, which may overlap. They differ if the document has more than one unit.
+
+    """
+    first, second = (_crop(lengths, room, random) for room in rooms)
+    while first == second and len(lengths) > 1:
+        second = _crop(lengths, rooms[1], random)
+    return first, second
+
+
+def _crop(lengths: Sequence[int], room: int, random: np.random.Generator) -> range:
+    first = int(random.integers(len(lengths)))
+    fit = _reach(lengths, first, 1, room) - first
+    return range(first, first + 1 + int(random.integers(fit)))
+
+
+def a_cloze(
+    kept: float, lengths: Sequence[int], rooms: tuple[int, int], random: np.random.Generator
+) -> Drawn:
+    """Draws a unit, and the units around it that fit: without it, or with it in a share `kept` of the draws.
+
+    In a long document the passage begins at a random place, so that the unit may stand anywhere in it.
+    """
+    unit = int(random.integers(len(lengths)))
+    keep = bool(random.random() < kept)
+    before = int(random.integers(rooms[1] + 1))  # maximum of tokens, unless the following units leave more
+    rest = [*_around(lengths, unit, rooms[1] - lengths[unit] if keep else rooms[1], before)]
+    if not keep or rest == [unit]:  # a passage that equals the sentence would teach nothing
+        rest = [at for at in _around(lengths, unit, rooms[1], before) if at != unit]
+    return [unit], rest
+
+
+def _around(lengths: Sequence[int], unit: int, room: int, before: int) -> range:
+    """Returns the unit and its neighbors, which have at most `room` tokens without it."""
+    first = _reach(lengths, unit - 1, -1, min(before, room)) + 1
+    room -= sum(lengths[first:unit])
+    end = _reach(lengths, unit + 1, 1, room)
+    return range(_reach(lengths, first - 1, -1, room - sum(lengths[unit + 1 : end])) + 1, end)
+
+
+def _reach(lengths: Sequence[int], at: int, step: int, room: int) -> int:
+    """Returns the first unit from `at` on, in steps of 1 or -1, that no longer fits `room`."""
+    while 0 <= at < len(lengths) and lengths[at] <= room:
+        room -= lengths[at]
+        at += step
+    return at
+
+
+class Sentences:
+    """Two texts of whole sentences from each document, in every step.
+
+    Args:
+        given: Corpus, tokenizer and sizes of the run.
+        prompts: Prompts before the first text and before the second.
+        min_units: Units that a document needs; shorter documents are left out.
+        draw: Chooses the units of both texts.
+
+    Raises:
+        TrainingError: A row is too short for the prompts.
+        NothingToLearn: Fewer than two documents have enough units.
+
+    """
+
+    def __init__(self, given: Given, prompts: tuple[str, str], min_units: int, draw: Draw) -> None:
+        special, self._after = given.tokenizer.affixes
+        rows = given.tokenizer.tokenize(prompts)
+        self._before = [row.ids[: len(row.ids) - len(self._after)] for row in rows]
+        first, second = (given.longest - len(before) - len(self._after) for before in self._before)
+        self._rooms = first, second
+        if min(self._rooms) < MIN_ROOM:
+            raise TrainingError(
+                f"A row of {given.longest} tokens leaves {min(self._rooms)} for text beside the prompt and "
+                f"the special ones, and {MIN_ROOM} are needed. Raise `max_length`."
+            )
+        self._seed, self._draw = given.seed, draw
+        seen = order_of(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
+        pieces = [sentences(given.corpus.texts[row]) for row in seen.tolist()]
+        shelf = tokenise(
+            (piece for each in counted(pieces, "texts", len(pieces), "tokenising") for piece in each),
+            given.tokenizer,
+            threads=given.threads,
+            folder=given.folder,
+        )
+        self._ids = shelf.ids
+        starts = shelf.starts.numpy()
+        begins, ends = starts[:-1] + len(special), starts[1:] - len(self._after)
+        self._units, owners = _units(begins, ends, min(self._rooms))
+        of_piece = np.repeat(np.arange(len(pieces)), [len(each) for each in pieces])
+        counts = np.bincount(of_piece[owners], minlength=len(pieces))
+        self._first = np.concatenate([[0], counts.cumsum()])
+        self._usable = np.flatnonzero(counts >= min_units)
+        left_out = len(pieces) - len(self._usable)
+        if len(self._usable) < 2:
+            raise NothingToLearn(
+                f"{len(self._usable)} of {len(pieces)} texts have {min_units} sentences or more, and this "
+                "recipe cuts texts where sentences end. Give longer texts, or take another recipe."
+            )
+        self.remark = f"{left_out:,} texts of a single sentence are left out" if left_out else ""
+        self._rounds = Rounds(len(self._usable), given.batch, given.seed)
+
+    def distinct(self) -> int:
+        return self._rounds.count
+
+    def batch(self, step: int) -> Batch:
+        random = np.random.default_rng([self._seed, DRAWN, step])
+        columns: tuple[list[list[int]], list[list[int]]] = [], []
+        for document in self._usable[self._rounds.rows(step)].tolist():
+            units = self._units[self._first[document] : self._first[document + 1]]
+            drawn = self._draw((units[:, 1] - units[:, 0]).tolist(), self._rooms, random)
+            for column, before, chosen in zip(columns, self._before, drawn, strict=True):
+                inner = np.concatenate([self._ids[begin:end] for begin, end in units[list(chosen)]])
+                column.append([*before, *inner.tolist(), *self._after])
+        first: dict[tuple[int, ...], int] = {}
+        numbers = [[first.setdefault(tuple(row), len(first)) for row in column] for column in columns]
+        return Batch(tuple(tokens_of(column) for column in columns), torch.tensor(numbers).T)
+
+
+def _units(
+    begins: NDArray[np.int64], ends: NDArray[np.int64], room: int
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Cuts pieces into units of at most `room` tokens.
+
+    Returns:
+        Begin and end of each unit, (n, 2), and the number of its piece, (n,). An empty piece has no unit.
+
+    """
+    parts = -(-(ends - begins) // room)
+    owners = np.repeat(np.arange(len(parts)), parts)
+    within = np.arange(len(owners)) - np.repeat(parts.cumsum() - parts, parts)
+    first = begins[owners] + room * within
+    return np.stack([first, np.minimum(first + room, ends[owners])], axis=1), owners
+
+
+@dataclass(frozen=True)
+class TwoTexts(RowSource):
+    """A source of two texts that are drawn from each document."""
+
+    kind: ClassVar[Kind] = TEXTS
+    whole: ClassVar[bool] = True
+    queries: ClassVar[bool] = True
+
+    @property
+    def columns(self) -> int:
+        return 2
+
+
+@dataclass(frozen=True)
+class Crops(TwoTexts):
+    """Two crops of each document, of one sentence or more, each up to the recipe's `max_length`.
+
+    González-Márquez, Berens and Kobak 2025 (arXiv 2508.03453). Our draw differs: a crop begins at any
+    sentence, and has any number of those that fit. So short texts meet long texts, as in a search.
+    """
+
+    singles: Literal["leave_out", "twice"]  # a text of one sentence: left out, or itself under two dropouts
+    name: Literal["crops"] = "crops"
+
+    def build(self, given: Given) -> Source:
+        min_units = 2 if self.singles == "leave_out" else 1
+        return Sentences(given, (given.prompt, given.prompt), min_units, two_crops)
+
+
+@dataclass(frozen=True)
+class Cloze(TwoTexts):
+    """Inverse cloze task: a sentence and the rest of its document. Lee, Chang and Toutanova 2019, section 4.
+
+    `kept` is the share of the draws in which the rest also has the sentence. The paper has 0.1, so that a
+    search also learns to find equal words.
+    """
+
+    kept: Share
+    name: Literal["cloze"] = "cloze"
+
+    def build(self, given: Given) -> Source:
+        def draw(lengths: Sequence[int], rooms: tuple[int, int], random: np.random.Generator) -> Drawn:
+            return a_cloze(self.kept, lengths, rooms, random)
+
+        return Sentences(given, (given.search_prompt, given.prompt), 2, draw)
+
+
+class Runs:
+    """Sentences of random documents in their order; each step sees a run of `batch` sentences.
+
+    The labels of a batch are the numbers of the sentences' documents.
+    """
+
+    remark = ""
+
+    def __init__(self, given: Given) -> None:
+        pieces: list[str] = []
+        owners: list[int] = []
+        for document in order_of(given.seed, 0, len(given.corpus)).tolist():
+            found = [given.prompt + piece.strip() for piece in sentences(given.corpus.texts[document])]
+            pieces += found
+            owners += [document] * len(found)
+            if len(pieces) >= given.batch * given.steps:
+                break
+        if len(pieces) == len(set(owners)):
+            raise NothingToLearn("No text has two sentences: give documents, whose sentences are neighbours.")
+        self._shelf = tokenise(pieces, given.tokenizer, threads=given.threads, folder=given.folder)
+        self._owners = torch.tensor(owners)
+        _, numbers = np.unique(np.array(pieces), return_inverse=True)
+        self._numbers = torch.from_numpy(numbers.astype(np.int64))
+        self._batch = given.batch
+        self._rounds = Rounds(-(-len(pieces) // given.batch), 1, given.seed)
+
+    def distinct(self) -> int:
+        return len(set(self._numbers.tolist()))
+
+    def batch(self, step: int) -> Batch:
+        first = int(self._rounds.rows(step)[0]) * self._batch
+        rows = torch.arange(first, min(first + self._batch, len(self._owners)))
+        return Batch((self._shelf.take(rows),), self._numbers[rows, None], self._owners[rows])
+
+
+@dataclass(frozen=True)
+class OrderedSentences(RowSource):
+    """Consecutive sentences, not shuffled. Logeswaran and Lee 2018 (QuickThoughts), section 3.1."""
+
+    name: Literal["sentences"] = "sentences"
+    kind: ClassVar[Kind] = TEXTS
+
+    def build(self, given: Given) -> Source:
+        return Runs(given)

@@ -1,0 +1,134 @@
+"""`python -m training word-vectors FILE FOLDER` makes a base of word vectors such as GloVe's.
+
+    a word and its numbers on each line ─▶ tokenizer.json (whole words), a table ─▶ a static sentence model
+
+The recipes static-average, sif, usif, static-max and power-means accept the folder as --base. A word without
+a vector gets the mean of all vectors: zeros would leave a text of such words without a direction. Binary
+files are not supported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from models.tokens.tokenizer import FILE_NAME as TOKENIZER
+from models.words.progress import counted
+from training.errors import TrainingError
+from training.text.lines import Line, read_lines
+
+_UNKNOWN = "[UNK]"
+_MODULES = ("StaticEmbedding", "Normalize")
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "word-vectors",
+        help="word vectors of your own as a base",
+        description="Turn word vectors into a base for static-average, sif, usif, static-max, power-means.",
+    )
+    command.add_argument(
+        "file", type=Path, metavar="FILE", help="a word and its numbers on each line; also as .gz"
+    )
+    command.add_argument("folder", type=Path, metavar="FOLDER", help="where to write it: new, or empty")
+    command.set_defaults(run=_run)
+
+
+def word_vectors(file: Path, out: Path) -> int:
+    """Writes the base.
+
+    Returns:
+        The number of words.
+
+    Raises:
+        TrainingError: The folder is not empty, or a line of the file is not a word and its numbers.
+
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise TrainingError(f"{out} is not an empty folder.")
+    words, table = _read(file)
+    out.mkdir(parents=True, exist_ok=True)
+    save_file({"embedding.weight": table}, out / "model.safetensors", metadata={"format": "pt"})
+    tokenizer = _tokenizer([_UNKNOWN, *words])
+    (out / TOKENIZER).write_text(json.dumps(tokenizer, ensure_ascii=False) + "\n", encoding="utf-8")
+    modules = [
+        {
+            "idx": at,
+            "name": str(at),
+            "path": f"{at}_{kind}" if at else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for at, kind in enumerate(_MODULES)
+    ]
+    (out / "modules.json").write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+    return len(words)
+
+
+def _read(file: Path) -> tuple[list[str], NDArray[np.float32]]:
+    """Reads the words and their vectors; the first vector of a repeated word counts.
+
+    Returns:
+        The words, and the mean of all vectors above the vectors, shape (words + 1, D).
+
+    """
+    rows: dict[str, NDArray[np.float32]] = {}
+    width = 0
+    for number, line in enumerate(counted(read_lines(file), "lines", 0, "reading")):
+        word, *numbers = line.text.rstrip().split(" ")
+        if number == 0 and len(numbers) == 1:
+            continue  # fastText's first line has the number of words and their width
+        row = _row(numbers, line)
+        width = width or len(row)
+        if len(row) != width:
+            raise TrainingError(f"{line.at} has {len(row)} numbers, and the lines before it have {width}.")
+        rows.setdefault(word, row)
+    if not rows:
+        raise TrainingError(f"{file} holds no word vectors: a word and its numbers, with spaces between.")
+    rows.pop(_UNKNOWN, None)
+    table = np.stack([*rows.values()])
+    return list(rows), np.concatenate([table.mean(0, keepdims=True), table])
+
+
+def _row(numbers: list[str], line: Line) -> NDArray[np.float32]:
+    try:
+        row = np.array(numbers, np.float32)
+    except ValueError:
+        row = np.array([np.nan], np.float32)
+    if not len(row) or not np.isfinite(row).all():
+        raise TrainingError(f"{line.at} is not a word and its numbers, with single spaces between them.")
+    return row
+
+
+def _tokenizer(words: list[str]) -> dict[str, Any]:
+    """Splits into whole words and single punctuation marks. Lower-cases texts if all words are lower-case."""
+    lower = all(word == word.lower() for word in words[1:])
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": {"type": "Lowercase"} if lower else None,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "WordLevel",
+            "vocab": {word: id for id, word in enumerate(words)},
+            "unk_token": _UNKNOWN,
+        },
+    }
+
+
+def _run(options: argparse.Namespace) -> int:
+    count = word_vectors(options.file, options.folder)
+    print(  # noqa: T201
+        f"{options.folder}: {count:,} words; `python -m training train sif --base {options.folder} "
+        "--corpus FILE --out RUN` makes a model of them"
+    )
+    return 0
