@@ -47,10 +47,9 @@ MODULES = (
 
 
 class App(FastAPI):
-    """FastAPI with the edge as its only middleware.
+    """FastAPI with `Edge` as the only middleware around the routes.
 
-    FastAPI's own middleware bounds bodies, traces requests and answers for broken routes, as the edge does,
-    and would add 20 microseconds to a request.
+    FastAPI's own middleware would repeat the work of `Edge` and cost each request 20 microseconds.
     """
 
     def build_middleware_stack(self) -> ASGIApp:
@@ -92,7 +91,7 @@ def create_app(settings: Settings) -> FastAPI:
         description="Sentence embeddings and search that retrain themselves.",
         lifespan=lifespan,
         redirect_slashes=False,
-        docs_url=None,  # api/openapi.py
+        docs_url=None,  # api/openapi.py serves the page.
         redoc_url=None,
         # FastAPI's own traces contain paths and query strings, and so the queries of searches.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},

@@ -1,4 +1,4 @@
-"""Opens a published graph in a form that this machine supports. Start at `open_engine` and `ENGINES`."""
+"""Opens a published graph in a precision that this machine supports. Start at `open_engine` and `ENGINES`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _INT8_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "asimddp"})
 
 
 def form_for(precision: str, place: Place = CPU) -> Form:
-    """Returns the form of a precision on the CPU or a GPU. `auto`: the fastest one that is nearly exact.
+    """Returns the form of a precision at a place; for `auto`, the fastest form that is nearly exact.
 
     Raises:
-        FormUnavailable: This machine cannot compute it, or no engine exists. The message says what to do.
+        FormUnavailable: This machine or Simile does not support it.
 
     """
     if precision == "auto":
@@ -45,9 +45,9 @@ def form_for(precision: str, place: Place = CPU) -> Form:
 
 
 def require(form: Form, place: Place = CPU) -> None:
-    """Raises FormUnavailable if no version can be opened in `form` here, with no other device than `place`.
+    """Raises FormUnavailable if this machine cannot compute `form` at `place`.
 
-    A missing GPU is noticed when it is used (nvidia.py).
+    This does not test GPUs; nvidia.py does when it uses them.
     """
     engine = ENGINES.get(form)
     if engine is None:
@@ -95,13 +95,13 @@ def _open_onnx(file: Path, how: Opening) -> Engine:
 
 
 def _open_int8(file: Path, how: Opening) -> Engine:
-    quantised = file.with_name(INT8_NAME)
-    if not quantised.is_file():
+    quantized = file.with_name(INT8_NAME)
+    if not quantized.is_file():
         raise FormUnavailable(
             "This version has no int8 graph: it was published by an old release, or from ONNX only, or "
             "lost too much accuracy. Publish it again with `python -m models import`, or serve fp32."
         )
-    return OnnxEngine(quantised, how.form, how.threads)
+    return OnnxEngine(quantized, how.form, how.threads)
 
 
 def _open_cuda(file: Path, how: Opening) -> Engine:

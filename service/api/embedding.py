@@ -1,7 +1,6 @@
-"""What the embedding routes of TEI, OpenAI and Cohere do alike: a plan, its vectors, their headers.
+"""Embeds the inputs of the TEI, OpenAI and Cohere routes. Start reading at `embed`.
 
-Start reading at `embed`. A route parses its own fields into a `Plan` and writes the `Embedded` in its own
-form.
+A route parses its own fields into a `Plan` and writes the `Embedded` in its own form.
 """
 
 import base64
@@ -25,10 +24,6 @@ Vectors = NDArray[np.float32]
 Rows = list[str] | list[list[int]]
 
 
-def check_nothing(_manifest: Manifest) -> None:
-    """Accepts any model."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What to embed, and how.
@@ -38,7 +33,7 @@ class Plan:
         model: The `model` of the body.
         field: The body's field that holds the rows. Errors of OpenAI's routes name it.
         prompted: Puts the model's prompt before the rows.
-        check: Raises Validation where the model cannot do what was asked.
+        check: Raises Validation if the model cannot do what was asked.
         truncate: Cut rows that are too long, instead of rejecting them.
         left: Cut at the beginning.
         normalize: Scale vectors to length 1.
@@ -51,7 +46,7 @@ class Plan:
     model: str | None
     field: str = "inputs"
     prompted: Callable[[Rows, Manifest], Rows]
-    check: Callable[[Manifest], None] = check_nothing
+    check: Callable[[Manifest], None] = lambda _: None
     truncate: bool = True
     left: bool = False
     normalize: bool = True

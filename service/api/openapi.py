@@ -1,4 +1,4 @@
-"""`GET /openapi.json` and `GET /docs`: what each route reads and answers, errors included.
+"""Builds `GET /openapi.json`, the description of every route, and serves `GET /docs`, its page.
 
 FastAPI describes the parameters that an endpoint declares. `describe` adds what a signature cannot say: the
 role, the answers and the errors. `build_document` puts both together. The types in between are fields that
@@ -39,8 +39,8 @@ from service.http.routing import OPEN, RoleRoute
 from service.store.filters.grammar import OPERATORS
 from service.store.values import MAX_QUERY_CHARACTERS
 
-# Fields that routes share. What depends on the model (its vocabulary, prompts, dimension) or on a setting is
-# not in the document and is checked by the routes.
+# Fields that routes share. The routes check limits that depend on the model (vocabulary, prompts, dimension)
+# or on a setting. The document does not contain these.
 
 MAX_ID_CHARACTERS = 512
 MAX_NAME_CHARACTERS = 64  # of a search_id or an event_id
@@ -217,7 +217,7 @@ FILTER_WITH_A_CONDITION: dict[str, Any] = {
     "content": {"application/json": {"schema": {"$ref": _REFERENCE.format(model="Filter"), **_NOT_EMPTY}}},
 }
 
-# What every route answers.
+# Answers and errors of routes.
 
 _IN_COLLECTION = "{collection}"
 _RAISES = "x-raises"  # of an operation, until the document is complete
@@ -301,7 +301,7 @@ def describe(
     headers: Mapping[str, Any] | None = None,
     parameters: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Returns keyword arguments of a route: what the OpenAPI document says beyond the endpoint's signature.
+    """Returns keyword arguments of a route for the parts of the document that the signature does not contain.
 
     Args:
         role: Who may call the route. None: everybody.
@@ -325,7 +325,7 @@ def describe(
             "required": True,
             "content": {kind: {"schema": _schema_of(read)} for kind, read in reads.items()},
         }
-    said: dict[str, Any] = {"description": "What was asked for", "headers": {**_ALWAYS, **(headers or {})}}
+    said: dict[str, Any] = {"description": "The requested result", "headers": {**_ALWAYS, **(headers or {})}}
     said["content"] = {kind: {"schema": _raw(kind)} for kind in also}
     if answer is not None:
         said["model"] = answer
@@ -364,7 +364,7 @@ def build_document(app: FastAPI) -> dict[str, Any]:
                 operation["operationId"] = "_".join(
                     re.findall(r"[a-z0-9]+", f"{method.lower()} {route.path_format}")
                 )
-                _correct_parameters(operation, route)
+                _correct_parameters(operation)
                 _add_refusals(operation, route, components["responses"])
                 if app.state.access is not None and route.role is not None:
                     operation["security"] = [{"key": []}]
@@ -374,7 +374,7 @@ def build_document(app: FastAPI) -> dict[str, Any]:
     return document
 
 
-def _correct_parameters(operation: dict[str, Any], route: RoleRoute) -> None:
+def _correct_parameters(operation: dict[str, Any]) -> None:
     """A query parameter is never null, may hold JSON, and cannot name what the path names."""
     kept = [each for each in operation.get("parameters", ()) if each["in"] == "path"]
     in_path = {each["name"] for each in kept}

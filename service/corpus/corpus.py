@@ -1,8 +1,8 @@
 """Writes and searches documents. Start reading at `Corpus.put` and `Corpus.search`.
 
 A write is answered after the active version has embedded it and it is committed and indexed. Vectors that
-followers have by then are committed with it. `CatchUp` (lifecycle/builder.py) adds the others later. A search
-borrows one generation, so query and document vectors come from one model.
+followers have by then are committed with it; the others are added later (CatchUp in lifecycle/builder.py). A
+search borrows one generation, so query and document vectors come from one model.
 """
 
 import asyncio
@@ -254,18 +254,13 @@ class Corpus:
         *,
         kept: bool,
     ) -> Coroutine[Any, Any, T]:
-        """Returns `then` of each query's hits. `then` runs on the reading thread.
+        """Searches on a reading thread, and returns the result of `then` for the hits.
 
-        Args:
-            generation: Its encoder made the vectors of `queries`.
-            queries: What to look for.
-            search: How, and how many.
-            then: What to make of the hits.
-            kept: The generation need not be the active one.
+        `generation` has embedded `queries`. With `kept`, it may be another one than the active one.
 
         Raises:
-            TooMuch: The hits have more than `search.max_bytes` bytes together.
-            Moved: Another generation became active meanwhile.
+            TooMuch: The hits have more than `search.max_bytes` bytes in total.
+            Moved: Another replica has activated another version.
 
         """
         work = partial(find, generation=generation, queries=queries, search=search, then=then, kept=kept)

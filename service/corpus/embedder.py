@@ -21,7 +21,7 @@ from service.live import Generation
 from service.store.values import Embedding, Passage
 
 SPLITTERS = 2  # threads per lane
-_TEXTS, _CHARACTERS = 16, 500  # Inspected per write, which takes a few milliseconds.
+_TEXTS, _CHARACTERS = 16, 500  # checked per write, which takes a few milliseconds
 
 log = logging.getLogger(__name__)
 
@@ -137,28 +137,25 @@ class DocumentEncoder:
 
 
 class Readability:
-    """Looks at the first texts of each collection, and logs once if a version cannot read them. Thread
-    safe.
-    """
+    """Counts readable words. Thread safe."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], Count] = {}  # by version and collection
         self._lock = threading.Lock()
 
     def knows(self, version: str, collection: str) -> bool:
-        """Returns whether enough words were looked at."""
         found = self._counts.get((version, collection))
         return found is not None and found.words >= ENOUGH
 
     def look(self, encoder: Encoder, texts: Sequence[str], collections: Sequence[str]) -> None:
-        """Counts the words of `texts`, and logs a collection that the model cannot read."""
+        """Counts words of `texts`, and logs at most one warning per collection."""
         version = encoder.manifest.version
-        both = zip(texts, collections, strict=True)
-        looked = [(text, name) for text, name in both if not self.knows(version, name)][:_TEXTS]
-        for collection in dict.fromkeys(name for _, name in looked):
-            started = [text[:_CHARACTERS] for text, name in looked if name == collection]
+        pairs = zip(texts, collections, strict=True)
+        checked = [(text, name) for text, name in pairs if not self.knows(version, name)][:_TEXTS]
+        for collection in dict.fromkeys(name for _, name in checked):
+            starts = [text[:_CHARACTERS] for text, name in checked if name == collection]
             seen = count_words(
-                started, lambda rows: [[piece.id for piece in encoder.pieces(row)] for row in rows]
+                starts, lambda rows: [[piece.id for piece in encoder.pieces(row)] for row in rows]
             )
             with self._lock:
                 if self.knows(version, collection):
@@ -167,8 +164,8 @@ class Readability:
                 found = self._counts[version, collection] = known + seen
                 if found.words >= ENOUGH and (reason := found.unreadable()):
                     log.warning(
-                        "%s cannot read the documents of the collection %s: %s. Search by words, or teach "
-                        "it: docs/RETRAINING.md",
+                        "%s cannot read the documents of the collection %s: %s. Use keyword search, or "
+                        "retrain it (docs/RETRAINING.md).",
                         version,
                         collection,
                         reason,

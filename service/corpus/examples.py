@@ -15,7 +15,7 @@ STEP_DOCUMENTS = 64
 
 
 def example_rows() -> list[dict[str, Any]]:
-    """Returns the corpus as JSON, each document marked with `metadata.example = true`."""
+    """Returns the documents as JSON, each with `metadata.example = true`."""
     rows = map(orjson.loads, example_lines())
     return [row | {"metadata": row["metadata"] | {"example": True}} for row in rows]
 

@@ -135,7 +135,7 @@ def find(
     With `kept`, the generation may be another one than the active one.
 
     Raises:
-        Moved: Another generation became active meanwhile.
+        Moved: Another version is active.
         TooMuch: The hits have more than `max_bytes` bytes in total.
         NotFound: The document of a query by id does not exist.
         Conflict: That document has no vector, because the model fails on its text.

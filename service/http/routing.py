@@ -60,7 +60,7 @@ class RoleRoute(APIRoute):
         super().__init__(path, endpoint, **options | {"openapi_extra": extra})
 
     def _declare(self, name: str, annotation: Any) -> None:
-        """Note how to read one parameter of the endpoint."""
+        """Notes how to read one parameter of the endpoint."""
         kind, *notes = get_args(annotation) if get_origin(annotation) is Annotated else [annotation]
         dependency = next((note.dependency for note in notes if isinstance(note, params.Depends)), None)
         if kind is Request:
@@ -93,9 +93,9 @@ class RoleRoute(APIRoute):
         await response(scope, receive, send)
 
     def let_in(self, scope: Scope) -> None:
-        """Reject a caller without the right key before the body is read.
+        """Rejects a caller without the right key, before the body is read.
 
-        A wrong method is 405 only for callers with a key.
+        A wrong method leads to 405, but only for callers with a valid key.
         """
         state = scope["app"].state
         if self.role in CHANGING:
@@ -132,7 +132,7 @@ class ExactRouter:
 
 
 def check_utf8(scope: Scope) -> None:
-    """Reject a path or a query in another encoding. Decoded all the same, it would name something else."""
+    """Rejects a path or query that is not UTF-8, because lossy decoding would name something else."""
     for part, name in ((scope.get("raw_path") or b"", "path"), (scope["query_string"], "query")):
         if b"%" in part:
             try:

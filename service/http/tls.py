@@ -1,7 +1,7 @@
-"""Checks the certificate at start-up, and bounds TLS handshakes in number and time.
+"""Checks the certificate, and limits the number and duration of TLS handshakes.
 
-The event loop's own TLS does not report a connection before its handshake is done. So clients that never
-begin one could use up every file descriptor.
+asyncio's own TLS reports a connection only after its handshake, so clients that never start one could use up
+all file descriptors.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def check_certificate(cert_file: Path | None, key_file: Path | None) -> None:
 
 
 def encrypted(certificate: Path, key: Path | None) -> Callable[..., asyncio.BaseProtocol]:
-    """A maker of connections, as uvicorn asks for one, that speak TLS first."""
+    """Returns a protocol factory for uvicorn whose connections start with TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     handshakes = Connections(MOST)
@@ -55,8 +55,6 @@ def encrypted(certificate: Path, key: Path | None) -> Callable[..., asyncio.Base
 
 
 class _Encrypted(Protocol):
-    """HTTP inside TLS."""
-
     handshake: "Handshake"
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -65,7 +63,7 @@ class _Encrypted(Protocol):
 
 
 class Handshake(sslproto.SSLProtocol):
-    """A connection: first its handshake, then what stands between HTTP and the socket."""
+    """A TLS connection, which is counted here until its handshake ends."""
 
     def __init__(self, protocol: _Encrypted, context: ssl.SSLContext, handshakes: Connections) -> None:
         waiter: Any = None

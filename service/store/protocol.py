@@ -241,7 +241,8 @@ class Documents(Protocol):
             max_collections: Number of collections that may exist.
 
         Raises:
-            NeedsVectors: Some documents have no vector of the generation that is active at the commit.
+            NeedsVectors: Some documents have no vector of the generation that is active at the commit, which
+                this process serves by then.
             Conflict: The collection would be one too many.
 
         """
@@ -295,14 +296,14 @@ class Documents(Protocol):
             heavy: The work is long, so it leaves threads for other reads.
 
         Raises:
-            Moved: `work` raised it. This process now serves the active generation.
+            Moved: As `Snapshot.require`, after this process serves the active generation.
 
         """
 
     async def fill_with_examples(self, put: Callable[[], Awaitable[None]], /) -> None:
-        """Stores the example documents by `put`, once, if the store was created for them.
+        """Runs `put`, which stores the example corpus, if it was requested and is not stored yet.
 
-        After an exception the next call stores them.
+        One process runs it for all. After an exception the next process runs it.
         """
 
 
@@ -489,15 +490,15 @@ class Generations(Protocol):
         compare: Callable[[], Awaitable[Mapping[str, Any] | None]],
         /,
     ) -> Mapping[str, Any] | None:
-        """Returns and stores the result of `compare`, which runs once for a pair of generations.
+        """Returns the comparison of a version's answers with those of the active version, and stores it.
 
-        After an exception it runs again.
+        One process compares for all. After an exception the next process compares.
 
         Args:
-            version: Version of the new generation.
-            new: Number of the new generation.
+            version: The version that is compared.
+            new: Number of its generation.
             active: Number of the active generation.
-            compare: Compares the answers of both generations.
+            compare: Compares. Returns None if there is nothing to compare.
 
         """
 
@@ -509,6 +510,8 @@ class Generations(Protocol):
 
     async def next_lacking(self, generation: int, after: int, limit: int, most_bytes: int, /) -> Lacking:
         """Returns the next documents to embed for a generation, by rising revision.
+
+        Without a document that is free it waits a moment before it returns.
 
         Args:
             generation: Number of the generation.

@@ -88,7 +88,7 @@ class Touch:
         while generation is not None and self._serves() == generation:
             if time.monotonic() > deadline:
                 raise Unhealthy(
-                    "Another version went live, and this replica does not have it yet. Send again.",
+                    "Another version became active, and this replica has not loaded it yet. Send again.",
                     retry_after_seconds=1,
                 )
             await asyncio.sleep(LOOK_SECONDS)
