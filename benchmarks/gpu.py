@@ -32,9 +32,8 @@ from benchmarks.served import OURS, WARM_TEXTS, ServedModel
 from benchmarks.workloads import Workload
 from models.encoder import ONNX
 from models.engines.cuda import CudaEngine
-from models.engines.form import Precision
+from models.engines.form import Precision, place_of
 from models.engines.nvidia import Provider, cuda_provider, require_cuda
-from models.engines.place import place_of
 from models.errors import DeviceUnavailable
 from models.publishing.default import publish_default
 from models.store import Store

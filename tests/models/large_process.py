@@ -9,7 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
-from models.graph import aside, backbone
+from models.graph import backbone
+from models.graph import nodes as aside
 from models.publishing import publish as publishing
 from models.store import Store
 

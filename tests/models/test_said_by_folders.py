@@ -231,7 +231,7 @@ def test_without_torch_the_error_names_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = family_source(tmp_path / "model", "albert")
-    monkeypatch.setattr("models.publishing.importing.find_spec", lambda name: None)
+    monkeypatch.setattr("models.publishing.import_process.find_spec", lambda name: None)
     with pytest.raises(Unsupported, match=r"family 'albert'.*`train` is not installed\. `make setup`"):
         imported(folder, Store(tmp_path / "models"))
 

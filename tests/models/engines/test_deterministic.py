@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
-from models.engines.deterministic import Shapes
 from models.engines.form import FP32, Form
 from models.engines.opening import BF16
+from models.engines.shapes import Shapes
 from models.tokens.texts import long_text
 from tests.models.forms import needs_bf16
 from tests.tiny import MAX_LENGTH

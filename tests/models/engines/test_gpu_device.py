@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from models.encoder import Encoder
-from models.engines.form import Form, Precision
+from models.engines.form import Form, Place, Precision
 from models.engines.nvidia import require_cuda
-from models.engines.place import Place
 from models.errors import DeviceUnavailable, ModelError
 from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.tiny import MAX_LENGTH

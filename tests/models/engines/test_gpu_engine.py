@@ -21,10 +21,8 @@ from safetensors.numpy import load_file, save_file
 from models.encoder import ONNX, Encoder
 from models.engines import cuda
 from models.engines.cuda import CudaEngine
-from models.engines.exhaustion import Halving, is_exhaustion
-from models.engines.form import FP32, Form, Precision
-from models.engines.nvidia import Provider, cuda_provider, require_cuda
-from models.engines.place import CPU, Place, place_of
+from models.engines.form import CPU, FP32, Form, Place, Precision, place_of
+from models.engines.nvidia import Halving, Provider, cuda_provider, is_exhaustion, require_cuda
 from models.errors import DeviceMemory, DeviceUnavailable
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish

@@ -12,14 +12,13 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from models.engines.gpu_graph import joined
-from models.engines.half import half, to_half
+from models.engines.gpu_graph import half, joined, to_half
 from models.engines.shapes import padded, rounded, rung
 from models.errors import Unsupported
 from models.graph.backbone import Backbone
 from models.graph.bert import HIDDEN
+from models.graph.blocks import packs
 from models.graph.head import POOLED, SCOPE, SENTENCE
-from models.graph.packing import packs
 from models.publishing.publish import prepare
 from models.sources.folder import read_source
 from models.sources.template import with_template

@@ -13,11 +13,11 @@ import pytest
 from models.engines import gpu_graph
 from models.engines.opening import BF16, has_bf16
 from models.errors import Damaged, Unsupported
-from models.graph import aside
+from models.graph import nodes as aside
 from models.graph.backbone import map_safetensors, read_safetensors
+from models.manifest import check
 from models.publishing import publish as publishing
 from models.publishing.publish import publish
-from models.seal import check
 from models.store import Store
 from models.tokens.texts import PROOF_TEXTS
 from tests.tiny import tiny_source

@@ -18,10 +18,9 @@ from models.errors import Unsupported
 from models.graph import reference
 from models.graph.backbone import Backbone, read_backbone, read_safetensors
 from models.graph.bert import HIDDEN, POOLED_FROM, bert_graph
-from models.graph.head import Head, append_head
-from models.graph.layers import Dense
+from models.graph.blocks import packs
+from models.graph.head import Dense, Head, append_head
 from models.graph.nodes import model_of
-from models.graph.packing import packs
 from tests.tiny import ROUNDING, WIDTH
 from tests.tiny import tiny_source as make_tiny_source
 

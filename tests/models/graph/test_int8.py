@@ -17,16 +17,15 @@ from models.engines import opening
 from models.engines.opening import INT8, INT8_NAME, form_for, has_int8
 from models.errors import Damaged, FormUnavailable, ProofFailed
 from models.graph.backbone import Backbone, Tensors, read_backbone
-from models.graph.int8 import Quantised
+from models.graph.int8 import Quantised, Span, find_spans
 from models.graph.nodes import Nodes, model_of
-from models.graph.ranges import Span, find_spans
 from models.manifest import FILE_NAME
+from models.progress import Progress, silent
 from models.publishing import int8
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish
 from models.store import Store
 from models.tokens.texts import example_lines
-from models.words.progress import Progress, silent
 from tests.models.forms import needs_int8
 from tests.tiny import tiny_source
 

@@ -17,8 +17,7 @@ from models.errors import Unsupported
 from models.graph import reference
 from models.graph.backbone import Backbone, read_backbone
 from models.graph.bert import HIDDEN
-from models.graph.head import POOLED, POOLING_FLAGS, POOLINGS, SENTENCE, Head
-from models.graph.layers import Dense
+from models.graph.head import POOLED, POOLING_FLAGS, POOLINGS, SENTENCE, Dense, Head
 from models.publishing.layout import write_layout
 from models.publishing.proof import check_golden
 from models.publishing.publish import prepare, publish
@@ -110,7 +109,7 @@ def test_the_docs_name_each_pooling_that_a_folder_may_have() -> None:
 def test_graph_formulas_and_torch_agree_alone_and_padded(tmp_path: Path, kind: str) -> None:
     torch = pytest.importorskip("torch")
     from models.publishing.from_torch.backbone import load_backbone, token_vectors
-    from models.publishing.from_torch.forward import Forward
+    from models.publishing.from_torch.export import Forward
     from models.publishing.from_torch.pooling import pool
 
     folder = _folder(tmp_path / "model", kind)

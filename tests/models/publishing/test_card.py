@@ -8,7 +8,7 @@ import pytest
 
 from models.errors import Damaged
 from models.manifest import ANCHOR, Manifest, Quantised, SearchDefaults
-from models.publishing.card import CARD, write_card
+from models.publishing.layout import CARD, write_card
 from models.publishing.publish import publish
 from models.store import Store
 from tests.tiny import WIDTH, tiny_source

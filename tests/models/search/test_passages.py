@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import models.search.passages as passages_module
-import models.tokens.sentences as sentences_module
+import models.search.passages as sentences_module
 from models.encoder import Encoder
 from models.manifest import SearchDefaults
 from models.search.content import Content

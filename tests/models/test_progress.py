@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from models.words import progress
-from models.words.progress import Progress, counted, silent
+from models import progress
+from models.progress import Progress, counted, silent
 
 Wait = Callable[[float], None]
 
