@@ -30,6 +30,8 @@ from models.publishing.publish import Prepared, prepare, publish
 from models.sources.folder import Asked, Source, read_source
 from models.store import Store
 
+_INSTALL = "`make setup` installs it, or in Simile's folder: pip install -c constraints.txt '.[train]'"
+
 
 def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr  # Libraries may print to stdout.
@@ -85,15 +87,6 @@ def _limit(which: int, most: int) -> None:
         resource.setrlimit(which, (most, hard))
 
 
-if __name__ == "__main__":
-    main()
-    sys.stdout.flush()
-    os._exit(0)  # A normal exit would wait for the thread that reads stdin.
-
-
-_INSTALL = "`make setup` installs it, or in Simile's folder: pip install -c constraints.txt '.[train]'"
-
-
 def open_asked(asked: Asked, folder: Path, say: Say) -> Prepared:
     """Reads a folder as requested, and prepares its graph, with torch if necessary."""
     if find_spec("torch") is None or find_spec("transformers") is None:
@@ -120,3 +113,9 @@ def _needs_torch(source: Source) -> bool:
     ours = source.is_table or knows(source.config)
     published = source.onnx is not None and (source.folder / MANIFEST).is_file()
     return bool(source.weights) and not ours and not published
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # A normal exit would wait for the thread that reads stdin.
