@@ -248,8 +248,8 @@ class _Run:
     async def run(self) -> dict[str, Any]:
         """Send all requests, and return the fields of `Answers`."""
         load = self._load
-        for begin in range(0, load.clients, OPENED_AT_ONCE):
-            count = min(OPENED_AT_ONCE, load.clients - begin)
+        for opened in range(0, load.clients, OPENED_AT_ONCE):
+            count = min(OPENED_AT_ONCE, load.clients - opened)
             await asyncio.gather(*(self._connect() for _ in range(count)))
         begin_at = time.monotonic() + HEAD_START_SECONDS
         print(json.dumps({"begin": begin_at}), flush=True)

@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _own() -> int:
-    """Bytes of memory that are no file's."""
+    """Bytes of memory outside of files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 

@@ -13,7 +13,7 @@ Wait = Callable[[float], None]
 
 @pytest.fixture
 def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
-    """Let so many seconds pass, as the progress measures them."""
+    """Let `seconds` pass on the progress's clock."""
     now = [1000.0]
     monkeypatch.setattr(progress, "clock", lambda: now[0])
 

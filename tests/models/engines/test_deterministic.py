@@ -1,4 +1,4 @@
-"""The same bits in any batch; and within 1e-6 where nobody asked for them."""
+"""The same bits in any batch when they are requested, and within 1e-6 otherwise."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_deterministic_vectors_are_those_of_the_usual_mode_to_1e_6(tiny_models_d
 
 
 class Engine:
-    """Vectors that tell in which shape they were computed."""
+    """Vectors that name the shape they were computed in."""
 
     def __init__(self, *, row_counts_matter: bool) -> None:
         self.row_counts_matter = row_counts_matter

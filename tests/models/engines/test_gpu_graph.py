@@ -1,4 +1,4 @@
-"""What is made of a published graph before a GPU computes it, and the shapes that it is computed in."""
+"""Changes to a published graph before a GPU computes it, and the shapes that it is computed in."""
 
 from __future__ import annotations
 
@@ -22,25 +22,16 @@ from models.graph.head import POOLED, SCOPE, SENTENCE
 from models.publishing.publish import prepare
 from models.sources.folder import read_source
 from models.sources.template import with_template
+from tests.parts.json_files import edit_json
 from tests.tiny import LAYERS, tiny_source
 
 ROWS = [[2, 7, 114, 4, 54, 3], [2, 9, 3], [2, *range(50, 105), 114, 4, 9, 3]]
-POOLINGS = [
-    "mean",
-    "cls",
-    "max",
-    "mean_sqrt_len_tokens",
-    "first_last.mean",
-    "top2.mean",
-    "static.mean",
-    "mask:2",
-]
+POOLINGS = "mean cls max mean_sqrt_len_tokens first_last.mean top2.mean static.mean mask:2".split()
 
 
 def _model(folder: Path, pooling: str = "mean", activation: str = "gelu") -> onnx.ModelProto:
     tiny_source(folder, pooling=pooling)
-    config = json.loads((folder / "config.json").read_bytes())
-    (folder / "config.json").write_text(json.dumps(config | {"hidden_act": activation}))
+    edit_json(folder / "config.json", hidden_act=activation)
     if "mask" in pooling:
         content, _ = with_template(
             json.loads((folder / "tokenizer.json").read_bytes()), 'the "{}" is [MASK].'
@@ -119,7 +110,7 @@ def test_the_backbone_is_in_fp16_and_what_follows_it_in_fp32(tmp_path: Path) -> 
 
 
 def test_a_graph_that_pools_by_itself_is_cast_at_its_own_outputs(tmp_path: Path) -> None:
-    """As a file of somebody else's may be: no name says what is the head."""
+    """A foreign file may look like this: no name marks the head."""
     model = _model(tmp_path / "model")
     expected = _computed(model)
     for node in model.graph.node:

@@ -14,11 +14,6 @@ from models.store import Store
 from tests.tiny import WIDTH, tiny_source
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "models")
-
-
 def test_an_imported_version_has_a_card_of_its_own_beside_that_of_its_source(
     store: Store, tmp_path: Path
 ) -> None:
