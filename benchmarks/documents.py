@@ -11,7 +11,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -20,9 +20,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from benchmarks.closedloop import ClosedLoop, Load
-from benchmarks.command import BenchError, progress
-from benchmarks.generator import get_request
+from benchmarks.command import progress
+from benchmarks.load import Generator, Load, get_request
 from benchmarks.machine import Watch, Window
 from benchmarks.processes import Server, request_ms
 from benchmarks.rounds import CONTENDED, p50_p99
@@ -40,7 +39,7 @@ DOCUMENTS = 50_000
 COMMIT_DOCUMENTS = 2000
 WARM_PAIRS = 5  # they open connections and fill caches
 SEARCH_WARM = 10
-SEARCH_SECONDS_PER_PAIR = 0.1
+SEARCH_SECONDS = 3600.0  # more than the additions can take
 LENGTH_FILE = "sentence_bert_config.json"
 
 
@@ -115,22 +114,16 @@ def measure_additions_while_searching(server: Server, texts: Sequence[str]) -> d
     """Measure pairs of requests while another client searches without pause.
 
     Raises:
-        BenchError: A status was not 200, or too few pairs fit into the time.
+        BenchError: A status was not 200.
 
     """
-    searches = ClosedLoop(
-        Load(
-            port=server.port,
-            requests=[get_request(f"/search?q={quote(text)}&k=10") for text in reversed(texts)],
-            clients=1,
-            warm=SEARCH_WARM,
-            seconds=SEARCH_SECONDS_PER_PAIR * len(texts),
-            pids={"server": server.pid, "bench": os.getpid()},
-        )
-    )
-    embed, add = _alternate(server.port, texts, "searched", lambda: not searches.ended)
+    requests = [get_request(f"/search?q={quote(text)}&k=10") for text in reversed(texts)]
+    pids = {"server": server.pid, "bench": os.getpid()}
+    searches = Generator(Load(server.port, requests, 1, SEARCH_SECONDS, warm=SEARCH_WARM, pids=pids))
+    embed, add = _alternate(server.port, texts, "searched")
+    searches.end_orders()
     found = searches.finish()
-    return _summary(embed, add, found.milliseconds, found.window)
+    return _summary(embed, add, found.milliseconds.tolist(), found.window)
 
 
 def _summary(embed: list[float], add: list[float], search: list[float], window: Window) -> dict[str, Any]:
@@ -142,22 +135,14 @@ def _summary(embed: list[float], add: list[float], search: list[float], window: 
     return found | {name: {"p50": p50, "p99": p99} for name, (p50, p99) in quantiles.items()}
 
 
-def _alternate(
-    port: int, texts: Sequence[str], name: str, proceed: Callable[[], bool] = lambda: True
-) -> tuple[list[float], list[float]]:
+def _alternate(port: int, texts: Sequence[str], name: str) -> tuple[list[float], list[float]]:
     """Return milliseconds to embed and to add each text. The order within a pair alternates."""
     embed: list[float] = []
     add: list[float] = []
     with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         for number, text in enumerate(texts):
-            if not proceed():
-                break
             documents = {"documents": [{"id": f"{name}-{number}", "text": text}]}
-            if number % 2:
-                add.append(request_ms(connection, "POST", "/documents", documents))
-            embed.append(request_ms(connection, "POST", "/embed", {"inputs": text}))
-            if not number % 2:
-                add.append(request_ms(connection, "POST", "/documents", documents))
-    if len(embed) <= WARM_PAIRS:
-        raise BenchError("too few documents could be added for a figure")
+            pair = [(embed, "/embed", {"inputs": text}), (add, "/documents", documents)]
+            for times, path, body in reversed(pair) if number % 2 else pair:
+                times.append(request_ms(connection, "POST", path, body))
     return embed[WARM_PAIRS:], add[WARM_PAIRS:]

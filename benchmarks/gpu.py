@@ -22,19 +22,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks import accuracy, raw, workloads
+from benchmarks import raw, workloads
 from benchmarks.command import build_parser, format_table, report, scratch_folder
 from benchmarks.peer_engines import Library, peer_environment
 from benchmarks.processes import Server
 from benchmarks.raw import RawEngine
-from benchmarks.rounds import Embedder, Job, Measured, Results, Scenario, Turns, Vectors
+from benchmarks.rounds import Embedder, Job, Measured, Results, Scenario, Turns, Vectors, compare_vectors
 from benchmarks.served import OURS, WARM_TEXTS, ServedModel
 from benchmarks.workloads import Workload
 from models.encoder import ONNX
 from models.engines.cuda import CudaEngine
-from models.engines.form import Precision
+from models.engines.form import Precision, place_of
 from models.engines.nvidia import Provider, cuda_provider, require_cuda
-from models.engines.place import place_of
 from models.errors import DeviceUnavailable
 from models.publishing.default import publish_default
 from models.store import Store
@@ -112,7 +111,7 @@ def measure(stack: ExitStack, options: argparse.Namespace, folder: Path) -> tupl
     exact = RawEngine("fp32 on the CPU", calls, inputs, tokenizer)
     contestants = list(_contestants(stack, options, store.root, version_folder, tokenizer))
     texts = [text for workload in given for text in workload.texts[: CHECKED // len(given)]]
-    _, cosines = accuracy.compare_vectors([exact, *contestants], exact.name, exact.name, texts)
+    _, cosines = compare_vectors([exact, *contestants], exact.name, exact.name, texts)
     loads = REHEARSAL_LOADS if options.rehearse else LOADS
     turns = Turns(
         [

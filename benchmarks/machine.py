@@ -13,7 +13,8 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
@@ -52,7 +53,12 @@ class Window:
 
 
 class Watch:
-    """Counts processor time from its creation on: of named processes and of all others."""
+    """Counts processor time from its creation on: of named processes and of all others.
+
+    Attributes:
+        began: The moment of its creation, by `time.monotonic()`.
+
+    """
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         """Start counting.
@@ -65,12 +71,12 @@ class Watch:
 
         """
         self._pids = pids
-        self.began = time.perf_counter()
+        self.began = time.monotonic()
         self._busy, self._own = self._read()
 
     def window(self) -> Window:
         """Return the use since the creation."""
-        seconds = time.perf_counter() - self.began
+        seconds = time.monotonic() - self.began
         busy, used = self._read()
         own = {name: used[name] - self._own[name] for name in used}
         foreign = (busy - self._busy - sum(own.values())) / (seconds * processors())
@@ -131,29 +137,23 @@ def take_sample(pid: int, tasks: int = 0) -> Sample:
     )
 
 
-class Sampler:
-    """Takes samples of a process on its own thread while `on` is set."""
+@contextmanager
+def sampling(pid: int, seconds: float) -> Iterator[list[Sample]]:
+    """Yield a list that gets a sample of a process every `seconds` while the `with` block runs."""
+    samples: list[Sample] = []
+    stop = threading.Event()
 
-    def __init__(self, pid: int, seconds: float) -> None:
-        """Start the thread. It takes a sample every `seconds`."""
-        self.samples: list[Sample] = []
-        self.on = threading.Event()
-        self._pid = pid
-        self._seconds = seconds
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+    def run() -> None:
+        while not stop.wait(seconds):
+            samples.append(take_sample(pid))
 
-    def stop(self) -> list[Sample]:
-        """End the thread and return all samples."""
-        self._stop.set()
-        self._thread.join()
-        return self.samples
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._seconds):
-            if self.on.is_set():
-                self.samples.append(take_sample(self._pid))
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        stop.set()
+        thread.join()
 
 
 def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:

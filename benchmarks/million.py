@@ -22,14 +22,12 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
 from http.client import HTTPConnection
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from benchmarks.closedloop import ClosedLoop, Load
 from benchmarks.command import (
     PROJECT,
     BenchError,
@@ -41,9 +39,8 @@ from benchmarks.command import (
     scratch_folder,
 )
 from benchmarks.documents import draw_texts
-from benchmarks.generator import get_request, post_request
+from benchmarks.load import Generator, Load, get_request, post_request
 from benchmarks.machine import memory_mb, process_seconds
-from benchmarks.openloop import Flow, OpenLoop
 from benchmarks.processes import Server, call, request_ms
 from benchmarks.rounds import Spread, p50_p99
 from models.store import Store, models_dir
@@ -82,18 +79,18 @@ def main() -> None:
         format_table(["", "s", "documents", "anonymous memory, MiB", "RSS MiB"], bench.steps),
         format_table(["filter on a field", "search", "first ms", "second ms"], bench.filtered),
         format_table(["search", "meanwhile", "searches/s", "p50 ms", "p99 ms"], bench.searches),
-        f"{BATCH} documents in a request: p50 {added.p50:.0f} ms, p99 {added.p99:.0f} ms.",
+        f"{BATCH} documents in a request: p50 {added['p50']:.0f} ms, p99 {added['p99']:.0f} ms.",
     ]
     verdicts = [
-        Verdict("documents added a second", added.documents / added.seconds, 0.9 * options.rate, True),
-        Verdict("additions that failed", added.failed, 0),
+        Verdict("documents added a second", added["documents"] / added["seconds"], 0.9 * options.rate, True),
+        Verdict("additions that failed", added["failed"], 0),
         Verdict("documents lost by a kill", max(0, promised - bench.stored), 0),
     ]
     figures = {
         "steps": bench.steps,
         "filtered": bench.filtered,
         "searches": bench.searches,
-        "added": asdict(added),
+        "added": added,
     }
     report("million", figures, text, verdicts)
 
@@ -107,26 +104,6 @@ def _parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=int, default=20, help="length of the searches of each mode (20)")
     return parser.parse_args()
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """The additions while a client searched.
-
-    Attributes:
-        documents: Documents in requests that were answered 200.
-        failed: Requests with another status.
-        seconds: From the first arrival to the last answer.
-        p50: Milliseconds of a request.
-        p99: Milliseconds of a request.
-
-    """
-
-    documents: int
-    failed: int
-    seconds: float
-    p50: float
-    p99: float
 
 
 class _Bench:
@@ -152,8 +129,14 @@ class _Bench:
             subprocess.run(command, cwd=PROJECT, check=True)
             self._step("import", server, time.monotonic() - began)
 
-    def search_and_add(self, more: Sequence[str], rate: int) -> Added:
-        """Start again and search: first on the idle service, then while `more` are added, `rate` a second."""
+    def search_and_add(self, more: Sequence[str], rate: int) -> dict[str, float]:
+        """Start again and search: first on the idle service, then while `more` are added, `rate` a second.
+
+        Returns:
+            Documents that were stored, requests that failed, seconds from the first arrival to the last
+            answer, and milliseconds of a request ("p50" and "p99").
+
+        """
         with self._server() as server:
             self._first_search("start after a stop", server)
             began = time.monotonic()
@@ -163,14 +146,16 @@ class _Bench:
                 self._search(server, mode, "nothing")
             self._filter(server)
             requests = [post_request("/documents", body) for body in self._bodies(more)]
-            flow = OpenLoop(Flow(server.port, requests, rate / BATCH, self._seconds + SPARE_SECONDS, 4, 16))
+            adding = self._seconds + SPARE_SECONDS
+            flow = Generator(Load(server.port, requests, 4, adding, rate / BATCH, max_connections=16))
             self._search(server, MODES[-1], f"{rate:,} documents a second")
             outcomes = flow.finish()
             seconds = float((outcomes.arrived + outcomes.milliseconds / 1000).max()) - flow.begin
             self._step("after the additions", server, seconds)
         answered = int((outcomes.status == 200).sum())
+        p50, p99 = p50_p99(outcomes.milliseconds)
         failed = len(outcomes.status) - answered
-        return Added(answered * BATCH, failed, seconds, *p50_p99(outcomes.milliseconds))
+        return {"documents": answered * BATCH, "failed": failed, "seconds": seconds, "p50": p50, "p99": p99}
 
     def start_after_kill(self, more: Sequence[str]) -> int:
         """Kill the service while it adds `more`, and start it again; return the acknowledged documents."""
@@ -226,7 +211,7 @@ class _Bench:
         progress(f"searching, {mode}; meanwhile {meanwhile}")
         requests = [get_request(_path(mode, text)) for text in self._queries]
         pids = {"server": server.pid, "bench": os.getpid()}
-        answers = ClosedLoop(Load(server.port, requests, 1, WARM, self._seconds, pids)).finish()
+        answers = Generator(Load(server.port, requests, 1, self._seconds, warm=WARM, pids=pids)).finish()
         self.searches.append([mode, meanwhile, answers.rate, *p50_p99(answers.milliseconds)])
 
     def _filter(self, server: Server) -> None:

@@ -24,11 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import workloads
-from benchmarks.closedloop import measure_capacity
 from benchmarks.command import Verdict, build_parser, format_table, progress, report, scratch_folder
-from benchmarks.generator import post_request
-from benchmarks.machine import Sampler, Watch, memory_growth, take_sample
-from benchmarks.openloop import Flow, OpenLoop
+from benchmarks.load import Generator, Load, measure_capacity, post_request
+from benchmarks.machine import Watch, memory_growth, sampling, take_sample
 from benchmarks.processes import Server, send_timed
 from benchmarks.rounds import CONTENDED, p50_p99
 
@@ -56,7 +54,7 @@ def main() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     limits = min(OPEN_FILES, hard), hard
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)  # child processes inherit the limits
-    with scratch_folder() as folder, Server(folder / "data", dict(options.setting)) as server:
+    with scratch_folder() as folder, Server(folder / "data") as server:
         texts = workloads.sentences(server.tokenizer(), workloads.corpus(), 2048).texts
         result = measure(server, texts, options)
     report("overload", result, _text(result), _verdicts(result))
@@ -66,20 +64,10 @@ def _parse_options() -> argparse.Namespace:
     parser = build_parser("overload", __doc__, quick=True)
     parser.add_argument("--seconds", type=float, help="length of the overload (60; 8 with --quick)")
     parser.add_argument("--times", type=float, default=3.0, help="load, as a multiple of the peak throughput")
-    parser.add_argument(
-        "--setting", type=_parse_setting, action="append", default=[], metavar="SIMILE_NAME=VALUE"
-    )
     options = parser.parse_args()
     options.seconds = options.seconds or (8.0 if options.quick else 60.0)
     options.peak_seconds = 4.0 if options.quick else 20.0
     return options
-
-
-def _parse_setting(given: str) -> tuple[str, str]:
-    name, equals, value = given.partition("=")
-    if not (equals and name.startswith("SIMILE_")):
-        raise argparse.ArgumentTypeError(f"{given!r} is not SIMILE_NAME=VALUE")
-    return name, value
 
 
 class Probe:
@@ -129,20 +117,17 @@ def measure(server: Server, texts: list[str], options: argparse.Namespace) -> di
     memory = {"before": take_sample(server.pid).rss_mb}
     seconds, rate = options.seconds, options.times * peak["before"]
     progress(f"{options.times:g} times {peak['before']:.0f} texts/s for {seconds:.0f} s")
-    flow = OpenLoop(Flow(server.port, requests, rate, seconds, CONNECTIONS, MAX_CONNECTIONS))
-    sampler = Sampler(server.pid, SAMPLE_SECONDS)
+    flow = Generator(Load(server.port, requests, CONNECTIONS, seconds, rate, MAX_CONNECTIONS))
     pids = {"server": server.pid, "load": flow.pid, "bench": os.getpid()}
     time.sleep(max(0.0, flow.begin - time.monotonic()))
     watch = Watch(pids)
-    sampler.on.set()
-    time.sleep(flow.begin + seconds - time.monotonic())
-    sampler.on.clear()
+    with sampling(server.pid, SAMPLE_SECONDS) as samples:
+        time.sleep(flow.begin + seconds - time.monotonic())
     window = watch.window()
     progress("recovery")
     limit_ms = max(2 * float(np.median(idle)), float(np.quantile(idle, 0.99)))
     recovery = probe.recovery_seconds(limit_ms)
     outcomes = flow.finish()
-    samples = sampler.stop()
     memory |= {"peak": max(sample.rss_mb for sample in samples), "after": take_sample(server.pid).rss_mb}
     peak["after"] = measure_capacity(server.port, server.pid, requests, CLIENTS, options.peak_seconds)
     ended = outcomes.arrived + outcomes.milliseconds / 1000 - flow.begin
@@ -152,7 +137,6 @@ def measure(server: Server, texts: list[str], options: argparse.Namespace) -> di
     return {
         "times": options.times,
         "seconds": seconds,
-        "settings": dict(options.setting),
         "idle_ms": _quantiles(idle),
         "peak_texts_per_second": peak,
         "offered_texts_per_second": len(outcomes.status) / seconds,
@@ -195,8 +179,8 @@ def _text(result: dict[str, Any]) -> list[str]:
     ]
     rows = [row + [""] * (len(COLUMNS) - len(row)) for row in rows]
     notes = (
-        f"{result['times']:g} times the peak throughput for {seconds:.0f} s, settings "
-        f"{result['settings'] or 'unchanged'}, at most {result['max_connections']} connections. "
+        f"{result['times']:g} times the peak throughput for {seconds:.0f} s, at most "
+        f"{result['max_connections']} connections. "
         f"Processors used: service {processors['server']:.2f}, generator {processors['load']:.2f}, benchmark "
         f"{processors['bench']:.2f}; others {result['foreign']:.0%} of the machine. Memory in MiB: "
         f"{memory['before']:.0f} before, at most {memory['peak']:.0f}, {memory['after']:.0f} after. The last "
@@ -207,7 +191,6 @@ def _text(result: dict[str, Any]) -> list[str]:
 
 
 def _verdicts(result: dict[str, Any]) -> list[Verdict]:
-    contended = result["foreign"] > CONTENDED
     figures = [
         ("served over the peak throughput", result["served_over_peak"], SERVED_RATIO, True),
         ("p99 of a rejection, ms", max(result["rejected_ms"], default=math.nan), REJECTION_MS, False),
@@ -216,9 +199,7 @@ def _verdicts(result: dict[str, Any]) -> list[Verdict]:
         ("memory, last third over second", result["memory_last_over_second_third"], GROWTH, False),
         ("recovery, s", result["recovery_seconds"], RECOVERY_SECONDS, False),
     ]
-    return [
-        Verdict(subject, value, bound, at_least, contended) for subject, value, bound, at_least in figures
-    ]
+    return [Verdict(*figure, contended=result["foreign"] > CONTENDED) for figure in figures]
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Library(Process):
         python: Path,
         folder: Path,
         environment: dict[str, str],
-        sizes: Sequence[int] = BATCH_SIZES,
+        sizes: tuple[int, ...] = BATCH_SIZES,
     ) -> None:
         """Start to load the library. The first order waits for the end.
 
@@ -125,10 +125,11 @@ class Library(Process):
     def _choose(self, scenario: Scenario) -> tuple[int, int]:
         """Return the fastest batch size, and the number of texts that fill the scenario's seconds."""
         some = scenario.workload.texts[:TRIAL_TEXTS]
-        seconds = self.order(**{"try": some, "sizes": self._sizes})["seconds"]
-        best = min(seconds, key=seconds.__getitem__)
-        count = int(scenario.seconds * len(some) / seconds[best])
-        return int(best), min(max(count, MIN_TEXTS), len(scenario.workload.texts))
+        seconds, best = min(
+            (self.order(texts=some, size=size, vectors=False)["seconds"], size) for size in self._sizes * 2
+        )
+        count = int(scenario.seconds * len(some) / seconds)
+        return best, min(max(count, MIN_TEXTS), len(scenario.workload.texts))
 
 
 def open_peers(stack: ExitStack, environments: Path, version: Path, folder: Path) -> Peers:
@@ -216,7 +217,6 @@ def _export(version: Path, folder: Path) -> None:
             text=True,
             timeout=EXPORT_SECONDS,
         )
-    except subprocess.CalledProcessError as error:
-        raise BenchError(f"the model was not exported: {error.stderr[-1000:]}") from None
-    except subprocess.TimeoutExpired as error:
-        raise BenchError(f"the model was not exported: {error}") from None
+    except subprocess.SubprocessError as error:
+        output = getattr(error, "stderr", None) or error
+        raise BenchError(f"the model was not exported: {str(output)[-1000:]}") from None

@@ -1,4 +1,4 @@
-"""Upper bounds of the service: its engine without a server, and matrix products alone.
+"""The upper bound of the service: its engine without a server.
 
 `RawEngine` runs the published ONNX file on batches made beforehand: tokenized, sorted by length, padded, in
 the fastest of several batch sizes. As many single-thread calls as processors run at the same time. HTTP,
@@ -6,10 +6,11 @@ queue and waiting are missing, so the ratio of the service to it shows their cos
 """
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.machine import Watch
 from benchmarks.rounds import Measured, Scenario, Vectors, p50_p99
@@ -31,7 +31,6 @@ BUDGETS = (256, 512, 1024, 2048, 4096)  # padded tokens of one batch
 TRIAL_STRIDE = 8  # every eighth text is enough to choose a budget
 TRIAL_ROUNDS = 2
 WARM_CALLS = 20
-PRODUCT_SHAPES = ((2048, 384, 1536), (2048, 1536, 384), (1024, 1024, 1024))  # rows, inner, columns
 
 Feed = dict[str, NDArray[np.int64]]
 Call = Callable[[Feed], NDArray[np.float32]]
@@ -191,27 +190,16 @@ class RawEngine:
     def _run(self, batches: Sequence[Batch]) -> float:
         """Return the seconds that all calls together need for `batches`."""
         pending = deque(batches)
-        failures: list[Exception] = []
 
         def work(call: Call) -> None:
-            try:
+            with suppress(IndexError):  # no batch is left
                 while True:
                     call(pending.popleft().feed)
-            except IndexError:  # no batch is left
-                return
-            except Exception as error:  # noqa: BLE001  raised again below, on the caller's thread
-                failures.append(error)
 
-        threads = [threading.Thread(target=work, args=(call,)) for call in self.calls]
         started = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        seconds = time.perf_counter() - started
-        if failures:
-            raise failures[0]
-        return seconds
+        with ThreadPoolExecutor(len(self.calls)) as pool:
+            list(pool.map(work, self.calls))
+        return time.perf_counter() - started
 
 
 class SingleCalls:
@@ -228,7 +216,7 @@ class SingleCalls:
         tokens = 0
         watch: Watch | None = None
         row = turn * 997 % len(workload.ids)
-        while watch is None or time.perf_counter() < watch.began + scenario.seconds:
+        while watch is None or time.monotonic() < watch.began + scenario.seconds:
             if len(milliseconds) == WARM_CALLS and watch is None:
                 milliseconds, tokens = [], 0
                 watch = Watch({"bench": os.getpid()})
@@ -241,84 +229,3 @@ class SingleCalls:
         p50, p99 = p50_p99(milliseconds)
         rate = tokens / window.seconds / workload.mean_tokens
         return Measured(rate, window.foreign, p50_ms=p50, p99_ms=p99)
-
-
-Product = Callable[[], object]
-MakeProduct = Callable[[int, int, int], Product]
-
-
-class MatrixProducts:
-    """A contestant that multiplies fp32 matrices, with one thread for each processor: the machine's limit.
-
-    The shapes are those of a small encoder's layers on 2,048 tokens, and a square. The best of them counts.
-    """
-
-    def __init__(self, name: str, make: MakeProduct, count: int) -> None:
-        """Prepare `count` parallel products of each shape."""
-        self.name = name
-        self._ready = [
-            (2 * rows * inner * columns, [make(rows, inner, columns) for _ in range(count)])
-            for rows, inner, columns in PRODUCT_SHAPES
-        ]
-
-    def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Measure GFLOP per second of all threads together."""
-        watch = Watch({"bench": os.getpid()})
-        seconds = scenario.seconds / len(PRODUCT_SHAPES)
-        best = max(_products_per_second(products, seconds) * flops / 1e9 for flops, products in self._ready)
-        return Measured(best, watch.window().foreign)
-
-
-def _products_per_second(products: Sequence[Product], seconds: float) -> float:
-    """Repeat each product on its own thread, and return the products per second of all."""
-    done = [0] * len(products)
-
-    def work(at: int) -> None:
-        while time.perf_counter() < until:
-            products[at]()
-            done[at] += 1
-
-    for product in products:
-        product()
-    started = time.perf_counter()
-    until = started + seconds
-    threads = [threading.Thread(target=work, args=(at,)) for at in range(len(products))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(done) / (time.perf_counter() - started)
-
-
-def _factors(rows: int, inner: int, columns: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    chance = np.random.default_rng(0)
-    return chance.random((rows, inner), np.float32), chance.random((inner, columns), np.float32)
-
-
-def numpy_product(rows: int, inner: int, columns: int) -> Product:
-    """Return a product by NumPy's BLAS, which benchmarks/__init__.py limits to one thread."""
-    left, right = _factors(rows, inner, columns)
-    out = np.empty((rows, columns), np.float32)
-    return lambda: np.matmul(left, right, out=out)
-
-
-def onnx_runtime_product(rows: int, inner: int, columns: int) -> Product:
-    """Return a product by ONNX Runtime. The right factor is in the graph, like weights."""
-    left, right = _factors(rows, inner, columns)
-    given = helper.make_tensor_value_info("a", TensorProto.FLOAT, (rows, inner))
-    answer = helper.make_tensor_value_info("c", TensorProto.FLOAT, (rows, columns))
-    node = helper.make_node("MatMul", ["a", "b"], ["c"])
-    graph = helper.make_graph([node], "product", [given], [answer], [numpy_helper.from_array(right, "b")])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return lambda: session.run(None, {"a": left})
-
-
-PRODUCTS: dict[str, MakeProduct] = {
-    "fp32, NumPy": numpy_product,
-    "fp32, ONNX Runtime": onnx_runtime_product,
-}

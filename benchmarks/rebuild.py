@@ -23,12 +23,10 @@ from urllib.parse import quote
 
 import numpy as np
 
-from benchmarks.closedloop import measure_capacity
 from benchmarks.command import PROJECT, Verdict, build_parser, format_table, progress, report, scratch_folder
 from benchmarks.documents import draw_texts, prepare
-from benchmarks.generator import get_request
+from benchmarks.load import Answers, Generator, Load, get_request, measure_capacity
 from benchmarks.machine import Watch, Window
-from benchmarks.openloop import Flow, OpenLoop, Outcomes
 from benchmarks.processes import Server, call, metric, swap, wait_until_active
 from benchmarks.rounds import CONTENDED, p50_p99
 from models.store import Store
@@ -48,28 +46,7 @@ FULL, QUICK = (20.0, 120.0, 20.0), (4.0, 8.0, 3.0)
 QUICK_DOCUMENTS = 1500
 
 
-class Phases:
-    """The phases of a load, and the use of processors in each.
-
-    Attributes:
-        spans: Begin and end of each phase, by `time.monotonic()`.
-        windows: Processor time in each phase.
-
-    """
-
-    def __init__(self, pids: dict[str, int]) -> None:
-        self.spans: dict[str, tuple[float, float]] = {}
-        self.windows: dict[str, Window] = {}
-        self._pids = pids
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Record the body of the `with` block as a phase."""
-        progress(name)
-        watch, began = Watch(self._pids), time.monotonic()
-        yield
-        self.spans[name] = (began, time.monotonic())
-        self.windows[name] = watch.window()
+Phases = dict[str, tuple[float, Window]]  # the begin and the window of each phase
 
 
 def main() -> None:
@@ -129,7 +106,7 @@ class NewVersion(NamedTuple):
 
 def measure(
     server: Server, texts: list[str], new: NewVersion, lengths: tuple[float, float, float]
-) -> tuple[float, Phases, Outcomes]:
+) -> tuple[float, Phases, Answers]:
     """Return the capacity in searches per second, the phases, and the outcome of each search."""
     queries = random.Random(1).sample(texts, min(QUERIES, len(texts)))
     requests = [get_request(f"/search?k=10&q={quote(text[:QUERY_CHARACTERS])}") for text in queries]
@@ -137,28 +114,38 @@ def measure(
     progress("search capacity")
     capacity = measure_capacity(server.port, server.pid, requests, CLIENTS, capacity_seconds)
     time.sleep(SETTLE_SECONDS)
-    flow = OpenLoop(Flow(server.port, requests, SHARE * capacity, MAX_SECONDS, CONNECTIONS, MAX_CONNECTIONS))
-    phases = Phases({"server": server.pid, "load": flow.pid, "bench": os.getpid()})
+    rate = SHARE * capacity
+    flow = Generator(Load(server.port, requests, CONNECTIONS, MAX_SECONDS, rate, MAX_CONNECTIONS))
+    pids = {"server": server.pid, "load": flow.pid, "bench": os.getpid()}
+    phases: Phases = {}
+
+    @contextmanager
+    def phase(name: str) -> Iterator[None]:
+        progress(name)
+        watch = Watch(pids)
+        yield
+        phases[name] = watch.began, watch.window()
+
     time.sleep(SETTLE_SECONDS)
-    with phases.phase("before"):
+    with phase("before"):
         time.sleep(before)
     if new.steps is not None:
-        with phases.phase("training"):
+        with phase("training"):
             new.train()
-    with phases.phase("during"):
+    with phase("during"):
         new.activate()
-    with phases.phase("after"):
+    with phase("after"):
         time.sleep(after)
     if new.steps is not None:
-        with phases.phase("rollback"):
+        with phase("rollback"):
             new.roll_back()
     return capacity, phases, flow.finish()
 
 
 def _report(
-    stored: int, distinct: int, capacity: float, phases: Phases, outcomes: Outcomes, paused: float
+    stored: int, distinct: int, capacity: float, phases: Phases, outcomes: Answers, paused: float
 ) -> None:
-    found = {name: _figures(phases, outcomes, name) for name in phases.spans}
+    found = {name: _figures(name, *phase, outcomes) for name, phase in phases.items()}
     rate = stored / found["during"]["seconds"]
     columns = ("phase", "s", "searches", "p50 ms", "p99 ms", "longest ms", "failed", "foreign share")
     rows = [
@@ -191,20 +178,20 @@ def _report(
     report("rebuild", result, [format_table(columns, rows), notes], verdicts)
 
 
-def _figures(phases: Phases, outcomes: Outcomes, name: str) -> dict[str, Any]:
-    inside = outcomes.between(*phases.spans[name])
+def _figures(name: str, began: float, window: Window, outcomes: Answers) -> dict[str, Any]:
+    inside = outcomes.between(began, began + window.seconds)
     answered = inside.milliseconds[inside.status == 200]
     if not len(answered):
         raise SystemExit(f"No search was answered in the phase {name!r}.")
     p50, p99 = p50_p99(answered)
     return {
-        "seconds": phases.windows[name].seconds,
+        "seconds": window.seconds,
         "searches": len(inside.status),
         "p50_ms": p50,
         "p99_ms": p99,
         "longest_ms": float(answered.max()),
         "failed": int((inside.status != 200).sum()),
-        "foreign": phases.windows[name].foreign,
+        "foreign": window.foreign,
     }
 
 

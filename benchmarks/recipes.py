@@ -34,9 +34,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.clicked import judge_by_clicks
 from benchmarks.command import append_row, build_parser, format_table, progress, scratch_folder
-from benchmarks.sets import hash_number, split_queries
+from benchmarks.sets import hash_number, judge_by_clicks, split_queries
 from benchmarks.workloads import evaluation_folder
 from models.engines.form import FP32, read_form
 from models.engines.opening import BF16, require

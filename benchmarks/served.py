@@ -16,19 +16,16 @@ import numpy as np
 import orjson
 
 from benchmarks import raw
-from benchmarks.accuracy import cosines
-from benchmarks.closedloop import Answers, ClosedLoop, Load
 from benchmarks.command import BenchError, progress
-from benchmarks.generator import post_request
+from benchmarks.load import Answers, Generator, Load, post_request
 from benchmarks.machine import memory_mb
 from benchmarks.processes import Server, call
 from benchmarks.raw import RawEngine
-from benchmarks.rounds import Measured, Scenario, Vectors, p50_p99
+from benchmarks.rounds import Measured, Scenario, Vectors, cosines, p50_p99
 from benchmarks.workloads import Workload
 from models.encoder import ONNX
 from models.engines.opening import INT8_NAME
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
-from service.settings import Settings
 
 WARM_TEXTS = 512  # answered before each window, because some runtimes compile kernels for each shape
 CHECKED = 8  # answers of a window whose vectors are checked
@@ -36,7 +33,6 @@ MIN_COSINE = 0.999  # to the same text sent by itself; other texts are far below
 TEXTS_PER_CALL = 32
 
 DEFAULT = "fp32"
-CACHED = "Simile fp32, cached"  # with the default cache, and all texts sent before each window
 OPENVINO_HINTS = {"fp32": "f32", "bf16": "bf16"}
 
 FEW, MANY = 2_000, 100_000  # requests before each look at the memory
@@ -139,7 +135,7 @@ class ServedModel:
         made = self.requests(scenario.workload, scenario.texts)
         order = list(range(len(made.lines)))
         random.Random(turn).shuffle(order)
-        run = ClosedLoop(
+        run = Generator(
             Load(
                 port=self.port,
                 requests=[made.lines[at] for at in order],
@@ -159,11 +155,12 @@ class ServedModel:
         return self._summary(scenario, made, order, answers)
 
     def _summary(self, scenario: Scenario, made: Requests, order: list[int], answers: Answers) -> Measured:
-        if not answers.latencies:
+        if not len(answers.request):
             raise BenchError(f"{self.name} answered nothing in {scenario.seconds:g} seconds")
         window, workload = answers.window, scenario.workload
-        long = [latency for request, latency in answers.latencies if made.is_long[order[request]]]
-        tokens = sum(made.tokens[order[request]] for request, _ in answers.latencies)
+        rows = [order[request] for request in answers.request]
+        long = answers.milliseconds[[made.is_long[row] for row in rows]]
+        tokens = sum(made.tokens[row] for row in rows)
         p50, p99 = p50_p99(answers.milliseconds)
         texts = tokens / workload.mean_tokens
         return Measured(
@@ -172,7 +169,7 @@ class ServedModel:
             cpu_ms=1000 * window.cpu_seconds["server"] / texts,
             p50_ms=p50,
             p99_ms=p99,
-            longest_p99_ms=float(np.quantile(long, 0.99)) if long else None,
+            longest_p99_ms=float(np.quantile(long, 0.99)) if len(long) else None,
         )
 
     def _check(self, made: Requests, order: list[int], answers: Answers) -> None:
@@ -292,15 +289,6 @@ def _tokenizer(version: Path, info: dict[str, Any]) -> Tokenizer:
     return Tokenizer(version / FILE_NAME, info["max_input_length"])
 
 
-def open_cached(stack: ExitStack, folder: Path, texts: int) -> ServedModel:
-    """Start the service in fp32 with its vector cache. `texts` texts are sent before each window."""
-    progress("publishing the default model and starting the service with its cache")
-    data_dir = folder / "cached" / "data"
-    limit = Settings.model_fields["cache_mb"].default
-    server = stack.enter_context(Server(data_dir, {"SIMILE_CACHE_MB": str(limit)}))
-    return ServedModel(CACHED, OURS, server.port, server.pid, {"cache_mb": limit}, warm_texts=texts)
-
-
 def measure_growth(served: ServedModel, mixture: Workload, many: int = MANY) -> dict[str, Any]:
     """Return the memory in MiB after few and after `many` requests of all shapes. Raises BenchError."""
     chance = random.Random("shapes of the bench")
@@ -314,7 +302,6 @@ def measure_growth(served: ServedModel, mixture: Workload, many: int = MANY) -> 
     ]
     sizes = []
     for count in (FEW, many - FEW):
-        pids = {"server": served.pid}
-        ClosedLoop(Load(served.port, requests, GROWTH_CLIENTS, 1, GROWTH_SECONDS, pids, count)).finish()
+        Generator(Load(served.port, requests, GROWTH_CLIENTS, GROWTH_SECONDS, count=count)).finish()
         sizes.append(memory_mb(served.pid)["now"])
     return {"few": FEW, "many": many, "before_mb": sizes[0], "after_mb": sizes[1]}

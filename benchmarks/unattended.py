@@ -1,10 +1,10 @@
 """A service that its schedule retrains every night: `python -m benchmarks.unattended SET --nights N`.
 
-    documents ─▶ POST /documents
+    documents ─▶ import
     each night: searches with clicks ─▶ POST /events ─▶ `training schedule` ─▶ gate ─▶ swap
     unseen queries: GET /search, for answers without any click
 
-Simulated users (clicked.py) send half of a set's queries, a share of them each day. The other half measures
+Simulated users send half of a set's queries, a share of them each day. The other half measures
 the search (sets.py). One client searches all the time, and its failures are counted. A night begins as soon
 as a day's events are stored, and ends with the first run of the schedule. Each night adds a line of JSON to
 --out, and the client adds a last one.
@@ -15,20 +15,17 @@ import json
 import sys
 import time
 import urllib.parse
-from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.clicked import SEARCHES, clicks
 from benchmarks.command import PROJECT, BenchError, append_row, build_parser, progress, scratch_folder
-from benchmarks.generator import get_request
-from benchmarks.openloop import Flow, OpenLoop
+from benchmarks.load import Generator, Load, get_request
 from benchmarks.processes import Process, Server, call, wait_until_active
-from benchmarks.retrieval import query_scores
-from benchmarks.sets import split_queries
+from benchmarks.retrieval import import_set, query_scores
+from benchmarks.sets import SEARCHES, clicks, split_queries
 from benchmarks.workloads import evaluation_folder
 from models.files.retrainings import read_runs
 from models.publishing.default import publish_named
@@ -37,7 +34,7 @@ from training.evaluation.bootstrap import of_mean
 from training.evaluation.retrieval import load
 
 MODES = {"served": "", "dense": "dense", "hybrid": "hybrid"}
-BATCH = 200  # documents or events of a request
+BATCH = 200  # events of a request
 NIGHT_SECONDS = 5400.0
 SWAP_SECONDS = 1200.0
 MAX_SECONDS = 24 * 3600.0
@@ -91,13 +88,7 @@ class Users:
         self._known, self._unseen = split_queries(whole)
         self._whole = whole
         self._random = np.random.default_rng(1)
-        documents = [
-            {"id": id, "title": content.title, "text": content.text}
-            for id, content in whole.documents.items()
-            if content.text.strip()
-        ]
-        for some in _batches(documents):
-            call(port, "POST", "/documents", {"documents": some})
+        import_set(port, evaluation_folder() / name, len(whole.documents))
 
     def day(self, night: int, nights: int) -> int:
         """Send a day's share of the queries, click, send the events, and return the number stored."""
@@ -112,18 +103,14 @@ class Users:
                 event["user"] = f"user-{user}"
                 clicked = clicks(shown, self._whole.relevant[query], self._random)
                 events += [event | {"id": id} for id in clicked]
-        for some in _batches(events):
-            stored += call(self._port, "POST", "/events", {"events": some})["stored"]
+        for at in range(0, len(events), BATCH):
+            answer = call(self._port, "POST", "/events", {"events": events[at : at + BATCH]})
+            stored += answer["stored"]
         return stored
 
     def unseen_scores(self) -> dict[str, list[float]]:
         """Return nDCG@10 of each unseen query in each mode, through `GET /search`."""
         return {name: query_scores(self._port, self._unseen, mode) for name, mode in MODES.items()}
-
-
-def _batches(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[dict[str, Any]]]:
-    for begin in range(0, len(rows), BATCH):
-        yield rows[begin : begin + BATCH]
 
 
 def _means(scores: dict[str, list[float]]) -> dict[str, float]:
@@ -152,10 +139,10 @@ def _schedule(folder: Path, port: int, minutes: float, threads: int) -> closing[
     return closing(Process("The schedule", command, cwd=PROJECT))
 
 
-def _search_client(port: int) -> closing[OpenLoop]:
+def _search_client(port: int) -> closing[Generator]:
     """Start a client that searches all the time."""
     requests = [get_request("/search?q=what+do+people+look+for&k=3")]
-    return closing(OpenLoop(Flow(port, requests, SEARCHES_PER_SECOND, MAX_SECONDS, 1, 8)))
+    return closing(Generator(Load(port, requests, 1, MAX_SECONDS, SEARCHES_PER_SECOND, max_connections=8)))
 
 
 def _wait_for_run(models: Path) -> dict[str, Any]:

@@ -4,8 +4,8 @@ Each text is a run of words from real text. It ends when it has as many tokens a
 sources give the same lengths:
 
 - the evaluation folder, if SIMILE_EVAL_DATA names it: Wikipedia sentences and abstracts of SciFact and
-Cranfield; - otherwise the project's example corpus, whose 320 texts are used repeatedly with different
-beginnings.
+  Cranfield;
+- otherwise the project's example corpus, whose 320 texts are used repeatedly with different beginnings.
 """
 
 import math

@@ -16,13 +16,10 @@ from typing import NamedTuple, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from models.engines.deterministic import Shapes
-from models.engines.engine import Engine
-from models.engines.form import FP32, Form
+from models.engines.form import CPU, FP32, Engine, Form, Place
 from models.engines.onnx import OnnxEngine
 from models.engines.opening import INT8, INT8_NAME, open_engine
-from models.engines.place import CPU, Place
-from models.engines.shapes import STEPS, stepped
+from models.engines.shapes import STEPS, Shapes, stepped
 from models.errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from models.files.bounded import parse_json
 from models.graph.file import FINGERPRINT, read_metadata
@@ -89,7 +86,7 @@ class Encoder:
             threads: Threads that share one call.
             form: Precision and runtime.
             callers: Concurrent calls that do not wait for each other.
-            deterministic: Gives a text the same bits in every batch (engines/deterministic.py).
+            deterministic: Gives a text the same bits in every batch (engines/shapes.py).
 
         Raises:
             Damaged: The ONNX file has another fingerprint than the manifest.

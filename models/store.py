@@ -33,10 +33,9 @@ from typing import Any, Literal, NamedTuple, Unpack, get_args
 from models.encoder import Encoder, How
 from models.errors import Damaged, InUse, ModelError, UnknownVersion, Unreadable
 from models.files.bounded import read_bytes, read_json
+from models.files.folders import lock
 from models.files.fsync import replace_text, sync
-from models.files.lock import lock
-from models.manifest import ANCHOR, TEACHER, Manifest, is_version
-from models.seal import check, read_manifest, seal
+from models.manifest import ANCHOR, TEACHER, Manifest, check, is_version, read_manifest, seal
 
 Build = Callable[[Path], Manifest]
 Kind = Literal["want", "activate", "rollback"]
@@ -85,7 +84,7 @@ class Store:
                 existing = self.find(manifest)
                 if existing and not _adds(manifest, existing):
                     return existing
-                folder.rename(self._path(manifest.version))
+                folder.rename(self.root / manifest.version)
                 sync(self.root)
         return manifest
 
@@ -122,9 +121,9 @@ class Store:
 
     def folder(self, version: str) -> Path:
         """Returns the folder of a version. Raises UnknownVersion."""
-        if not is_version(version) or not self._path(version).is_dir():
+        if not is_version(version) or not (self.root / version).is_dir():
             raise UnknownVersion(version)
-        return self._path(version)
+        return self.root / version
 
     def verify(self, version: str) -> Manifest:
         """Checks every file of a version. Raises Damaged, Unreadable or UnknownVersion."""
@@ -138,7 +137,7 @@ class Store:
     def wanted(self) -> str | None:
         """Returns the requested version, or None if `wanted` does not name a published version."""
         pointer = self._pointer()
-        known = pointer and is_version(pointer) and self._path(pointer).is_dir()
+        known = pointer and is_version(pointer) and (self.root / pointer).is_dir()
         return pointer if known else None
 
     def want(self, version: str, kind: Kind = "want") -> None:
@@ -251,9 +250,6 @@ class Store:
         teachers = {known.fingerprint: known.version for known in versions if known.fingerprint in taught}
         return {lineage.get(ANCHOR) for lineage in lineages} | {*teachers.values()}
 
-    def _path(self, version: str) -> Path:
-        return self.root / version
-
     def _pointer(self) -> str:
         try:
             return read_bytes(self.root / "wanted").decode(errors="replace").strip()
@@ -263,12 +259,12 @@ class Store:
     def _entries(self) -> Iterator[tuple[str, Manifest | Damaged | Unreadable]]:
         names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
         for name in names:
-            if name.startswith(".") or not self._path(name).is_dir():
+            if name.startswith(".") or not (self.root / name).is_dir():
                 continue
             try:
                 if not is_version(name):
                     raise Damaged(name, "its name is not a version's name")  # noqa: TRY301  one handler
-                yield name, read_manifest(self._path(name))
+                yield name, read_manifest(self.root / name)
             except (Damaged, Unreadable) as trouble:
                 yield name, trouble
 

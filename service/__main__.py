@@ -20,7 +20,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 from models.errors import not_installed
-from models.words.commands import Parser, add_version
+from models.messages import Parser, add_version
 
 try:
     from service.auth.keys import KeysError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx2
@@ -44,16 +43,16 @@ class _Tries:
 class _Options:
     """Options of a client. See `Client`."""
 
+    _kind: Any  # The class of `_http`.
+    _http: Any
+
     def __init__(
         self, url: str = URL, *, key: str | None = None, timeout: float = 130.0, retries: int = 3
     ) -> None:
         self._url = url
         self._retries = retries
-        self._how: dict[str, Any] = {
-            "base_url": url,
-            "timeout": timeout,
-            "headers": {} if key is None else {"authorization": f"Bearer {key}"},
-        }
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._http = self._kind(base_url=url, timeout=timeout, headers=headers)
 
     def _unanswered(self, error: httpx2.HTTPError) -> SimileError:
         if isinstance(error, httpx2.TimeoutException):
@@ -73,11 +72,8 @@ class Client(_Options):
     Every method raises SimileError if the service rejects the request or does not answer.
     """
 
-    def __init__(
-        self, url: str = URL, *, key: str | None = None, timeout: float = 130.0, retries: int = 3
-    ) -> None:
-        super().__init__(url, key=key, timeout=timeout, retries=retries)
-        self._http = httpx2.Client(**self._how)
+    _kind = httpx2.Client
+    _http: httpx2.Client
 
     def embed(
         self,
@@ -170,20 +166,15 @@ class Client(_Options):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class AsyncClient(_Options):
     """`Client` for asyncio. Use it with `async with`, or close it."""
 
-    def __init__(
-        self, url: str = URL, *, key: str | None = None, timeout: float = 130.0, retries: int = 3
-    ) -> None:
-        super().__init__(url, key=key, timeout=timeout, retries=retries)
-        self._http = httpx2.AsyncClient(**self._how)
+    _kind = httpx2.AsyncClient
+    _http: httpx2.AsyncClient
 
     async def embed(
         self,
@@ -261,9 +252,7 @@ class AsyncClient(_Options):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

@@ -129,7 +129,7 @@ def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_models_dir(tmp_path_factory: pytest.TempPathFactory, tiny_source: Path) -> Path:
-    """A models folder in which the tiny model is published and wanted. Copy it before you change it."""
+    """A models folder with the tiny model, published and requested. Copy it before you change it."""
     store = Store(tmp_path_factory.mktemp("models") / "models")
     store.want(publish(store, tiny_source).version)
     return store.root
@@ -137,7 +137,7 @@ def tiny_models_dir(tmp_path_factory: pytest.TempPathFactory, tiny_source: Path)
 
 @pytest.fixture(scope="session")
 def default_models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A models folder in which the default model is published and wanted. Read only: copy it to change it."""
+    """A models folder with the default model, published and requested. Read only: copy it to change it."""
     if not wheel_path().is_file():
         pytest.skip(f"needs the default model's wheel at {wheel_path()} (`make test` downloads it)")
     root = tmp_path_factory.getbasetemp()

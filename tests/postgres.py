@@ -1,4 +1,4 @@
-"""A real PostgreSQL with pgvector for tests: one server for each process, a database for whoever asks."""
+"""A real PostgreSQL with pgvector for tests: one server for each process, a database for each caller."""
 
 import itertools
 import os
@@ -60,7 +60,7 @@ def _started(folder: Path) -> Any:
 
 @contextmanager
 def another(folder: Path, moved: Path | None = None) -> Iterator[Any]:
-    """A server for one test, which may stop it; with the files of one that was stopped, if any."""
+    """A server for one test, which may stop it; with the files of a stopped server, if given."""
     folder.mkdir()
     if moved is not None:
         moved.rename(folder / "data")
@@ -72,7 +72,7 @@ def another(folder: Path, moved: Path | None = None) -> Iterator[Any]:
 
 @contextmanager
 def standby() -> Iterator[str]:
-    """The URL of a server that follows the one of this process."""
+    """The URL of a server that follows this process's server."""
     followed = server()
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as made:
         Path(made).chmod(0o755)
@@ -98,7 +98,7 @@ def processes(running: Any) -> list[int]:
 
 
 def stop() -> None:
-    """End the server of this process, if there is one, and remove its files."""
+    """End the server of this process, if any, and remove its files."""
     if server.cache_info().currsize:
         server().cleanup()
     for folder in _folders:

@@ -39,7 +39,7 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def fall_silent(self) -> None:
-        """Pass nothing on, and say so to nobody, as a network that is cut."""
+        """Pass nothing on, silently, like a network that is cut."""
         self._passing.clear()
 
     def pass_on(self) -> None:

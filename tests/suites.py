@@ -2,7 +2,7 @@
 
     python -m tests.suites [SUITE …]      default: all of them
 
-A suite whose parts this machine lacks is named in the table with the reason. Exit status 0: no suite failed.
+The table names the reason for a suite that this machine cannot run. Exit status 0: no suite failed.
 """
 
 from __future__ import annotations

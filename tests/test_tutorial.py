@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from models.publishing.card import CARD
+from models.publishing.layout import CARD
 from models.store import Store
 from tests.service.process import Service
 from tests.test_documentation import blocks

@@ -81,7 +81,7 @@ def scheduled(place: Path) -> Iterator[None]:
 
 
 def until(place: Path, true: Callable[[dict[str, Any]], object], load: Load) -> dict[str, Any]:
-    """What is written down of the runs, once it is `true` of that."""
+    """The record of the runs, once it is `true` of that."""
 
     def there() -> dict[str, Any]:
         assert not load.failures, load.failures

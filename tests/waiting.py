@@ -1,12 +1,12 @@
 """Tests wait for a state, never for a time.
 
-until(lambda: client.get("/ready").status_code == 200)      what came true, as soon as it does
-until(path.exists, say=log.read_text)                       its failure shows what was said meanwhile
-assert begun.wait(LIMIT)                                    what can wait by itself has the same limit
+until(lambda: client.get("/ready").status_code == 200)      the true value, once it is true
+until(path.exists, say=log.read_text)                       its failure shows the log
+assert begun.wait(LIMIT)                                    events have the same limit
 """
 
 from collections.abc import Callable
-from time import monotonic, sleep  # the clock itself, whatever a test puts in its place
+from time import monotonic, sleep  # the clock itself, even if a test replaces it
 from typing import TypeVar
 
 LIMIT = 600.0  # it only says that something hangs, and measures nothing; pyproject.toml has one above it

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from models.errors import ModelError, denied, not_installed
-from models.words.commands import Parser, add_version
+from models.messages import Parser, add_version
 
 try:
     from safetensors import SafetensorError

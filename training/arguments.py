@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from models.files.bounded import parse_toml
-from models.words.commands import positive
+from models.messages import positive
 from training.errors import TrainingError
 
 DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")  # torch knows others, as meta, that cannot train

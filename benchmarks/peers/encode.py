@@ -4,8 +4,8 @@
 
     {"packages": …} ─▶ order {"texts": […]} ─▶ encoded once ─▶ {"seconds": …} ─▶ next order …
 
-All texts are given in one call, as a library's user would do it. The best batch size differs between
-libraries. The order {"try": [texts], "sizes": [numbers]} returns the seconds for each size.
+All texts are given in one call, as a library's user would do it. An order names the batch size, because the
+best one differs between libraries.
 """
 
 import base64
@@ -88,23 +88,13 @@ def main() -> None:
 
 
 def _execute(order: dict[str, Any], encode: Encode) -> dict[str, Any]:
-    if "try" in order:
-        return {
-            "seconds": {
-                size: min(_timed(encode, order["try"], size)[0] for _ in range(2)) for size in order["sizes"]
-            }
-        }
-    seconds, vectors = _timed(encode, order["texts"], order["size"])
+    started = time.perf_counter()
+    vectors = encode(order["texts"], order["size"])
+    seconds = time.perf_counter() - started
     if not order["vectors"]:
         return {"seconds": seconds}
     found = np.ascontiguousarray(vectors, np.float32)
     return {"seconds": seconds, "vectors": base64.b64encode(found.tobytes()).decode()}
-
-
-def _timed(encode: Encode, texts: list[str], size: int) -> tuple[float, Any]:
-    started = time.perf_counter()
-    vectors = encode(texts, size)
-    return time.perf_counter() - started, vectors
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The runtimes that compute a version's graph. engine.py is their interface; opening.py opens them."""
+"""The runtimes that compute a version's graph. form.py has their interface; opening.py opens them."""

@@ -20,10 +20,9 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from models.engines.exhaustion import Halving
 from models.engines.form import Form, Precision
 from models.engines.gpu_graph import prepared
-from models.engines.nvidia import Provider, open_session
+from models.engines.nvidia import Halving, Provider, open_session
 from models.engines.shapes import MASK, padded
 
 log = logging.getLogger(__name__)

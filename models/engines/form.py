@@ -1,11 +1,16 @@
-"""The precision and the runtime of a version's vectors.
+"""The interface of an engine, its precision and runtime (`Form`), and its device (`Place`).
 
-Stored vectors keep both, because another precision or runtime changes the numbers slightly.
+Stored vectors keep the form, because another precision or runtime changes the numbers slightly.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias, cast
+import re
+from collections.abc import Collection, Mapping
+from typing import Literal, NamedTuple, Protocol, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "int8"]
 Runtime: TypeAlias = Literal["onnxruntime", "onnxruntime-cuda", "openvino"]
@@ -26,3 +31,47 @@ def read_form(text: str) -> Form:
 
 
 FP32 = Form("fp32", "onnxruntime")  # Versions are verified in this form, and every machine supports it.
+
+
+Device: TypeAlias = Literal["cpu", "cuda"]
+
+
+class Place(NamedTuple):
+    device: Device
+    number: int = 0  # GPU number
+    memory_mb: int = 0  # Limit of GPU memory per version in MiB; 0 means no limit.
+
+    def __str__(self) -> str:
+        return f"cuda:{self.number}" if self.device == "cuda" else self.device
+
+
+CPU = Place("cpu")
+
+
+def place_of(name: str, memory_mb: int = 0) -> Place:
+    """Parses `cpu`, `cuda` (the first GPU) or `cuda:N`. Raises ValueError for anything else."""
+    found = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", name)
+    if found is None:
+        raise ValueError("name cpu, cuda or cuda:N")
+    return CPU if name == "cpu" else Place("cuda", int(found[1] or 0), memory_mb)
+
+
+class Engine(Protocol):
+    """An opened graph. `run` is thread-safe."""
+
+    @property
+    def form(self) -> Form: ...
+
+    @property
+    def providers(self) -> list[str]:
+        """The runtime's names of its devices, in order of preference."""
+
+    @property
+    def inputs(self) -> Collection[str]:
+        """Names of the graph's inputs. `run` requires all of them."""
+
+    def run(self, feed: Mapping[str, NDArray[np.int64]], output: str) -> NDArray[np.float32]:
+        """Computes the graph's `output`, shape (n, dimension), from inputs of shape (n, length)."""
+
+    def close(self) -> None:
+        """Frees the memory. The engine cannot be used afterwards."""

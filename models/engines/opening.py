@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models.cpus import CPUINFO
-from models.engines.engine import Engine
-from models.engines.form import FP32, Form
+from models.engines.form import CPU, FP32, Device, Engine, Form, Place
 from models.engines.nvidia import cuda_provider
 from models.engines.onnx import OnnxEngine
-from models.engines.place import CPU, Device, Place
 from models.errors import FormUnavailable
 
 BF16 = Form("bf16", "openvino")
@@ -77,43 +75,37 @@ def open_engine(
 
     """
     require(form, place)
-    return ENGINES[form].open(file, Opening(form, threads, callers, place, longest))
+    return ENGINES[form].open(file, form, threads, callers, place, longest)
 
 
-class Opening(NamedTuple):
-    """The arguments of `open_engine`, but for the file."""
-
-    form: Form
-    threads: int
-    callers: int
-    place: Place
-    longest: int
+# Opens a file, with the other arguments of `open_engine`.
+Open = Callable[[Path, Form, int, int, Place, int], Engine]
 
 
-def _open_onnx(file: Path, how: Opening) -> Engine:
-    return OnnxEngine(file, how.form, how.threads)
+def _open_onnx(file: Path, form: Form, threads: int, *_: object) -> Engine:
+    return OnnxEngine(file, form, threads)
 
 
-def _open_int8(file: Path, how: Opening) -> Engine:
+def _open_int8(file: Path, form: Form, threads: int, *_: object) -> Engine:
     quantized = file.with_name(INT8_NAME)
     if not quantized.is_file():
         raise FormUnavailable(
             "This version has no int8 graph: it was published by an old release, or from ONNX only, or "
             "lost too much accuracy. Publish it again with `python -m models import`, or serve fp32."
         )
-    return OnnxEngine(quantized, how.form, how.threads)
+    return OnnxEngine(quantized, form, threads)
 
 
-def _open_cuda(file: Path, how: Opening) -> Engine:
+def _open_cuda(file: Path, form: Form, _threads: int, _callers: int, place: Place, longest: int) -> Engine:
     from models.engines.cuda import CudaEngine  # noqa: PLC0415  it needs onnx: a third of a second to import
 
-    return CudaEngine(file, how.form.precision, cuda_provider(how.place), how.longest)
+    return CudaEngine(file, form.precision, cuda_provider(place), longest)
 
 
-def _open_openvino(file: Path, how: Opening) -> Engine:
+def _open_openvino(file: Path, form: Form, threads: int, callers: int, *_: object) -> Engine:
     from models.engines.openvino import OpenvinoEngine  # noqa: PLC0415  an extra, and slow to import
 
-    return OpenvinoEngine(file, how.form, how.threads, how.callers)
+    return OpenvinoEngine(file, form, threads, callers)
 
 
 def has_bf16(cpuinfo: Path = CPUINFO) -> bool:
@@ -170,7 +162,7 @@ class EngineOf(NamedTuple):
     """
 
     device: Device
-    open: Callable[[Path, Opening], Engine]
+    open: Open
     why_not: Callable[[], str | None] = lambda: None
 
 

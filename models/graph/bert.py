@@ -1,7 +1,7 @@
 """Writes the ONNX graph of a BERT from its tensors, without torch. Start at `bert_graph`.
 
     input_ids, token_type_ids ─▶ pack ─▶ embeddings ─▶ layer, layer, … ─▶ unpack: last_hidden_state ─▶ head.py
-    attention_mask ─▶ positions of the tokens: packing.py
+    attention_mask ─▶ positions of the tokens: blocks.py
                    ─▶ 0 or -1e4, added to every attention score
                                        (first layer + last layer) / 2 ─▶ unpack ─▶ head.py, for `first_last`
                                        (last two layers) / 2 ─▶ unpack ─▶ head.py, for `top2`
@@ -13,7 +13,6 @@ MatMul. Matrix products then take nine tenths of the time (docs/PERFORMANCE.md).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,14 +20,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from models.graph.aside import Aside
-from models.graph.backbone import Backbone, Tensors
+from models.graph.backbone import Backbone, Tensors, distance_buckets
+from models.graph.blocks import Packing, Steps, counted, distances
 from models.graph.head import MIXED, beside_last
-from models.graph.kin import distance_buckets
-from models.graph.nodes import Nodes
-from models.graph.packing import Packing
-from models.graph.positions import counted, distances
-from models.graph.steps import Steps
+from models.graph.nodes import Aside, Nodes
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
@@ -135,13 +130,8 @@ class Writer(Steps[Backbone]):
         return self._normalise(n("Add", transformed, x), f"{at}.output.LayerNorm")
 
     def _attention(self, x: str, mask: str, packing: Packing, at: str) -> str:
-        n, width = self._nodes, self._backbone.width
-        parts = self.linears(x, *(f"{at}.{part}" for part in ("query", "key", "value")))
-        query, key, value = map(packing.split, parts)
-        # ONNX Runtime fuses the Transpose into the MatMul.
-        scores = n("MatMul", query, n("Transpose", key, perm=(0, 1, 3, 2)))
-        scores = n("Add", n("Div", scores, n.tensor(math.sqrt(width // self._backbone.heads))), mask)
-        return packing.join(n("MatMul", n("Softmax", scores, axis=3), value), width)
+        query, key, value = self.linears(x, *(f"{at}.{part}" for part in ("query", "key", "value")))
+        return packing.attend(query, key, value, mask)
 
     def linears(self, x: str, *layers: str) -> list[str]:
         """Applies linear layers to the same rows `x` (tokens, width)."""

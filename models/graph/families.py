@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 import onnx
 
 from models.errors import Unsupported
-from models.graph import modern_reference, reference
-from models.graph.aside import Aside
+from models.graph import reference
 from models.graph.backbone import Backbone, Tensors
 from models.graph.bert import bert_graph
 from models.graph.head import Head
 from models.graph.modernbert import FAMILY, ModernBackbone, modernbert_graph
+from models.graph.nodes import Aside
 
 AnyBackbone: TypeAlias = Backbone | ModernBackbone
 
@@ -44,5 +44,5 @@ def graph_of(
 def embed(backbone: AnyBackbone, tensors: Tensors, head: Head, rows: reference.Rows) -> reference.Array:
     """Embeds rows of token ids with numpy: float32 unit vectors (rows, dimension)."""
     if isinstance(backbone, ModernBackbone):
-        return reference.pooled(modern_reference.token_vectors(backbone, tensors, rows), head, rows)
+        return reference.pooled(reference.modern_token_vectors(backbone, tensors, rows), head, rows)
     return reference.embed(backbone, tensors, head, rows)

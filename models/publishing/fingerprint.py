@@ -25,8 +25,7 @@ from onnx import numpy_helper
 
 from models.graph.backbone import Tensors
 from models.graph.families import AnyBackbone
-from models.graph.head import SCOPE
-from models.graph.layers import Dense, Layer, LayerNorm
+from models.graph.head import SCOPE, Dense, Layer, Unit, layer_tensors
 from models.sources.folder import Source
 
 Space = dict[str, Any]
@@ -83,14 +82,10 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def hash_layer(layer: Layer) -> list[str]:
-    if isinstance(layer, Dense):
-        tensors = {"linear.weight": layer.weight} | (
-            {} if layer.bias is None else {"linear.bias": layer.bias}
-        )
-        return [hash_tensors(tensors), layer.activation]
-    if isinstance(layer, LayerNorm):
-        return [hash_tensors({"norm.weight": layer.weight, "norm.bias": layer.bias}), f"norm {layer.epsilon}"]
-    return ["", "normalize"]
+    if isinstance(layer, Unit):
+        return ["", "normalize"]
+    kind = layer.activation if isinstance(layer, Dense) else f"norm {layer.epsilon}"
+    return [hash_tensors(layer_tensors(layer)), kind]
 
 
 def _hash_tensor(name: str, tensor: NDArray[Any]) -> str:

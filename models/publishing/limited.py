@@ -22,12 +22,11 @@ from typing import Any, NamedTuple
 
 import models
 from models.errors import ModelError, ModelUnavailable, ProofFailed, Unsupported
-from models.manifest import Manifest
+from models.manifest import Manifest, read_manifest
+from models.progress import Say, silent
 from models.publishing.default import locate, publish_named
-from models.seal import read_manifest
 from models.sources.folder import NOTHING_ASKED, Asked
 from models.store import Store
-from models.words.progress import Say, silent
 
 MAX_SECONDS = 1800  # Six times the time of the largest measured model on four busy cores.
 LEAST_MB = 6144  # torch takes 1 GB, and the proof of a long context several.

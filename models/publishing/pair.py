@@ -17,7 +17,7 @@ from pathlib import Path
 from models import cpus
 from models.encoder import Encoder
 from models.errors import Unsupported
-from models.files.copying import copy_files
+from models.files.folders import copy_tree
 from models.manifest import (
     FILE_NAME,
     QUERIES,
@@ -27,11 +27,11 @@ from models.manifest import (
     QueryEncoder,
     version_name,
 )
-from models.publishing.card import write_card
-from models.publishing.nearness import cosines, encoded, same_neighbours
+from models.progress import Progress, Say, silent
+from models.publishing.int8 import encoded, nearness
+from models.publishing.layout import write_card
 from models.store import Store
 from models.tokens.texts import example_texts
-from models.words.progress import Progress, Say, silent
 
 _SHARED = ("dimension", "search_prompt", "document_prompt", "normalize")
 
@@ -98,15 +98,9 @@ def _compared(store: Store, teacher: Manifest, student: Manifest, say: Say) -> Q
         queries = _prefixed(teacher.search_prompt, texts)
         documents = encoded(large, _prefixed(teacher.document_prompt, texts), progress)
         expected, found = (encoded(encoder, queries, progress) for encoder in (large, small))
-    turned = cosines(expected, found)
-    return QueryEncoder(
-        version=student.version,
-        fingerprint=student.fingerprint,
-        measured_on=len(texts),
-        cosine_mean=round(float(turned.mean()), 5),
-        cosine_least=round(float(turned.min()), 5),
-        same_neighbours=round(same_neighbours((expected, documents), (found, documents)), 4),
-    )
+    near = nearness(expected, found, documents, documents)
+    who = {"version": student.version, "fingerprint": student.fingerprint}
+    return QueryEncoder(**who, measured_on=len(texts), **near)
 
 
 def _prefixed(prompt: str, texts: Sequence[str]) -> list[str]:
@@ -116,8 +110,7 @@ def _prefixed(prompt: str, texts: Sequence[str]) -> list[str]:
 def _build(folder: Path, *, store: Store, manifest: Manifest, student: str) -> Manifest:
     of_teacher = store.folder(str(manifest.parent))
     # The copy keeps the report, which lists the judged queries that the teacher has learned.
-    copy_files(of_teacher, folder, {FILE_NAME, REPORT_PAGE, QUERIES})
-    (folder / QUERIES).mkdir()
-    copy_files(store.folder(student), folder / QUERIES, set())
+    copy_tree(of_teacher, folder, {FILE_NAME, REPORT_PAGE, QUERIES})
+    copy_tree(store.folder(student), folder / QUERIES)
     write_card(folder, manifest)
     return manifest

@@ -23,8 +23,8 @@ from models.engines.form import Precision
 from models.errors import ProofFailed
 from models.files.bounded import parse_json
 from models.manifest import QUERIES
+from models.progress import Progress, Say, silent
 from models.tokens.texts import PROOF_TEXTS
-from models.words.progress import Progress, Say, silent
 
 GOLDEN = "golden.json"
 Vectors = NDArray[np.float32]

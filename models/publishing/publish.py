@@ -21,17 +21,16 @@ from models import cpus
 from models.encoder import ONNX, Encoder
 from models.errors import ProofFailed, Unsupported
 from models.graph import families, file, reference
-from models.graph.aside import Aside, save
 from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors, require_finite
 from models.graph.bert import HIDDEN, POOLED_FROM, WORDS, table_graph
+from models.graph.blocks import packs
 from models.graph.file import LARGEST
 from models.graph.head import STATIC_MEAN, append_head
 from models.graph.imported import adopt, load_onnx
-from models.graph.nodes import model_of
-from models.graph.packing import packs
+from models.graph.nodes import Aside, model_of, save
 from models.manifest import Manifest, tidy_origin, version_name
+from models.progress import Say, silent
 from models.publishing.calibration import calibrate
-from models.publishing.card import write_card
 from models.publishing.fingerprint import (
     Space,
     canonical,
@@ -41,11 +40,10 @@ from models.publishing.fingerprint import (
     space_of,
 )
 from models.publishing.int8 import add_int8
-from models.publishing.layout import write_layout
+from models.publishing.layout import write_card, write_layout
 from models.publishing.proof import Reference, Vectors, prove, write_golden
 from models.sources.folder import Source, read_source
 from models.store import Store
-from models.words.progress import Say, silent
 
 
 class Prepared(NamedTuple):
@@ -75,7 +73,7 @@ def publish(
 
     Args:
         known: Vectors of PROOF_TEXTS that the model must return.
-        opened: Replaces `read_source` and `prepare` (importing.py).
+        opened: Replaces `read_source` and `prepare` (import_process.py).
 
     Raises:
         ModelUnavailable: The folder is missing.

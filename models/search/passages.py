@@ -20,7 +20,10 @@ and repeat about an eighth of the passage before. The last one repeats more, bec
 little context. The title precedes each passage, because it often names the subject.
 """
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,7 +33,6 @@ from numpy.typing import NDArray
 from models.encoder import Encoder
 from models.manifest import Manifest, SearchDefaults
 from models.search.content import Content
-from models.tokens.sentences import sentence_ends
 
 MAX_PASSAGES = 1 << 16  # Per text, because the index has 16 bits for the number of a passage.
 LEAD = 1 / 4  # Maximum share of the title in a passage after the head. Longer titles are cut.
@@ -146,3 +148,22 @@ def _end(borders: NDArray[np.intp], begin: int, fits: int, count: int) -> int:
         return count
     within = borders[(borders > begin + int(SHORTEST * fits)) & (borders <= last)]
     return int(within[-1]) if len(within) else last
+
+
+# Sentences end after a full stop, closing quotes and whitespace; after a Chinese or Japanese full stop; and
+# at the end of a line. The pattern does not repeat full stops, because rows of dots then took quadratic time.
+BORDER = re.compile(r"[.!?…][\"'”’)\]»]*\s+|[。！？｡][」』”’）]*\s*|\n\s*")  # noqa: RUF001  meant as they are
+PIECE = 1 << 16  # Characters per search, because a search holds the GIL.
+
+
+def sentence_ends(text: str) -> Iterator[list[int]]:
+    """Yields the positions after each sentence and its whitespace, ascending, in a list per piece of text."""
+    at = 0
+    while at < len(text):
+        end = min(at + PIECE, len(text))
+        most = min(end + PIECE, len(text))
+        # A piece ends after a letter or digit, which is never inside a border.
+        while end < most and not text[end - 1].isalnum():
+            end += 1
+        yield [border.end() for border in BORDER.finditer(text, at, end)]
+        at = end

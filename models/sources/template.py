@@ -13,7 +13,7 @@ from typing import Any
 
 from models.errors import Unsupported
 from models.graph.head import mask_distance
-from models.tokens.opening import affixes, open_tokenizer
+from models.tokens.tokenizer import affixes, open_tokenizer
 
 SLOT = "{}"
 MASK = "[MASK]"

@@ -10,17 +10,89 @@ Callers prepend prompts.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
 
 from models.errors import BadText, BadTokens, TooLong, Unsupported
+from models.files.bounded import parse_json
 from models.tokens.cuts import Cuts
-from models.tokens.opening import affixes, open_tokenizer, read_tokenizer
+from models.tokens.japanese import WORDS, use_mecab
+
+MAX_GROWTH = 1000  # Growth of a text by its normalizers. Published tokenizers have 1 or 2.
+
+
+def read_tokenizer(file: Path) -> dict[str, Any]:
+    """Reads a tokenizer.json. Raises Unsupported if it is not valid JSON."""
+    try:
+        content: dict[str, Any] = parse_json(file.read_bytes())
+    except ValueError as error:
+        raise Unsupported(f"{file.name} cannot be read: {error}") from None
+    return content
+
+
+def open_tokenizer(content: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """Opens a tokenizer without padding and truncation. Raises Unsupported."""
+    _require_bounded(content)
+    plain = {name: part for name, part in content.items() if name != WORDS}
+    try:
+        opened = tokenizers.Tokenizer.from_str(json.dumps(plain))
+    except Exception as error:  # noqa: BLE001  the library raises nothing narrower
+        raise Unsupported(f"tokenizer.json cannot be read: {error}") from None
+    opened.no_padding()
+    opened.no_truncation()
+    if (words := content.get(WORDS)) is not None:
+        use_mecab(opened, words)
+    return opened
+
+
+def _require_bounded(content: Mapping[str, Any]) -> None:
+    """Rejects normalizers that make a text many times as long."""
+    growth = 1.0
+    for part in _normalizers(content.get("normalizer")):
+        if part.get("type") == "Replace" and isinstance(added := part.get("content"), str):
+            pattern = part.get("pattern") or {}
+            found = pattern.get("String") if isinstance(pattern, Mapping) else None
+            # A regular expression may match a single character, or the empty text.
+            growth *= max(1.0, len(added) / len(found) if found else len(added) + 1)
+        elif part.get("type") == "Prepend":
+            growth += len(str(part.get("prepend")))
+    if growth > MAX_GROWTH:
+        raise Unsupported(
+            f"tokenizer.json may make a text more than {MAX_GROWTH} times as long (its Replace normalizers)."
+        )
+
+
+def _normalizers(normalizer: object) -> Iterator[Mapping[str, Any]]:
+    if isinstance(normalizer, Mapping):
+        yield normalizer
+        inner = normalizer.get("normalizers")
+        for part in inner if isinstance(inner, list) else ():
+            yield from _normalizers(part)
+
+
+def affixes(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """Returns the ids that a tokenizer adds before and after a text.
+
+    Raises:
+        Unsupported: It changes the text's own tokens.
+    """
+    bare = tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.encode("a")
+    # Sequence ids identify the text's tokens. Token ids do not, because a template may repeat them.
+    own = [place for place, sequence in enumerate(whole.sequence_ids) if sequence is not None]
+    if own:
+        start, end = own[0], own[-1] + 1
+        if whole.ids[start:end] == bare and len(own) == len(bare):
+            return whole.ids[:start], whole.ids[end:]
+    raise Unsupported("The tokenizer does more to a text than to add tokens before and after it.")
+
 
 # Callers have their own threads, and the library's pool would use every core.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -72,17 +144,13 @@ class Tokenizer:
         self.vocabulary = min(size, vocabulary or size)
         self.max_length = max_length
         self._before, self._after = affixes(self._tokenizer)
-        self._room = max_length - len(self._before) - len(self._after)
-        if self._room < 1:
+        # Maximum tokens of a text, without special tokens.
+        self.room = max_length - len(self._before) - len(self._after)
+        if self.room < 1:
             raise Unsupported(f"A maximum of {max_length} tokens leaves no room besides the special tokens.")
         self._cuts = Cuts.of(content)
         self._first = min(_FIRST_PIECE * max_length, _LARGEST_PIECE)
         self._most = max(_MOST_LOOKED_AT, _FIRST_PIECE * max_length)
-
-    @property
-    def room(self) -> int:
-        """Maximum tokens of a text, without special tokens."""
-        return self._room
 
     @property
     def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -122,7 +190,7 @@ class Tokenizer:
         if len(ids) < before + after or list(ids[len(ids) - after :]) != self._after:
             raise BadTokens(max(len(ids) - 1, 0), f"the row must end with the model's own {self._after}.")
         count = len(ids) - before - after
-        kept = min(count, self._room)
+        kept = min(count, self.room)
         start = before + count - kept if left else before
         return self._tokens(0, list(ids[start : start + kept]), count, truncate, left)
 
@@ -173,11 +241,11 @@ class Tokenizer:
                 raise BadTokens(position, f"{id} is outside the vocabulary of {self.vocabulary}.")
 
     def _tokens(self, index: int, content: list[int], count: int, truncate: bool, left: bool) -> Tokens:
-        if count <= self._room:
+        if count <= self.room:
             return Tokens([*self._before, *content, *self._after], truncated=False)
         if not truncate:
-            raise TooLong(index, given=count + self.max_length - self._room, allowed=self.max_length)
-        kept = content[-self._room :] if left else content[: self._room]
+            raise TooLong(index, given=count + self.max_length - self.room, allowed=self.max_length)
+        kept = content[-self.room :] if left else content[: self.room]
         return Tokens([*self._before, *kept, *self._after], truncated=True)
 
     def _content(
@@ -199,19 +267,19 @@ class Tokenizer:
             before = [len(text) for _, text in rest]
             encoded = self._encode([piece for _, piece, _ in split])
             for (index, piece, remaining), ids, length in zip(split, encoded, before, strict=True):
-                if counts[index] <= self._room:
+                if counts[index] <= self.room:
                     found[index] = ids + found[index] if left else found[index] + ids
                 counts[index] += len(ids)
                 taken = length - len(remaining)
                 looked_at[index] += len(piece) + (taken - len(piece)) // _SHORTENED
-                if remaining and counts[index] <= self._room and looked_at[index] >= self._most:
+                if remaining and counts[index] <= self.room and looked_at[index] >= self._most:
                     if not truncate:
                         raise BadText(index, _too_little(counts[index]))
-                    counts[index] = self._room + 1
+                    counts[index] = self.room + 1
             rest = [
                 (index, text)
                 for index, _, text in split
-                if text and not (truncate and counts[index] > self._room)
+                if text and not (truncate and counts[index] > self.room)
             ]
             size = min(4 * size, _LARGEST_PIECE)
         return list(zip(found, counts, strict=True))

@@ -13,7 +13,7 @@ from fastapi import Request
 from numpy.typing import NDArray
 
 from models.manifest import Manifest, is_version
-from models.words.nearest import did_you_mean
+from models.messages import did_you_mean
 from service.batching.request import Answer
 from service.errors import Empty, NotFound, Validation
 from service.runtime.runtime import Runtime

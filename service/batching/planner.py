@@ -1,7 +1,7 @@
 """Plans a batch: which pending texts it contains, and how large it may be. Start at `group_of_oldest`.
 
 In a padded graph each text of a batch costs as much as the longest. In a packed graph
-(models/graph/packing.py) only its attention does. The planner sorts the pending texts by length and cuts them
+(models/graph/blocks.py) only its attention does. The planner sorts the pending texts by length and cuts them
 into groups of least total cost. The group with the oldest text comes first, so no text starves.
 """
 
@@ -11,8 +11,7 @@ from math import inf
 from typing import NamedTuple
 
 from models.encoder import Encoder
-from models.engines.form import Precision
-from models.engines.place import Place
+from models.engines.form import Place, Precision
 from models.engines.shapes import rounded
 
 # The fixed cost of a batch in tokens, and the number of token pairs whose attention costs as much as a token.

@@ -5,8 +5,7 @@ import shutil
 from pathlib import Path
 
 from models import cpus
-from models.engines.form import Form
-from models.engines.place import CPU
+from models.engines.form import CPU, Form
 from models.errors import ModelError
 from models.store import Store
 from service.auth.keys import Role, read_keys

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, TypeAlias
 
-from models.words.nearest import did_you_mean
+from models.messages import did_you_mean
 from service.files.values import BadFile, BadRow, Spelling, command_option
 from service.store.filters.names import describe_fault, unreachable_names
 from service.store.values import COLLECTION_NAME

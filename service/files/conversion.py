@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time
 from typing import Any
 
-from models.words.nearest import did_you_mean
+from models.messages import did_you_mean
 from service.files.values import BadFile, BadRow, Spelling
 from service.http.exact_json import LEAST, MOST
 

@@ -27,8 +27,8 @@ from pydantic import BaseModel, RootModel, ValidationError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from models.words.nearest import MAX_CHARACTERS, no_field
-from models.words.refusals import sentence
+from models.messages import MAX_CHARACTERS, no_field
+from models.validation import sentence
 from service import memory
 from service.errors import MediaType, Validation
 from service.http import exact_json

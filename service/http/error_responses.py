@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from models.words.nearest import did_you_mean
+from models.messages import did_you_mean
 from service.errors import MethodNotAllowed, NotFound, ServiceError, Validation
 
 

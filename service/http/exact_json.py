@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from models.words.nearest import MAX_CHARACTERS
+from models.messages import MAX_CHARACTERS
 
 LEAST, MOST = -(2**63), 2**64 - 1  # whole numbers that orjson reads as such
 _LONGEST = len(str(LEAST))

@@ -18,7 +18,7 @@ from typing import Any
 
 from models.engines.form import read_form
 from models.errors import ModelError, Unreadable
-from models.seal import read_manifest
+from models.manifest import read_manifest
 from models.store import REQUESTED, DesiredVersion, Kind, Store
 from service.corpus.corpus import Corpus
 from service.errors import Conflict, ServiceError, machine_error

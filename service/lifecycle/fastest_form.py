@@ -21,7 +21,7 @@ from models.engines.opening import CPU_FORMS, INT8, require
 from models.errors import FormUnavailable
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
-from models.seal import read_manifest
+from models.manifest import read_manifest
 from models.tokens.texts import example_texts
 from service.batching.workers import Layout
 from service.lifecycle.model_loader import ModelLoader, loss_of

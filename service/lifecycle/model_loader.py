@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from models.encoder import Encoder
-from models.engines.form import FP32, Form
+from models.engines.form import CPU, FP32, Form, Place
 from models.engines.nvidia import require_cuda
 from models.engines.opening import form_for
-from models.engines.place import CPU, Place
 from models.errors import (
     Damaged,
     DeviceUnavailable,
@@ -18,8 +17,8 @@ from models.errors import (
     UnknownVersion,
     Unreadable,
 )
+from models.manifest import read_manifest
 from models.publishing.proof import check_golden
-from models.seal import read_manifest
 from models.store import Store
 from service.batching.workers import Layout
 from service.errors import StartupError, machine_error

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from models.encoder import Encoder
 from models.errors import ModelError
-from models.seal import read_manifest
+from models.manifest import read_manifest
 from models.store import DesiredVersion
 from service.corpus.corpus import Corpus
 from service.errors import Backend, Overloaded, ServiceError, Storage, Timeout, Unhealthy, machine_error

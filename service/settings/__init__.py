@@ -14,10 +14,10 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from models.engines.place import CPU, Place, place_of
+from models.engines.form import CPU, Place, place_of
 from models.manifest import Mode
-from models.words.nearest import nearest
-from models.words.refusals import sentence
+from models.messages import nearest
+from models.validation import sentence
 from service import memory
 from service.errors import StartupError
 from service.settings.addresses import allowed_hosts, allowed_origins, check_database, is_loopback

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from benchmarks.generator import get_request
-from benchmarks.openloop import Flow, OpenLoop, Outcomes
+from benchmarks.load import Answers, Generator, Load, get_request
 
 STALL_AFTER, STALL_SECONDS = 0.4, 0.5  # from the first request
 SLOW_SECONDS = 0.03
@@ -79,11 +78,10 @@ def server() -> Iterator[Answering]:
     answering.stop()
 
 
-def outcomes(
-    port: int, *targets: str, rate: float, seconds: float, most: int = 256
-) -> tuple[float, Outcomes]:
+def outcomes(port: int, *targets: str, rate: float, seconds: float, most: int = 256) -> tuple[float, Answers]:
     """Returns the start of the load and the outcome of all requests."""
-    loop = OpenLoop(Flow(port, [get_request(target) for target in targets], rate, seconds, 1, most, seed=7))
+    requests = [get_request(target) for target in targets]
+    loop = Generator(Load(port, requests, 1, seconds, rate, most, seed=7))
     time.sleep(max(0.0, loop.begin + seconds - time.monotonic()))
     return loop.begin, loop.finish()
 
@@ -130,7 +128,7 @@ def test_the_latency_includes_the_wait_for_a_connection(server: Answering) -> No
 
 
 def test_a_load_that_ends_early_reports_the_requests_that_had_arrived(server: Answering) -> None:
-    loop = OpenLoop(Flow(server.port, [get_request("/")], 100.0, 600.0, 4, 16))
+    loop = Generator(Load(server.port, [get_request("/")], 4, 600.0, 100.0, 16))
     time.sleep(max(0.0, loop.begin + 0.5 - time.monotonic()))
     ended = time.monotonic()
     found = loop.finish()

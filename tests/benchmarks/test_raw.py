@@ -1,4 +1,4 @@
-"""The raw engine and the matrix products compute correct results."""
+"""The raw engine computes correct vectors."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks import raw
-from benchmarks.accuracy import cosines
-from benchmarks.raw import PRODUCTS, MatrixProducts, RawEngine, SingleCalls
-from benchmarks.rounds import Scenario
+from benchmarks.raw import RawEngine, SingleCalls
+from benchmarks.rounds import Scenario, cosines
 from benchmarks.workloads import Workload
 from models.encoder import Encoder
 from models.store import Store
@@ -122,20 +121,3 @@ def test_cosines_are_of_pairs_of_vectors_of_any_length() -> None:
     one = np.array([[3, 4], [1, 0], [1, 1]], np.float32)
     other = np.array([[6, 8], [0, 2], [2, 0]], np.float32)
     np.testing.assert_allclose(cosines(one, other), [1, 0, np.sqrt(0.5)], atol=1e-7)
-
-
-@pytest.mark.parametrize("kind", list(PRODUCTS))
-def test_a_product_is_correct(kind: str) -> None:
-    found: Any = PRODUCTS[kind](4, 16, 8)()
-    product = found if isinstance(found, np.ndarray) else found[0]  # ONNX Runtime returns a list of outputs
-    chance = np.random.default_rng(0)
-    left, right = chance.random((4, 16), np.float32), chance.random((16, 8), np.float32)
-    np.testing.assert_allclose(product, left.astype(np.float64) @ right, rtol=1e-5)
-
-
-def test_a_peak_counts_two_operations_for_each_multiplication(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "PRODUCT_SHAPES", ((10, 20, 30),))
-    monkeypatch.setattr(raw, "_products_per_second", lambda products, seconds: 5e9)
-    peak = MatrixProducts("GEMM", lambda rows, inner, columns: lambda: None, 1)
-    found = peak.measure(Scenario("products", Workload("sentences", [], [])), 0)
-    assert found.rate == pytest.approx(5 * 2 * 6000)

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.closedloop import Answers, ClosedLoop, Load
 from benchmarks.command import BenchError
-from benchmarks.generator import post_request
+from benchmarks.load import Answers, Generator, Load, post_request
 from benchmarks.machine import Window
 from benchmarks.rounds import Scenario
 from benchmarks.served import OPENAI, OURS, ServedModel
@@ -38,7 +37,8 @@ def test_a_window_is_counted_in_texts_of_the_mean_length() -> None:
     assert len(made.lines) == 13  # the 40th text does not fill a request
     # Two seconds: the sixth request of the workload was answered once, the third twice.
     window = Window(2.0, {"server": 0.5, "load": 0.0003}, 0.1)
-    answers = Answers(window, [(0, 10.0), (1, 30.0), (1, 20.0)], {}, 0)
+    request, times, status = np.array([0, 1, 1]), np.array([10.0, 30.0, 20.0]), np.full(3, 200)
+    answers = Answers(request, times, times, times, status, status < 0, 2, window, {}, 0)
     found = ours._summary(SEVERAL, made, [5, 2], answers)
     texts = (made.tokens[5] + 2 * made.tokens[2]) / 2.5
     assert found.rate == pytest.approx(texts / 2)
@@ -91,7 +91,8 @@ def test_a_connection_closed_after_the_last_answer_is_not_a_failure() -> None:
         lines = [post_request("/embed", {"inputs": text}) for text in ("fast", "slow")]
         pids = {"server": os.getpid()}
         # The window ends during the slow answer. By then the other client's connection is idle.
-        answers = ClosedLoop(Load(server.port, lines, 2, 1, 0.3, pids, 1000)).finish()
+        load = Load(server.port, lines, 2, 0.3, warm=1, pids=pids, count=1000)
+        answers = Generator(load).finish()
     assert answers.reconnects == 0
 
 
@@ -105,18 +106,6 @@ def test_every_server_answers_equally_many_texts_before_the_window() -> None:
         texts = sum(len(body) for body in bodies if isinstance(body, list))
         texts += sum(isinstance(body, str) for body in bodies)
         assert texts >= 510  # 512, or 170 requests of three
-
-
-def test_with_a_cache_every_text_is_sent_before_the_window() -> None:
-    texts = [f"text {number}" for number in range(600)]
-    workload = Workload("many", texts, [[1]] * len(texts))
-    for scenario in (ONE, SEVERAL):
-        with EmbeddingServer() as server:
-            window = replace(served(server), warm_texts=len(texts))
-            short = Scenario(scenario.name, workload, scenario.clients, scenario.texts, seconds=0.1)
-            window.measure(short, 0)
-            inputs = [json.loads(body)["inputs"] for body in server.bodies]
-        assert {text for one in inputs for text in ([one] if isinstance(one, str) else one)} == set(texts)
 
 
 def test_each_dialect_reads_the_answer_to_its_request() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import Running
+from tests.parts.skipped import skipped_unless
 
 INSTALLED = find_spec("openai") is not None
 
@@ -25,15 +26,9 @@ if INSTALLED:
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
 
 
-class Absent(pytest.Module):
-    """A file of tests that cannot be imported here."""
-
-    def collect(self) -> list[pytest.Item]:
-        pytest.skip("existing clients have an environment of their own: `make test-clients` runs these")
-
-
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    return None if INSTALLED else Absent.from_parent(parent, path=module_path)
+pytest_pycollect_makemodule = skipped_unless(
+    INSTALLED, "existing clients have an environment of their own: `make test-clients` runs these"
+)
 
 
 @pytest.fixture(scope="session")

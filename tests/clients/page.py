@@ -3,7 +3,8 @@
 import re
 from typing import Any
 
-from tests.clients.running import ROOT, Running
+from tests.clients.running import Running
+from tests.parts.served import ROOT
 
 PAGE = ROOT / "docs" / "CLIENTS.md"
 ADDRESS = "http://127.0.0.1:8000"
@@ -42,7 +43,7 @@ def here(source: str, service: Running) -> str:
 
 
 def run(heading: str, service: Running) -> dict[str, Any]:
-    """Run the block of `heading` against `service`; the names that it leaves behind."""
+    """Run the block of `heading` against `service`, and return the names that it defines."""
     names: dict[str, Any] = {"__name__": "snippet"}
     lines_before = text().partition(snippets()[heading])[0].count("\n")
     # Behind as many empty lines as stand before it, so that a traceback names the page's own line.

@@ -60,13 +60,8 @@ def test_short_vectors_and_truncation(service: Running) -> None:
     client = client_of(service)
     expected = service.embed(["red river"])[:, :64]
     expected /= np.linalg.norm(expected)
-    short = client.embed(
-        model="any",
-        texts=["red river"],
-        input_type="search_query",
-        embedding_types=["float", "ubinary"],
-        output_dimension=64,
-    ).embeddings
+    types = {"embedding_types": ["float", "ubinary"], "output_dimension": 64}
+    short = client.embed(model="any", texts=["red river"], input_type="search_query", **types).embeddings
     np.testing.assert_allclose(short.float_, expected, atol=1e-6)
     assert [len(row) for row in short.ubinary] == [8]
     text = "first " * 300 + "river " * 300

@@ -11,13 +11,7 @@ import pytest
 from tests.clients import page
 from tests.clients.running import HURRIED, Running
 
-TEXTS = [
-    "The cat sleeps.",
-    "a",
-    "Ein Satz auf Deutsch.",
-    "猫が好き",
-    "x " * 900,
-]
+TEXTS = ["The cat sleeps.", "a", "Ein Satz auf Deutsch.", "猫が好き", "x " * 900]
 
 
 def client_of(service: Running, key: str | None = None) -> openai.OpenAI:
@@ -143,9 +137,7 @@ def test_other_refusals_have_their_exception(service: Running) -> None:
     with pytest.raises(openai.APIStatusError, match="SIMILE_MAX_BODY_MB") as large:
         client.embeddings.create(model="any", input="a" * (17 << 20))
     assert large.value.status_code == 413
-    unread = [
-        f"{at} {TEXTS[2]}" for at in range(400)
-    ]  # the vectors of texts that were asked for before are kept
+    unread = [f"{at} {TEXTS[2]}" for at in range(400)]  # the cache has the vectors of earlier texts
     with pytest.raises(openai.InternalServerError) as late:
         client.embeddings.create(model="any", input=unread, extra_headers={"x-timeout-ms": "1"})
     assert late.value.status_code == 504

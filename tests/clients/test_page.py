@@ -1,4 +1,4 @@
-"""docs/CLIENTS.md is true: its snippets run, its curls answer, its versions are the ones that are tested."""
+"""docs/CLIENTS.md is true: its snippets run, its curls answer, its versions are the tested versions."""
 
 import json
 import re
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.clients import page
-from tests.clients.running import ROOT, Running
+from tests.clients.running import Running
+from tests.parts.served import ROOT
 
 
 @pytest.mark.parametrize("heading", page.snippets())
@@ -19,18 +20,9 @@ def test_every_snippet_runs_as_it_stands(heading: str, service: Running) -> None
 
 
 def test_every_client_has_a_snippet() -> None:
-    assert list(page.snippets()) == [
-        "openai",
-        "A pinned version",
-        "huggingface_hub",
-        "LlamaIndex",
-        "LangChain",
-        "cohere",
-        "Chroma",
-        "A LangChain retriever",
-        "A LlamaIndex retriever",
-        "Raw vectors",
-    ]
+    clients = ["openai", "A pinned version", "huggingface_hub", "LlamaIndex", "LangChain", "cohere", "Chroma"]
+    retrievers = ["A LangChain retriever", "A LlamaIndex retriever"]
+    assert list(page.snippets()) == [*clients, *retrievers, "Raw vectors"]
 
 
 def test_the_versions_of_the_page_are_pinned_and_installed() -> None:
@@ -60,12 +52,8 @@ def test_every_curl_answers_and_all_families_give_one_vector(service: Running) -
         said[path] = json.loads(done.stdout)
     text = "How do I get my money back?"
     vectors = service.embed([text, "It rains.", "A refund takes a week."])
-    for vector in (
-        said["/embed"][0],
-        said["/"][0],
-        said["/v1/embeddings"]["data"][0]["embedding"],
-        said["/v2/embed"]["embeddings"]["float"][0],
-    ):
+    openai, cohere = said["/v1/embeddings"]["data"][0], said["/v2/embed"]["embeddings"]
+    for vector in (said["/embed"][0], said["/"][0], openai["embedding"], cohere["float"][0]):
         np.testing.assert_allclose(vector, vectors[0], atol=1e-6)
     np.testing.assert_allclose(said["/similarity"], vectors[1:] @ vectors[0], atol=1e-6)
     assert [token["id"] for token in said["/tokenize"][0]] == [101, 2009, 15811, 1012, 102]

@@ -1,8 +1,8 @@
 """Hold the running service to its OpenAPI document: `make test-contract`.
 
-schemathesis sends what the document allows, and what it forbids, to a service with tiny models; each answer
-must be one that the document promises. Three times, side by side: the routes of collections, all others, and
-those with a key that may do everything.
+schemathesis sends allowed and forbidden requests to a service with tiny models; the document must promise
+each answer. Three times, side by side: the routes of collections, all others, and all others with the key of
+an administrator.
 
 Exit status 0: at least as many requests as asked for, and no broken promise.
 """
@@ -115,7 +115,7 @@ def held(folder: Path, command: Sequence[str], *, keyed: bool) -> Held:
             service.client.headers["authorization"] = f"Bearer {KEYS['boss']}"
         for at in ("", f"/collections/{COLLECTION}"):
             service.put(DOCUMENTS, at).raise_for_status()
-        activate(service, versions[0])  # so that there is a version to go back to
+        activate(service, versions[0])  # a version to go back to
         url = f"{service.client.base_url}/openapi.json"
         began = time.monotonic()
         done = subprocess.run(
@@ -143,7 +143,7 @@ def activate(service: Service, version: str) -> None:
 
 
 def report(counts: Path, seconds: float) -> tuple[str, int]:
-    """How often each operation answered each status, in words; how many requests there were."""
+    """Return the statuses of each operation as text, and the number of requests."""
     found: dict[str, int] = json.loads(counts.read_bytes()) if counts.exists() else {}
     by_operation: dict[str, list[str]] = {}
     for label, count in sorted(found.items()):
@@ -155,7 +155,7 @@ def report(counts: Path, seconds: float) -> tuple[str, int]:
 
 
 def published(root: Path) -> list[str]:
-    """The one to move to, the one that is wanted at first, and one with a report that cannot be opened."""
+    """A version to move to, the first requested version, and a version whose report cannot be opened."""
     store = Store(root)
     versions = []
     for seed in range(2):

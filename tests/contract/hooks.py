@@ -1,10 +1,10 @@
-"""What no schema can say, put right before a request is sent: the served model's own facts.
+"""Put facts of the served model into requests before they are sent: no schema can state them.
 
-A generated prompt name, token id, dimension or version is well-formed and yet nothing that the tiny model
-has, so that most well-formed requests would be refused and little behind the refusal be tried. Values of a
-wrong type, or out of the bounds that the document states, are sent as they are.
+A generated prompt name, token id, dimension or version is well-formed and yet unknown to the tiny model:
+most well-formed requests would be refused, and little after the refusal be tried. Values of a wrong type or
+outside of the bounds of the document are sent as they are.
 
-Loaded by schemathesis (schemathesis.toml); `FACTS` is the variable in which __main__.py passes the facts.
+Loaded by schemathesis (schemathesis.toml); __main__.py passes the facts in the variable `FACTS`.
 """
 
 import atexit
@@ -62,7 +62,7 @@ atexit.register(lambda: Path(FACTS["counts"]).write_text(json.dumps(counted), en
 
 
 def _fit_said(body: dict[str, Any]) -> None:
-    """Let judgements and events be of documents that are there, now and then.
+    """Now and then, use existing documents in judgements and events.
 
     An event's position fits its page. Its time is in the past and has no leap second. No schema can say that.
     """

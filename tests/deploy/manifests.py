@@ -26,7 +26,7 @@ class Pod(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the container is told, ConfigMaps and Secrets included."""
+        """The container's variables, ConfigMaps and Secrets included."""
         told: dict[str, str] = {}
         for source in self.container.get("envFrom", []):
             told |= one("ConfigMap", source["configMapRef"]["name"])["data"]
@@ -38,7 +38,7 @@ class Pod(NamedTuple):
         return {mount["mountPath"]: mount for mount in self.container["volumeMounts"]}
 
     def volume(self, path: str) -> dict[str, Any]:
-        """What is mounted at `path`."""
+        """The volume mounted at `path`."""
         name = self.mounts[path]["name"]
         [volume] = [volume for volume in self.spec.get("volumes", []) if volume["name"] == name]
         found: dict[str, Any] = volume

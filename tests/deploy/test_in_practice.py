@@ -1,4 +1,4 @@
-"""What the manifests say of pods, with real processes: variables, keys, a folder that is read only."""
+"""The manifests' pods as real processes: variables, keys, a folder that is read only."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ BEARER = {"Authorization": f"Bearer {KEY}"}
 
 
 def variables(name: str, folder: Path) -> dict[str, str]:
-    """The pod's, with its folders below `folder`; `data` and `models` are where Service has them too."""
+    """The pod's, with its folders below `folder`; `data` and `models` are where Service has them."""
     told = pod(name).variables | {"SIMILE_STOP_DELAY_SECONDS": "0"}
     assert (told.pop("SIMILE_DATA_DIR"), told.pop("SIMILE_MODELS_DIR")) == ("/data", "/models")
     return {key: f"{folder}{value}" if value.startswith("/") else value for key, value in told.items()}
@@ -38,7 +38,7 @@ def keys(folder: Path, role: str) -> Path:
 
 
 def can_mount() -> bool:
-    """Whether this user may bind a folder read only in a namespace of its own."""
+    """Check whether this user may bind a folder read only in a separate namespace."""
     if shutil.which("unshare") is None:
         return False
     return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0
@@ -142,7 +142,7 @@ def test_variables_that_kubernetes_makes_for_our_services_end_the_start(
 
 @pytest.mark.long
 def test_a_trainer_without_a_service_fails_and_is_no_refusal(tmp_path: Path) -> None:
-    """What the pod failure policy must not take for an outcome: nothing could be asked."""
+    """The pod failure policy must not take this for an outcome: the service could not answer."""
     text = one("ConfigMap", "simile-retrain")["data"]["retrain.toml"]
     for path in ("/models", "/retrain"):
         text = text.replace(f'"{path}', f'"{tmp_path}{path}')
@@ -158,9 +158,5 @@ def test_a_trainer_without_a_service_fails_and_is_no_refusal(tmp_path: Path) -> 
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert (
-        done.returncode
-        not in one("CronJob", "simile-retrain")["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]["rules"][
-            0
-        ]["onExitCodes"]["values"]
-    )
+    job = one("CronJob", "simile-retrain")["spec"]["jobTemplate"]["spec"]
+    assert done.returncode not in job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]

@@ -1,4 +1,4 @@
-"""What the manifests name is what the project has: settings, routes, exit statuses, images, folders."""
+"""The manifests name settings, routes, exit statuses, images and folders of the project."""
 
 import os
 import re
@@ -41,11 +41,13 @@ def compose() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [pod.name for pod in pods()])
-def test_every_setting_of_a_pod_exists(name: str) -> None:
+def test_every_setting_of_a_pod_exists_and_none_is_made_of_a_services_name(name: str) -> None:
     known = {PREFIX + field.upper() for field in Settings.model_fields}
     told = {variable for variable in pod(name).variables if variable.startswith(PREFIX)}
     assert told
     assert told <= known
+    # A Service `simile` would set SIMILE_PORT=tcp://…, and one `simile-embed` SIMILE_EMBED_PORT.
+    assert pod(name).spec["enableServiceLinks"] is False
 
 
 @pytest.mark.parametrize("name", [pod.name for pod in pods()])
@@ -67,7 +69,7 @@ def test_commands_of_a_pod_take_its_settings_on_top_of_those_of_its_image(
 
 
 def variables_of_image(image: str) -> dict[str, str]:
-    """What docker/Dockerfile sets by ENV in the target of which Compose builds `image`, and before it."""
+    """The ENV variables of docker/Dockerfile, up to the target that Compose builds `image` from."""
     [target] = {
         service["build"]["target"]
         for service in compose()["services"].values()
@@ -84,16 +86,14 @@ def variables_of_image(image: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [pod.name for pod in pods()])
-def test_a_pod_is_not_told_settings_by_the_names_of_services(name: str) -> None:
-    """A Service `simile` would set SIMILE_PORT=tcp://…, and one `simile-embed` SIMILE_EMBED_PORT."""
-    assert pod(name).spec["enableServiceLinks"] is False
-
-
-@pytest.mark.parametrize("name", [pod.name for pod in pods()])
 def test_a_pod_asks_for_no_more_than_it_needs(name: str) -> None:
     user, held = pod(name).spec["securityContext"], pod(name).container["securityContext"]
     assert user["runAsNonRoot"] is True
-    assert {user["runAsUser"], user["runAsGroup"], user["fsGroup"]} == {uid_of_the_images()}
+    users = re.findall(
+        r"^USER (\d+):\d+$", (ROOT / "docker/Dockerfile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert {user["runAsUser"], user["runAsGroup"], user["fsGroup"]} == set(map(int, users))
+    assert len(set(users)) == 1
     assert user["seccompProfile"] == {"type": "RuntimeDefault"}
     assert held == {
         "allowPrivilegeEscalation": False,
@@ -104,13 +104,6 @@ def test_a_pod_asks_for_no_more_than_it_needs(name: str) -> None:
     resources = pod(name).container["resources"]
     assert bytes_of(resources["requests"]["memory"]) <= bytes_of(resources["limits"]["memory"])
     assert "cpu" in resources["limits"], "without a quota there is a worker for each of the node's processors"
-
-
-def uid_of_the_images() -> int:
-    text = (ROOT / "docker/Dockerfile").read_text(encoding="utf-8")
-    users = {int(user) for user in re.findall(r"^USER (\d+):\d+$", text, flags=re.MULTILINE)}
-    [user] = users
-    return user
 
 
 @pytest.mark.parametrize("name", [pod.name for pod in pods()])
@@ -138,7 +131,7 @@ def test_the_owner_is_one_and_alone_on_its_data() -> None:
     assert set(pod("simile").claims) == {"data"}
     assert one("StatefulSet", "simile")["spec"]["serviceName"] == "simile-owner"
     assert pod("simile").mounts["/data"]["name"] == "data"
-    # The other pod on that claim is the one by hand, which says that the owner is away then.
+    # The other pod on that claim is created by hand, and states that the owner is away then.
     users = [here.name for here in pods() if "data-simile-0" in str(here.spec.get("volumes"))]
     assert users == ["simile-maintenance"]
 
@@ -304,13 +297,5 @@ def test_apply_takes_neither_example_secrets_nor_the_pod_by_hand() -> None:
         for file in FOLDER.glob("*.yaml")
         for document in yaml.safe_load_all(file.read_text(encoding="utf-8"))
     }
-    assert applied == {
-        "ConfigMap",
-        "CronJob",
-        "Deployment",
-        "HorizontalPodAutoscaler",
-        "PersistentVolumeClaim",
-        "PodDisruptionBudget",
-        "Service",
-        "StatefulSet",
-    }
+    kinds = "ConfigMap CronJob Deployment HorizontalPodAutoscaler PersistentVolumeClaim PodDisruptionBudget"
+    assert applied == {*kinds.split(), "Service", "StatefulSet"}

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def problem(file: Path) -> str | None:
-    """What is wrong with a file, None when each of its resources passed.
+    """Return the fault of a file, None when each of its resources passed.
 
     The command ends with 0 for a kind that it has no schema of, so the resources are counted.
     """

@@ -58,7 +58,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A copy of the units in which the interpreter is one that this machine has."""
+    """A copy of the units with an interpreter of this machine."""
     for unit in UNITS:
         text = unit.read_text(encoding="utf-8")
         program = shlex.split(Unit(unit.name)["ExecStart"])[0]

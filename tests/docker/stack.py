@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx2
@@ -19,7 +18,7 @@ TAG = "test"
 
 
 def image_environment() -> dict[str, str]:
-    """Of a build: the tree's own compose file alone, whatever the caller's .env says."""
+    """Environment of a build: the tree's own compose file alone, without the caller's .env."""
     return plain_environment(SIMILE_TAG=TAG, COMPOSE_FILE="docker-compose.yml", COMPOSE_PROFILES="")
 
 
@@ -30,9 +29,9 @@ def docker(
     status: int | None = 0,
     both: bool = False,
 ) -> str:
-    """Run `docker ARGUMENTS` in the tree; what it printed, with `both` to either stream.
+    """Run `docker ARGUMENTS` in the tree, and return its output, with `both` of either stream.
 
-    It must end with `status`, if there is one.
+    It must end with `status`, if given.
     """
     done = subprocess.run(
         ["docker", *arguments],
@@ -51,8 +50,35 @@ def docker(
     return done.stdout
 
 
+def config(files: tuple[str, ...] = (), profiles: tuple[str, ...] = (), **variables: str) -> dict[str, Any]:
+    """Return the configuration that Compose makes of the files."""
+    environment = image_environment() | {
+        "COMPOSE_FILE": ":".join(["docker-compose.yml", *files]),
+        "COMPOSE_PROFILES": ",".join(profiles),
+        "POSTGRES_PASSWORD": "secret-word",  # docker/postgres.yml requires a password
+        **variables,
+    }
+    found: dict[str, Any] = json.loads(
+        docker("compose", "config", "--format", "json", environment=environment)
+    )
+    return found
+
+
+def image(configuration: dict[str, Any], name: str, stand_in: str) -> str:
+    """The official image of a service, or an image that is built here if it cannot be pulled."""
+    official: str = configuration["services"][name]["image"]
+    for command in ("image inspect", "pull"):
+        if not subprocess.run(
+            ["docker", *command.split(), official], capture_output=True, check=False
+        ).returncode:
+            return official
+    tag = f"simile-standin-{stand_in}:test"
+    docker("build", "--quiet", "--tag", tag, str(ROOT / "tests/docker/standins" / stand_in), seconds=600)
+    return tag
+
+
 class Stack:
-    """Project `simile-NAME`. `files` beside docker-compose.yml; `variables` as if they stood in .env."""
+    """Project `simile-NAME`, with `files` added to docker-compose.yml and `variables` as in .env."""
 
     def __init__(self, name: str, *files: str, **variables: str) -> None:
         self.name = f"simile-{name}-{os.getpid()}"
@@ -69,10 +95,8 @@ class Stack:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
+    def __exit__(self, *raised: object) -> None:
+        if any(raised):
             print(self.compose("logs", "--no-color"))
         self.client.close()
         self.compose("--profile", "*", "down", "--volumes", "--timeout", "5")
@@ -85,7 +109,7 @@ class Stack:
         )
 
     def shell(self, command: str, seconds: float = 300) -> str:
-        """Run a command of the documents as it stands there, but for the port; what it printed."""
+        """Run a command of the documents unchanged but for the port, and return its output."""
         here = command.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}")
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", here],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 import subprocess
@@ -17,18 +16,15 @@ import yaml
 from models.files.retrainings import write_runs
 from models.publishing.default import REQUIREMENT
 from service.settings import PREFIX, Settings
-from tests.docker.stack import ROOT, docker, image_environment
+from tests.docker.stack import ROOT, config, docker, image_environment
 from tests.test_documentation import NOT_PASSED_ON
 
 OVERRIDES = ("docker/keys.yml", "docker/gpu.yml", "docker/postgres.yml")
-PASSWORD = {"POSTGRES_PASSWORD": "secret-word"}  # docker/postgres.yml asks for one
 PROFILES = ("monitoring", "tools")
 DOCKERFILES = (
     "docker/Dockerfile",
     *(f"tests/docker/standins/{name}/Dockerfile" for name in ("haproxy", "pgvector", "prometheus")),
 )
-
-
 DATABASE = "postgresql://simile@postgres/simile"  # its password is in PGPASSWORD
 
 
@@ -38,19 +34,6 @@ def target(port: dict[str, Any]) -> int:
 
 def subsets(names: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [part for count in range(len(names) + 1) for part in itertools.combinations(names, count)]
-
-
-def config(files: tuple[str, ...] = (), profiles: tuple[str, ...] = (), **variables: str) -> dict[str, Any]:
-    environment = image_environment() | {
-        "COMPOSE_FILE": ":".join(["docker-compose.yml", *files]),
-        "COMPOSE_PROFILES": ",".join(profiles),
-        **PASSWORD,
-        **variables,
-    }
-    found: dict[str, Any] = json.loads(
-        docker("compose", "config", "--format", "json", environment=environment)
-    )
-    return found
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
@@ -134,7 +117,7 @@ def test_everything_that_stays_up_tells_whether_it_is_well_and_prometheus_waits_
     services = config(("docker/postgres.yml",), ("monitoring",))["services"]
     checked = {name for name, service in services.items() if service.get("healthcheck", {}).get("test")}
     assert checked == set(services) - {"service"}, "the service's check is in its image"
-    # Else nobody would watch a first start that fails.
+    # Otherwise a first start that fails would go unnoticed.
     assert "depends_on" not in services["prometheus"]
 
 

@@ -36,7 +36,7 @@ def offline(service_image: str) -> Iterator[str]:
 
 
 def asked(container: str, path: str) -> Any:
-    """What the service inside answers; only its own network reaches it."""
+    """The answer of the service inside; only its own network reaches it."""
     read = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:8000{path}').read().decode())"
     return json.loads(docker("exec", container, "python", "-c", read))
 

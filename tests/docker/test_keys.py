@@ -1,4 +1,4 @@
-"""docker/keys.yml: the README's steps, then nobody without a key, and a trainer that has its own."""
+"""docker/keys.yml: the README's steps, refusals without a key, and a trainer with its own key."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_trainer_reads_with_its_own_key_and_no_log_has_it(keyed: Stack) -> N
     header = add(keyed, "filler", "write")
     keyed.compose("restart", "service")
     keyed.wait_until_ready()
-    # A tenth is kept back, and 100 at least are asked for to train on.
+    # A tenth is kept back, and training requires at least 100.
     documents = [{"id": f"note-{at}", "text": f"Note {at} tells of machine {at}."} for at in range(240)]
     assert keyed.client.post("/documents", json={"documents": documents}, headers=header).status_code == 200
     retrain = ["retrain", "--from-service", "http://service:8000", "--recipe", "simcse-unsup"]

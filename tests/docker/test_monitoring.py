@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.docker.stack import ROOT, Stack, docker
-from tests.docker.test_files import config
+from tests.docker.stack import Stack, config, image
 from tests.waiting import until
 
-STAND_IN = "simile-standin-prometheus:test"
-
 
 @pytest.fixture(scope="module")
-def prometheus_image(engine: None) -> str:
-    """The official one, or where it cannot be pulled Debian's."""
-    official: str = config(profiles=("monitoring",))["services"]["prometheus"]["image"]
-    for command in ("image inspect", "pull"):
-        if not subprocess.run(
-            ["docker", *command.split(), official], capture_output=True, check=False
-        ).returncode:
-            return official
-    docker("build", "--quiet", "--tag", STAND_IN, str(ROOT / "tests/docker/standins/prometheus"), seconds=600)
-    return STAND_IN
-
-
-@pytest.fixture(scope="module")
-def watched(service_image: str, prometheus_image: str) -> Iterator[Stack]:
+def watched(service_image: str) -> Iterator[Stack]:
+    prometheus_image = image(config(profiles=("monitoring",)), "prometheus", "prometheus")
     with Stack("watched", PROMETHEUS_IMAGE=prometheus_image, COMPOSE_PROFILES="monitoring") as stack:
         stack.up("service", "prometheus")
         yield stack

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -13,32 +12,22 @@ from http.client import HTTPConnection, HTTPResponse
 import httpx2
 import pytest
 
-from tests.docker.stack import ROOT, Stack, docker
-from tests.docker.test_files import config
+from tests.docker.stack import Stack, config, docker, image
 from tests.service.process import is_ready
 from tests.waiting import LIMIT, until
 
 REPLICAS, CLIENTS = 3, 6
 PASSWORD = "a secret word / @ #"  # with signs that a URL would not take
-ONE_MORE = 30  # requests that each client has answered behind an event
-
-
-def image(name: str, stand_in: str) -> str:
-    """The official one, or where it cannot be pulled one that is built here."""
-    official: str = config(("docker/postgres.yml",))["services"][name]["image"]
-    for command in ("image inspect", "pull"):
-        if not subprocess.run(
-            ["docker", *command.split(), official], capture_output=True, check=False
-        ).returncode:
-            return official
-    tag = f"simile-standin-{stand_in}:test"
-    docker("build", "--quiet", "--tag", tag, str(ROOT / "tests/docker/standins" / stand_in), seconds=600)
-    return tag
+ONE_MORE = 30  # answers that each client gets after an event
 
 
 @pytest.fixture(scope="module")
 def replicas(service_image: str) -> Iterator[Stack]:
-    images = {"HAPROXY_IMAGE": image("balancer", "haproxy"), "PGVECTOR_IMAGE": image("postgres", "pgvector")}
+    found = config(("docker/postgres.yml",))
+    images = {
+        "HAPROXY_IMAGE": image(found, "balancer", "haproxy"),
+        "PGVECTOR_IMAGE": image(found, "postgres", "pgvector"),
+    }
     variables = {"POSTGRES_PASSWORD": PASSWORD, "SIMILE_WORKERS": "1", "POSTGRES_BUFFERS": "128MB"}
     with Stack("replicas", "docker/postgres.yml", **images, **variables) as stack:
         scale(stack, REPLICAS)
@@ -89,7 +78,7 @@ class Traffic:
                 self.answered += 1
 
     def more(self) -> None:
-        """Wait until there were answers enough behind this moment."""
+        """Wait until enough answers came after this moment."""
         behind = self.answered + ONE_MORE * CLIENTS
         until(lambda: self.answered >= behind or self.failures)
 

@@ -22,7 +22,7 @@ LONG = "the pump of the second floor was repaired on monday and the invoice came
 
 @pytest.fixture(scope="module")
 def story(trainer_image: str, wheels: dict[str, str]) -> Iterator[Stack]:
-    # Two seconds of grace before the port closes, as whoever balances load between services would set.
+    # Two seconds of grace before the port closes, as behind a load balancer.
     settings = {"SIMILE_EXAMPLES": "1", "SIMILE_STOP_DELAY_SECONDS": "2", "SIMILE_CACHE_MB": "0"}
     with Stack("story", **settings, **wheels) as stack:
         readme = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -36,7 +36,7 @@ _DECODER = _SIZES | {"num_key_value_heads": 1, "head_dim": 16}
 
 
 class Family(NamedTuple):
-    """A family: its configuration and model, its tokenizer, and what comes behind the transformer."""
+    """A family: its configuration and model, its tokenizer, and the modules after the transformer."""
 
     config: Callable[..., Any]
     model: Callable[[Any], Any]
@@ -148,7 +148,7 @@ def family_source(folder: Path, name: str, seed: int = 0, **settings: Any) -> Pa
 
 
 def assembled(raw: Path, folder: Path, behind: Sequence[torch.nn.Module], **saved: Any) -> Path:
-    """A raw folder as sentence-transformers saves it with the modules `behind` it; saved: of its settings."""
+    """A raw folder as sentence-transformers saves it with the modules `behind` the transformer."""
     with quiet():
         stages = [modules.Transformer(str(raw), max_seq_length=64), *behind]
         SentenceTransformer(modules=stages, **saved).save_pretrained(str(folder), create_model_card=False)

@@ -1,4 +1,4 @@
-"""The other forms that this machine may compute, and what an engine is asked to."""
+"""The other forms that this machine may compute, and requests for an engine."""
 
 from __future__ import annotations
 

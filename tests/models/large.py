@@ -81,7 +81,7 @@ def unigram(size: int) -> Tokenizer:
 
 
 def bpe(size: int) -> Tokenizer:
-    """Byte-level, each token merged of two that were there before."""
+    """Byte-level, each token merged of two earlier tokens."""
     vocabulary = {
         token: id for id, token in enumerate([*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())])
     }

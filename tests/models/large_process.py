@@ -9,7 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
-from models.graph import aside, backbone
+from models.graph import backbone
+from models.graph import nodes as aside
 from models.publishing import publish as publishing
 from models.store import Store
 
@@ -37,7 +38,7 @@ def main() -> None:
 
 
 def _own() -> int:
-    """Bytes of memory that are no file's."""
+    """Bytes of memory outside of files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 

@@ -1,4 +1,4 @@
-"""An opened version: batches, order, padding, threads, and what it refuses."""
+"""An opened version: batches, order, padding, threads, and refusals."""
 
 from __future__ import annotations
 
@@ -28,12 +28,6 @@ from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
 from tests.waiting import LIMIT
 
 TEXTS = [*PROOF_TEXTS, *(long_text(n)[n:] for n in range(2, 60))]
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_models_dir: Path) -> Encoder:
-    store = Store(tiny_models_dir)
-    return store.open(store.versions()[0].version)
 
 
 @pytest.fixture(scope="module")

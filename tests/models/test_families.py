@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from models.manifest import Manifest
 from models.publishing.default import publish_named
-from models.publishing.importing import open_asked
+from models.publishing.import_process import open_asked
 from models.sources.folder import NOTHING_ASKED, Asked
 from models.store import Store
 from models.tokens.texts import PROOF_TEXTS, short_texts

@@ -93,7 +93,7 @@ def test_a_vocabulary_of_250000_is_trained_from(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_of_250000_words_learns_more_of_them(tmp_path: Path) -> None:
-    """What `adapt` begins with, of a base whose vocabulary takes new tokens."""
+    """The start of `adapt`, for a base whose vocabulary takes new tokens."""
     raw = large_source(tmp_path / "raw", layers=1, width=32, heads=2, kind="wordpiece")
     said = ["the bababadudu and the bababadudu"] * 8
     assert extend(raw, said, tmp_path / "more", 5) > 0

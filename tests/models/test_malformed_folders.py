@@ -21,11 +21,7 @@ from sentence_transformers.sentence_transformer import modules
 from tests.models.families import FAMILIES, WIDTH, assembled, family_source, raw_source
 from tests.models.test_families import CLOSE, imported, reference
 from tests.models.test_said_by_folders import TEXTS
-
-
-def _said(folder: Path, file: str, **changed: object) -> None:
-    content = json.loads((folder / file).read_bytes()) if (folder / file).is_file() else {}
-    (folder / file).write_text(json.dumps(content | changed))
+from tests.parts.json_files import edit_json
 
 
 def _dense_of(folder: Path, weight: NDArray[np.float32]) -> None:
@@ -46,17 +42,17 @@ def _another_tokenizer(folder: Path) -> None:
 
 
 MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no number": (lambda at: _said(at, "config.json", num_attention_heads=0), "cannot be opened with"),
+    "no number": (lambda at: edit_json(at / "config.json", num_attention_heads=0), "cannot be opened with"),
     "a text for a number": (
-        lambda at: _said(at, "config.json", layer_norm_eps="small"),
+        lambda at: edit_json(at / "config.json", layer_norm_eps="small"),
         "has the wrong type .ValueError",
     ),
     "a list for an object": (
-        lambda at: _said(at, "config.json", auto_map=["a"]),
+        lambda at: edit_json(at / "config.json", auto_map=["a"]),
         "has the wrong type .AttributeError",
     ),
     "a list of prompts": (
-        lambda at: _said(at, "config_sentence_transformers.json", prompts=["a"]),
+        lambda at: edit_json(at / "config_sentence_transformers.json", prompts=["a"]),
         "has the wrong type .AttributeError",
     ),
     "a pooling of no name": (
@@ -64,7 +60,7 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
         "has the wrong type .TypeError",
     ),
     "a length below 0": (
-        lambda at: _said(at, "sentence_bert_config.json", max_seq_length=-5),
+        lambda at: edit_json(at / "sentence_bert_config.json", max_seq_length=-5),
         "would have -5 tokens. Set a number above 0: max_seq_length",
     ),
     "a layer of another width": (
@@ -102,7 +98,7 @@ def test_a_word_table_may_have_more_rows_than_the_tokenizer_has_words(tmp_path: 
     name = next(name for name in weights if name.endswith("word_embeddings.weight"))
     weights[name] = np.concatenate([weights[name], weights[name][:64]])
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    _said(folder, "config.json", vocab_size=len(weights[name]))
+    edit_json(folder / "config.json", vocab_size=len(weights[name]))
     store = Store(tmp_path / "models")
     encoder = store.open(imported(folder, store).version)
     np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(folder, TEXTS), atol=CLOSE)

@@ -1,4 +1,4 @@
-"""Everything that a sentence-transformers folder can say beside its family, against sentence-transformers."""
+"""Everything that a sentence-transformers folder can state besides its family, against the library."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from models.store import Store
 from models.tokens.texts import PROOF_TEXTS
 from tests.models.families import FAMILIES, WIDTH, assembled, family_source, raw_source
 from tests.models.test_families import CLOSE, imported, reference
+from tests.parts.json_files import edit_json
 
 TEXTS = [*PROOF_TEXTS[:16], "garden " * 300]
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
@@ -98,8 +99,7 @@ def test_a_prompt_that_is_not_pooled(tmp_path: Path, family: str, pooling: str) 
 
 def test_texts_are_lowered_where_the_settings_say_so_and_the_tokenizer_does_not(tmp_path: Path) -> None:
     folder = family_source(tmp_path / "model", "roberta")
-    settings = json.loads((folder / "sentence_bert_config.json").read_bytes())
-    (folder / "sentence_bert_config.json").write_text(json.dumps(settings | {"do_lower_case": True}))
+    edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
     store = Store(tmp_path / "models")
     texts = ["THE CAT Sleeps", "ΑΣΣ ΣΟΦΟΣ", "İstanbul ÅNGSTRÖM"]
     encoder = store.open(imported(folder, store).version)
@@ -171,13 +171,8 @@ def _without_a_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def _config(folder: Path, **changed: object) -> None:
-    config = json.loads((folder / "config.json").read_bytes())
-    (folder / "config.json").write_text(json.dumps(config | changed))
-
-
 def _own_code(folder: Path) -> None:
-    _config(folder, auto_map={"AutoModel": "modeling_own.OwnModel"})
+    edit_json(folder / "config.json", auto_map={"AutoModel": "modeling_own.OwnModel"})
     (folder / "modeling_own.py").write_text("import pathlib; pathlib.Path('ran').touch()")
 
 
@@ -188,9 +183,8 @@ def _own_module(folder: Path) -> None:
 
 
 def _japanese(folder: Path, words: str) -> None:
-    config = json.loads((folder / "tokenizer_config.json").read_bytes())
-    config |= {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": words}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    kind = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": words}
+    edit_json(folder / "tokenizer_config.json", **kind)
     vocabulary = json.loads((folder / "tokenizer.json").read_bytes())["model"]["vocab"]
     tokens = vocabulary if isinstance(vocabulary, dict) else [token for token, _ in vocabulary]
     (folder / "vocab.txt").write_text("\n".join(tokens))
@@ -205,7 +199,10 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "remote code": (_own_code, "needs code of its own .modeling_own.OwnModel.*never runs remote code"),
     "a module of its own": (_own_module, "needs code of its own .custom_st.Transformer.*never run"),
-    "an unknown family": (lambda at: _config(at, model_type="mystery"), "'mystery'|`mystery`"),
+    "an unknown family": (
+        lambda at: edit_json(at / "config.json", model_type="mystery"),
+        "'mystery'|`mystery`",
+    ),
     "a pickle": (_unpickled, "pickled weights only, which are never read"),
     "words by Sudachi": (lambda at: _japanese(at, "sudachi"), "uses sudachi for words"),
 }
@@ -231,7 +228,7 @@ def test_without_torch_the_error_names_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = family_source(tmp_path / "model", "albert")
-    monkeypatch.setattr("models.publishing.importing.find_spec", lambda name: None)
+    monkeypatch.setattr("models.publishing.import_process.find_spec", lambda name: None)
     with pytest.raises(Unsupported, match=r"family 'albert'.*`train` is not installed\. `make setup`"):
         imported(folder, Store(tmp_path / "models"))
 

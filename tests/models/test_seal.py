@@ -1,4 +1,4 @@
-"""What must not be served is refused, and the refusal names the reason."""
+"""Damaged versions are refused, and the refusal names the reason."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from models.errors import Damaged
 from models.manifest import Manifest
 from models.publishing.publish import publish
 from models.store import Store
+from tests.parts.json_files import edit_json
 from tests.tiny import tiny_source as make_tiny_source
 
 
@@ -29,8 +30,7 @@ def version(store: Store) -> str:
 
 
 def set_manifest(folder: Path, **changed: object) -> None:
-    content = json.loads((folder / "manifest.json").read_bytes()) | changed
-    (folder / "manifest.json").write_text(json.dumps(content))
+    edit_json(folder / "manifest.json", **changed)
 
 
 def flip(file: Path, at: int = -1) -> None:

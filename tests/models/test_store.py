@@ -1,4 +1,4 @@
-"""The store on a real file system: what is refused and why, what survives a kill, what two processes see."""
+"""The store on a real file system: refusals with reasons, remains of a kill, the view of two processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the monitoring's files are, and what is in them."""
+"""The monitoring's files and their contents."""
 
 import json
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def panels() -> list[dict[str, Any]]:
-    """Those that show something: no rows."""
+    """Panels with data, so without rows."""
     return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 
 

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx2
@@ -22,7 +21,7 @@ class Prometheus:
     """A process of its own, in `folder`, that scrapes the service at `port` twice a second."""
 
     def __init__(self, folder: Path, port: int, change: Callable[[str], str] = lambda text: text) -> None:
-        """`change`: what is made of the text of the alerts."""
+        """`change` edits the text of the alerts."""
         self.port = free_port()
         self._folder = folder / "prometheus"
         shutil.copytree(PROMETHEUS, self._folder)
@@ -49,14 +48,12 @@ class Prometheus:
         try:
             self.until(self._ready)
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()  # what it stored is not wanted
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()  # its data is not needed
         self._process.wait()
         self._client.close()
 
@@ -71,7 +68,7 @@ class Prometheus:
         until(true, self._log.read_text, pause=0.1)
 
     def get(self, path: str, **parameters: str) -> Any:
-        """The `data` of an answer; one that is no success fails the test with what was said."""
+        """The `data` of an answer; a failed query fails the test with its error."""
         answer = json.loads(self._client.get(f"/api/v1/{path}", params=parameters).content)
         assert answer["status"] == "success", f"{parameters}: {answer['error']}"
         return answer["data"]

@@ -1,8 +1,7 @@
 """A real Prometheus over a real service: it scrapes, rules run, the dashboard is answered, an alert fires.
 
-Scraped and evaluated twice a second instead of every fifteen, and what an alert must last (`for`) is a second
-instead of a minute, in a copy of the rules: what is tried is that they work, not how patient they are, which
-is tests/monitoring/rules' matter.
+A copy of the rules is evaluated twice a second, and an alert must last (`for`) a second instead of a minute.
+tests/monitoring/rules test the real durations.
 """
 
 import math
@@ -27,6 +26,9 @@ pytestmark = pytest.mark.skipif(
 
 # Their series come with a caller's key, or with scores.
 LATER = {"simile_key_requests_total", "simile_key_tokens_total", "simile_model_score"}
+WITH_TRAFFIC = ["Requests by route", "Searches", "Vectors and similarities", "Wait in the queue"]
+WITH_TRAFFIC += ["Forward pass", "Tokens embedded", "Texts of a batch", "Share found", "Documents stored"]
+WITH_TRAFFIC += ["Writes", "Commit, fsync included", "Versions in memory", "Memory", "Disk free"]
 
 
 class Watched(NamedTuple):
@@ -139,25 +141,7 @@ def test_every_query_of_the_dashboard_answers_with_something(watched: Watched) -
     assert not empty
 
 
-@pytest.mark.parametrize(
-    "title",
-    [
-        "Requests by route",
-        "Searches",
-        "Vectors and similarities",
-        "Wait in the queue",
-        "Forward pass",
-        "Tokens embedded",
-        "Texts of a batch",
-        "Share found",
-        "Documents stored",
-        "Writes",
-        "Commit, fsync included",
-        "Versions in memory",
-        "Memory",
-        "Disk free",
-    ],
-)
+@pytest.mark.parametrize("title", WITH_TRAFFIC)
 def test_a_panel_shows_the_traffic_there_was(watched: Watched, title: str) -> None:
     found = [query for name, query in queries() if name == title]
     assert found

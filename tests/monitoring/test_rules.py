@@ -24,7 +24,7 @@ needs_promtool = pytest.mark.skipif(
 
 
 def promtool(*arguments: str, folder: Path = PROMETHEUS) -> str:
-    """What it said; a failure of the test when it was not content."""
+    """Return promtool's output; its failure fails the test."""
     done = subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -79,7 +79,7 @@ def test_every_command_of_the_page_exists() -> None:
     for package, arguments in found:
         words = arguments.replace("VERSION", "some-version").split()
         parser = service_parser() if package == "service" else models_parser({})
-        parser.parse_args(words)  # argparse ends the test with what it does not know
+        parser.parse_args(words)  # argparse ends the test at an unknown option
     containers = re.findall(
         r"docker compose (?:[a-z]+|ps -aq)(?: --entrypoint \S+| -\S+| \d+)* ([a-z]+)", text
     )
@@ -121,6 +121,6 @@ def test_every_route_setting_and_series_of_the_page_exists(tmp_path: Path) -> No
 
 
 def sections() -> dict[str, str]:
-    """What docs/ALERTS.md says of each alert."""
+    """The section of each alert in docs/ALERTS.md."""
     parts = re.split(r"^### (Simile\w+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))

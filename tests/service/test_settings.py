@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from models import cpus
-from models.engines.place import CPU, Place
+from models.engines.form import CPU, Place
 from service import memory
 from service.batching.workers import layout_for
 from service.cli import check

@@ -15,7 +15,7 @@ from models.errors import Unsupported
 from models.files.bounded import MAX_DEPTH, parse_json, parse_toml
 from models.graph.backbone import map_safetensors
 from models.store import Store
-from models.tokens.opening import read_tokenizer
+from models.tokens.tokenizer import read_tokenizer
 from training.__main__ import main
 from training.arguments import changes
 from training.errors import TrainingError

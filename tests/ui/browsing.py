@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Self
 
 from axe_playwright_python.sync_playwright import Axe
@@ -75,14 +74,12 @@ class Browsing:
         self._chromium = self._playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._chromium.close()
         self._playwright.stop()
 
     def another_origin(self) -> Page:
-        """A page of another site, as far as a browser knows: another port is another origin."""
+        """A page of another site for the browser: another port is another origin."""
         page = self._chromium.new_page()
         page.route(
             "http://127.0.0.1:1/**", lambda route: route.fulfill(body="<body>", content_type="text/html")

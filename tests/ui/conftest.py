@@ -1,29 +1,23 @@
-"""The page in a real Chromium: `make test-ui`, in an environment of its own.
+"""The page in a real Chromium: `make test-ui`, in a separate environment.
 
-In the project's own environment, which has no playwright, these tests are one skip; so they are where there
-is no Chromium.
+Without playwright, as in the project's own environment, or without Chromium, these tests are one skip.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+
+from tests.parts.skipped import skipped_unless
 
 INSTALLED = find_spec("playwright") is not None
 
 
-class Absent(pytest.Module):
-    """A file of tests that cannot be imported here."""
-
-    def collect(self) -> list[pytest.Item]:
-        pytest.skip("the page's tests have an environment of their own: `make test-ui` runs these")
-
-
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    return None if INSTALLED else Absent.from_parent(parent, path=module_path)
+pytest_pycollect_makemodule = skipped_unless(
+    INSTALLED, "the page's tests have an environment of their own: `make test-ui` runs these"
+)
 
 
 if INSTALLED:
@@ -63,7 +57,7 @@ if INSTALLED:
 
     @pytest.fixture(scope="session")
     def keyed(tmp_path_factory: pytest.TempPathFactory, browsing: Browsing) -> Iterator[Service]:
-        """A few documents behind keys."""
+        """A few documents, protected by keys."""
         folder = tmp_path_factory.mktemp("keyed")
         prepared(folder, "tiny")
         with Service(folder, keys=True) as service:

@@ -14,35 +14,24 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
+from tests.parts.served import PYTHON
 from tests.ui.browsing import CHROMIUM, Browsing
 from tests.ui.made_map import write_map
-from tests.ui.service import PYTHON, Service, prepared
+from tests.ui.service import Service, prepared
 
 QUERY = "how+do+I+get+my+money+back"
+# Each picture: its view, and an element that is visible once the view is drawn.
 VIEWS = {
-    "search": f"search?q={QUERY}&mode=hybrid",
-    "steps": "search",
-    "compare": f"compare?q={QUERY}",
-    "judge": f"judge?q={QUERY}",
-    "documents": "documents?add=1",
-    "document": "document?id=support-refund-window",
-    "map": f"map?q={QUERY}",
-    "versions": "versions",
-    "health": "health",
-    "start": "search",  # last: it goes to an empty collection
-}
-# What is on the screen once a view is drawn.
-DRAWN = {
-    "search": "li.hit",
-    "steps": ".steps li",
-    "compare": ".column li.hit",
-    "judge": "li.hit",
-    "documents": "li.document",
-    "document": "li.hit",
-    "map": ".panel ol li",
-    "versions": ".pill.active",
-    "health": ".verdict-line",
-    "start": "#add-text",
+    "search": (f"search?q={QUERY}&mode=hybrid", "li.hit"),
+    "steps": ("search", ".steps li"),
+    "compare": (f"compare?q={QUERY}", ".column li.hit"),
+    "judge": (f"judge?q={QUERY}", "li.hit"),
+    "documents": ("documents?add=1", "li.document"),
+    "document": ("document?id=support-refund-window", "li.hit"),
+    "map": (f"map?q={QUERY}", ".panel ol li"),
+    "versions": ("versions", ".pill.active"),
+    "health": ("health", ".verdict-line"),
+    "start": ("search", "#add-text"),  # last: it goes to an empty collection
 }
 WHOLE = {"versions"}  # pictures of more than the first screen
 SIZES = (1280, 390)
@@ -92,13 +81,13 @@ def _map(service: Service, version: str) -> None:
 
 def _take(browsing: Browsing, service: Service, pictures: Path, width: int, scheme: str) -> None:
     with browsing.page(service.url, width, scheme) as page:
-        for name, view in VIEWS.items():
+        for name, (view, drawn) in VIEWS.items():
             page.open(view)
             if name == "start":
                 page.page.evaluate("sessionStorage.setItem('simile-collection', 'empty')")
                 page.page.reload()
             expect(page.the("#status .dot")).to_be_visible()
-            expect(page.the(DRAWN[name]).first).to_be_visible()
+            expect(page.the(drawn).first).to_be_visible()
             page.page.wait_for_load_state("networkidle")
             if name == "versions":
                 page.the(".version-card:has(.pill.refused) summary", has_text="report").click()

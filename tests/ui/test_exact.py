@@ -1,4 +1,4 @@
-"""What a person stores through the page is what is stored; and what was pressed and refused is told."""
+"""The page stores input unchanged, and shows refusals of pressed buttons."""
 
 import json
 import re

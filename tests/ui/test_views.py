@@ -126,7 +126,7 @@ def test_versions_say_what_became_of_them(page: Watched, service: Service) -> No
     refused.locator("summary", has_text="The gate's report").click()
     expect(refused.locator(".lead")).to_have_text("Refused.")
     expect(refused.locator("svg .interval")).to_have_count(3)
-    page.page.wait_for_timeout(2500)  # it is drawn anew meanwhile, and stays open
+    page.page.wait_for_timeout(2500)  # it is drawn again meanwhile, and stays open
     expect(refused.locator("svg .interval")).to_have_count(3)
     expect(refused.locator("svg.curve")).to_have_count(2)
     refused.locator("summary", has_text="Both answers to each query").click()
@@ -151,7 +151,7 @@ def test_the_retraining_in_hand_and_the_last_ones_are_told(page: Watched) -> Non
     expect(told.locator("pre")).to_contain_text("Refused: search for a text by its title fell")
     told.locator("summary", has_text="Earlier runs").click()
     expect(told.locator("li")).to_have_count(1)
-    page.page.wait_for_timeout(2500)  # the list is drawn anew meanwhile
+    page.page.wait_for_timeout(2500)  # the list is drawn again meanwhile
     expect(told.locator("pre")).to_be_visible()
 
 

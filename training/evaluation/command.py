@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from models.files.fsync import replace_text
-from models.words.progress import step_to_stderr
+from models.progress import step_to_stderr
 from training.arguments import add_data, target
 from training.errors import TrainingError
 from training.evaluation.data import data_folder

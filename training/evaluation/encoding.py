@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from models.words.progress import Progress
+from models.progress import Progress
 from training.errors import TrainingError
 
 Vectors = NDArray[np.float32]  # (n, dimension)

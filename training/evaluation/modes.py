@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.manifest import Mode
+from models.progress import Progress, counted
 from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT, fuse
-from models.search.words import TABLE, cut, expression
-from models.words.progress import Progress, counted
+from models.search.terms import TABLE, cut, expression
 from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.geometry import directions
 

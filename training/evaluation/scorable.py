@@ -24,13 +24,13 @@ from models import cpus
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
+from models.manifest import check
+from models.messages import did_you_mean
+from models.progress import Say, silent
 from models.publishing.default import publish_named
-from models.seal import check
 from models.search.content import Content
 from models.search.passages import split
 from models.store import Store, models_dir
-from models.words.nearest import did_you_mean
-from models.words.progress import Say, silent
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.modes import Split, whole

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.words.progress import Say, step_to_stderr
+from models.progress import Say, step_to_stderr
 from training.arguments import add_data, target
 from training.errors import TrainingError
 from training.evaluation.bootstrap import Graded, Interval, of_mean, of_spearman

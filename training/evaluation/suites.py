@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.words.progress import Say, silent
+from models.progress import Say, silent
 from training.errors import TrainingError
 from training.evaluation.data import OTHERS, SETS, STSB, EvaluationSet, Pairs, is_absent, load
 from training.evaluation.encoding import Encode, encode_once

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.words.progress import Say, counted, silent
+from models.progress import Say, counted, silent
 from training.evaluation.encoding import Encode
 from training.evaluation.geometry import directions
 from training.evaluation.tasks import Examples, Task

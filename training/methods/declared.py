@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from models.files.bounded import parse_toml
-from models.words.nearest import did_you_mean
+from models.messages import did_you_mean
 from training.errors import TrainingError
 from training.validation import refusal
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.tokens.sentences import sentence_ends
+from models.search.passages import sentence_ends
 from training.methods.sources import Given, Rounds, Rows, RowSource, Source
 from training.text.corpus import TEXTS, Corpus, Kind
 

@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.progress import counted
 from models.tokens.tokenizer import Tokenizer
-from models.words.progress import counted
 from training.methods.objectives import NO_TEXT
 from training.methods.ranges import Flag
 from training.text.corpus import LISTS, PAIRS, RELATIONS, SCORED, TEXTS, TRIPLES, Corpus, Kind

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models.files.fsync import replaced
+from models.progress import step_to_stderr
 from models.search.content import Content
-from models.words.progress import step_to_stderr
 from training.arguments import expanded, target
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable

@@ -22,7 +22,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from models.words.progress import counted
+from models.progress import counted
 from training.errors import TrainingError
 
 Shingles = NDArray[np.uint32]  # hashes of the distinct shingles of one text, sorted

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from models.files.bounded import parse_json
+from models.progress import Progress
 from models.tokens.normalize import normalized
 from models.tokens.reading import WORD, Count
 from models.tokens.tokenizer import Tokenizer
-from models.words.progress import Progress
 from training.mining.dedupe import near_duplicates
 from training.text.corpus import Corpus
 

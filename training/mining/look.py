@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.files.fsync import replace_text
+from models.progress import to_stderr
 from models.sources.folder import read_source
 from models.store import models_dir
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from models.words.progress import to_stderr
 from training.arguments import LOADING, expanded, target
 from training.errors import TrainingError
 from training.methods.declared import declared

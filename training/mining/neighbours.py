@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from models.words.progress import Progress
+from models.progress import Progress
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode, Vectors, encode_once
 

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from models.progress import counted
 from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT, fuse
-from models.words.progress import counted
 from training.errors import NothingToLearn
 from training.evaluation.encoding import Vectors
 from training.evaluation.modes import CANDIDATES, WordIndex

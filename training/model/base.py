@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models.errors import ModelUnavailable
-from models.manifest import Manifest
+from models.manifest import Manifest, check
+from models.messages import did_you_mean
 from models.publishing.default import ORIGIN, default_source
-from models.seal import check
 from models.sources.hub import fetch, is_hub_id
 from models.store import Store
-from models.words.nearest import did_you_mean
 from training.errors import TrainingError
 from training.model_names import find_model
 

@@ -17,10 +17,10 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from models.graph.backbone import Backbone
+from models.messages import positive
 from models.sources.folder import read_source
 from models.store import models_dir
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from models.words.commands import positive
 from training.arguments import seed as any_seed
 from training.errors import TrainingError
 from training.model.base import open_base

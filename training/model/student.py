@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from models.graph.head import Head
+from models.progress import Progress
 from models.publishing.from_torch.backbone import Table
 from models.sources.folder import STATIC
-from models.words.progress import Progress
 from training.errors import TrainingError
 from training.model.encoder import TrainedEncoder
 from training.model.packed import FAMILIES

@@ -28,12 +28,12 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
 from models.graph.backbone import read_safetensors
+from models.messages import positive
+from models.progress import counted, to_stderr
 from models.publishing.layout import write_layout
 from models.sources.folder import Source, read_source
 from models.store import models_dir
-from models.tokens.opening import open_tokenizer
-from models.words.commands import positive
-from models.words.progress import counted, to_stderr
+from models.tokens.tokenizer import open_tokenizer
 from training.errors import NothingToLearn, TrainingError
 from training.model.base import open_base
 from training.text.corpus import read_corpus

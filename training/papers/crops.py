@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.words.progress import counted
+from models.progress import counted
 from training.errors import NothingToLearn, TrainingError
 from training.methods.pieces import sentences
 from training.methods.ranges import Share

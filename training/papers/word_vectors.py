@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from models.progress import counted
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from models.words.progress import counted
 from training.errors import TrainingError
 from training.text.lines import Line, read_lines
 

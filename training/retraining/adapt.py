@@ -12,8 +12,8 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
+from models.progress import Say
 from models.store import Store
-from models.words.progress import Say
 from training.errors import NothingToLearn
 from training.methods.stages import Stages
 from training.retraining import sides

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models import cpus
+from models.messages import positive
+from models.progress import to_stderr
 from models.store import Store
-from models.words.commands import positive
-from models.words.progress import to_stderr
 from training.arguments import LOADING
 from training.errors import NothingToLearn
 from training.methods.declared import SEARCH

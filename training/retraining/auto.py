@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.errors import ModelError
+from models.progress import Say
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from models.words.progress import Say
 from training.errors import NothingToLearn, TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.declared import SEARCH

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.messages import positive
+from models.progress import to_stderr
 from models.store import Store
-from models.words.commands import positive
-from models.words.progress import to_stderr
 from training.arguments import LOADING, add_run, changes
 from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder

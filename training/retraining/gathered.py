@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from models.files.bounded import read_json
 from models.manifest import REPORT
+from models.progress import Say
 from models.store import Store
-from models.words.progress import Say
 from training.errors import NothingToLearn
 from training.mining.dedupe import near_duplicates
 from training.retraining.anchor import active_version

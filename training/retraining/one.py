@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from models import cpus
 from models.errors import Damaged, ProofFailed
 from models.manifest import ANCHOR, Manifest, SearchDefaults
+from models.progress import Say, silent
 from models.sources.folder import read_source
 from models.store import Store
-from models.words.progress import Say, silent
 from training.errors import Interrupted, TrainingError
 from training.evaluation.encoding import Choose
 from training.methods.catalogue import fitted

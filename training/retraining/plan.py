@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from models import cpus
 from models.engines.opening import form_for
-from models.files.lock import lock
+from models.files.folders import lock
 from models.manifest import Manifest
+from models.progress import Say
 from models.store import Store
-from models.words.progress import Say
 from training.errors import Busy, NothingToLearn
 from training.evaluation.data import optional_data_folder
 from training.evaluation.scorable import Scorable, scorable_of

@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 from models.encoder import ONNX
 from models.errors import ModelError
-from models.files.copying import copy_files
+from models.files.folders import copy_tree
 from models.manifest import ANSWERS, FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
-from models.publishing.card import write_card
+from models.publishing.layout import write_card
 from models.store import REQUESTED, Store
 from training.errors import NothingToLearn
 from training.evaluation.report.markdown import escape, listed, table
@@ -68,7 +68,7 @@ def _copy(
     report: Mapping[str, Any],
     answers: Sequence[Mapping[str, Any]],
 ) -> Manifest:
-    copy_files(source, folder, {FILE_NAME, REPORT, REPORT_PAGE})
+    copy_tree(source, folder, {FILE_NAME, REPORT, REPORT_PAGE})
     (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if "rows" in report:  # with the gate off there is nothing to show
         write_page(folder / REPORT_PAGE, report)

@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from models.words.progress import Say, silent
+from models.progress import Say, silent
 from training.mining.figures import read
 from training.retraining.documents import Document
 

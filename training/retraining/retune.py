@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 from models import cpus
 from models.errors import ModelError
 from models.manifest import ANCHOR, Manifest, Mode, SearchDefaults, version_name
+from models.progress import Say
 from models.search.passages import learned_tokens
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from models.words.progress import Say
 from training.errors import NothingToLearn
 from training.evaluation.encoding import remembering
 from training.evaluation.retrieval import Collection

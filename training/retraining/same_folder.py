@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from models.progress import to_stderr
 from models.store import Store
-from models.words.progress import to_stderr
 from training.errors import TrainingError
 from training.retraining.anchor import active_version
 from training.text.service import info_of, shown

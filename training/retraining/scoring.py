@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from models.manifest import Manifest, SearchDefaults
+from models.progress import Say
 from models.store import Store
-from models.words.progress import Say
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import scorable_of
 from training.evaluation.suites import score

@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.files.copying import copy_files
-from models.manifest import FILE_NAME, QUERIES, REPORT, REPORT_PAGE, TEACHER, Manifest
+from models.files.folders import copy_tree
+from models.manifest import FILE_NAME, QUERIES, REPORT, REPORT_PAGE, TEACHER, Manifest, read_manifest
+from models.progress import Say
 from models.publishing.pair import pair
-from models.seal import read_manifest
 from models.store import Store
-from models.words.progress import Say
 from training.errors import NothingToLearn
 from training.retraining.anchor import anchor_of
 
@@ -55,7 +54,7 @@ def beside(store: Store, teacher: str, artifacts: Store, student: str, say: Say)
     manifest = store.verify(teacher)
 
     def build(folder: Path) -> Manifest:
-        copy_files(store.folder(teacher), folder, {FILE_NAME, REPORT, REPORT_PAGE})
+        copy_tree(store.folder(teacher), folder, {FILE_NAME, REPORT, REPORT_PAGE})
         return manifest.model_copy(update={"files": {}})
 
     return pair(artifacts, artifacts.publish(build).version, student, say).version

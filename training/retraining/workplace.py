@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.files.lock import lock
+from models.files.folders import lock
 
 _PREFIX = "simile-retrain-"
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models.messages import positive
 from models.store import models_dir
-from models.words.commands import positive
 from training import arguments
 from training.errors import TrainingError
 from training.evaluation.data import optional_data_folder

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from models.manifest import ANCHOR, TEACHER, Manifest
+from models.progress import Say, silent, step_to_stderr
 from models.store import Store, models_dir
-from models.words.progress import Say, silent, step_to_stderr
 from training.arguments import LOADING
 from training.errors import TrainingError
 from training.runfile import read_run

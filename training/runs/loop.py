@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from models import cpus
-from models.words.progress import Progress, silent, to_stderr
+from models.progress import Progress, silent, to_stderr
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Choose
 from training.methods.pieces import Pieces, pieces_of

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from models.words.progress import Say
+from models.progress import Say
 from training.evaluation.encoding import Choose
 from training.methods.recipe import Recipe
 from training.model.encoder import TrainedEncoder

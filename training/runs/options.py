@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.words.progress import silent
+from models.progress import silent
 from training.evaluation.encoding import Choose
 from training.runs.dev import Score
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from models.files.bounded import parse_json
 from models.files.fsync import replace_text
-from models.words.progress import silent
+from models.progress import silent
 from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round
 from training.runs.log import FILE_NAME as RECORD

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from models.files.fsync import sync
-from models.words.progress import Progress, silent, to_stderr
+from models.progress import Progress, silent, to_stderr
 from training.model.encoder import TrainedEncoder
 from training.model.packed import groups_of
 from training.text.lexicon import Lexicon, surround

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models.sources.folder import Source
 from models.sources.template import with_template
-from models.tokens.opening import affixes, open_tokenizer
+from models.tokens.tokenizer import affixes, open_tokenizer
 from training.errors import TrainingError
 from training.text.tokens import Tokens
 

@@ -11,7 +11,7 @@ import httpx2
 
 from models.files.bounded import parse_json
 from models.manifest import Mode
-from models.words.progress import Progress
+from models.progress import Progress
 from training.errors import TrainingError
 from training.text.service_collections import ALL, DEFAULT, ONLY_DEFAULT
 

@@ -1,6 +1,6 @@
 """Opens a folder with torch, and publishes it as a version. Start at export.py.
 
-    folder ─▶ backbone ─▶ pooling ─▶ layers: Forward (forward.py)
+    folder ─▶ backbone ─▶ pooling ─▶ layers: Forward (export.py)
                           │ in eval mode, single texts: the reference of the proof
                           ▼
     families with a graph by Simile: from the weights ─▶ ONNX ─▶ proof ─▶ Store      (export.py)

@@ -1,4 +1,4 @@
-"""Publishes a folder with torch as the reference of its proof. Start at `export`."""
+"""Publishes a folder with torch as the reference of its proof. Start at `export` and `Forward`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import io
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,57 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from models.errors import Unsupported
 from models.graph.bert import HIDDEN
 from models.graph.families import knows
+from models.graph.head import Head
 from models.graph.nodes import OPSET
 from models.manifest import Manifest
-from models.publishing.from_torch.forward import Forward
+from models.progress import Say, silent
+from models.publishing.from_torch.backbone import load_backbone, token_vectors
+from models.publishing.from_torch.pooling import pool, skipped, torch_layers
+from models.publishing.proof import Vectors
 from models.publishing.publish import Prepared, prepare, prepare_adopted, publish_prepared
 from models.sources.folder import Source, read_source
 from models.store import Store
-from models.words.progress import Say, silent
+
+# ruff: noqa: N803, N806  shapes live in names
+
+
+class Forward:
+    def __init__(self, backbone: nn.Module, head: Head) -> None:
+        self.backbone = backbone.eval()
+        self._layers = torch_layers(head.layers).eval()
+        self._head = head
+
+    @classmethod
+    def load(cls, source: Source) -> Forward:
+        return cls(load_backbone(source.backbone), source.head)
+
+    @torch.inference_mode()
+    def embed(self, rows: Sequence[Sequence[int]]) -> Vectors:
+        """Embeds rows of token ids one by one; returns unit vectors (rows, dimension)."""
+        self.backbone.eval()  # torch's exporter may leave a model in training mode, with dropout.
+        return torch.cat([self._vector(torch.tensor([row])) for row in rows]).numpy()
+
+    def check_length(self, length: int) -> None:
+        """Raises Unsupported if the model has a shorter position table."""
+        if not any(name.endswith("position_embeddings") for name, _ in self.backbone.named_modules()):
+            return
+        config: Any = self.backbone.config
+        padding = getattr(config, "pad_token_id", None)
+        token = 0 if padding == 1 else 1  # RoBERTa's relatives skip padding in positions.
+        try:
+            self.embed([[token] * length])
+        except (IndexError, RuntimeError):
+            raise Unsupported(
+                f"The model takes fewer than {length} tokens. Set the limit in sentence_bert_config.json: "
+                f'{{"max_seq_length": {length - 2}}}.'
+            ) from None
+
+    def _vector(self, ids_1T: Tensor) -> Tensor:
+        mask_1T = torch.ones_like(ids_1T)
+        hidden_1TD = token_vectors(self.backbone, ids_1T, mask_1T, self._head.tokens)
+        left_out_1 = skipped(ids_1T, self._head.left_out)
+        pooled_1D = pool(hidden_1TD, mask_1T, self._head.pooling, left_out_1)
+        return nn.functional.normalize(self._layers(pooled_1D), dim=-1)
 
 
 def export(

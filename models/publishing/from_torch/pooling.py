@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.graph.head import Prompt, mask_distance
-from models.graph.layers import Dense, Layer, LayerNorm, Unit
+from models.graph.head import Dense, Layer, LayerNorm, Prompt, Unit, mask_distance
 
 _ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,

@@ -27,11 +27,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.errors import ModelError
 from models.files.bounded import read_json
-from models.files.copying import copy_tree
+from models.files.folders import copy_tree, lock
 from models.files.fsync import sync, sync_tree
-from models.files.lock import lock
+from models.progress import Progress
 from models.store import Store
-from models.words.progress import Progress
 from service.errors import CommandError, unwritable
 from service.settings import Settings, models_dir_of
 from service.store.sqlite.offline import DATABASE, SCHEMA_VERSION, copy

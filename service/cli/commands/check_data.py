@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from models.errors import ModelError
+from models.progress import Progress
 from models.store import Store
-from models.words.progress import Progress
 from service.errors import CommandError
 from service.index.ivf_snapshots import damage
 from service.settings import Settings

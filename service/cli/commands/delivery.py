@@ -12,7 +12,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from models.words.progress import Progress
+from models.progress import Progress
 from service.cli.commands import client
 from service.cli.commands.client import BUSY, PATIENCE, Answer, NoAnswer, Remote, path_of
 from service.errors import CommandError

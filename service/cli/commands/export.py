@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import orjson
 
 from models.files.fsync import replaced
-from models.words.progress import Progress
+from models.progress import Progress
 from service.cli.commands.client import Remote, path_of
 from service.cli.commands.import_files import connect_to, named_collection
 from service.errors import CommandError, unwritable

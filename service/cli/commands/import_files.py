@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import orjson
 
-from models.words.progress import Progress
+from models.progress import Progress
 from service.cli.commands.client import Remote
 from service.cli.commands.delivery import Delivery, Pace, Sent, Tally
 from service.cli.commands.readability import Reading

@@ -14,8 +14,8 @@ import numpy as np
 import orjson
 
 from models.files.fsync import replaced
-from models.words.commands import positive
-from models.words.progress import Progress
+from models.messages import positive
+from models.progress import Progress
 from service.cli.commands import map_groups, map_layout
 from service.errors import CommandError, unwritable
 from service.index.neighbours import nearest_rows

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.search.words import FUNCTION_WORDS
+from models.search.terms import FUNCTION_WORDS
 from service.index.kmeans import assigned, cluster
 from service.index.segments import Vectors
 

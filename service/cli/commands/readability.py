@@ -4,8 +4,8 @@ import sys
 
 import orjson
 
+from models.progress import Progress
 from models.tokens.reading import ENOUGH, Count, count
-from models.words.progress import Progress
 from service.cli.commands.client import Remote
 from service.cli.commands.delivery import Sent
 from service.errors import CommandError

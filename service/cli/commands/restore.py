@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from models.errors import ModelError
-from models.files.copying import copy_tree
+from models.files.folders import copy_tree
 from models.files.fsync import sync, sync_tree
+from models.progress import Progress
 from models.store import Store
-from models.words.progress import Progress
 from service.cli.commands.backup import MODELS, Contents, checksum, read_manifest
 from service.errors import CommandError, StartupError, Unusable, unwritable
 from service.runtime.data_lock import ASIDE, DataDirLock

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from models.manifest import Manifest
-from models.words.progress import Progress
+from models.progress import Progress
 from service.errors import CommandError, ServiceError, Validation, machine_error
 from service.store.postgres import copied_rows, vectors
 from service.store.postgres.connection import Connection

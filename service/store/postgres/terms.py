@@ -1,6 +1,6 @@
 """Terms of texts and of queries, as SQLite's FTS5 makes them.
 
-models/search/words.py cuts a text; FTS5 itself, in memory, stems what was cut. So a term is the same in both
+models/search/terms.py cuts a text; FTS5 itself, in memory, stems what was cut. So a term is the same in both
 stores.
 """
 
@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from models.search.content import Content
-from models.search.words import TABLE, cut, expression
+from models.search.terms import TABLE, cut, expression
 
 MOST_BYTES = 256  # of a term as it is stored; a longer one is named by its hash
 _QUOTED = re.compile(r'"([^"]*)"( \*)?')

@@ -1,6 +1,6 @@
 """Search by words in the document store's own file and transactions: BM25 over SQLite's FTS5.
 
-A document's words are those of its title and its text. models/search/words.py says what a word is. The tables
+A document's words are those of its title and its text. models/search/terms.py says what a word is. The tables
 are contentless, because documents hold the texts already: 100,000 sentences of Wikipedia take 9 MB, and 24
 with content. Who removes a document must therefore cut its text once more by the rules that it was indexed
 by; secondary_indexes.py indexes all anew where they changed.
@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from models.search.words import TABLE, cut, expression
+from models.search.terms import TABLE, cut, expression
 from service.store.sqlite.documents import FEW_REVISIONS, number_of
 from service.store.sqlite.filter_cache import FilterMatches
 from service.store.values import Revisions

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import numpy as np
 import orjson
 
+from models.progress import Progress
 from models.search.content import Content
-from models.words.progress import Progress
 from service.errors import DAMAGED_CODES, CommandError, Unusable
 from service.store.filters.names import NameFaults, count_unreachable
 from service.store.sql.checksums import missing

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from models.search.content import Content
-from models.search.words import RULES
+from models.search.terms import RULES
 from service.store.sql.connection import fact, note
 from service.store.sqlite import checksums, field_index, fulltext
 from service.store.sqlite.documents import number_of

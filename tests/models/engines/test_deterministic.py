@@ -1,4 +1,4 @@
-"""The same bits in any batch; and within 1e-6 where nobody asked for them."""
+"""The same bits in any batch when they are requested, and within 1e-6 otherwise."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
-from models.engines.deterministic import Shapes
 from models.engines.form import FP32, Form
 from models.engines.opening import BF16
+from models.engines.shapes import Shapes
 from models.tokens.texts import long_text
 from tests.models.forms import needs_bf16
 from tests.tiny import MAX_LENGTH
@@ -99,7 +99,7 @@ def test_deterministic_vectors_are_those_of_the_usual_mode_to_1e_6(tiny_models_d
 
 
 class Engine:
-    """Vectors that tell in which shape they were computed."""
+    """Vectors that name the shape they were computed in."""
 
     def __init__(self, *, row_counts_matter: bool) -> None:
         self.row_counts_matter = row_counts_matter

@@ -1,4 +1,4 @@
-"""One version in two forms: what they agree in, which of them a machine can compute, what is refused."""
+"""One version in two forms: how closely they agree, which of them a machine can compute, and refusals."""
 
 from __future__ import annotations
 
@@ -29,14 +29,9 @@ from tests.waiting import LIMIT
 TEXTS = [*PROOF_TEXTS, *(long_text(n)[n:] for n in range(2, 60, 3))]
 
 
-@pytest.fixture(scope="module")
-def folder(tiny_models_dir: Path) -> Path:
-    return next(tiny_models_dir.glob("2*"))
-
-
 @pytest.fixture
 def anew() -> Iterator[None]:
-    """What this machine can compute is asked again, before and after."""
+    """Probe this machine's forms again, before and after."""
     opening._why_no_bf16.cache_clear()
     yield
     opening._why_no_bf16.cache_clear()
@@ -48,12 +43,9 @@ def test_a_form_is_written_and_read() -> None:
     assert read_form(str(FP32)) == FP32 == form_for("fp32")
 
 
-def test_a_precision_that_nobody_built_is_refused_with_those_that_are() -> None:
+def test_an_unknown_precision_or_form_is_refused_by_name() -> None:
     with pytest.raises(FormUnavailable, match=r"fp16 .*fp32, bf16, int8 and auto"):
         form_for("fp16")
-
-
-def test_a_form_of_another_program_is_refused_by_name() -> None:
     with pytest.raises(FormUnavailable, match="int8/openvino"):
         require(Form("int8", "openvino"))
 

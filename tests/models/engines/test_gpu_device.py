@@ -1,4 +1,4 @@
-"""What only a GPU can show, or only a machine without one."""
+"""Behavior that only a GPU can show, or only a machine without one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from models.encoder import Encoder
-from models.engines.form import Form, Precision
+from models.engines.form import Form, Place, Precision
 from models.engines.nvidia import require_cuda
-from models.engines.place import Place
 from models.errors import DeviceUnavailable, ModelError
 from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.tiny import MAX_LENGTH
@@ -22,7 +21,7 @@ TEXTS = [*PROOF_TEXTS, *(long_text(n)[n:] for n in range(2, 60))]
 
 
 def _without_gpu() -> str:
-    """Why there is none, empty when there is one."""
+    """The reason for the missing GPU, empty on a machine with a GPU."""
     try:
         require_cuda(GPU)
     except DeviceUnavailable as error:
@@ -35,11 +34,6 @@ def gpu() -> Place:
     if why := _without_gpu():
         pytest.skip(f"needs a GPU and the extra gpu: {why}")
     return GPU
-
-
-@pytest.fixture(scope="module")
-def folder(tiny_models_dir: Path) -> Path:
-    return next(tiny_models_dir.glob("2*"))
 
 
 def _form(precision: Precision) -> Form:

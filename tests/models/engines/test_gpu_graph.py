@@ -1,4 +1,4 @@
-"""What is made of a published graph before a GPU computes it, and the shapes that it is computed in."""
+"""Changes to a published graph before a GPU computes it, and the shapes that it is computed in."""
 
 from __future__ import annotations
 
@@ -12,36 +12,26 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from models.engines.gpu_graph import joined
-from models.engines.half import half, to_half
+from models.engines.gpu_graph import half, joined, to_half
 from models.engines.shapes import padded, rounded, rung
 from models.errors import Unsupported
 from models.graph.backbone import Backbone
 from models.graph.bert import HIDDEN
+from models.graph.blocks import packs
 from models.graph.head import POOLED, SCOPE, SENTENCE
-from models.graph.packing import packs
 from models.publishing.publish import prepare
 from models.sources.folder import read_source
 from models.sources.template import with_template
+from tests.parts.json_files import edit_json
 from tests.tiny import LAYERS, tiny_source
 
 ROWS = [[2, 7, 114, 4, 54, 3], [2, 9, 3], [2, *range(50, 105), 114, 4, 9, 3]]
-POOLINGS = [
-    "mean",
-    "cls",
-    "max",
-    "mean_sqrt_len_tokens",
-    "first_last.mean",
-    "top2.mean",
-    "static.mean",
-    "mask:2",
-]
+POOLINGS = "mean cls max mean_sqrt_len_tokens first_last.mean top2.mean static.mean mask:2".split()
 
 
 def _model(folder: Path, pooling: str = "mean", activation: str = "gelu") -> onnx.ModelProto:
     tiny_source(folder, pooling=pooling)
-    config = json.loads((folder / "config.json").read_bytes())
-    (folder / "config.json").write_text(json.dumps(config | {"hidden_act": activation}))
+    edit_json(folder / "config.json", hidden_act=activation)
     if "mask" in pooling:
         content, _ = with_template(
             json.loads((folder / "tokenizer.json").read_bytes()), 'the "{}" is [MASK].'
@@ -120,7 +110,7 @@ def test_the_backbone_is_in_fp16_and_what_follows_it_in_fp32(tmp_path: Path) -> 
 
 
 def test_a_graph_that_pools_by_itself_is_cast_at_its_own_outputs(tmp_path: Path) -> None:
-    """As a file of somebody else's may be: no name says what is the head."""
+    """A foreign file may look like this: no name marks the head."""
     model = _model(tmp_path / "model")
     expected = _computed(model)
     for node in model.graph.node:

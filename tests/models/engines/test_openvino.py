@@ -1,4 +1,4 @@
-"""The lengths that reach OpenVINO, in whatever precision this processor has."""
+"""The lengths that reach OpenVINO, in the precision of this processor."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ print([name for name in held if name.startswith("socket:") or os.environ["HOME"]
 
 
 def opened(models_dir: Path, home: Path, form: str, first: str = "") -> str:
-    """What a fresh process holds after it computed in `form`; its environment says nothing of telemetry."""
+    """Run a fresh process that computes in `form`, without settings of telemetry, and return its report."""
     environment = {key: value for key, value in os.environ.items() if "TELEMETRY" not in key.upper()}
     done = subprocess.run(
         [sys.executable, "-c", _OPENED.format(first=first), str(models_dir), form],

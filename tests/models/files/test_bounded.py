@@ -1,4 +1,4 @@
-"""Small files are read whole, and what is too large, too deep or no file is refused in words."""
+"""Small files are read whole. Files that are too large, too deep or not regular are refused."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""An imported folder: nothing outside of it is read or published, whatever its links name."""
+"""An imported folder: its links cannot make the import read or publish files outside of it."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -8,12 +8,6 @@ import pytest
 from models.errors import Unsupported
 from models.publishing.publish import publish
 from models.store import Store
-from tests.tiny import tiny_source
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny_source(tmp_path / "model")
 
 
 def moved(file: Path, to: Path) -> None:
@@ -77,5 +71,5 @@ def test_links_inside_the_folder_and_into_the_blobs_of_a_hub_s_cache_are_followe
     for at, name in enumerate(("config.json", "model.safetensors")):
         moved(snapshot / name, snapshot.parents[1] / "blobs" / str(at))
     moved(snapshot / "tokenizer.json", snapshot / "kept" / "tokenizer.json")
-    (tmp_path / "link").symlink_to(snapshot)  # the folder itself is named by whoever imports it
+    (tmp_path / "link").symlink_to(snapshot)  # the user who imports it names the folder itself
     assert publish(Store(tmp_path / "models"), tmp_path / "link").files

@@ -1,4 +1,4 @@
-"""A model that one ONNX file cannot hold: its weights lie beside the graph, checked as every file is."""
+"""A model that one ONNX file cannot hold: its weights are separate files, checked like every file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import pytest
 from models.engines import gpu_graph
 from models.engines.opening import BF16, has_bf16
 from models.errors import Damaged, Unsupported
-from models.graph import aside
+from models.graph import nodes as aside
 from models.graph.backbone import map_safetensors, read_safetensors
+from models.manifest import check
 from models.publishing import publish as publishing
 from models.publishing.publish import publish
-from models.seal import check
 from models.store import Store
 from models.tokens.texts import PROOF_TEXTS
-from tests.tiny import tiny_source
 
 DATA = "onnx/model.onnx_data"
 
@@ -34,19 +33,17 @@ def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_large_model_computes_what_a_small_one_does(
-    tmp_path: Path, small_limit: None, monkeypatch: pytest.MonkeyPatch
+    store: Store, folder: Path, tmp_path: Path, small_limit: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = tiny_source(tmp_path / "source")
-    store = Store(tmp_path / "models")
-    large = publish(store, source)
+    large = publish(store, folder)
     assert publish(store, store.folder(large.version)) == large, "its own folder is its source"
     monkeypatch.undo()
     other = Store(tmp_path / "other")
-    small = publish(other, source)
+    small = publish(other, folder)
     assert large.fingerprint == small.fingerprint, "the space does not depend on the file"
     assert (DATA in large.files, DATA in small.files) == (True, False)
-    folder = store.folder(large.version)
-    assert (folder / "onnx/model.onnx").stat().st_size < (folder / DATA).stat().st_size
+    at = store.folder(large.version)
+    assert (at / "onnx/model.onnx").stat().st_size < (at / DATA).stat().st_size
     found, expected = (
         s.open(m.version).encode(PROOF_TEXTS).vectors for s, m in ((store, large), (other, small))
     )
@@ -54,10 +51,9 @@ def test_a_large_model_computes_what_a_small_one_does(
 
 
 def test_other_runtimes_read_it_and_a_gpu_refuses_what_is_too_large_for_it(
-    tmp_path: Path, small_limit: None, monkeypatch: pytest.MonkeyPatch
+    store: Store, folder: Path, small_limit: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(tmp_path / "models")
-    version = publish(store, tiny_source(tmp_path / "source")).version
+    version = publish(store, folder).version
     onnx_file = store.folder(version) / "onnx/model.onnx"
     whole = onnxruntime.InferenceSession(gpu_graph.prepared(onnx_file, "fp32"))
     assert [output.name for output in whole.get_outputs()] == ["sentence_embedding", "pooled_embedding"]
@@ -71,19 +67,13 @@ def test_other_runtimes_read_it_and_a_gpu_refuses_what_is_too_large_for_it(
     assert (found * expected).sum(1).min() > 0.9995
 
 
-def test_the_weights_beside_the_graph_count_as_memory_that_it_takes(
-    tmp_path: Path, small_limit: None
+def test_weights_beside_the_graph_are_mapped_checked_and_counted_as_memory(
+    store: Store, folder: Path, small_limit: None
 ) -> None:
-    store = Store(tmp_path / "models")
-    version = publish(store, tiny_source(tmp_path / "source")).version
+    version = publish(store, folder).version
     files = [store.folder(version) / name for name in ("onnx/model.onnx", DATA)]
     assert store.open(version).file_bytes == sum(file.stat().st_size for file in files)
-
-
-def test_each_tensor_begins_on_a_page_so_that_it_can_be_mapped(tmp_path: Path, small_limit: None) -> None:
-    store = Store(tmp_path / "models")
-    folder = store.folder(publish(store, tiny_source(tmp_path / "source")).version)
-    graph = onnx.load(folder / "onnx/model.onnx", load_external_data=False).graph
+    graph = onnx.load(files[0], load_external_data=False).graph
     places = [
         {entry.key: entry.value for entry in tensor.external_data}
         for tensor in graph.initializer
@@ -92,21 +82,15 @@ def test_each_tensor_begins_on_a_page_so_that_it_can_be_mapped(tmp_path: Path, s
     assert len(places) > 10
     assert all(int(place["offset"]) % 4096 == 0 for place in places)
     assert {place["location"] for place in places} == {"model.onnx_data"}
-
-
-def test_a_changed_weight_beside_the_graph_is_damage(tmp_path: Path, small_limit: None) -> None:
-    store = Store(tmp_path / "models")
-    version = publish(store, tiny_source(tmp_path / "source")).version
-    file = store.folder(version) / DATA
-    content = bytearray(file.read_bytes())
+    content = bytearray(files[1].read_bytes())
     content[-1] ^= 1
-    file.write_bytes(bytes(content))
+    files[1].write_bytes(bytes(content))
     with pytest.raises(Damaged, match=r"model\.onnx_data was changed after it was published"):
         check(store.folder(version))
 
 
-def test_a_mapped_checkpoint_holds_the_same_numbers(tmp_path: Path) -> None:
-    file = tiny_source(tmp_path / "source") / "model.safetensors"
+def test_a_mapped_checkpoint_holds_the_same_numbers(folder: Path) -> None:
+    file = folder / "model.safetensors"
     read, mapped = read_safetensors(file), map_safetensors(file)
     assert read.keys() == mapped.keys()
     for name, tensor in read.items():

@@ -16,12 +16,11 @@ from safetensors.numpy import load_file, save_file
 
 from models.errors import Unsupported
 from models.graph import reference
-from models.graph.backbone import Backbone, read_backbone, read_safetensors
+from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors
 from models.graph.bert import HIDDEN, POOLED_FROM, bert_graph
-from models.graph.head import Head, append_head
-from models.graph.layers import Dense
+from models.graph.blocks import packs
+from models.graph.head import Dense, Head, append_head
 from models.graph.nodes import model_of
-from models.graph.packing import packs
 from tests.tiny import ROUNDING, WIDTH
 from tests.tiny import tiny_source as make_tiny_source
 
@@ -32,10 +31,18 @@ def _backbone(source: Path, **changed: object) -> Backbone:
     return Backbone.from_config(json.loads((source / "config.json").read_bytes()) | changed)
 
 
+def _mean_graph(source: Path) -> tuple[Backbone, Tensors, onnx.GraphProto]:
+    backbone = _backbone(source)
+    tensors = read_backbone([source / "model.safetensors"], backbone)
+    graph = bert_graph(backbone, tensors)
+    append_head(graph, HIDDEN, HEADS["mean"], WIDTH)
+    return backbone, tensors, graph
+
+
 def _run(model: onnx.ModelProto, rows: list[list[int]], output: str, length: int = 0) -> np.ndarray:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     shape = (len(rows), length or max(map(len, rows)))
-    ids, mask = np.full(shape, 9), np.zeros(shape, np.int64)  # whatever the padding is, it must not count
+    ids, mask = np.full(shape, 9), np.zeros(shape, np.int64)  # no kind of padding may count
     for at, row in enumerate(rows):
         ids[at, : len(row)], mask[at, : len(row)] = row, 1
     feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros(shape, np.int64)}
@@ -45,17 +52,14 @@ def _run(model: onnx.ModelProto, rows: list[list[int]], output: str, length: int
 
 
 def _dense(generator: np.random.Generator, out: int, inner: int, activation: str, bias: bool) -> Dense:
-    # What comes in keeps its size, as in a trained head: larger weights would enlarge rounding too.
+    # Activations keep their size, as in a trained head: larger weights would also enlarge rounding.
     weight = generator.normal(0, inner**-0.5, (out, inner)).astype(np.float32)
     return Dense(weight, generator.normal(size=out).astype(np.float32) if bias else None, activation)
 
 
 GENERATOR = np.random.default_rng(5)
 HEADS = {
-    "mean": Head(("mean",), ()),
-    "cls": Head(("cls",), ()),
-    "max": Head(("max",), ()),
-    "mean_sqrt_len_tokens": Head(("mean_sqrt_len_tokens",), ()),
+    **{name: Head((name,), ()) for name in ("mean", "cls", "max", "mean_sqrt_len_tokens")},
     "several": Head(("cls", "max", "mean"), ()),
     "dense": Head(("mean",), (_dense(GENERATOR, 20, WIDTH, "tanh", bias=True),)),
     "two dense": Head(
@@ -121,9 +125,7 @@ def test_erf_is_within_the_error_its_series_promises() -> None:
 def test_only_plain_operators_are_written_and_the_runtime_fuses_the_activation(
     tiny_source: Path, tmp_path: Path
 ) -> None:
-    backbone = _backbone(tiny_source)
-    graph = bert_graph(backbone, read_backbone([tiny_source / "model.safetensors"], backbone))
-    append_head(graph, HIDDEN, HEADS["mean"], WIDTH)
+    backbone, _, graph = _mean_graph(tiny_source)
     assert {node.domain for node in graph.node} == {""}
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "fused.onnx")
@@ -141,10 +143,7 @@ def test_only_plain_operators_are_written_and_the_runtime_fuses_the_activation(
 
 
 def test_padding_is_computed_by_attention_alone(tiny_source: Path) -> None:
-    backbone = _backbone(tiny_source)
-    tensors = read_backbone([tiny_source / "model.safetensors"], backbone)
-    graph = bert_graph(backbone, tensors)
-    append_head(graph, HIDDEN, HEADS["mean"], WIDTH)
+    backbone, _, graph = _mean_graph(tiny_source)
     model = model_of(graph)
     assert packs(model.graph)
     products = {node.output[0] for node in graph.node if node.op_type == "MatMul"}
@@ -161,10 +160,7 @@ def _shape(model: onnx.ModelProto, name: str) -> tuple[int, ...]:
 
 
 def test_padding_may_stand_on_either_side(tiny_source: Path) -> None:
-    backbone = _backbone(tiny_source)
-    tensors = read_backbone([tiny_source / "model.safetensors"], backbone)
-    graph = bert_graph(backbone, tensors)
-    append_head(graph, HIDDEN, HEADS["mean"], WIDTH)
+    backbone, tensors, graph = _mean_graph(tiny_source)
     del graph.input[2:]  # their types are all 0
     graph.node.insert(0, onnx.helper.make_node("Sub", ["input_ids", "input_ids"], ["token_type_ids"]))
     session = onnxruntime.InferenceSession(model_of(graph).SerializeToString())

@@ -1,4 +1,4 @@
-"""An ONNX file that somebody else exported: completed where it lacks something, refused where it is wrong."""
+"""An ONNX file of another exporter: missing parts are completed, wrong parts are refused."""
 
 from __future__ import annotations
 
@@ -16,17 +16,8 @@ from models.publishing.publish import prepare, publish
 from models.sources.folder import read_source
 from models.store import Store
 from models.tokens.texts import PROOF_TEXTS
-from tests.tiny import ROUNDING, WIDTH, tiny_source
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "models")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny_source(tmp_path / "model")
+from tests.parts.json_files import edit_json
+from tests.tiny import ROUNDING, WIDTH
 
 
 def _vectors(store: Store, version: str) -> np.ndarray:
@@ -40,7 +31,7 @@ def _beside(folder: Path, model: onnx.ModelProto) -> Path:
 
 
 def _alone(folder: Path, model: onnx.ModelProto) -> Path:
-    """The ONNX file without the weights, so that it is what is published."""
+    """The ONNX file without the weights, so that publishing takes it."""
     (folder / "model.safetensors").unlink(missing_ok=True)
     return _beside(folder, model)
 
@@ -121,8 +112,7 @@ def test_a_bert_that_cannot_be_written_here_is_its_onnx_file(
 ) -> None:
     written = publish(store, folder)
     _beside(folder, _tokens_only(folder))
-    config = json.loads((folder / "config.json").read_bytes())
-    (folder / "config.json").write_text(json.dumps(config | {"hidden_act": "silu"}))
+    edit_json(folder / "config.json", hidden_act="silu")
     other = Store(tmp_path / "other")
     manifest = publish(other, folder)
     assert manifest.fingerprint != written.fingerprint, "it is named by the file"
@@ -162,7 +152,7 @@ def test_a_graph_whose_padding_counts_is_not_published(store: Store, folder: Pat
 
 
 def _changed(folder: Path, field: str, name: str) -> onnx.ModelProto:
-    """The model with another first input, or with one output that is no vector of tokens or sentence."""
+    """The model with another first input, or with one output that is neither token nor sentence vectors."""
     model = prepare(read_source(folder)).model
     value = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 2])
     values = model.graph.input if field == "input" else model.graph.output

@@ -17,8 +17,7 @@ from models.errors import Unsupported
 from models.graph import reference
 from models.graph.backbone import Backbone, read_backbone
 from models.graph.bert import HIDDEN
-from models.graph.head import POOLED, POOLING_FLAGS, POOLINGS, SENTENCE, Head
-from models.graph.layers import Dense
+from models.graph.head import POOLED, POOLING_FLAGS, POOLINGS, SENTENCE, Dense, Head
 from models.publishing.layout import write_layout
 from models.publishing.proof import check_golden
 from models.publishing.publish import prepare, publish
@@ -26,6 +25,7 @@ from models.sources.folder import read_source
 from models.sources.template import with_template
 from models.store import Store
 from models.tokens.texts import PROOF_TEXTS
+from tests.parts.json_files import edit_json
 from tests.tiny import ROUNDING, WIDTH, tiny_source
 
 KINDS = [  # that sentence-transformers does not know
@@ -77,8 +77,7 @@ def test_with_one_layer_first_and_last_are_the_same(tmp_path: Path) -> None:
     vectors = []
     for kind in ("mean", "first_last.mean"):
         folder = _folder(tmp_path / kind, kind)
-        config = json.loads((folder / "config.json").read_bytes())
-        (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+        edit_json(folder / "config.json", num_hidden_layers=1)
         store = Store(tmp_path / "models")
         vectors.append(store.open(publish(store, folder).version).encode(PROOF_TEXTS).vectors)
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
@@ -110,7 +109,7 @@ def test_the_docs_name_each_pooling_that_a_folder_may_have() -> None:
 def test_graph_formulas_and_torch_agree_alone_and_padded(tmp_path: Path, kind: str) -> None:
     torch = pytest.importorskip("torch")
     from models.publishing.from_torch.backbone import load_backbone, token_vectors
-    from models.publishing.from_torch.forward import Forward
+    from models.publishing.from_torch.export import Forward
     from models.publishing.from_torch.pooling import pool
 
     folder = _folder(tmp_path / "model", kind)
@@ -243,11 +242,6 @@ def _edit_pooling(folder: Path, *names: str) -> None:
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": names}))
 
 
-def _distilbert(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_bytes())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "distilbert"}))
-
-
 def _foreign_onnx(folder: Path) -> None:
     model = prepare(replace(read_source(folder), head=Head(("mean",), ()))).model
     del model.graph.output[1:]
@@ -259,7 +253,10 @@ def _foreign_onnx(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_distilbert, "first_last.mean is supported for BERT folders only"),
+        (
+            lambda at: edit_json(at / "config.json", model_type="distilbert"),
+            "first_last.mean is supported for BERT folders only",
+        ),
         (_foreign_onnx, "put model.safetensors next to"),
         (lambda at: _edit_pooling(at, "static.cls"), "the same for every text"),
         (lambda at: _edit_pooling(at, "static.mask:2"), "the same for every text"),

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from models.manifest import FILE_NAME, Int8, Manifest
+from models.manifest import Int8, Manifest
 from models.publishing.calibration import to_int8
 from models.publishing.publish import publish
 from models.store import Store
 from models.tokens.texts import PROOF_TEXTS, long_text, short_texts
 from tests.tiny import tiny_source
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "models")
 
 
 def test_the_range_is_a_quarter_wider_than_the_largest_component_of_the_calibration_texts(
@@ -53,27 +46,6 @@ def test_fewer_dimensions_widen_the_range_by_the_square_root_and_never_beyond_on
     # 8 dimensions cut to 2: a limit of 0.3 becomes 0.6.
     assert to_int8(vectors, Int8(limit=0.3, texts=1), full=8).tolist() == [[53, -106]]
     assert to_int8(vectors, Int8(limit=0.9, texts=1), full=8).tolist() == [[32, -64]]
-
-
-def test_a_version_without_calibration_still_opens_and_is_published_anew(
-    store: Store, tmp_path: Path
-) -> None:
-    source = tiny_source(tmp_path / "source")
-    old = publish(store, source)
-    file = store.folder(old.version) / FILE_NAME
-    ways: list[dict[str, object]] = [{"calibration": {}}, {}]
-    for past in ways:
-        manifest = {
-            key: value for key, value in json.loads(file.read_bytes()).items() if key != "calibration"
-        }
-        file.write_text(json.dumps(manifest | past))
-        assert store.open(old.version).manifest.calibration.int8 is None
-    time.sleep(1.1)  # a version is named after the second it was made in
-    new = publish(store, source)
-    assert new.version != old.version
-    assert new.fingerprint == old.fingerprint, "it is the same space"
-    assert new.calibration.int8 is not None
-    assert publish(store, source).version == new.version, "now there is one"
 
 
 def test_8_bits_hardly_turn_the_default_models_vectors(default_models_dir: Path) -> None:

@@ -8,15 +8,10 @@ import pytest
 
 from models.errors import Damaged
 from models.manifest import ANCHOR, Manifest, Quantised, SearchDefaults
-from models.publishing.card import CARD, write_card
+from models.publishing.layout import CARD, write_card
 from models.publishing.publish import publish
 from models.store import Store
 from tests.tiny import WIDTH, tiny_source
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "models")
 
 
 def test_an_imported_version_has_a_card_of_its_own_beside_that_of_its_source(

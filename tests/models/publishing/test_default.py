@@ -74,7 +74,7 @@ def test_its_manifest_says_what_it_is(published: tuple[Store, str]) -> None:
     manifest = store.verify(version)
     assert (manifest.dimension, manifest.pooling, manifest.origin) == (384, "mean", "all-minilm-l6-v2")
     assert version.endswith(f"-all-minilm-l6-v2-{manifest.fingerprint[:8]}")
-    # The vectors that people keep elsewhere are known by this name: no release may change it.
+    # Users keep vectors elsewhere under this name: no release may change it.
     assert manifest.fingerprint == "c81e5503b62cfb47b7555e76575e1b59234617a42aa907c31228bc55abac6b01"
     metadata = onnxmeta.read_metadata(store.folder(version) / "onnx" / "model.onnx")
     assert metadata[onnxmeta.FINGERPRINT] == manifest.fingerprint

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -15,22 +14,11 @@ from safetensors.numpy import load_file, save_file
 from models.publishing.fingerprint import fingerprint_of
 from models.publishing.publish import prepare
 from models.sources.folder import read_source
-from tests.tiny import tiny_source
+from tests.parts.json_files import edit_json
 
 
 def _fingerprint(folder: Path) -> str:
     return fingerprint_of(prepare(read_source(folder)).space)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny_source(tmp_path / "model")
-
-
-def _edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    content = json.loads(file.read_bytes())
-    change(content)
-    file.write_text(json.dumps(content, indent=3))
 
 
 def _one_weight(folder: Path) -> None:
@@ -59,6 +47,11 @@ def _dense_layer(folder: Path) -> None:
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
+def _unknown_word(folder: Path) -> None:
+    model = json.loads((folder / "tokenizer.json").read_bytes())["model"]
+    edit_json(folder / "tokenizer.json", model=model | {"unk_token": "[PAD]"})
+
+
 def _pooler_and_names(folder: Path) -> None:
     tensors = {f"bert.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
     tensors["bert.pooler.dense.weight"] += 1
@@ -69,33 +62,27 @@ MOVES: dict[str, Callable[[Path], object]] = {
     "one weight": _one_weight,
     "two tensors exchanged": _two_equal_shapes_exchanged,
     "a dense layer": _dense_layer,
-    "pooling": lambda at: _edit(at / "1_Pooling" / "config.json", lambda c: c.update(pooling_mode="cls")),
-    "search prompt": lambda at: _edit(
-        at / "config_sentence_transformers.json", lambda c: c.update(prompts={"query": "query: "})
+    "pooling": lambda at: edit_json(at / "1_Pooling" / "config.json", pooling_mode="cls"),
+    "search prompt": lambda at: edit_json(
+        at / "config_sentence_transformers.json", prompts={"query": "query: "}
     ),
-    "document prompt": lambda at: _edit(
-        at / "config_sentence_transformers.json", lambda c: c.update(prompts={"passage": "passage: "})
+    "document prompt": lambda at: edit_json(
+        at / "config_sentence_transformers.json", prompts={"passage": "passage: "}
     ),
-    "maximum length": lambda at: _edit(
-        at / "sentence_bert_config.json", lambda c: c.update(max_seq_length=32)
-    ),
-    "a word": lambda at: _edit(at / "tokenizer.json", lambda c: c["model"].update(unk_token="[PAD]")),
-    "attention heads": lambda at: _edit(at / "config.json", lambda c: c.update(num_attention_heads=4)),
-    "activation": lambda at: _edit(at / "config.json", lambda c: c.update(hidden_act="relu")),
+    "maximum length": lambda at: edit_json(at / "sentence_bert_config.json", max_seq_length=32),
+    "a word": _unknown_word,
+    "attention heads": lambda at: edit_json(at / "config.json", num_attention_heads=4),
+    "activation": lambda at: edit_json(at / "config.json", hidden_act="relu"),
 }
 KEEPS: dict[str, Callable[[Path], object]] = {
-    "padding and truncation": lambda at: _edit(
-        at / "tokenizer.json", lambda c: c.update(padding=None, truncation=None)
-    ),
-    "the tokenizer's layout": lambda at: _edit(at / "tokenizer.json", lambda c: c),
+    "padding and truncation": lambda at: edit_json(at / "tokenizer.json", padding=None, truncation=None),
+    "the tokenizer's layout": lambda at: edit_json(at / "tokenizer.json"),
     "the folder's name": lambda at: None,
     "prefix and unused tensors": _pooler_and_names,
-    "a prompt for neither": lambda at: _edit(
-        at / "config_sentence_transformers.json", lambda c: c.update(prompts={"clustering": "cluster: "})
+    "a prompt for neither": lambda at: edit_json(
+        at / "config_sentence_transformers.json", prompts={"clustering": "cluster: "}
     ),
-    "config.json's other fields": lambda at: _edit(
-        at / "config.json", lambda c: c.update(transformers_version="9")
-    ),
+    "config.json's other fields": lambda at: edit_json(at / "config.json", transformers_version="9"),
 }
 
 

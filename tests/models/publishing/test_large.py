@@ -1,4 +1,4 @@
-"""A model whose weights lie beside its graph: what publishing takes, and what a kill leaves."""
+"""A model with weights outside of its graph: the memory of publishing, and the remains of a kill."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import resource
@@ -24,6 +23,7 @@ from models.publishing import default, import_process, limited
 from models.publishing.limited import Limits, publish_limited
 from models.publishing.publish import publish
 from models.store import Store
+from tests.parts.json_files import edit_json
 from tests.tiny import WIDTH, tiny_source
 
 SECONDS = Limits(seconds=2)
@@ -34,11 +34,6 @@ OBJECT = '{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
 def left_in(root: Path) -> list[str]:
     """Versions, and folders that were being built."""
     return [path.name for path in root.iterdir() if path.name != ".lock"] if root.is_dir() else []
-
-
-def changed_tokenizer(folder: Path, **parts: Any) -> None:
-    file = folder / "tokenizer.json"
-    file.write_text(json.dumps(json.loads(file.read_bytes()) | parts))
 
 
 def replacing(*pairs: tuple[object, str]) -> dict[str, Any]:
@@ -132,7 +127,7 @@ def scanning(folder: Path) -> None:
 
 
 def empty_tensors(folder: Path, count: int, entry: str = OBJECT) -> None:
-    """Write weights of so many tensors that have no number."""
+    """Write weights of `count` tensors without a number."""
     header = ("{" + ",".join(f'"{number:x}":{entry}' for number in range(count)) + "}").encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
 
@@ -172,11 +167,11 @@ STRUCTURES: dict[str, tuple[Callable[[Path], object], str]] = {
         "has 225000 tensors; at most 100000 are read",  # three lists each
     ),
     "replacements that double a text": (
-        lambda at: changed_tokenizer(at, normalizer=replacing(*[({"String": "e"}, "ee")] * 40)),
+        lambda at: edit_json(at / "tokenizer.json", normalizer=replacing(*[({"String": "e"}, "ee")] * 40)),
         "may make a text more than 1000 times as long",
     ),
     "one long replacement": (
-        lambda at: changed_tokenizer(at, normalizer=replacing(({"Regex": "."}, "x" * 5000))),
+        lambda at: edit_json(at / "tokenizer.json", normalizer=replacing(({"Regex": "."}, "x" * 5000))),
         "may make a text more than 1000 times as long",
     ),
     "deep JSON": (
@@ -184,15 +179,11 @@ STRUCTURES: dict[str, tuple[Callable[[Path], object], str]] = {
         "is nested too deeply",
     ),
     "2^40 positions": (
-        lambda at: (at / "config.json").write_text(
-            json.dumps(json.loads((at / "config.json").read_bytes()) | {"max_position_embeddings": 2**40})
-        ),
+        lambda at: edit_json(at / "config.json", max_position_embeddings=2**40),
         "config.json says .1099511627776",
     ),
     "2^40 layers": (
-        lambda at: (at / "config.json").write_text(
-            json.dumps(json.loads((at / "config.json").read_bytes()) | {"num_hidden_layers": 2**40})
-        ),
+        lambda at: edit_json(at / "config.json", num_hidden_layers=2**40),
         "The weights are incomplete: the tensor encoder.layer.2",
     ),
 }
@@ -218,7 +209,7 @@ def backtracking(folder: Path) -> None:
         "behavior": "Isolated",
         "invert": False,
     }
-    changed_tokenizer(folder, pre_tokenizer=split)
+    edit_json(folder / "tokenizer.json", pre_tokenizer=split)
 
 
 def test_a_tokenizer_that_never_ends_is_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,17 +271,11 @@ def test_a_lower_limit_of_the_process_stays() -> None:
         (
             "RLIMIT_CPU",
             "more processor time than the limit of its process (ulimit -t).",
-            "longer than 1000000 s (--max-s",
+            "longer than 1000000 s",
         ),
-        (
-            "RLIMIT_DATA",
-            "more memory than the limit of its process (ulimit -d",
-            "more than 1000000 MiB of memory (--max-m",
-        ),
-        (
-            "RLIMIT_AS",
-            "more memory than the limit of its process (ulimit -d",
-            "more than 1000000 MiB of memory (--max-m",
+        *(
+            (kind, "more memory than the limit of its process (ulimit -d", "more than 1000000 MiB of memory")
+            for kind in ("RLIMIT_DATA", "RLIMIT_AS")
         ),
     ],
 )

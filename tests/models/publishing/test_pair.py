@@ -1,4 +1,4 @@
-"""A pair: what is published, that its documents stay as they were, and what is refused."""
+"""A pair: its published files, its unchanged documents, and refusals."""
 
 from __future__ import annotations
 

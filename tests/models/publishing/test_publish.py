@@ -1,4 +1,4 @@
-"""Publishing a folder: what is written, proved and refused, and that a refusal leaves nothing."""
+"""Publishing a folder: its files, its proof, and refusals, which leave nothing."""
 
 from __future__ import annotations
 
@@ -9,34 +9,29 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 from safetensors.numpy import load_file, save_file
 
 from models.encoder import Encoder
+from models.engines.opening import INT8_NAME
 from models.errors import ModelUnavailable, ProofFailed, Unsupported
 from models.graph.bert import HIDDEN
 from models.graph.head import POOLED, SENTENCE
+from models.manifest import FILE_NAME, Manifest
 from models.publishing.proof import check_golden
 from models.publishing.publish import prepare, publish, publish_prepared
 from models.sources.folder import read_source
 from models.store import Store
 from models.tokens.texts import PROOF_TEXTS
+from tests.models.forms import needs_int8
 from tests.tiny import WIDTH, tiny_source
 
 TYPES = "sentence_transformers.models."
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "models")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny_source(tmp_path / "model")
 
 
 def _vectors(store: Store, version: str) -> np.ndarray:
@@ -72,20 +67,43 @@ def test_publishing_again_answers_the_version_that_is_there(store: Store, folder
     assert len(store.versions()) == 1
 
 
-def test_a_version_from_before_packing_is_served_on_and_published_anew_on_request(
-    store: Store, folder: Path
+def _drop_int8(manifest: dict[str, Any], at: Path) -> None:
+    del manifest["quantised"], manifest["files"][f"onnx/{INT8_NAME}"]
+    (at / "onnx" / INT8_NAME).unlink()
+
+
+@pytest.mark.parametrize(
+    ("age", "is_missing"),
+    [
+        (lambda manifest, _: manifest.pop("packed"), lambda manifest: not manifest.packed),
+        (lambda manifest, _: manifest.pop("calibration"), lambda manifest: manifest.calibration.int8 is None),
+        (
+            lambda manifest, _: manifest.update(calibration={}),
+            lambda manifest: manifest.calibration.int8 is None,
+        ),
+        pytest.param(_drop_int8, lambda manifest: manifest.quantised is None, marks=needs_int8),
+    ],
+    ids=["packing", "calibration", "empty calibration", "int8"],
+)
+def test_a_version_of_an_older_release_is_served_on_and_published_again_on_request(
+    store: Store,
+    folder: Path,
+    age: Callable[[dict[str, Any], Path], object],
+    is_missing: Callable[[Manifest], bool],
 ) -> None:
     first = publish(store, folder)
-    assert first.packed
-    file = store.folder(first.version) / "manifest.json"
-    without = {key: value for key, value in json.loads(file.read_bytes()).items() if key != "packed"}
-    file.write_text(json.dumps(without))
-    assert store.open(first.version).manifest.packed is False
+    assert not is_missing(first)
+    at = store.folder(first.version)
+    content = json.loads((at / FILE_NAME).read_bytes())
+    age(content, at)
+    (at / FILE_NAME).write_text(json.dumps(content))
+    assert is_missing(store.open(first.version).manifest)
     time.sleep(1.1)  # a version is named after the second it was made in
     second = publish(store, folder)
-    assert second.packed
+    assert not is_missing(second)
     assert second.version != first.version
     assert second.fingerprint == first.fingerprint, "it is the same space"
+    assert second.quantised == first.quantised
     assert publish(store, folder) == second
 
 
@@ -171,38 +189,27 @@ def test_weights_that_are_not_finite_are_refused_by_name(store: Store, folder: P
     assert store.versions() == []
 
 
-def test_a_graph_that_gives_no_finite_vector_is_not_published(store: Store, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("encoder.layer.0.output.dense.bias", lambda values: values * np.nan, "no finite vector"),
+        ("embeddings.word_embeddings.weight", lambda values: values[:5], "cannot compute the graph"),
+        (
+            "encoder.layer.1.output.dense.weight",
+            lambda values: values * np.float32(1.01),
+            "the same weights computed in numpy",
+        ),
+    ],
+)
+def test_a_graph_that_does_not_compute_its_weights_is_not_published(
+    store: Store, folder: Path, name: str, change: Callable[[np.ndarray], np.ndarray], reason: str
+) -> None:
     prepared = prepare(read_source(folder))
-    for tensor in prepared.model.graph.initializer:
-        if tensor.name == "encoder.layer.0.output.dense.bias":
-            tensor.CopyFrom(onnx.numpy_helper.from_array(np.full(WIDTH, np.nan, np.float32), tensor.name))
-    with pytest.raises(ProofFailed, match="no finite vector"):
-        publish_prepared(store, prepared, origin="x", lineage={})
-
-
-def test_a_graph_that_the_runtime_cannot_compute_is_not_published(store: Store, folder: Path) -> None:
-    prepared = prepare(read_source(folder))
-    for tensor in prepared.model.graph.initializer:
-        if tensor.name == "embeddings.word_embeddings.weight":
-            tensor.CopyFrom(onnx.numpy_helper.from_array(np.zeros((5, WIDTH), np.float32), tensor.name))
-    with pytest.raises(ProofFailed, match="ONNX Runtime cannot compute the graph") as raised:
-        publish_prepared(store, prepared, origin="x", lineage={})
-    assert "\n" not in str(raised.value)
-    assert store.versions() == []
-
-
-def test_a_graph_that_does_not_compute_its_weights_is_not_published(store: Store, folder: Path) -> None:
-    prepared = prepare(read_source(folder))
-    [wrong] = [
-        tensor
-        for tensor in prepared.model.graph.initializer
-        if tensor.name == "encoder.layer.1.output.dense.weight"
-    ]
-    wrong.CopyFrom(
-        onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(wrong) * np.float32(1.01), wrong.name)
-    )
-    with pytest.raises(ProofFailed, match="the same weights computed in numpy"):
+    [wrong] = [tensor for tensor in prepared.model.graph.initializer if tensor.name == name]
+    wrong.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(wrong)), name))
+    with pytest.raises(ProofFailed, match=reason) as raised:
         publish_prepared(store, prepared, origin="tiny", lineage={})
+    assert "\n" not in str(raised.value)
     assert store.versions() == []
     assert list(store.root.glob(".tmp-*")) == []
 
@@ -269,11 +276,8 @@ def test_what_cannot_be_published_is_refused_by_name(
     with pytest.raises(Unsupported, match=reason):
         publish(store, folder)
     assert store.versions() == []
-
-
-def test_a_folder_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailable, match="is not a folder"):
-        publish(store, tmp_path / "nowhere")
+        publish(store, folder / "nowhere")
 
 
 def test_opening_needs_no_onnx_package(store: Store, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Long texts are split into passages that overlap, at the ends of sentences where there are any."""
+"""Long texts are split into passages that overlap, at the ends of sentences if possible."""
 
 import asyncio
 import itertools
@@ -6,19 +6,16 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import models.search.passages as passages_module
-import models.tokens.sentences as sentences_module
 from models.encoder import Encoder
 from models.manifest import SearchDefaults
 from models.search.content import Content
 from models.search.passages import passage_tokens, split
-from models.store import Store
 from service import memory
 from service.batching.request import Answer, Lane, Timing
 from service.corpus.embedder import DocumentEncoder
@@ -28,13 +25,6 @@ from tests.waiting import LIMIT
 # The tiny model reads 64 tokens, two of them special; each of these words is one token, a full stop is one.
 ROOM = MAX_LENGTH - 2
 WORDS = "red green blue river stone market letter engine garden bridge".split()
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_models_dir: Path) -> Encoder:
-    store = Store(tiny_models_dir)
-    [version] = store.names()
-    return store.open(version)
 
 
 def sentences(count: int, words: int = 10) -> list[str]:
@@ -50,14 +40,14 @@ def passages(text: str, encoder: Encoder, prompt: str = "") -> list[str]:
 
 def test_sentences_end_where_they_do_in_the_whole_text(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = random.Random(3)
-    monkeypatch.setattr(sentences_module, "PIECE", 16)
+    monkeypatch.setattr(passages_module, "PIECE", 16)
     for _ in range(300):
         parts = generator.choices(
             ["a", "river", ". ", "”", ".", "\n", "。", "」", "語", "  ", "? ", ")"], k=60
         )
         text = "".join("".join(parts[at : at + 5]) + "b" for at in range(0, 60, 5))
         starts = np.arange(len(text))
-        whole = {found.end() for found in sentences_module.BORDER.finditer(text)}
+        whole = {found.end() for found in passages_module.BORDER.finditer(text)}
         assert set(passages_module._borders(text, starts).tolist()) == whole, ascii(text)
 
 

@@ -1,9 +1,8 @@
-"""What is asked of the hub, which the tests do not reach: a stand-in copies the files that are allowed."""
+"""Requests to the hub, which the tests do not reach: a stand-in copies the allowed files."""
 
 from __future__ import annotations
 
 import fnmatch
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from models.errors import ModelError, ModelUnavailable
 from models.publishing.default import publish_named
 from models.sources.hub import fetch, is_hub_id
 from models.store import Store
+from tests.parts.json_files import edit_json
 from tests.tiny import tiny_source
 
 
@@ -39,13 +39,7 @@ class Hub:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     folder = tiny_source(tmp_path / "hub")
-    for name in (
-        "onnx/model.onnx",
-        "onnx/model_qint8.onnx",
-        "pytorch_model.bin",
-        "modeling.py",
-        "openvino/x.json",
-    ):
+    for name in "onnx/model.onnx onnx/model_qint8.onnx pytorch_model.bin modeling.py openvino/x.json".split():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"x")
     made = Hub(folder, tmp_path / "cache")
@@ -95,8 +89,7 @@ def test_the_onnx_file_comes_where_it_is_what_is_published(hub: Hub, why: str) -
     if why == "no weights":
         (hub.folder / "model.safetensors").unlink()
     else:
-        config = json.loads((hub.folder / "config.json").read_bytes())
-        (hub.folder / "config.json").write_text(json.dumps(config | {"model_type": "albert"}))
+        edit_json(hub.folder / "config.json", model_type="albert")
     found = _fetched(hub)
     assert "onnx/model.onnx" in found
     assert not {"onnx/model_qint8.onnx", "pytorch_model.bin", "modeling.py", "openvino/x.json"} & found

@@ -12,12 +12,10 @@ pytest.importorskip("sentence_transformers")
 import transformers
 
 from models.errors import Unsupported
-from models.publishing.from_torch import tokenizer as converting
-from models.publishing.from_torch.backbone import quiet
-from models.publishing.from_torch.tokenizer import converted
+from models.publishing.from_torch import backbone as converting
+from models.publishing.from_torch.backbone import converted, quiet
 from models.sources.folder import read_source
-from models.tokens.opening import open_tokenizer
-from models.tokens.tokenizer import Tokenizer
+from models.tokens.tokenizer import Tokenizer, open_tokenizer
 from tests.models.families import FAMILIES, LEARNED_FROM, family_source, learned, raw_source
 
 ODD: list[str] = json.loads(Path(__file__).with_name("odd_texts.json").read_bytes())

@@ -44,7 +44,7 @@ def test_pieces_give_the_form_of_the_whole_text(form: normalize.Form, text: str)
 
 @pytest.mark.long
 def test_no_character_that_begins_anew_joins_one_before_it() -> None:
-    """Of every character there is, so also of those of a newer Unicode: small letters and plain forms too."""
+    """Every character, also of a newer Unicode, with small letters and plain forms."""
     seconds = set()
     for character in map(chr, range(sys.maxunicode + 1)):
         parts = unicodedata.normalize("NFD", character)

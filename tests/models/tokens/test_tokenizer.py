@@ -28,34 +28,11 @@ _PIECES = (
     *("the", "market", "Market", "running", "STONE", "ﬁ", "İ", "ß", "ά", "Σς", "п", "א", "ع"),
     *("天", "地人", "豈", "\u3400", "𠀀", "か", "が", "カ", "한", "한국"),
     *("\u0301", "e\u0301", "\u0338", " \u0301", "=\u0338", "\u20dd", "\u05b0", "\u0e31", "ก"),
-    *(
-        "\x00",
-        "\x07",
-        "\x1b",
-        "\x7f",
-        "\x85",
-        "\u200b",
-        "\u200d",
-        "\u2028",
-        "\u202e",
-        "\ufeff",
-        "\ufffd",
-        "\u00ad",
-    ),
+    *"\x00\x07\x1b\x7f\x85\u200b\u200d\u2028\u202e\ufeff\ufffd\u00ad",
     *("👍🏽", "👩‍👧", "🇰🇷", "\ue000", "\U000e0001", "½", "²", "_", "__", "##ing"),
     *("[SEP]", "[CLS]", "[MASK]", "[PAD]", "[UNK]", "[SE", "P]", "[", "]"),
-    *(
-        "w" * 99,
-        "w" * 100,
-        "w" * 101,
-        "é" * 150,
-        "か" * 120,
-        "😀" * 130,
-        "9" * 300,
-        "ว" * 120,
-        " " * 90,
-        "\t\n" * 50,
-    ),
+    *("w" * 99, "w" * 100, "w" * 101, "é" * 150, "か" * 120, "😀" * 130, "9" * 300, "ว" * 120),
+    *(" " * 90, "\t\n" * 50),
 )
 
 
@@ -177,7 +154,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-MOST = 2 * FURTHEST + 10_000  # the largest piece that is asked for, and as much to find its end
+MOST = 2 * FURTHEST + 10_000  # the largest requested piece, and as much to find its end
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -240,17 +217,8 @@ def test_another_kind_of_tokenizer_is_given_the_whole_text(tmp_path: Path) -> No
 
 def test_an_added_token_with_a_space_inside_is_not_cut(tmp_path: Path, file: Path) -> None:
     content = json.loads(file.read_bytes())
-    content["added_tokens"].append(
-        {
-            "id": 250,
-            "content": "red market",
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-    )
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    content["added_tokens"].append({"id": 250, "content": "red market", "special": True, **flags})
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     ours = Tokenizer(tmp_path / "tokenizer.json", 512)
     text = "stone " * 400 + "red market " * 2000

@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.search.fusion import fuse
-from models.search.words import FUNCTION_WORDS
+from models.search.terms import FUNCTION_WORDS
 from service.corpus import search
 from service.runtime.runtime import Runtime
 from service.settings import Settings

@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 
 from models.encoder import Encoder
-from models.engines.form import FP32, Form
+from models.engines.form import CPU, FP32, Form, Place
 from models.engines.opening import INT8
-from models.engines.place import CPU, Place
 from service.batching.planner import (
     GPU,
     GROUP_OVERHEAD_TOKENS,

@@ -18,7 +18,7 @@ from typing import Self
 
 import pytest
 
-from models.words import progress
+from models import progress
 from service.cli.commands import check_data
 from service.cli.commands import restore as restoring
 from service.errors import CommandError

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from models.words import progress
+from models import progress
 from service.__main__ import parser
 from service.cli.commands import client, delivery, import_files
 from service.cli.commands.delivery import MOST_LINES, TARGET_SECONDS

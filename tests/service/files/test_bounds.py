@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from models.words.progress import Progress
+from models.progress import Progress
 from service.cli.commands.delivery import Pace, Tally
 from service.cli.commands.import_files import Source, chunks, opened
 from service.errors import CommandError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models import seal
+from models import manifest as seal
 from models.errors import Damaged, Unreadable
 from models.store import Store
 from service.lifecycle.model_loader import ModelLoader

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from models.search import words
+from models.search import terms as words
 from models.tokens import normalize
 from service.store.filters.predicate import Predicate
 from service.store.sql.connection import fact

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.graph.layers import Dense
+from models.graph.head import Dense
 from models.sources.folder import read_source
 from models.store import Store
 from tests.training.recipe_cases import corpus_of, raw_source

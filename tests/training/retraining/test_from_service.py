@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.manifest import REPORT
-from models.publishing.card import CARD
+from models.publishing.layout import CARD
 from tests.service.process import Service
 from tests.training.conftest import WORDS
 from tests.training.jobs import as_if_served

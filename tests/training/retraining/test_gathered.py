@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from models.manifest import FILE_NAME, REPORT
+from models.manifest import FILE_NAME, REPORT, seal
 from models.publishing.pair import pair
-from models.seal import seal
 from tests.service.swapping import publish_pair
 from training.errors import NothingToLearn
 from training.retraining.clicks import Use

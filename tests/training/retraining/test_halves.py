@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.words.progress import silent
+from models.progress import silent
 from tests.training.conftest import WORDS
 from tests.training.retraining.test_auto import documents
 from training.errors import NothingToLearn

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from models.manifest import FILE_NAME, REPORT, Gate
-from models.seal import read_manifest
+from models.manifest import FILE_NAME, REPORT, Gate, read_manifest
 from models.store import Store
 from training.evaluation.retrieval import Collection
 from training.retraining.looks import count_looks

@@ -14,7 +14,7 @@ import pytest
 
 from models.errors import Damaged
 from models.manifest import REPORT, SearchDefaults
-from models.publishing.card import CARD
+from models.publishing.layout import CARD
 from models.publishing.publish import publish
 from models.store import Store
 from tests.service.lifecycle.test_learned_search import with_search

@@ -12,8 +12,8 @@ import pytest
 
 from models.errors import Damaged
 from models.manifest import SearchDefaults
+from models.progress import silent
 from models.search.content import Content
-from models.words.progress import silent
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.training.conftest import WORDS
 from tests.training.retraining.test_auto import documents

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from models.encoder import ONNX, Encoder
 from models.manifest import QUERIES
+from models.progress import Progress
 from models.store import Store
-from models.words.progress import Progress
 
 _TEXTS = 64
 _WORDS = 8  # of a text's beginning, as a query

@@ -10,7 +10,7 @@ from typing import Any, Union, get_args, get_origin
 from annotated_types import Ge, Le
 from pydantic import BaseModel
 
-from models.words.nearest import MAX_CHARACTERS, did_you_mean, no_field
+from models.messages import MAX_CHARACTERS, did_you_mean, no_field
 
 # Suffixes of pydantic's error types for values of another type.
 _ENDS = re.compile(r"(_type|_parsing|_parsing_size|_from_float)$")

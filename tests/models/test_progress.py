@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
-from models.words import progress
-from models.words.progress import Progress, counted, silent
+from models import progress
+from models.progress import Progress, counted, silent
 
 Wait = Callable[[float], None]
 
 
 @pytest.fixture
 def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
-    """Let so many seconds pass, as the progress measures them."""
+    """Let `seconds` pass on the progress's clock."""
     now = [1000.0]
     monkeypatch.setattr(progress, "clock", lambda: now[0])
 

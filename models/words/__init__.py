@@ -1,1 +1,0 @@
-"""Messages for people: command lines, validation errors, progress and suggestions."""
