@@ -20,7 +20,7 @@ from typing import NamedTuple
 from benchmarks.command import build_parser
 from benchmarks.workloads import evaluation_folder
 from training.evaluation.retrieval import Collection, load
-from training.methods.pieces import sentences
+from training.methods.sources import sentences
 from training.text.lines import read_records
 
 DOCUMENTS = 1500

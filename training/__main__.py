@@ -19,8 +19,8 @@ try:
     from training.evaluation import significance
     from training.evaluation.report import many
     from training.mining import command as mine
-    from training.mining import look
-    from training.model import blank, vocabulary
+    from training.mining import corpus_report
+    from training.model import new_bases
     from training.papers import word_vectors
     from training.retraining import advise, schedule
     from training.retraining import command as retrain
@@ -33,8 +33,7 @@ except KeyboardInterrupt:  # importing takes seconds
 
 COMMANDS = (
     train,
-    blank,
-    vocabulary,
+    new_bases,
     word_vectors,
     evaluate,
     many,
@@ -44,7 +43,7 @@ COMMANDS = (
     schedule,
     advise,
     mine,
-    look,
+    corpus_report,
 )
 
 

@@ -1,15 +1,16 @@
-"""Words for what a TOML file gets wrong: the key, what is allowed there, and what was probably meant.
+"""Types of values in TOML files, and messages about what such a file gets wrong.
 
-pydantic finds the problems; the JSON schema of its model says what would have been right.
+pydantic finds the problems. The JSON schema of its model says what is allowed. Values are never converted,
+because TOML has types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from training.errors import TrainingError
 
@@ -96,3 +97,13 @@ def _range(node: Schema) -> str:
     if "maximum" not in node:
         return f"{least} on" if above is None else least
     return f"{least} {'to' if above is None else 'and at most'} {node['maximum']}"
+
+
+_MOST = 10**9  # no limit of meaning, but infinity is no number
+
+AboveZero = Annotated[float, Field(gt=0, le=_MOST, strict=True)]
+Rate = Annotated[float, Field(gt=0, le=1, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
+Weight = Annotated[float, Field(ge=0, le=_MOST, strict=True)]
+Count = Annotated[int, Field(ge=1, le=1 << 20, strict=True)]
+Flag = Annotated[bool, Field(strict=True)]

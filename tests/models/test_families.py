@@ -26,7 +26,7 @@ from service.settings import Settings
 from tests.models.families import FAMILIES, NAMES, family_source, raw_source
 from tests.service.conftest import HOST, serving, wait_until_active
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options

@@ -12,11 +12,10 @@ from torch import Tensor
 from models.publishing.from_torch.backbone import quiet
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH
 from tests.training.recipe_cases import corpus_for, raw_source
-from training.methods.catalogue import load_recipe
+from training.methods.loading import load_encoder
 from training.methods.objectives import Materials
-from training.methods.recipe import Recipe
+from training.methods.recipe import Recipe, load_recipe
 from training.methods.sources import Given
-from training.methods.start import load_encoder
 from training.model.encoder import TrainedEncoder
 from training.runs.step import Trainer
 from training.text.corpus import Corpus

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 from tests.tiny import WIDTH, tiny_source
 from training.methods.recipe import Recipe
 from training.papers.crops import Cloze, Crops, OrderedSentences
+from training.papers.objectives import WordCe
 from training.papers.spans import DocumentSpans
-from training.papers.word_objectives import WordCe
 from training.text.corpus import LISTED, LISTS, PAIRS, RELATIONS, SCORED, TEXTS, Corpus, Kind
 
 WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()

@@ -1,18 +1,17 @@
-"""Sources: texts as token ids, and which of them each step sees.
+"""Sources: texts as token ids, and the texts of each step.
 
-    texts ─▶ ids of all of them in one row, and where each begins ─▶ the batch of step k
+    texts ─▶ ids of all texts in one row, and the beginning of each ─▶ the batch of step k
 
-A batch is a function of the seed and its step, and of nothing else: a run that is resumed goes on exactly
-where it stopped. All rows are seen once before any is seen again; the last batch of such a round is as small
-as it comes. papers/ has sources that cut documents, views.py changes tokens, and text/corpus.py reads the
-texts.
+A batch depends only on the seed and the step, so a resumed run continues exactly where it stopped. Every row
+is seen once before any row is seen again. The last batch of such a round may be smaller. papers/ has sources
+that cut documents.
 """
 
 # ruff: noqa: N806  shapes live in names
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Protocol
@@ -22,13 +21,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.tokens.sentences import sentence_ends
 from models.tokens.tokenizer import Tokenizer
 from models.words.progress import counted
 from training.methods.objectives import NO_TEXT
-from training.methods.ranges import Flag
 from training.text.corpus import LISTS, PAIRS, RELATIONS, SCORED, TEXTS, TRIPLES, Corpus, Kind
-from training.text.token_file import Shelf, tokenise
-from training.text.tokens import Tokens
+from training.text.tokens import Shelf, Tokens, tokenise
+from training.validation import Flag
 
 _NEGATIVE = 2  # the first column of negatives
 _ORDER, DRAWN = 0, 2  # beside the seed, so that no other use of it draws the same numbers
@@ -214,3 +213,73 @@ def shelf_of(given: Given, rows: NDArray[np.int64], first_prompt: str) -> Shelf:
     found = ((prompts[place % corpus.columns], corpus.texts[place]) for place in places)
     texts = counted((text and prompt + text for prompt, text in found), "texts", len(places), "tokenising")
     return tokenise(texts, given.tokenizer, threads=given.threads, folder=given.folder)
+
+
+MIN_BYTES = 24  # about four English words; a shorter piece, such as "Fig.", joins the next. Our choice
+WINDOW = 32  # batches among which rows are sorted by length
+
+
+def sentences(text: str) -> list[str]:
+    """Cuts a text after sentences, without losing a character. White space belongs to the following piece."""
+    pieces: list[str] = []
+    begin = 0
+    for end in (end for found in sentence_ends(text) for end in found):
+        piece = text[begin:end].rstrip()
+        if len(piece.strip().encode()) >= MIN_BYTES:
+            pieces.append(piece)
+            begin += len(piece)
+    rest = text[begin:]
+    if pieces and len(rest.strip().encode()) < MIN_BYTES:
+        pieces[-1] += rest
+    else:
+        pieces.append(rest)
+    return pieces
+
+
+def pieces_of(corpus: Corpus) -> Corpus:
+    """Returns the corpus in pieces, with the same digest."""
+    found = (piece.strip() for text in corpus.texts for piece in (text, *sentences(text)))
+    return replace(Corpus.of(found, "the corpus"), digest=corpus.digest)
+
+
+@dataclass(frozen=True)
+class Pieces(RowSource):
+    """Whole texts and their sentences. Every second piece gets the query prompt, if the base has one."""
+
+    name: Literal["pieces"] = "pieces"
+    kind: ClassVar[Kind] = TEXTS
+
+    def build(self, given: Given) -> Source:
+        """`given` has the corpus in pieces already, since their number sets the steps (runs/loop.py)."""
+        prompts = (given.prompt, given.search_prompt)
+        texts = tuple(prompts[at % 2] + text for at, text in enumerate(given.corpus.texts))
+        rows = Rows(given._replace(corpus=replace(given.corpus, texts=texts), prompt=""))
+        rows.rounds = LikeLengths(rows.shelf.starts.diff().numpy(), given.batch, given.seed)
+        return rows
+
+
+class LikeLengths(Rounds):
+    """Batches of texts of similar length, because attention is padded to the longest text of a batch.
+
+    No loss depends on the other texts of a batch.
+    """
+
+    def __init__(self, lengths: NDArray[np.int64], batch: int, seed: int) -> None:
+        self._lengths = lengths
+        super().__init__(len(lengths), batch, seed)
+
+    def order(self, number: int) -> NDArray[np.int64]:
+        order, rng = super().order(number), np.random.default_rng([self.seed, number])
+        return np.concatenate(
+            [
+                self._sorted(order[at : at + WINDOW * self.batch], rng)
+                for at in range(0, self.count, WINDOW * self.batch)
+            ]
+        )
+
+    def _sorted(self, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """Returns batches of similar length in a random order; the remainder is the last."""
+        rows = rows[np.argsort(self._lengths[rows], kind="stable")]
+        whole = len(rows) - len(rows) % self.batch
+        batches = rng.permutation(rows[:whole].reshape(-1, self.batch))
+        return np.concatenate([batches.ravel(), rows[whole:]])

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from models.files.bounded import parse_toml
-from training.methods.declared import declared
-from training.methods.ranges import AboveZero, Rate
-from training.validation import refusal
+from training.methods.recipe_files import declared
+from training.validation import AboveZero, Rate, refusal
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -48,7 +47,7 @@ class Stages:
 
     def recipes(self) -> list[Recipe]:
         """The recipe of each stage. Raise TrainingError."""
-        from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+        from training.methods.recipe import load_recipe  # noqa: PLC0415  torch
 
         return [load_recipe(stage.recipe, stage.set) for stage in self.stages]
 

@@ -20,9 +20,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from training.methods.ranges import Flag, Rate, Share
 from training.text.lexicon import Lexicon, surround
 from training.text.tokens import NOT_A_TARGET, Tokens
+from training.validation import Flag, Rate, Share
 
 
 class View(Protocol):

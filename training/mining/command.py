@@ -20,14 +20,21 @@ from training.arguments import expanded, target
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
 from training.mining.dedupe import THRESHOLD, near_duplicates
-from training.mining.labelled import Labelled, read_beir, read_labelled_pairs
 from training.mining.negatives import Counts, Mined, Rules, mine_negatives
-from training.mining.pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
+from training.mining.pairs import (
+    MIN_SCORE,
+    Labelled,
+    Pair,
+    neighbour_pairs,
+    read_beir,
+    read_labelled_pairs,
+    title_pairs,
+)
 from training.mining.queries import queries_of
 from training.mining.teacher import Listed, lists
 from training.text.corpus import LISTED, MOST_NEGATIVES, TEXTS, read_corpus
 from training.text.lines import Record, layout, read_records, text_of, valid
-from training.text.titles import title_of
+from training.text.service import title_of
 
 _EXAMPLES = 3
 _SHOWN = 90  # characters of a text in an example

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
-from training.mining.labelled import Labelled
 from training.mining.neighbours import cosine_blocks, highest, unit_vectors
+from training.mining.pairs import Labelled
 from training.text.corpus import MOST_NEGATIVES
 
 

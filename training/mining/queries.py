@@ -18,8 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from training.mining.labelled import folded
-from training.mining.pairs import body_of
+from training.mining.pairs import body_of, folded
 
 _HEADING = re.compile(r"^#{1,6}[ \t]+(\S[^\n]*)\n", re.MULTILINE)
 # Behind a full stop, a question or exclamation mark and white space; scripts without spaces; an empty line.

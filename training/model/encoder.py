@@ -1,7 +1,7 @@
 """The encoder in training: a torch backbone, its pooling and the dense layers that are published with it.
 
 What `save` writes is a sentence-transformers folder for models.publishing.from_torch, or a raw backbone to
-train from. Not here: how a base becomes one (start.py).
+train from. Not here: how a base becomes one (methods/loading.py).
 """
 
 from __future__ import annotations

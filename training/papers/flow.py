@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.words.progress import counted
-from training.methods.ranges import Count, Rate
 from training.model.encoder import Affine, TrainedEncoder
+from training.validation import Count, Rate
 
 _BATCH = 256
 _SEED = 20_201_116  # arbitrary but fixed: the same vectors give the same flow

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from training.errors import TrainingError
-from training.methods.ranges import AboveZero, Count, Flag
 from training.model.encoder import Affine, TrainedEncoder
+from training.validation import AboveZero, Count, Flag
 
 Floats = NDArray[np.float64]
 _DIMENSIONS_PER_DIRECTION = 100  # drop_pcs removes one direction for so many dimensions

@@ -18,9 +18,7 @@ from models.search.content import Content
 from models.words.progress import counted
 from training.errors import NothingToLearn, TrainingError
 from training.text.lines import Record, layout, read_records, text_of, valid
-from training.text.service import collections_of, documents_of
-from training.text.service_collections import ONLY_DEFAULT, qualified
-from training.text.titles import title_of
+from training.text.service import ONLY_DEFAULT, collections_of, documents_of, qualified, title_of
 
 # What a field may be called, as public sets and sentence-transformers' do.
 _TEXT = ("sentence", "text")
@@ -179,7 +177,7 @@ def _label(record: Record) -> int:
 def from_service(url: str, kind: Kind = TEXTS, wanted: Sequence[str] = ONLY_DEFAULT) -> Corpus:
     """The documents of the service at `url`, over HTTP, page after page in the order of their ids.
 
-    wanted: the names of the collections to read, or service_collections.ALL.
+    wanted: the names of the collections to read, or service.ALL.
 
     Raise TrainingError when they are not what the recipe reads.
     """

@@ -1,7 +1,13 @@
-"""Documents, feedback and events of a running service, over HTTP, in pages; never its database file."""
+"""Read documents, feedback and events of a running service, over HTTP in pages.
+
+The default collection is read unless others are named. ("*",) means all collections. `qualified` names a
+document together with its collection, so equal ids in two collections are two documents.
+"""
 
 from __future__ import annotations
 
+import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from os import environ
 from pathlib import Path
@@ -13,8 +19,10 @@ from models.files.bounded import parse_json
 from models.manifest import Mode
 from models.words.progress import Progress
 from training.errors import TrainingError
-from training.text.service_collections import ALL, DEFAULT, ONLY_DEFAULT
 
+DEFAULT = "default"
+ONLY_DEFAULT = (DEFAULT,)
+ALL = ("*",)
 _PAGE = 1000  # rows; the most that the service answers at once
 _TIMEOUT = 60.0  # seconds
 
@@ -171,3 +179,56 @@ def _refusal(response: httpx2.Response) -> str:
 
 def _stranger(address: str) -> TrainingError:
     return TrainingError(f"{shown(address)} does not answer as a Simile service does. Is the address right?")
+
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_MARK = "collection:"
+
+
+def is_name(name: str) -> bool:
+    """True if a collection of a service can have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
+def qualified(collection: str, id: str) -> str:
+    """A name for the document that no other document of any collection has.
+
+    An id in the default collection stays as it is, so that the same documents are held out as ever.
+    """
+    plain = collection == DEFAULT and not id.startswith(_MARK)
+    return id if plain else f"{_MARK}{collection}/{id}"
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """`--collection` and `--all-collections`, which go with `--from-service`."""
+    which = command.add_mutually_exclusive_group()
+    which.add_argument(
+        "--collection",
+        action="append",
+        metavar="NAME",
+        help="of the service, may come several times (default: the collection `default`)",
+    )
+    which.add_argument("--all-collections", action="store_true", help="of the service")
+
+
+def chosen(options: argparse.Namespace) -> tuple[str, ...]:
+    """The collections that the options name. Raise TrainingError where they go with no service."""
+    names: list[str] | None = options.collection
+    if (names or options.all_collections) and not options.from_service:
+        raise TrainingError("--collection and --all-collections go with --from-service alone.")
+    for name in names or ():
+        if not is_name(name):
+            raise TrainingError(f"--collection {name!r}: no collection can have this name.")
+    return ALL if options.all_collections else tuple(names or ONLY_DEFAULT)
+
+
+def title_of(document: Mapping[str, Any]) -> tuple[str, bool]:
+    """A document's title, empty where there is none; and True when searches look into it.
+
+    Documents stored before they could have a title have it in `metadata.title`, where no search looks.
+    """
+    own, metadata = document.get("title"), document.get("metadata")
+    if isinstance(own, str) and own.strip():
+        return own.strip(), True
+    kept = metadata.get("title") if isinstance(metadata, Mapping) else None
+    return (kept.strip(), False) if isinstance(kept, str) else ("", True)

@@ -1,16 +1,32 @@
-"""Tokens: texts without padding, one after another. What views change and encoders read.
+"""Token ids of texts, without padding: in memory (`Tokens`), and of a whole run in a file (`Shelf`).
 
-[11, 12, 13 | 21, 22]        ids, and starts = [0, 3, 5]
+    [11, 12, 13 | 21, 22]        ids, and starts = [0, 3, 5]
+
+Views change `Tokens`, and encoders read them. `tokenise` writes two files, which are memory-mapped:
+
+    tokens.ids      uint16 or int32, the ids of all texts one after another
+    tokens.starts   int64, the beginning of each text and the end; written last, once both are complete
+
+A million sentences take about 45 MB on disk.
 """
 
 # ruff: noqa: N806  shapes live in names
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from models.files.fsync import replace_bytes, sync
+from models.tokens.tokenizer import Tokenizer
 
 NOT_A_TARGET = -100  # as cross_entropy's ignore_index
 
@@ -99,3 +115,72 @@ def join(parts: Sequence[Tokens]) -> Tokens:
     if any(part.cutoff is not None for part in parts):
         cutoff = torch.cat([torch.zeros(len(p), 2) if p.cutoff is None else p.cutoff for p in parts])
     return Tokens(torch.cat([part.ids for part in parts]), torch.cat(starts), targets, positions, cutoff)
+
+
+IDS, STARTS = "tokens.ids", "tokens.starts"
+_CHUNK = 2000  # texts that one thread tokenises at a time
+_SMALL = 1 << 16  # a vocabulary below it fits two bytes
+
+
+class Shelf(NamedTuple):
+    ids: NDArray[Any]  # (all tokens,)
+    starts: Tensor  # int64 (texts + 1,)
+
+    def take(self, texts: Tensor) -> Tokens:
+        """Some texts by their numbers, int64."""
+        at, starts = spans_of(self.starts, texts)
+        return Tokens(torch.from_numpy(self.ids[at.numpy()].astype(np.int64)), starts)
+
+    def document(self, text: int) -> NDArray[Any]:
+        """The ids of one."""
+        return self.ids[self.starts[text] : self.starts[text + 1]]
+
+
+def tokenise(
+    texts: Iterable[str], tokenizer: Tokenizer, *, threads: int = 1, folder: Path | None = None
+) -> Shelf:
+    """All of `texts`, special ids included. folder: where the files are; found there, they are used again."""
+    kind = np.dtype(np.uint16 if tokenizer.vocabulary <= _SMALL else np.int32)
+    if folder is None:
+        parts = list(_chunks(texts, tokenizer, kind, threads))
+        return Shelf(np.concatenate([ids for ids, _ in parts]), _starts([sizes for _, sizes in parts]))
+    if not (folder / STARTS).is_file():
+        _write(folder, _chunks(texts, tokenizer, kind, threads))
+    starts = torch.from_numpy(np.fromfile(folder / STARTS, np.int64))
+    return Shelf(np.memmap(folder / IDS, kind, "r"), starts)
+
+
+def clear(folder: Path) -> None:
+    """Take away what `tokenise` left in `folder`."""
+    for name in (STARTS, IDS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _write(folder: Path, chunks: Iterator[tuple[NDArray[Any], list[int]]]) -> None:
+    sizes: list[list[int]] = []
+    with (folder / IDS).open("wb") as stream:
+        for ids, lengths in chunks:
+            stream.write(ids.tobytes())
+            sizes.append(lengths)
+    sync(folder / IDS)
+    replace_bytes(folder / STARTS, _starts(sizes).numpy().tobytes())
+
+
+def _starts(sizes: list[list[int]]) -> Tensor:
+    lengths = np.fromiter(itertools.chain.from_iterable(sizes), np.int64)
+    return torch.from_numpy(np.concatenate([[0], lengths.cumsum()]).astype(np.int64))
+
+
+def _chunks(
+    texts: Iterable[str], tokenizer: Tokenizer, kind: np.dtype[Any], threads: int
+) -> Iterator[tuple[NDArray[Any], list[int]]]:
+    """In order; a few chunks are under way at once, so a corpus of any size takes little memory."""
+
+    def tokenise_chunk(chunk: list[str]) -> tuple[NDArray[Any], list[int]]:
+        rows = [tokens.ids for tokens in tokenizer.tokenize(chunk)]
+        return np.concatenate([np.asarray(row, dtype=kind) for row in rows]), [len(row) for row in rows]
+
+    left = iter(texts)
+    with ThreadPoolExecutor(threads) as pool:  # the tokenizer lets go of the interpreter while it works
+        while group := [chunk for _ in range(4 * threads) if (chunk := list(itertools.islice(left, _CHUNK)))]:
+            yield from pool.map(tokenise_chunk, group)

@@ -15,9 +15,9 @@ from models.publishing.from_torch.pooling import DenseLayer, pool
 from models.sources.folder import read_source
 from tests.tiny import ROUNDING
 from tests.tiny import tiny_source as make_tiny_source
+from training.methods.loading import load_encoder
 from training.methods.objectives import Reps
 from training.methods.recipe import Recipe
-from training.methods.start import load_encoder
 from training.model.encoder import TrainedEncoder
 from training.text.tokens import Tokens, join, tokens_of
 

@@ -6,8 +6,8 @@ import sys
 from importlib import resources
 from typing import Any
 
-from training.methods.declared import schema
 from training.methods.recipe import recipe_type
+from training.methods.recipe_files import schema
 from training.papers import blocks  # registers its blocks
 
 
@@ -28,7 +28,7 @@ def test_the_schemas_match_the_classes() -> None:
 def test_a_recipe_of_the_product_imports_no_block_of_a_paper() -> None:
     """In a process of its own, because other tests import those blocks."""
     code = (
-        "import sys; from training.methods.catalogue import load_recipe\n"
+        "import sys; from training.methods.recipe import load_recipe\n"
         "for name in sys.argv[1:]:\n"
         "    load_recipe(name)\n"
         "    print(name, 'training.papers.blocks' in sys.modules)\n"

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from training.errors import TrainingError
-from training.methods.catalogue import fitted, load_recipe
-from training.methods.declared import shipped
-from training.methods.fit import column_of_each_view, columns_of
-from training.methods.recipe import Recipe
+from training.methods.recipe import Recipe, column_of_each_view, columns_of, fitted, load_recipe
+from training.methods.recipe_files import shipped
 
 INFO = {"name": "info_nce", "tau": 0.05}
 TRIPLET = {"name": "triplet", "margin": 1}

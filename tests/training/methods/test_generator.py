@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from tests.training.pretrained import CLS, PAD, ROWS, encoder_of, materials_of, padded, pretrained
 from tests.training.recipe_cases import corpus_of, raw_source
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.methods.token_objectives import Rtd
 from training.runs.command import train
 from training.runs.options import Options

@@ -14,8 +14,8 @@ from models.publishing.from_torch.pooling import DenseLayer
 from tests.training.pretrained import encoder_of, pretrained, trainer_of
 from tests.training.recipe_cases import raw_source
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.heads import BatchNorm, BatchNormHead, Gelu, Plain, Relu, Tanh, Transform
+from training.methods.components import BatchNorm, BatchNormHead, Gelu, Plain, Relu, Tanh, Transform
+from training.methods.recipe import load_recipe
 
 NO_BASE: Any = None  # these heads begin at random
 

@@ -13,13 +13,11 @@ from torch import Tensor
 
 from tests.training.pretrained import ROWS, encoder_of, pretrained, trainer_of
 from tests.training.recipe_cases import corpus_for, raw_source
-from training.methods.catalogue import load_recipe
-from training.methods.negatives import Noise, NoiseRows, Queue, QueueBuffer, Rows
+from training.methods.components import Ema, Noise, NoiseRows, Queue, QueueBuffer, Rows
+from training.methods.loading import load_encoder
 from training.methods.objectives import Extra, InfoNCE, Reps
-from training.methods.recipe import Recipe
+from training.methods.recipe import Recipe, load_recipe
 from training.methods.sources import Given
-from training.methods.start import load_encoder
-from training.methods.twins import Ema
 from training.runs.step import Trainer
 
 NONE = torch.Generator()

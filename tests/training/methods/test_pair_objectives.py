@@ -10,8 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from training.methods.objectives import PairSoftmaxModule, Reps
-from training.methods.pair_objectives import BceDot, Cosent, CosineMse, HardNce, TwoWay, cosent
+from training.methods.objectives import (
+    BceDot,
+    Cosent,
+    CosineMse,
+    HardNce,
+    PairSoftmaxModule,
+    Reps,
+    TwoWay,
+    cosent,
+)
 
 UNUSED: Any = None  # none of them has weights that depend on the base
 APART = torch.arange(8).reshape(4, 2)  # no text stands twice

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from tests.tiny import tiny_source
-from training.methods.catalogue import load_recipe
-from training.methods.pieces import LikeLengths, Pieces, pieces_of
-from training.methods.sources import Given
-from training.methods.start import load_encoder
+from training.methods.loading import load_encoder
+from training.methods.recipe import load_recipe
+from training.methods.sources import Given, LikeLengths, Pieces, pieces_of
 from training.text.corpus import Corpus
 
 LONG = "The river runs under the bridge. The market opens when the bridge closes."

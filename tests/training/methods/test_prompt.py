@@ -13,9 +13,9 @@ from torch import Tensor
 from models.publishing.from_torch.backbone import quiet
 from tests.training.pretrained import CLS, MASK, PAD, SEP, trainer_of
 from tests.training.recipe_cases import raw_source
-from training.methods.catalogue import load_recipe
+from training.methods.loading import load_encoder
 from training.methods.objectives import Reps
-from training.methods.start import load_encoder
+from training.methods.recipe import load_recipe
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
 from training.text.tokens import tokens_of

@@ -10,11 +10,10 @@ import pytest
 from tests.training.conftest import RECIPE_TEXT as TEXT
 from tests.training.conftest import read_recipe
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.declared import shipped
-from training.methods.heads import Tanh
+from training.methods.components import Tanh
 from training.methods.objectives import InfoNCE
-from training.methods.recipe import Recipe
+from training.methods.recipe import Recipe, load_recipe
+from training.methods.recipe_files import shipped
 from training.methods.views import Same
 
 

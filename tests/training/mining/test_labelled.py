@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from training.errors import NothingToLearn, TrainingError
-from training.mining.labelled import Labelled, read_beir, read_labelled_pairs
+from training.mining.pairs import Labelled, read_beir, read_labelled_pairs
 
 
 def beir(folder: Path, qrels: str = "qrels.train.tsv", suffix: str = "") -> Path:

@@ -12,9 +12,8 @@ from models.tokens.normalize import Form
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import WORDS
 from training.__main__ import main
-from training.mining import figures as figures_module
-from training.mining.advice import warnings
-from training.mining.figures import measure
+from training.mining import corpus_report
+from training.mining.corpus_report import measure, warnings
 from training.text.corpus import Corpus
 
 
@@ -89,12 +88,12 @@ def test_a_vocabulary_with_a_heap_of_marks_is_never_sorted_whole(monkeypatch: py
         return plain(form, text)
 
     monkeypatch.setattr(unicodedata, "normalize", normalize_and_note)
-    assert figures_module._scripts_of("\u0434" + "\u0315\u0300" * 20_000) == {"Cyrillic"}
+    assert corpus_report._scripts_of("\u0434" + "\u0315\u0300" * 20_000) == {"Cyrillic"}
     assert max(seen) < 10_000
 
 
 def test_a_large_corpus_is_sampled_alike_every_time(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures_module, "SAMPLE", 50)
+    monkeypatch.setattr(corpus_report, "SAMPLE", 50)
     corpus = Corpus.of(distinct(200), "many")
     found = measure(corpus, tokenizer, 16)
     assert (found.texts, found.sampled) == (200, 50)

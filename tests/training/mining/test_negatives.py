@@ -10,9 +10,9 @@ from models.store import Store
 from tests.training.evaluation.pairs import EAST, encode
 from training.errors import TrainingError
 from training.mining import neighbours
-from training.mining.labelled import Labelled
 from training.mining.negatives import Counts, Mined, Rules, mine_negatives
 from training.mining.neighbours import highest, mutual_nearest, unit_vectors
+from training.mining.pairs import Labelled
 from training.text.corpus import Corpus
 
 # A text is its cosine with the anchor. The positive has 0.8, so the ceiling is 0.76.

@@ -18,10 +18,10 @@ from tests.training.recipe_cases import corpus_of
 from tests.training.run_cases import losses
 from training.__main__ import main
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.start import load_encoder
+from training.methods.loading import load_encoder
+from training.methods.recipe import load_recipe
 from training.model.base import open_base
-from training.model.blank import blank
+from training.model.new_bases import blank
 from training.runs.command import train
 from training.runs.options import Options
 from training.text.corpus import TEXTS

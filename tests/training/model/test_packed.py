@@ -23,8 +23,8 @@ from models.tokens.texts import PROOF_TEXTS
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH
 from tests.training.families import family_source
 from tests.training.recipe_cases import raw_source
-from training.methods.catalogue import load_recipe
-from training.methods.start import load_encoder
+from training.methods.loading import load_encoder
+from training.methods.recipe import load_recipe
 from training.model import packed
 from training.model.dropout import set_dropout
 from training.model.packed import (

@@ -20,10 +20,10 @@ from tests.tiny import tiny_source as make_tiny_source
 from tests.training.recipe_cases import raw_source
 from training.__main__ import main
 from training.errors import NothingToLearn, TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.start import load_encoder
+from training.methods.loading import load_encoder
+from training.methods.recipe import load_recipe
 from training.model.encoder import digest_of
-from training.model.vocabulary import extend
+from training.model.new_bases import extend
 
 TABLE = "embeddings.word_embeddings.weight"
 TEXTS = ["한국어 문장을 읽는다", "한국어 책을 읽는다", "문장을 한국어 책을", "the river stone"] * 3

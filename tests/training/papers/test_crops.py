@@ -17,9 +17,8 @@ from tests.training.recipe_cases import WORDS
 from tests.training.run_cases import losses
 from tests.training.vocabularies import rows_of
 from training.errors import NothingToLearn, TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.pieces import sentences
-from training.methods.sources import Given, Source
+from training.methods.recipe import load_recipe
+from training.methods.sources import Given, Source, sentences
 from training.papers.crops import Cloze, Crops, a_cloze, two_crops
 from training.runs.command import train
 from training.runs.options import Options

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 
 INFO = {"name": "info_nce", "tau": 0.05}
 SPANS = {"name": "documents", "anchors": 1, "positives": 2, "shortest": 8, "longest": 30}

@@ -12,8 +12,8 @@ from models.graph.layers import Dense
 from models.sources.folder import read_source
 from models.store import Store
 from tests.training.recipe_cases import corpus_of, raw_source
-from training.methods.catalogue import load_recipe
-from training.methods.start import load_encoder
+from training.methods.loading import load_encoder
+from training.methods.recipe import load_recipe
 from training.model.encoder import Affine
 from training.papers.flow import Flow, FlowStep, negative_log_likelihood
 from training.runs.command import train

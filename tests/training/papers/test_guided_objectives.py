@@ -13,12 +13,12 @@ from tests.training.methods.test_pair_objectives import check_gradient, softplus
 from tests.training.pretrained import ROWS, encoder_of, materials_of, pretrained, trainer_of
 from tests.training.recipe_cases import raw_source
 from tests.training.vocabularies import rows_of
-from training.methods.catalogue import load_recipe
+from training.methods.components import Clone, Frozen
 from training.methods.objectives import Reps
+from training.methods.recipe import load_recipe
 from training.methods.sources import Given
-from training.methods.twins import Clone, Frozen
 from training.papers.crops import OrderedSentences
-from training.papers.guided_objectives import Anchor, Neighbours, SelfGuided, self_guided
+from training.papers.objectives import Anchor, Neighbours, SelfGuided, self_guided
 from training.text.corpus import Corpus
 
 UNUSED: Any = None  # objectives without weights need no base

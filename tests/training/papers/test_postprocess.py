@@ -13,7 +13,7 @@ from models.store import Store
 from tests.tiny import tiny_source
 from tests.training.recipe_cases import WORDS, corpus_of, raw_source
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.papers.postprocess import AffinePost, DropPcs, Moments, Whiten, moments_of
 from training.runs.command import train
 from training.runs.export import export_run

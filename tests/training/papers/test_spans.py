@@ -16,7 +16,7 @@ from models.tokens.tokenizer import Tokenizer
 from tests.training.recipe_cases import WORDS, raw_source
 from tests.training.vocabularies import rows_of
 from training.errors import NothingToLearn, TrainingError
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.methods.sources import Batch, Given
 from training.papers.spans import DocumentSpans
 from training.runs.command import train

@@ -16,7 +16,7 @@ from tests.training.pretrained import CLS, ROWS, SEP, encoder_of, materials_of, 
 from tests.training.recipe_cases import raw_source
 from training.errors import TrainingError
 from training.methods.objectives import Reps
-from training.papers.word_objectives import MiJsd, MiJsdModule, WordCe
+from training.papers.objectives import MiJsd, MiJsdModule, WordCe
 from training.text.tokens import tokens_of
 
 WORDS = tokens_of([[CLS, 90, SEP], [CLS, 91, 92, SEP], [CLS, 93, SEP], [CLS, SEP]])  # one, two, one, no token

@@ -18,8 +18,8 @@ from models.store import Store
 from tests.training.recipe_cases import raw_source
 from training.__main__ import main
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.start import load_encoder
+from training.methods.loading import load_encoder
+from training.methods.recipe import load_recipe
 from training.papers.postprocess import Sif, Usif
 from training.papers.word_vectors import word_vectors
 from training.runs.command import train

@@ -20,8 +20,8 @@ from tests.training.retraining.test_schedule import started
 from tests.training.run_cases import events, stop_after
 from tests.waiting import until
 from training.__main__ import main
-from training.methods.declared import TRIED
-from training.mining.figures import unread
+from training.methods.recipe_files import TRIED
+from training.mining.corpus_report import unread
 from training.retraining import auto, halves
 from training.retraining.anchor import anchor_of
 from training.retraining.auto import Material, choices, nothing

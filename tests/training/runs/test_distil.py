@@ -15,15 +15,13 @@ from tests.training.conftest import Run
 from tests.training.families import family_source
 from tests.training.run_cases import losses, stop_after, weights
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.recipe import Recipe
-from training.methods.start import load_encoder
+from training.methods.loading import evenly, load_encoder
+from training.methods.recipe import Recipe, load_recipe
 from training.model.encoder import TrainedEncoder
-from training.model.student import evenly
 from training.runs.export import export_run
 from training.runs.teacher import FILE_NAME, taught, teach
 from training.text.corpus import Corpus
-from training.text.token_file import tokenise
+from training.text.tokens import tokenise
 
 CPU = torch.device("cpu")
 

@@ -16,8 +16,7 @@ from training.evaluation.server import Server
 from training.retraining.documents import Document, documents_at
 from training.retraining.judgements import Judgement, judgements_at
 from training.text.corpus import from_service
-from training.text.service import count_of, documents_of, searches_of
-from training.text.service_collections import ALL, qualified
+from training.text.service import ALL, count_of, documents_of, qualified, searches_of
 
 KEY = "sk-simile-remote"
 JUDGEMENT = {"query": "q", "id": "a", "relevant": True}

@@ -15,7 +15,7 @@ import torch
 from models.tokens.tokenizer import Tokenizer
 from models.tokens.tokenizer import Tokens as Tokenised
 from tests.training.vocabularies import rows_of
-from training.text.token_file import IDS, STARTS, Shelf, clear, tokenise
+from training.text.tokens import IDS, STARTS, Shelf, clear, tokenise
 
 TEXTS = [f"{'the river ' * (n % 7)}market {n}" for n in range(4321)] + ["", "☃"]  # three chunks
 

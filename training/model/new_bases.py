@@ -1,11 +1,14 @@
-"""python -m training extend-vocabulary FOLDER: a base with tokens that it learned from a team's text.
+"""The commands `blank` and `extend-vocabulary`, which write a base to pre-train with the recipe mlm.
 
-    text ─▶ words that the base splits ─▶ WordPiece's trainer ─▶ tokens that the base lacks
-                                                                     │ ids behind its own
-    base ─▶ tokenizer.json, config.json, model.safetensors ◀─────────┘ row: the mean of its old pieces' rows
+    blank                another model's tokenizer, and sizes ─▶ a BERT with random weights
+    extend-vocabulary    words that a base splits ─▶ WordPiece's trainer ─▶ new tokens, appended to the base
 
-The normaliser and the tokens that were there stay, so a text without new tokens keeps its vector. BERT's
-normaliser takes Hangul apart into its letters, and the new tokens are written in these.
+A blank BERT is for a language or a field that no released model reads, and for comparing methods from one
+start.
+
+An extended base keeps its normalizer and its tokens, so a text without new tokens keeps its vector. The row
+of a new token is the mean of the rows of its old pieces. BERT's normalizer splits Hangul into its letters,
+and new tokens consist of these.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
@@ -27,16 +31,97 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from models.graph.backbone import read_safetensors
+from models.graph.backbone import Backbone, read_safetensors
 from models.publishing.layout import write_layout
 from models.sources.folder import Source, read_source
 from models.store import models_dir
 from models.tokens.opening import open_tokenizer
+from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.words.commands import positive
 from models.words.progress import counted, to_stderr
+from training.arguments import seed as any_seed
 from training.errors import NothingToLearn, TrainingError
 from training.model.base import open_base
 from training.text.corpus import read_corpus
+
+_SPREAD = 0.02  # BERT's initializer_range
+_POSITIONS = 512
+_BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _add_blank(commands)
+    _add_extend_vocabulary(commands)
+
+
+def _add_blank(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "blank",
+        help="a BERT with random weights, to pre-train",
+        description="Write a BERT with random weights, to be pre-trained by the recipe mlm.",
+    )
+    command.add_argument("folder", type=Path, metavar="FOLDER", help="where to write it: new, or empty")
+    command.add_argument(
+        "--tokenizer", default="default", metavar="MODEL", help="whose vocabulary it takes (%(default)s)"
+    )
+    command.add_argument("--layers", type=positive, default=6, metavar="N", help="(%(default)s)")
+    command.add_argument(
+        "--width", type=positive, default=384, metavar="N", help="of a token vector (%(default)s)"
+    )
+    command.add_argument(
+        "--heads", type=positive, metavar="N", help="of attention (default: one for each 64)"
+    )
+    command.add_argument("--seed", type=any_seed, default=42, metavar="N", help="(%(default)s)")
+    command.set_defaults(run=_run_blank)
+
+
+def blank(
+    tokenizer: Path, out: Path, *, layers: int, width: int, heads: int | None = None, seed: int = 42
+) -> Path:
+    """tokenizer: a folder that has one. Raise TrainingError for sizes that make no model."""
+    heads = max(width // 64, 1) if heads is None else heads
+    if min(layers, width, heads) < 1 or width % heads:
+        raise TrainingError(f"{layers} layers of {width} dimensions in {heads} heads are no model.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise TrainingError(f"{out} is not an empty folder.")
+    source = read_source(tokenizer)
+    config = {
+        "architectures": ["BertForMaskedLM"],
+        "model_type": "bert",
+        "hidden_act": "gelu",
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": _POSITIONS,
+        "num_attention_heads": heads,
+        "num_hidden_layers": layers,
+        "pad_token_id": source.config.get("pad_token_id", 0),
+        "type_vocab_size": 2,
+        "vocab_size": source.config["vocab_size"],
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source.backbone / TOKENIZER, out / TOKENIZER)
+    for name in _BESIDE:
+        if (source.backbone / name).is_file():
+            shutil.copyfile(source.backbone / name, out / name)
+    random = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in Backbone.from_config(config).shapes():
+        scale = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+        drawn = random.normal(0, _SPREAD, shape) if len(shape) > 1 else np.full(shape, scale)
+        weights[f"bert.{name}"] = drawn.astype(np.float32)
+    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    return out
+
+
+def _run_blank(options: argparse.Namespace) -> int:
+    with open_base(options.tokenizer, models_dir(os.environ)) as base:
+        sizes = {"layers": options.layers, "width": options.width, "heads": options.heads}
+        blank(base.folder, options.folder, **sizes, seed=options.seed)
+    print(f"{options.folder}: `python -m training train mlm --base {options.folder} …` pre-trains it")  # noqa: T201
+    return 0
+
 
 ADD = 8000  # measured on Korean (RESULTS.md)
 _SEEN = 3  # times that a token stands in the text, at least
@@ -45,7 +130,7 @@ _UNKNOWN = "[UNK]"
 _CHUNK = 2000  # texts that are tokenised together
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_extend_vocabulary(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "extend-vocabulary",
         help="teach a base the words of a language or a field",
@@ -57,7 +142,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--add", type=positive, default=ADD, metavar="N", help="how many tokens, at most (%(default)s)"
     )
-    command.set_defaults(run=_run)
+    command.set_defaults(run=_run_extend_vocabulary)
 
 
 def takes_tokens(tokenizer: Mapping[str, Any]) -> bool:
@@ -159,7 +244,7 @@ def _means(table: NDArray[np.float32], rows: Sequence[Sequence[int]]) -> NDArray
     return np.stack([table[pieces].mean(0) if pieces else whole for pieces in rows]).astype(table.dtype)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run_extend_vocabulary(options: argparse.Namespace) -> int:
     corpus = read_corpus(options.corpus)
     with open_base(options.base, models_dir(os.environ)) as base:
         added = extend(base.folder, corpus.texts, options.folder, options.add)

@@ -1,10 +1,10 @@
 """Recipes as their TOML files declare them, found and checked without torch: mistakes end a command at once.
 
-    name ─▶ file ─▶ table, with changes ─▶ checked ─▶ catalogue.py builds the blocks
+    name ─▶ file ─▶ table, with changes ─▶ checked ─▶ recipe.py builds the blocks
 
 The allowed keys, types, ranges and names of blocks are in recipes/schema.json, the JSON Schema of `Recipe`,
 and in papers/schema.json, the blocks that `training.papers` adds. A test compares both with the classes.
-fit.py rejects blocks that do not work together.
+recipe.py rejects blocks that do not work together.
 """
 
 from __future__ import annotations
