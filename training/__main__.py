@@ -1,7 +1,8 @@
-"""`python -m training COMMAND`: train, evaluate, export, retrain … Each command is a module of its own.
+"""`python -m training COMMAND`: train, evaluate, export, retrain … `COMMANDS` are modules that add the
+commands.
 
-Exit status: 0 done, 1 it cannot be done (the message says why), 2 wrong usage; `retrain` adds 3 refused,
-4 nothing to learn and 5 another is at work.
+Exit status: 0 done, 1 failed with a message, 2 wrong usage. `retrain` also has 3 rejected, 4 nothing to learn
+and 5 another retraining is running.
 """
 
 import argparse

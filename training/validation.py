@@ -29,11 +29,19 @@ Schema = Mapping[str, Any]
 
 class _Place(NamedTuple):
     key: str
-    schema: Schema  # of what is allowed there
+    schema: Schema  # of the allowed values
 
 
 def refusal(error: ValidationError, schema: Schema, file: str, whole: str) -> TrainingError:
-    """A line for each problem behind the file's name, unknown keys first. whole: words for its content."""
+    """Returns an error with a line for each problem, unknown keys first.
+
+    Args:
+        error: Problems that pydantic found.
+        schema: JSON schema of the file's model.
+        file: Name of the file, before each problem.
+        whole: Name of the file's content as a whole.
+
+    """
     found = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] not in _UNKNOWN_KEY)
     return TrainingError("\n".join(f"{file}: {_sentence(problem, schema, whole)}" for problem in found))
 
@@ -60,7 +68,7 @@ def _sentence(problem: Any, schema: Schema, whole: str) -> str:
 
 
 def _place(schema: Schema, path: Sequence[str | int], whole: str) -> _Place:
-    """The key and the schema at the end of `path`; a table that is chosen by name is called by its kind."""
+    """Returns the key and the schema at the end of `path`. A block is named by its kind."""
     key, node = "", _resolved(schema, schema)
     for part in path:
         kinds = node.get("discriminator", {}).get("mapping", {})
@@ -75,7 +83,7 @@ def _place(schema: Schema, path: Sequence[str | int], whole: str) -> _Place:
 
 
 def _resolved(schema: Schema, node: Schema) -> Schema:
-    node = node["anyOf"][0] if "anyOf" in node else node  # the second is nothing at all
+    node = node["anyOf"][0] if "anyOf" in node else node  # the second is null
     return schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
 
 
@@ -99,7 +107,7 @@ def _range(node: Schema) -> str:
     return f"{least} {'to' if above is None else 'and at most'} {node['maximum']}"
 
 
-_MOST = 10**9  # no limit of meaning, but infinity is no number
+_MOST = 10**9  # arbitrary, but excludes infinity
 
 AboveZero = Annotated[float, Field(gt=0, le=_MOST, strict=True)]
 Rate = Annotated[float, Field(gt=0, le=1, strict=True)]

@@ -75,6 +75,12 @@ def pretrained(folder: Path, family: str = "bert") -> Any:
     return model
 
 
+def bert_of(folder: Path) -> TrainedEncoder:
+    """An encoder of a BERT that transformers has written."""
+    pretrained(folder)
+    return encoder_of(folder)
+
+
 def encoder_of(folder: Path, pool: str = "cls") -> TrainedEncoder:
     recipe = load_recipe("simcse-unsup", {"pool": pool, "head": "none"})
     return load_encoder(folder, recipe, torch.device("cpu"))[0]

@@ -25,6 +25,7 @@ weights would be a known mistake.
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -36,10 +37,8 @@ from models.sources.folder import Source
 from training.errors import TrainingError
 from training.methods.objectives import NO_TEXT, Extra
 from training.model.encoder import TrainedEncoder
-from training.model.language_head import language_head
+from training.model.language_head import bert_linear, language_head
 from training.validation import AboveZero, Count, Flag, Share
-
-_SPREAD = 0.02  # BERT's initializer_range; torch's own default for Linear gave other scores
 
 
 @dataclass(frozen=True)
@@ -53,42 +52,34 @@ class Plain:
 
 @dataclass(frozen=True)
 class Tanh:
-    """A linear layer and tanh, as BERT's pooler has them, from random weights: SimCSE's `mlp`."""
+    """A linear layer and tanh, as in BERT's pooler, with random weights: SimCSE's `mlp`."""
 
-    keep: Flag  # whether the published model has it
+    keep: Flag  # publishes the head with the model
     name: Literal["tanh"] = "tanh"
 
     def build(self, _source: Source, width: int, generator: torch.Generator) -> DenseLayer:
-        return DenseLayer(_linear(width, width, generator), "tanh")
-
-
-class BatchNormHead(nn.Module):
-    """Linear(D, 2D), BatchNorm, ReLU, Linear(2D, D), BatchNorm without weights (Chuang et al. 2022)."""
-
-    def __init__(self, width: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.wide = nn.Linear(width, 2 * width, bias=False)
-        self.inner = nn.BatchNorm1d(2 * width)
-        self.narrow = nn.Linear(2 * width, width, bias=False)
-        self.outer = nn.BatchNorm1d(width, affine=False)
-        for linear in (self.wide, self.narrow):
-            nn.init.normal_(linear.weight, std=_SPREAD, generator=generator)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.narrow(torch.relu(self.inner(self.wide(x))))
-        normed: Tensor = self.outer(x)
-        return normed
+        return DenseLayer(bert_linear(width, width, generator), "tanh")
 
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """Statistics are over the rows of all views together, as DiffCSE's. It ends with the run."""
+    """Linear(D, 2D), BatchNorm, ReLU, Linear(2D, D), BatchNorm without weights (Chuang et al. 2022).
+
+    Statistics are over the rows of all views together, as in DiffCSE.
+    """
 
     keep: ClassVar[bool] = False
     name: Literal["bn"] = "bn"
 
     def build(self, _source: Source, width: int, generator: torch.Generator) -> nn.Module:
-        return BatchNormHead(width, generator)
+        layers = {
+            "wide": bert_linear(width, 2 * width, generator, bias=False),
+            "inner": nn.BatchNorm1d(2 * width),
+            "relu": nn.ReLU(),
+            "narrow": bert_linear(2 * width, width, generator, bias=False),
+            "outer": nn.BatchNorm1d(width, affine=False),
+        }
+        return nn.Sequential(OrderedDict(layers))
 
 
 @dataclass(frozen=True)
@@ -100,8 +91,8 @@ class Relu:
     name: Literal["relu"] = "relu"
 
     def build(self, _source: Source, width: int, generator: torch.Generator) -> nn.Module:
-        first = _linear(width, width, generator, bias=False)
-        return nn.Sequential(first, nn.ReLU(), _linear(width, self.width, generator, bias=False))
+        first = bert_linear(width, width, generator, bias=False)
+        return nn.Sequential(first, nn.ReLU(), bert_linear(width, self.width, generator, bias=False))
 
 
 @dataclass(frozen=True)
@@ -113,50 +104,47 @@ class Gelu:
     name: Literal["gelu"] = "gelu"
 
     def build(self, _source: Source, width: int, generator: torch.Generator) -> nn.Module:
-        first, second = _linear(width, self.width, generator), _linear(self.width, self.width, generator)
+        first = bert_linear(width, self.width, generator)
+        second = bert_linear(self.width, self.width, generator)
         return nn.Sequential(first, nn.GELU(), second, nn.GELU())
 
 
 @dataclass(frozen=True)
 class Transform:
-    """The linear layer, GELU and normalisation of the base's masked-language head (Jiang et al. 2022)."""
+    """The linear layer, GELU and normalization of the base's masked-language head (Jiang et al. 2022)."""
 
     keep: Flag
     name: Literal["transform"] = "transform"
 
     def build(self, source: Source, width: int, generator: torch.Generator) -> nn.Module:
-        """Raise TrainingError when the base has none, or vectors of another width."""
+        """Returns the layers.
+
+        Raises:
+            TrainingError: The base has no such head, or vectors of another width.
+
+        """
         language, stored = language_head(source, generator)
         if not stored or width != source.width or source.config.get("hidden_act", "gelu") != "gelu":
             raise TrainingError(
-                "The head `transform` is the base's own masked-language one with GELU, and it has none. "
+                "The head `transform` is the base's masked-language head with GELU. This base has none. "
                 "Take a pre-trained BERT as it was released, or give it a head: train mlm-head,…"
             )
         return nn.Sequential(DenseLayer(language.dense, "gelu"), language.norm)
 
 
-def _linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
-    """As BERT begins one."""
-    linear = nn.Linear(inputs, outputs, bias=bias)
-    nn.init.normal_(linear.weight, std=_SPREAD, generator=generator)
-    if bias:
-        nn.init.zeros_(linear.bias)
-    return linear
-
-
 class Rows(nn.Module):
-    """Negatives as a module, so that what they remember is in every checkpoint."""
+    """Negatives as a module, so that every checkpoint has their state."""
 
     def rows(self, generator: torch.Generator) -> Extra:
-        """K of them, of which a text's own earlier vectors are none of its negatives."""
+        """Returns K vectors. A text's own earlier vectors are not its negatives."""
         raise NotImplementedError
 
     def push(self, rows: Extra) -> None:
-        """Vectors of a batch that is over."""
+        """Receives the vectors of a batch after its step."""
 
 
 class QueueBuffer(Rows):
-    """The newest vectors first; empty at first, then at most `size`."""
+    """Keeps at most `size` vectors, the newest first."""
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
@@ -180,7 +168,7 @@ class QueueBuffer(Rows):
 
 @dataclass(frozen=True)
 class Queue:
-    """size: in batches. Wu et al. 2022 (ESimCSE), section 3.2: 2.5 batches were best."""
+    """Vectors of the last `batches` batches. Wu et al. 2022 (ESimCSE), section 3.2: 2.5 batches were best."""
 
     batches: AboveZero
     name: Literal["queue"] = "queue"
@@ -200,7 +188,7 @@ class NoiseRows(Rows):
 
 @dataclass(frozen=True)
 class Noise:
-    """Wu et al. 2022 (GS-InfoNCE): Gaussian vectors, whose spread cancels in a cosine."""
+    """Gaussian vectors, whose spread cancels in a cosine. Wu et al. 2022 (GS-InfoNCE)."""
 
     batches: AboveZero
     name: Literal["noise"] = "noise"
@@ -211,13 +199,13 @@ class Noise:
 
 @dataclass(frozen=True)
 class Ema:
-    """A copy whose weights follow by `momentum`: θ' ← m θ' + (1 - m) θ after every step (MoCo; ESimCSE)."""
+    """A copy that follows after every step: θ' ← m θ' + (1 - m) θ, m = `momentum` (MoCo; ESimCSE)."""
 
     momentum: Share
     name: Literal["ema"] = "ema"
 
     def build(self, encoder: TrainedEncoder) -> TrainedEncoder:
-        return _still(encoder)
+        return copy.deepcopy(encoder).requires_grad_(requires_grad=False)
 
     @torch.no_grad()
     def follow(self, twin: nn.Module, encoder: nn.Module) -> None:
@@ -227,7 +215,7 @@ class Ema:
 
 @dataclass(frozen=True)
 class Clone:
-    """A copy with weights of its own, which train too. Carlsson et al. 2021 (CT), section 3."""
+    """A copy with its own weights, also trained. Carlsson et al. 2021 (CT), section 3."""
 
     name: Literal["clone"] = "clone"
 
@@ -237,15 +225,9 @@ class Clone:
 
 @dataclass(frozen=True)
 class Frozen:
-    """The encoder as it began. Kim et al. 2021 (SG-OPT), section 3."""
+    """A copy with the initial weights. Kim et al. 2021 (SG-OPT), section 3."""
 
     name: Literal["frozen"] = "frozen"
 
     def build(self, encoder: TrainedEncoder) -> TrainedEncoder:
-        return _still(encoder)
-
-
-def _still(encoder: TrainedEncoder) -> TrainedEncoder:
-    twin = copy.deepcopy(encoder)
-    twin.requires_grad_(requires_grad=False)
-    return twin
+        return copy.deepcopy(encoder).requires_grad_(requires_grad=False)

@@ -35,7 +35,7 @@ from training.model.packed import FAMILIES, attention_of
 from training.text.lexicon import Lexicon
 from training.text.tokens import tokens_of
 
-_STATIC = {  # pools over the rows of the word table; the last one are power means of Rücklé et al. 2018
+_STATIC = {  # pools over the rows of the word table; static_power: power means of Rücklé et al. 2018
     "static": ("mean",),
     "static_max": ("max",),
     "static_power": ("mean", "max", "min"),
@@ -43,10 +43,15 @@ _STATIC = {  # pools over the rows of the word table; the last one are power mea
 
 
 def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[TrainedEncoder, nn.Module]:
-    """The base's encoder, and the head that only the training has (nothing, unless the base is raw).
+    """Loads a base.
 
-    Raise ModelError when the folder cannot be opened, TrainingError when it has no safetensors or does not
-    fit the recipe.
+    Returns:
+        The encoder, and the head that ends with the run. That is the identity unless the base is raw.
+
+    Raises:
+        ModelError: The folder cannot be opened.
+        TrainingError: The folder has no safetensors, or does not fit the recipe.
+
     """
     source = read_source(folder)
     if not source.weights:
@@ -57,14 +62,14 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
         source = replace(source, head=Head(_STATIC[recipe.pool], source.head.layers, "static"))
     elif raw:
         views = (view.text for view in recipe.views if isinstance(view, Template))
-        template = next(views) if recipe.pool == "mask" else None  # the first is published
+        template = next(views) if recipe.pool == "mask" else None  # the model is published with the first
         source = replace(source, head=_head(recipe, source, template))
-        if recipe.pool in _STATIC:  # [CLS] and [SEP] are no words; without counts they would weigh most
+        if recipe.pool in _STATIC:  # [CLS] and [SEP] do not count; they would have the largest weights
             source = replace(source, tokenizer=source.tokenizer | {"post_processor": None})
     elif recipe.pool in ("mask", *MIXED, *_STATIC):
         raise TrainingError(
             f'{folder} pools in its own way; the pool "{recipe.pool}" needs a raw backbone. '
-            "(--set 'pool=\"mean\"' leaves the base its own.)"
+            "(--set 'pool=\"mean\"' keeps the base's own pooling.)"
         )
     backbone = load_backbone(source.backbone, attention_of(source.config))
     dense = torch_layers(source.head.layers)
@@ -90,22 +95,32 @@ def _freeze(encoder: TrainedEncoder, optim: Optim) -> None:
 
 
 def _freeze_but_last(encoder: TrainedEncoder, count: int) -> None:
-    """Leave the weights of the last `count` layers alone to be trained. Raise TrainingError for too many."""
+    """Freezes the backbone except its last `count` layers.
+
+    Raises:
+        TrainingError: The base has fewer layers.
+
+    """
     stack = layer_stack(encoder.backbone)
     if encoder.source.head.tokens == "static" or stack is None:
-        raise TrainingError("optim.train_layers is for a base with layers of its own, and this one has none.")
+        raise TrainingError("optim.train_layers is for a base with layers, and this base has none.")
     if count > len(stack):
         raise TrainingError(f"optim.train_layers is {count}, and the base has {len(stack)} layers. Lower it.")
     encoder.backbone.requires_grad_(requires_grad=False)
-    if count:  # 0: what stands beside the backbone alone
+    if count:  # 0 trains only the weights outside the backbone
         stack[len(stack) - count :].requires_grad_(requires_grad=True)
 
 
 def _freeze_embeddings(encoder: TrainedEncoder) -> None:
-    """Leave what stands before the first layer. Raise TrainingError where nothing else is there."""
+    """Freezes all weights before the first layer.
+
+    Raises:
+        TrainingError: The base has no other weights.
+
+    """
     if encoder.source.head.tokens == "static":
         raise TrainingError("optim.train_embeddings = false leaves a word table nothing to learn.")
-    backbone: Any = encoder.backbone  # not every family has a module of its own for them
+    backbone: Any = encoder.backbone  # some families have no separate module for them
     whole = getattr(backbone, "embeddings", None) or backbone.get_input_embeddings()
     whole.requires_grad_(requires_grad=False)
     wider = getattr(backbone, "embeddings_project", None)  # of an ELECTRA whose layers are wider
@@ -124,7 +139,7 @@ def _head(recipe: Recipe, source: Source, template: str | None) -> Head:
         return Head((f"mask:{distances.pop()}",), ())
     if recipe.pool in (*MIXED, *_STATIC):
         if source.config.get("model_type") not in FAMILIES:
-            raise TrainingError(f'The pool "{recipe.pool}" is there for {", ".join(FAMILIES)} only.')
+            raise TrainingError(f'The pool "{recipe.pool}" works for {", ".join(FAMILIES)} only.')
         if recipe.pool in MIXED:
             return Head(("mean",), (), recipe.pool)
         return Head(_STATIC[recipe.pool], (), "static")
@@ -135,27 +150,29 @@ _GROUP = 1024  # tokens of the vocabulary that are encoded at once
 
 
 def student_of(teacher: TrainedEncoder, layers: int) -> TrainedEncoder:
-    """Made of the teacher's own modules, which are its own no more.
+    """Returns a smaller encoder. It takes over the teacher's modules, so the teacher is no longer usable.
 
-    Raise TrainingError where the teacher has no more layers than are asked for.
+    Raises:
+        TrainingError: The teacher has too few layers.
+
     """
     if teacher.source.is_table:
-        raise TrainingError("The base is a table of tokens: there is no smaller student of it.")
+        raise TrainingError("The base is a table of tokens, which has no smaller student.")
     return _fewer_layers(teacher, layers) if layers else _table(teacher)
 
 
 def layer_stack(backbone: Any) -> nn.ModuleList | None:
-    """The layers of a backbone, the first one nearest to the embeddings; None where it has no such list."""
+    """Returns the layers of a backbone, the layer next to the embeddings first. None without such a list."""
     count = getattr(backbone.config, "num_hidden_layers", 0) if hasattr(backbone, "config") else 0
     stacks = (part for part in backbone.modules() if isinstance(part, nn.ModuleList) and len(part) == count)
     return next(stacks, None)
 
 
 def evenly(layers: int, of: int) -> list[int]:
-    """`layers` places among `of`, counted from 0, the first and the last among them: 3 of 6 are 0, 2 and 5.
+    """Returns `layers` places among `of`, from 0, including the first and the last: 3 of 6 are 0, 2 and 5.
 
-    A single one is the last. The first layer reads embeddings: with it a student of 3 begins at a cosine of
-    0.62 to its teacher, and with 1, 3 and 5 at 0.53.
+    A single layer is the last. The first layer reads embeddings: with it, a student of 3 layers begins at a
+    cosine of 0.62 to its teacher. With layers 1, 3 and 5 it begins at 0.53.
     """
     if layers == 1:
         return [of - 1]
@@ -168,7 +185,7 @@ def _fewer_layers(teacher: TrainedEncoder, layers: int) -> TrainedEncoder:
     if teacher.family not in FAMILIES or stack is None:
         families = ", ".join(FAMILIES)
         raise TrainingError(
-            f"A student of fewer layers is there for {families}. A table of tokens is: student.layers=0."
+            f"A student of fewer layers works for {families}. Other bases need a table: student.layers=0."
         )
     if layers >= len(stack):
         raise TrainingError(f"student.layers is {layers}, and the base has {len(stack)}. Lower it.")
@@ -187,7 +204,7 @@ def _table(teacher: TrainedEncoder) -> TrainedEncoder:
     table = replace(
         source,
         config={"model_type": STATIC, "vocab_size": len(rows), "hidden_size": rows.shape[1]},
-        tokenizer=source.tokenizer | {"post_processor": None},  # special tokens have no place in a mean
+        tokenizer=source.tokenizer | {"post_processor": None},  # a mean has no special tokens
         head=Head(("mean",), (), "static"),
     )
     return TrainedEncoder(table, Table(rows).to(teacher.device), nn.Sequential())
@@ -195,14 +212,14 @@ def _table(teacher: TrainedEncoder) -> TrainedEncoder:
 
 @torch.inference_mode()
 def _vocabulary(teacher: TrainedEncoder) -> NDArray[np.float32]:
-    """The unit vector of each token alone, (vocabulary, P)."""
+    """Returns the unit vector of each token by itself, (vocabulary, P)."""
     before, after = teacher.lexicon.affixes
     size = teacher.lexicon.size
     rows = np.empty((size, teacher.width), np.float32)
-    with Progress("tokens", size, "encoding the vocabulary") as told:
+    with Progress("tokens", size, "encoding the vocabulary") as progress:
         for at in range(0, size, _GROUP):
             ids = range(size)[at : at + _GROUP]
             pooled = teacher(tokens_of([[*before, id, *after] for id in ids])).pooled
             rows[at : at + _GROUP] = nn.functional.normalize(pooled, dim=-1).cpu().numpy()
-            told.add(len(ids))
+            progress.add(len(ids))
     return rows

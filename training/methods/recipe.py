@@ -102,7 +102,7 @@ class Post(Protocol):
 
 
 class _AnyOf:
-    """Validates a field as any block of one kind of `BLOCKS`, chosen by its name."""
+    """Validates a field as any block of one kind in `BLOCKS`, chosen by its name."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -130,26 +130,26 @@ Dropout = Annotated[float, Field(ge=0, le=0.9, strict=True)]
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW. The rate rises over the warmup and then falls linearly to 0, or stays (runs/optimizer.py)."""
+    """AdamW. The rate rises during the warmup, and then falls linearly to 0 or stays (runs/optimizer.py)."""
 
     lr: Rate
     batch: Annotated[int, Field(ge=2, le=1 << 20, strict=True)]  # rows of one step
     warmup: Share  # share of the steps
-    weight_decay: Share  # not of biases and normalisations
+    weight_decay: Share  # biases and normalizations have none
     epsilon: Rate
-    clip: AboveZero  # the largest norm of a gradient
+    clip: AboveZero  # maximum norm of a gradient
     decay: Literal["linear", "constant", "slanted"] = "linear"
-    table_lr: Rate | None = None  # of the word table, where its rows are new and the layers are not
-    head_lr: Rate | None = None  # of the head and of objectives' own weights, which begin at random
-    epochs: Count = 1  # how often each row is seen, unless the number of steps is given
-    # The last ones, and the head; with it embeddings and the others stay. 0: what stands beside the backbone
+    table_lr: Rate | None = None  # rate of the word table, if its rows are new and the layers are not
+    head_lr: Rate | None = None  # rate of the head and of objectives' own weights, which begin at random
+    epochs: Count = 1  # passes over the rows, unless the number of steps is given
+    # Trains only the last layers and the head. 0 trains only the weights outside the backbone.
     train_layers: Annotated[int, Field(ge=0, le=1 << 20, strict=True)] | None = None
-    train_embeddings: Flag = True  # or: all that stands before the first layer keeps its values
+    train_embeddings: Flag = True  # False freezes all weights before the first layer
 
 
 @dataclass(frozen=True)
 class Student:
-    """A smaller encoder made of the base, which is its teacher (loading.py)."""
+    """A smaller encoder made from the base, which is its teacher (loading.py)."""
 
     layers: Annotated[int, Field(ge=0, le=1 << 20, strict=True)]  # of the base's; 0: a table of tokens
 
@@ -163,7 +163,7 @@ class Recipe:
     views: tuple[AnyView, ...]
     pool: Pool  # of a raw backbone
     head: AnyHead  # of a raw backbone
-    objectives: tuple[Annotated[Objective, _AnyOf("objectives")], ...]  # none: nothing is trained
+    objectives: tuple[Annotated[Objective, _AnyOf("objectives")], ...]  # empty: no training
     dropout: Dropout
     max_length: Annotated[int, Field(ge=3, le=1 << 20, strict=True)]  # tokens, in training; not in service
     seed: Annotated[int, Field(ge=0, le=(1 << 63) - 1, strict=True)]
@@ -171,23 +171,22 @@ class Recipe:
     negatives: tuple[AnyNegatives, ...] = ()
     twin: AnyTwin | None = None
     post: tuple[Annotated[Post, _AnyOf("post")], ...] = ()
-    student: Student | None = None  # trained in the base's place
+    student: Student | None = None  # trained instead of the base
     fixed_mask: Flag = False  # every view has the same dropout mask: SimCSE's ablation
-    dropouts: tuple[
-        Dropout, ...
-    ] = ()  # rates that each view draws in each step, one for each place with dropout, instead of `dropout`
-    # `backbone`: the run's end is a raw one with its masked-language head
+    # Replaces `dropout`: in each step, each view draws one of these rates for each place with dropout.
+    dropouts: tuple[Dropout, ...] = ()
+    # `backbone` writes a raw backbone with its masked-language head.
     result: Literal["encoder", "backbone"] = "encoder"
 
     def digest(self) -> str:
-        """SHA-256 of what was decided: all but the name and the seed."""
+        """Returns the SHA-256 of everything except the name and the seed."""
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
 
     def described(self) -> dict[str, Any]:
-        """The recipe as JSON, with every block under its name; without the recipe's own name and seed."""
+        """Returns the recipe as JSON, every block with its name, without the recipe's own name and seed."""
         found: dict[str, Any] = to_jsonable_python(asdict(self))
         del found["name"], found["seed"]
-        # Keys that came later are left out where they change nothing: such a recipe keeps its digest.
+        # Newer keys are left out at their defaults, so that older recipes keep their digests.
         for table, key, default in (
             (found["source"], "queries", False),
             (found["source"], "near", "any"),
@@ -203,7 +202,7 @@ class Recipe:
         ):
             if table.get(key) == default:
                 table.pop(key, None)
-        # What these mean has changed, so that a run of before is one of another recipe.
+        # The meaning of these keys has changed: earlier runs count as runs of another recipe.
         if self.dropouts:
             found["dropouts_of"] = "each place"
         if self.pool.startswith("static"):
@@ -211,7 +210,7 @@ class Recipe:
         return found
 
     def reads(self, what: str) -> bool:
-        """True if an objective reads `what` beside the vectors."""
+        """Returns True if an objective reads `what` in addition to the vectors."""
         return any(what in objective.reads for objective in self.objectives)
 
 
@@ -221,7 +220,7 @@ def recipe_type() -> TypeAdapter[Recipe]:
     return TypeAdapter(Recipe)
 
 
-RULES: list[Callable[[Recipe], None]] = []  # further rules, which raise Unfit (register)
+RULES: list[Callable[[Recipe], None]] = []  # further rules, which raise Unfit; see `register`
 _CONTRASTIVE = InfoNCE | NTXent | Triplet | BceDot | TwoWay
 _TWO_VIEWS = InfoNCE | NTXent | PairSoftmax | BceDot | TwoWay
 # Objectives, the sources that they can read, and a description of those sources.
@@ -247,7 +246,7 @@ def check_fit(recipe: Recipe) -> None:
     if recipe.views[: len(contrasted)] != tuple(contrasted):
         raise Unfit("views that stand aside come after those that are contrasted.")
     if recipe.objectives and not contrasted:
-        raise Unfit("all views stand aside, and one at least must not.")
+        raise Unfit("all views stand aside, and at least one must be contrasted.")
     _check_columns(recipe, contrasted)
     _check_whole(recipe)
     for objective in recipe.objectives:
@@ -260,24 +259,28 @@ def check_fit(recipe: Recipe) -> None:
     _check_student(recipe)
     _check_templates(recipe, contrasted)
     if recipe.result == "backbone" and not any(isinstance(objective, Mlm) for objective in recipe.objectives):
-        raise Unfit('the result "backbone" is what mlm trains; there is no such objective.')
+        raise Unfit('the result "backbone" needs the objective mlm, which trains it.')
     if recipe.result == "backbone" and recipe.post:
         raise Unfit('the result "backbone" has no vectors that a post-processor could change.')
     if not recipe.objectives and recipe.head.keep:
-        raise Unfit("a head that is kept must be trained, and there is no objective.")
+        raise Unfit("a head that is kept must be trained, and the recipe has no objective.")
     for rule in RULES:
         rule(recipe)
 
 
 def columns_of(recipe: Recipe) -> int:
-    """The number of texts that a row of the recipe's source has: of triples, as many as it has views of."""
+    """Returns the number of texts in a row of the recipe's source. Triples have a text for each view."""
     if isinstance(recipe.source, Triples):
         return max(recipe.source.columns, sum(not stands_aside(view) for view in recipe.views))
     return recipe.source.columns
 
 
 def column_of_each_view(recipe: Recipe) -> list[int]:
-    """A source with several texts in a row gives each view its own, in their order; so for those aside."""
+    """Returns the place in the row of each view's text.
+
+    Views, and separately those that stand aside, take the texts of a row in order. A row with a single text
+    gives it to all views.
+    """
     columns = columns_of(recipe)
     aside = [stands_aside(view) for view in recipe.views]
     contrasted = aside.count(False)
@@ -289,14 +292,14 @@ def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
     columns = columns_of(recipe)
     if columns > 1 and recipe.objectives and len(contrasted) != columns:
         raise Unfit(
-            f"the source has {columns} texts in a row, and there are {len(contrasted)} views of them."
+            f"the source has {columns} texts in a row, and the recipe {len(contrasted)} views of them."
         )
     if columns > 1 and len(recipe.views) > 2 * columns:
         raise Unfit(f"the source has {columns} texts in a row, and more views than that stand aside.")
 
 
 def _check_whole(recipe: Recipe) -> None:
-    """Check that what is drawn from whole documents, up to the longest row, stays as long as it is."""
+    """Checks that no view makes rows longer that are drawn from whole documents and already full."""
     longer = [view.name for view in recipe.views if isinstance(view, Repeat | Template)]
     if recipe.source.whole and longer:
         raise Unfit(
@@ -305,7 +308,7 @@ def _check_whole(recipe: Recipe) -> None:
 
 
 def _check_source(recipe: Recipe, objective: object) -> None:
-    """Check that the rows say what the objective learns from."""
+    """Checks that the rows have the data that the objective learns from."""
     source = recipe.source
     for kinds, sources, needed in _NEEDED:
         if isinstance(objective, kinds) and not isinstance(source, sources):
@@ -313,7 +316,7 @@ def _check_source(recipe: Recipe, objective: object) -> None:
     if not isinstance(objective, _CONTRASTIVE):
         return
     if isinstance(objective, NTXent) and isinstance(source, Triples):
-        raise Unfit("nt_xent takes every further view for a positive, and a triple ends with a negative.")
+        raise Unfit("nt_xent uses every further view as a positive, and a triple ends with a negative.")
     if isinstance(source, ScoredLists | ScoredPairs):
         raise Unfit(
             "documents of a list are neither right nor wrong, nor are pairs with scores: kl_teacher, "
@@ -326,33 +329,33 @@ def _check_source(recipe: Recipe, objective: object) -> None:
 
 
 def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) -> None:
-    there = f"there are {len(contrasted)}."
+    given = f"the recipe has {len(contrasted)}."
     if isinstance(objective, Triplet):
         _check_triplet(objective, len(contrasted))
     if isinstance(objective, _TWO_VIEWS) and len(contrasted) < 2:
-        raise Unfit(f"{type(objective).__name__} compares two views; {there}")
+        raise Unfit(f"{type(objective).__name__} compares two views; {given}")
     if isinstance(objective, PairSoftmax) and objective.classes < 3:
         raise Unfit("labelled pairs have 3 relations, and pair_softmax must have a class for each.")
     _check_aside(recipe, objective, contrasted)
 
 
 def _check_aside(recipe: Recipe, objective: object, contrasted: list[View]) -> None:
-    """Check the views that an objective reads by their tokens."""
+    """Checks the views whose tokens an objective reads."""
     aside = [view for view in recipe.views if stands_aside(view)]
     if isinstance(objective, Mlm) and not any(isinstance(view, Mask) for view in recipe.views):
-        raise Unfit("mlm guesses what a view `mask` hides, and there is none.")
+        raise Unfit("mlm needs a view `mask`: it guesses the hidden tokens.")
     if isinstance(objective, Rtd) and [type(view) for view in aside] != [Mask] * len(contrasted):
         raise Unfit("rtd needs a view `mask` aside for each view that is contrasted.")
     if isinstance(objective, Rtd) and not all(isinstance(view, Same) for view in contrasted):
-        raise Unfit("rtd compares masked views with what they hide: the contrasted views must be `same`.")
+        raise Unfit("rtd compares masked views with the hidden tokens: the contrasted views must be `same`.")
     if isinstance(objective, Denoise) and (not aside or not isinstance(aside[-1], Same)):
         raise Unfit('denoise needs the whole text as its last view: { name = "same", aside = true }.')
 
 
 def _check_triplet(objective: Triplet, count: int) -> None:
-    """Check the number of views that are contrasted."""
+    """Checks the number of contrasted views."""
     if count < (2 if objective.mine else 3):
-        raise Unfit(f"triplet compares an anchor, a positive and a negative; there are {count}.")
+        raise Unfit(f"triplet compares an anchor, a positive and a negative; the recipe has {count}.")
     if count > 3 and not objective.mine:
         raise Unfit("triplet without `mine` reads one negative of a row: give --negatives 1, or set `mine`.")
 
@@ -365,26 +368,26 @@ def _check_negatives(recipe: Recipe) -> None:
         raise Unfit('a queue needs the twin "ema", and that twin is for a queue.')
     if queued and isinstance(recipe.head, BatchNorm):
         raise Unfit(
-            "the head \"bn\" gives a queue's vectors other statistics than the batch's: take another."
+            "the head \"bn\" gives a queue's vectors other statistics than the batch's: use another head."
         )
     if queued and recipe.source.whole:
-        raise Unfit("a queue knows texts again by their numbers, and documents are cut anew in each step.")
+        raise Unfit("a queue recognizes texts by their numbers, and documents are cut again in each step.")
 
 
 def _check_twin(recipe: Recipe) -> None:
     if recipe.twin is not None and not recipe.objectives:
-        raise Unfit("a twin is for training, and there is no objective.")
+        raise Unfit("a twin is for training, and the recipe has no objective.")
     if isinstance(recipe.twin, Frozen) and not recipe.reads("layers"):
         raise Unfit('the twin "frozen" is for self_guided.')
     alone = recipe.fixed_mask or recipe.dropouts or isinstance(recipe.twin, Clone)
     if alone and recipe.reads("hidden"):
         raise Unfit(
-            'fixed_mask, dropouts and the twin "clone" encode each view alone; mlm and mi_jsd need more.'
+            'fixed_mask, dropouts and the twin "clone" encode each view by itself; mlm and mi_jsd need more.'
         )
 
 
 def _check_student(recipe: Recipe) -> None:
-    """Check that a student meets its teacher's vectors in the same texts, and in the same space."""
+    """Checks that student and teacher have vectors of the same texts, in the same space."""
     if not recipe.reads("teacher"):
         return
     if recipe.student is None:
@@ -392,7 +395,7 @@ def _check_student(recipe: Recipe) -> None:
     if not isinstance(recipe.source, Lines | Pieces):
         raise Unfit('vector_mse needs the source "pieces" or "lines".')
     if any(not isinstance(view, Same) for view in recipe.views) or recipe.twin is not None:
-        raise Unfit("a teacher's vectors are of whole texts: the views must be `same`, without a twin.")
+        raise Unfit("a teacher has vectors of whole texts: the views must be `same`, without a twin.")
     if not isinstance(recipe.head, Plain):
         raise Unfit('a student has the vectors of its base: the head must be "none".')
 

@@ -30,25 +30,25 @@ from training.text.tokens import Shelf, Tokens, tokenise
 from training.validation import Flag
 
 _NEGATIVE = 2  # the first column of negatives
-_ORDER, DRAWN = 0, 2  # beside the seed, so that no other use of it draws the same numbers
+_ORDER, DRAWN = 0, 2  # added to the seed, so that no other use of it draws the same numbers
 
 
 class Batch(NamedTuple):
-    columns: tuple[Tokens, ...]  # of N texts each
-    texts: Tensor  # int64 (N, columns); equal numbers are texts of equal tokens, NO_TEXT fills up a row
+    columns: tuple[Tokens, ...]  # N texts each
+    texts: Tensor  # int64 (N, columns): texts with equal tokens have equal numbers; NO_TEXT fills up a row
     labels: Tensor | None = None  # int64 (N,), or scores, float32 (N, columns - 1)
 
 
 class Source(Protocol):
     def batch(self, step: int) -> Batch:
-        """step: counted from 0."""
+        """Returns the batch of a step, counted from 0."""
 
     def distinct(self) -> int:
-        """The number of texts that differ, and so could be negatives of each other."""
+        """Returns the number of texts that differ, and so could be negatives of each other."""
 
     @property
     def remark(self) -> str:
-        """A remark on what a reader of the recipe may not expect of these texts; empty without any."""
+        """A remark for the user about these texts, such as how many are left out; may be empty."""
 
 
 class Given(NamedTuple):
@@ -57,22 +57,27 @@ class Given(NamedTuple):
     corpus: Corpus
     tokenizer: Tokenizer  # cuts at the training length
     batch: int
-    steps: int  # only what they will see is tokenised
+    steps: int  # only rows that these steps see are tokenized
     seed: int
-    prompt: str = ""  # before every text but a query, as the served model will have it
+    prompt: str = ""  # before every text except a query, as in the published model
     search_prompt: str = ""  # before a query
     threads: int = 1
-    folder: Path | None = None  # where the tokens are kept, so that neither memory nor a resumed run pays
-    longest: int = 1 << 20  # tokens of a row, special ones too: what is drawn from whole documents fits it
+    folder: Path | None = None  # keeps the tokens on disk: saves memory, and time of a resumed run
+    longest: int = 1 << 20  # tokens of a row that is drawn from a whole document, including special tokens
 
 
 class Rows:
-    """Rows that have nothing to do with each other, in a random order."""
+    """Independent rows in a random order.
+
+    Args:
+        given: Materials of the run.
+        queries: The first text of a row is a query.
+
+    """
 
     remark = ""
 
     def __init__(self, given: Given, *, queries: bool = False) -> None:
-        """queries: the first text of a row is a search."""
         corpus = given.corpus
         seen = order_of(given.seed, 0, len(corpus))[: given.batch * given.steps]
         self._columns = corpus.columns
@@ -92,7 +97,7 @@ class Rows:
 
     @cached_property
     def _numbers(self) -> Tensor:
-        """The first text with the same ids, for each: texts that differ beyond the training length."""
+        """For each text the number of the first text with the same ids, since texts are cut."""
         first: dict[bytes, int] = {}
         ids, starts = self.shelf.ids, self.shelf.starts.tolist()
         spans = enumerate(itertools.pairwise(starts))
@@ -120,7 +125,7 @@ class RowSource:
 
     @property
     def searches(self) -> bool:
-        """True if the first text of a row asks for the second: a search says what a model is worth."""
+        """True if the first text of a row is a query and the second answers it."""
         return bool(getattr(self, "queries", False))
 
     def build(self, given: Given) -> Source:
@@ -137,7 +142,7 @@ class Lines(RowSource):
 
 @dataclass(frozen=True)
 class TextPairs(RowSource):
-    """Two texts that mean the same; with `queries` a query and a document that answers it."""
+    """Two texts with the same meaning, or with `queries` a query and a document that answers it."""
 
     queries: Flag = False
     name: Literal["pairs"] = "pairs"
@@ -146,7 +151,7 @@ class TextPairs(RowSource):
 
 @dataclass(frozen=True)
 class Triples(RowSource):
-    """A text, one that means the same, and some that only look alike; with `queries`, as for pairs."""
+    """A text, a text with the same meaning, and texts that only look alike; `queries` as in pairs."""
 
     queries: Flag = False
     name: Literal["triples"] = "triples"
@@ -163,7 +168,7 @@ class LabelledPairs(RowSource):
 
 @dataclass(frozen=True)
 class ScoredLists(RowSource):
-    """A query and documents, each with the score that a teacher gives it (mining/teacher.py)."""
+    """A query and documents, each with a teacher's score (mining/teacher.py)."""
 
     name: Literal["lists"] = "lists"
     kind: ClassVar[Kind] = LISTS
@@ -172,7 +177,7 @@ class ScoredLists(RowSource):
 
 @dataclass(frozen=True)
 class ScoredPairs(RowSource):
-    """Two texts and how much they mean the same, as a number."""
+    """Two texts with a score of how similar their meanings are."""
 
     name: Literal["scored_pairs"] = "scored_pairs"
     kind: ClassVar[Kind] = SCORED
@@ -183,7 +188,7 @@ def steps_of_a_round(rows: int, batch: int) -> int:
 
 
 class Rounds:
-    """The rows that a step sees: all of them once, in an order of its own, before any is seen again."""
+    """The rows of each step. Every round has all rows once, in its own order."""
 
     def __init__(self, count: int, batch: int, seed: int) -> None:
         self.count, self.batch, self.seed = count, batch, seed
@@ -196,17 +201,24 @@ class Rounds:
         return self._order[within * self.batch : (within + 1) * self.batch]
 
     def order(self, number: int) -> NDArray[np.int64]:
-        """The rows of a round; the first one has its order already."""
+        """Returns the rows of a round. The rows come in the order of the first round."""
         return order_of(self.seed, number, self.count) if number else np.arange(self.count)
 
 
 def order_of(seed: int, number: int, count: int) -> NDArray[np.int64]:
-    """numpy's, since its generators give the same numbers in every release and on every machine."""
+    """Returns a permutation. numpy's generators give the same numbers in all releases, on all machines."""
     return np.random.default_rng([seed, _ORDER, number]).permutation(count)
 
 
 def shelf_of(given: Given, rows: NDArray[np.int64], first_prompt: str) -> Shelf:
-    """first_prompt: before the first text of a row. A text that only fills up a row stays empty."""
+    """Tokenizes some rows. A text that only fills up a row stays empty.
+
+    Args:
+        given: Materials of the run.
+        rows: Numbers of the rows.
+        first_prompt: Prompt before the first text of a row.
+
+    """
     corpus = given.corpus
     places = (rows[:, None] * corpus.columns + np.arange(corpus.columns)).ravel().tolist()
     prompts = (first_prompt, *[given.prompt] * (corpus.columns - 1))
@@ -215,8 +227,8 @@ def shelf_of(given: Given, rows: NDArray[np.int64], first_prompt: str) -> Shelf:
     return tokenise(texts, given.tokenizer, threads=given.threads, folder=given.folder)
 
 
-MIN_BYTES = 24  # about four English words; a shorter piece, such as "Fig.", joins the next. Our choice
-WINDOW = 32  # batches among which rows are sorted by length
+MIN_BYTES = 24  # about four English words; a shorter piece, such as "Fig.", joins the next piece. Our choice
+WINDOW = 32  # batches; rows are sorted by length within so many
 
 
 def sentences(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m training mine negatives | pairs | lists | dedupe`: text in, text out, and what was dropped."""
+"""`python -m training mine negatives | pairs | lists | dedupe` makes better training data from texts."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "mine", help="make better training data: hard negatives, pairs, no near-duplicates"
     )
     of = mine.add_subparsers(required=True, metavar="WHAT")
-    negatives = _command(of, "negatives", _negatives, "find hard negatives for pairs that are known")
+    negatives = _command(of, "negatives", _negatives, "find hard negatives for known pairs")
     known = negatives.add_mutually_exclusive_group(required=True)
     known.add_argument("--pairs", metavar="FILE", help=".tsv or .jsonl with anchor and positive")
     known.add_argument("--beir", metavar="DIR", help="corpus.jsonl, queries.jsonl, qrels.SPLIT.tsv")
-    negatives.add_argument("--split", metavar="NAME", help="the judgements of --beir to read (train)")
+    negatives.add_argument("--split", metavar="NAME", help="the judgments of --beir to read (train)")
     negatives.add_argument(
         "--corpus", metavar="FILE", help="where to find negatives for --pairs (the positives of all pairs)"
     )
@@ -142,7 +142,7 @@ def _negatives(options: argparse.Namespace) -> int:
 
 
 def _labelled(options: argparse.Namespace) -> tuple[Labelled, Path]:
-    """The pairs to mine for, and the file to write."""
+    """Returns the pairs to mine for, and the file to write."""
     if options.beir and options.corpus:
         raise TrainingError("--corpus goes with --pairs: a BEIR folder has a corpus of its own.")
     if options.pairs and options.split:
@@ -157,7 +157,7 @@ def _labelled(options: argparse.Namespace) -> tuple[Labelled, Path]:
 
 def _lines_of_json(out: Path) -> Path:
     if layout(out) != ".jsonl":
-        raise TrainingError(f"{out} must end in .jsonl or .jsonl.gz: that is what is written.")
+        raise TrainingError(f"{out} must end in .jsonl or .jsonl.gz, the format of the output.")
     return out
 
 
@@ -192,7 +192,7 @@ def _lists(options: argparse.Namespace) -> int:
     titles = [title_of(record.fields) for record in documents.records]
     queries = queries_of(_titled(documents))
     if not queries:
-        raise NothingToLearn(f"{corpus} has no title, heading or first sentence to make a query of.")
+        raise NothingToLearn(f"{corpus} has no title, heading or first sentence for a query.")
     with open_scorable(options.model, os.environ, step_to_stderr) as model, _writing(out) as write:
         step_to_stderr("encoding and comparing")
         contents = [
@@ -205,7 +205,7 @@ def _lists(options: argparse.Namespace) -> int:
 
 
 def _titled(documents: FileTexts) -> list[tuple[str, str]]:
-    """(title, text) of each; the title is empty where there is none."""
+    """Returns (title, text) of each document; a missing title is empty."""
     return [
         (valid(title_of(record.fields)[0], record.at), text)
         for record, text in zip(documents.records, documents.texts, strict=True)
@@ -216,7 +216,7 @@ def _dedupe(options: argparse.Namespace) -> int:
     corpus = expanded(options.corpus)
     out = target(options.out, corpus)
     if layout(out) != layout(corpus):
-        raise TrainingError(f"{options.out} must end as {corpus.name} does: the lines are of the same kind.")
+        raise TrainingError(f"{options.out} must end as {corpus.name} does, because the format is the same.")
     documents = _read_documents(corpus)
     found = near_duplicates(documents.texts, options.threshold)
     dropped = {duplicate.place for duplicate in found}

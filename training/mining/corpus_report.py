@@ -42,7 +42,7 @@ from training.text.service import add_options, chosen
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
-_LEAST = 0.001  # of the letters; rarer scripts are in the JSON only
+_LEAST = 0.001  # of the letters; rarer scripts are only in the JSON
 _SHOWN = 3  # openings
 
 
@@ -50,7 +50,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "report",
         help="look at a corpus before training on it",
-        description="Figures of a corpus, and what in it is likely to spoil a training.",
+        description="Statistics of a corpus, and warnings about text that is likely to spoil a training.",
     )
     corpus = command.add_mutually_exclusive_group(required=True)
     corpus.add_argument("--corpus", metavar="FILE", help="as for `train`")
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     }
     sys.stdout.write(f"{about['corpus']}  (base: {name}; recipe: {recipe.name})\n\n")
     sys.stdout.write(_table(figures, recipe.optim.batch, max_length) + "\n\n")
-    sys.stdout.write("".join(f"! {sentence}\n" for sentence in found) or "Nothing to warn of.\n")
+    sys.stdout.write("".join(f"! {sentence}\n" for sentence in found) or "No warnings.\n")
     if file:
         content = about | dataclasses.asdict(figures) | {"warnings": found}
         replace_text(file, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
@@ -103,12 +103,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def look_at(corpus: Corpus, recipe: Recipe, base: Path) -> tuple[Figures, list[str], int]:
-    """Figures, warnings, and the tokens at which a text is cut; corpus: of single texts, base: its folder."""
+    """Returns figures, warnings, and the number of tokens at which a text is cut.
+
+    Args:
+        corpus: Corpus of single texts.
+        recipe: Recipe to train.
+        base: Folder of the base.
+
+    """
     source = read_source(base)
     max_length = min(recipe.max_length, source.max_length)
     figures = measure(corpus, source.backbone / TOKENIZER, max_length)
-    alone = recipe.source.kind is TEXTS
-    return figures, warnings(figures, recipe.optim.batch, max_length, alone=alone), max_length
+    single = recipe.source.kind is TEXTS
+    return figures, warnings(figures, recipe.optim.batch, max_length, single_texts=single), max_length
 
 
 def _table(f: Figures, batch: int, max_length: int) -> str:
@@ -118,7 +125,7 @@ def _table(f: Figures, batch: int, max_length: int) -> str:
     rows = [
         ("texts", f"{f.texts:,} distinct; dropped: {f.repeated:,} repeated, {f.blank:,} blank"),
         ("batches", f"{f.texts / batch:,.1f} of {batch} in one pass"),
-        ("looked into", f"{f.sampled:,}" + (" drawn at random" if f.sampled < f.texts else "")),
+        ("sampled", f"{f.sampled:,}" + (" drawn at random" if f.sampled < f.texts else "")),
         ("near-duplicates", near + (" of these, so there are more in all" if f.sampled < f.texts else "")),
         ("characters", _spread(f.characters)),
         ("tokens", f"{_spread(f.tokens)}, without special ones"),
@@ -137,14 +144,14 @@ def _spread(s: Spread) -> str:
     return f"{s.least:,.0f} to {s.most:,.0f}; {middle}"
 
 
-SAMPLE = 100_000  # texts that are looked into; a larger corpus is sampled
+SAMPLE = 100_000  # texts; a larger corpus is sampled
 DECLUTR_TOKENS = 2048  # two anchors, each from 2 · 512 tokens (Giorgi et al. 2021)
-SHORT_TOKENS = 3  # a text with fewer says next to nothing; chosen by us
-OPENINGS = 10  # the most frequent ones
+SHORT_TOKENS = 3  # a text with fewer tokens has hardly any meaning. Our choice
+OPENINGS = 10  # the most frequent
 _OPENING_WORDS = 2
 _SEED = 1
-_WHOLE = 1 << 20  # tokens: no text of a corpus has more
-_CHUNK = 2000  # texts that are tokenised together
+_WHOLE = 1 << 20  # tokens; no text of a corpus has more
+_CHUNK = 2000  # texts that are tokenized together
 
 
 @dataclass(frozen=True)
@@ -164,15 +171,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Figures:
-    """Shares are fractions of the sampled texts unless something else is said."""
+    """Statistics of a corpus. Shares are fractions of the sampled texts unless noted otherwise."""
 
-    texts: int  # distinct ones
+    texts: int  # distinct texts
     blank: int  # dropped before
     repeated: int  # dropped before
     sampled: int  # all texts, or SAMPLE of them
-    near_duplicates: int  # in the sample, of an earlier text of it; a sample shows fewer than there are
+    near_duplicates: int  # of an earlier text of the sample; the whole corpus may have more
     characters: Spread
-    tokens: Spread  # without the special ones
+    tokens: Spread  # without special tokens
     short: float  # share with fewer than SHORT_TOKENS tokens
     over_max_length: float  # share that the recipe cuts
     for_spans: float  # share with DECLUTR_TOKENS or more
@@ -184,7 +191,7 @@ class Figures:
 
 
 def measure(corpus: Corpus, tokenizer_file: Path, max_length: int) -> Figures:
-    """max_length: of the recipe, in tokens, special ones included."""
+    """Returns the statistics. `max_length` is that of the recipe, in tokens including special tokens."""
     texts = _sample(corpus.texts)
     lengths, unknown, special = _tokens(texts, tokenizer_file)
     content = lengths - special
@@ -212,24 +219,26 @@ def measure(corpus: Corpus, tokenizer_file: Path, max_length: int) -> Figures:
     )
 
 
-def unread(texts: Sequence[str], tokenizer_file: Path) -> str:
-    """The reason for which these texts cannot be read by that tokenizer, or nothing."""
-    return read(texts, tokenizer_file)[0]
-
-
 def read(texts: Sequence[str], tokenizer_file: Path) -> tuple[str, list[str]]:
-    """The reason for which that tokenizer cannot read them as a whole, or nothing; and what it reads.
+    """Checks whether a tokenizer can read texts.
 
-    It reads all of them, or else those that it reads each by itself.
+    Returns:
+        The reason why it cannot read them as a whole, or an empty string; and the texts that it can read: all
+        of them, or those that it can read each by itself.
+
     """
-    counts = _counts(texts, tokenizer_file)
+    lengths, unknown, special = _tokens(texts, tokenizer_file)
+    counts = [
+        Count(len(WORD.findall(text)), length - special, strange)
+        for text, length, strange in zip(texts, lengths.tolist(), unknown, strict=True)
+    ]
     reason = sum(counts, start=Count()).unreadable()
     both = zip(texts, counts, strict=True)
     return reason, [text for text, count in both if not reason or not count.unreadable()]
 
 
 def _opening(words: Sequence[str]) -> str:
-    """The first words that have a letter or a digit; nothing when there are too few."""
+    """Returns the first two words with a letter or a digit, or an empty string without two."""
     plain = (word for word in words if any(map(str.isalnum, word)))
     first = list(itertools.islice(plain, _OPENING_WORDS))
     return " ".join(first).casefold() if len(first) == _OPENING_WORDS else ""
@@ -242,16 +251,10 @@ def _sample(texts: Sequence[str]) -> Sequence[str]:
     return [texts[place] for place in np.sort(chosen)]
 
 
-def _counts(texts: Sequence[str], file: Path) -> list[Count]:
-    lengths, unknown, special = _tokens(texts, file)
-    each = zip(texts, lengths.tolist(), unknown, strict=True)
-    return [Count(len(WORD.findall(text)), length - special, strange) for text, length, strange in each]
-
-
 def _tokens(
     texts: Sequence[str], file: Path
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[int], int]:
-    """(tokens of each text, unknown ones among them, special ones of each text)."""
+    """Returns the tokens of each text, the unknown tokens of each text, and the special tokens per text."""
     tokenizer = Tokenizer(file, _WHOLE)
     unknown = _unknown_id(file)
     lengths: list[int] = []
@@ -266,7 +269,7 @@ def _tokens(
 
 
 def _unknown_id(file: Path) -> int | None:
-    """None where the tokenizer takes any bytes."""
+    """Returns the id of the unknown token, or None if the tokenizer reads any bytes."""
     model = parse_json(file.read_bytes())["model"]
     if model.get("unk_token") is not None and isinstance(model["vocab"], dict):
         return model["vocab"].get(model["unk_token"])
@@ -275,9 +278,7 @@ def _unknown_id(file: Path) -> int | None:
 
 
 def _scripts(texts: Iterable[str]) -> dict[str, float]:
-    letters: Counter[str] = Counter()
-    for text in texts:
-        letters.update(text)
+    letters = Counter(itertools.chain.from_iterable(texts))
     scripts: Counter[str] = Counter()
     for letter, count in letters.items():
         for script in _scripts_of(letter):
@@ -287,7 +288,7 @@ def _scripts(texts: Iterable[str]) -> dict[str, float]:
 
 
 def _scripts_of(text: str) -> set[str]:
-    """By the first word of the letters' Unicode names, once they are spelled in their plain form."""
+    """Returns the scripts of a text's letters: the first words of their Unicode names, after NFKC."""
     names = (
         unicodedata.name(letter, "")
         for letter in normalized(text, "NFKC")
@@ -304,7 +305,7 @@ def _entries(file: Path, scripts: Iterable[str]) -> dict[str, int]:
     return {script: found[script] for script in scripts}
 
 
-# Chosen by us where no source is named.
+# Thresholds without a source are our choice.
 REPEATED = 0.05  # of the lines
 NEAR_DUPLICATES = 0.05  # of the texts
 MEDIAN_TOKENS = 5
@@ -312,31 +313,35 @@ SHORT = 0.1  # of the texts
 BATCHES = 10  # of one pass over the corpus
 OVER_MAX_LENGTH = 0.5  # of the texts
 FOR_SPANS = 0.5  # of the texts
-FOREIGN = 0.2  # of the letters are of one script other than Latin
-ENTRIES = 1000  # of a vocabulary that knows words of a script, and not its letters alone
-# Of the texts, by the ten most frequent pairs of first words. Measured: premises of NLI 0.14, those of SNLI
-# alone 0.43; sentences of Wikipedia 0.07, of film reviews 0.08. SimCSE is known to go wrong on NLI premises.
+FOREIGN = 0.2  # of the letters, in one script other than Latin
+ENTRIES = 1000  # of a vocabulary; fewer means that it has only letters of the script, and no words
+# Share of the texts with one of the ten most frequent pairs of first words. Measured: premises of NLI 0.14,
+# those of SNLI 0.43; sentences of Wikipedia 0.07, of film reviews 0.08. SimCSE fails on NLI premises.
 HOMOGENEOUS = 0.12
 _TEACH = (
-    "choose one whose vocabulary covers this language (--base), or teach it this one's words by "
+    "choose one whose vocabulary covers this language (--base), or teach it new words with "
     "`python -m training train adapt`."
 )
 
 
-def warnings(figures: Figures, batch: int, max_length: int, *, alone: bool) -> list[str]:
-    """batch, max_length: of the recipe. alone: it reads single texts, so their mould matters to it."""
-    return [sentence for sentence in _all(figures, batch, max_length, alone) if sentence]
+def warnings(f: Figures, batch: int, max_length: int, *, single_texts: bool) -> list[str]:
+    """Returns a sentence for each property of the corpus that may spoil a contrastive training.
 
+    Args:
+        f: Figures of the corpus.
+        batch: Batch size of the recipe.
+        max_length: Tokens at which a text is cut.
+        single_texts: The recipe reads single texts, so texts of one form matter to it.
 
-def _all(f: Figures, batch: int, max_length: int, alone: bool) -> list[str]:
+    """
     lines = f.texts + f.repeated
     near = f.near_duplicates / f.sampled
     batches = f.texts / batch
     opened = sum(f.openings.values())
-    return [
+    checks = [
         _if(
             f.repeated / lines > REPEATED,
-            f"{f.repeated / lines:.1%} of the lines repeat another; training reads each text once, so look "
+            f"{f.repeated / lines:.1%} of the lines repeat another; training reads each text once, so check "
             "whether the export is what you meant.",
         ),
         _if(
@@ -369,17 +374,20 @@ def _all(f: Figures, batch: int, max_length: int, alone: bool) -> list[str]:
             + _TEACH,
         ),
         *(
-            f"{share:.1%} of the letters are {script}, and {f.vocabulary[script]:,} entries of the base "
-            "model's vocabulary are: choose a base for this language, or a multilingual one (--base)."
+            _if(
+                script != "Latin" and share > FOREIGN and f.vocabulary[script] < ENTRIES,
+                f"{share:.1%} of the letters are {script}, and {f.vocabulary[script]:,} entries of the base "
+                "model's vocabulary are: choose a base for this language, or a multilingual one (--base).",
+            )
             for script, share in f.scripts.items()
-            if script != "Latin" and share > FOREIGN and f.vocabulary[script] < ENTRIES
         ),
         _if(
-            alone and opened > HOMOGENEOUS,
+            single_texts and opened > HOMOGENEOUS,
             f"{opened:.1%} of the texts begin with one of {OPENINGS} pairs of words: text of one mould makes "
             "unsupervised SimCSE worse, so mix in other text or train on pairs.",
         ),
     ]
+    return [sentence for sentence in checks if sentence]
 
 
 def _long(f: Figures, max_length: int) -> str:
@@ -389,5 +397,5 @@ def _long(f: Figures, max_length: int) -> str:
     return cut + "split them into sentences, or raise max_length in the recipe."
 
 
-def _if(true: bool, sentence: str) -> str:
-    return sentence if true else ""
+def _if(applies: bool, sentence: str) -> str:
+    return sentence if applies else ""

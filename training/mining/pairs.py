@@ -27,19 +27,19 @@ from training.text.lines import layout, read_records, text_of
 
 
 class Labelled(NamedTuple):
-    positives: dict[str, list[str]]  # of each anchor, in the order of the file; distinct
-    candidates: list[str]  # where negatives are looked for; distinct
-    blank: int  # pairs dropped: anchor or positive is nothing but white space
-    repeated: int  # pairs dropped: seen before, or the anchor is its own positive
+    positives: dict[str, list[str]]  # distinct positives of each anchor, in the order of the file
+    candidates: list[str]  # distinct candidates for negatives
+    blank: int  # dropped pairs with a blank text
+    repeated: int  # dropped pairs that were repeated, or whose texts are equal
 
 
 def folded(text: str) -> str:
-    """Every run of white space as one space, none at the ends."""
+    """Returns the text with each run of white space as one space, and none at the ends."""
     return " ".join(text.split())
 
 
 def read_labelled_pairs(file: Path, corpus: Iterable[str] | None = None) -> Labelled:
-    """corpus: the texts to find negatives in; without it they are the positives of all pairs."""
+    """Reads a file of pairs. Candidates are the texts of `corpus`, or else the positives of all pairs."""
     if file.is_file() and not layout(file):
         raise TrainingError(f"{file} holds no pairs: name a .jsonl or .tsv with anchor and positive.")
     pairs = (
@@ -51,7 +51,7 @@ def read_labelled_pairs(file: Path, corpus: Iterable[str] | None = None) -> Labe
 
 
 def read_beir(folder: Path, split: str) -> Labelled:
-    """Queries with a relevant document (score above 0) in that split. A document is title and text."""
+    """Reads the queries of a split and their relevant documents (score above 0), each as title and text."""
     found = load(folder, split)
     pairs = (
         (found.queries[query], found.documents.get(document, Content("")).whole)
@@ -80,7 +80,7 @@ def _labelled(pairs: Iterable[tuple[str, str]], corpus: Iterable[str] | None, na
     return Labelled({anchor: list(of) for anchor, of in positives.items()}, list(candidates), blank, repeated)
 
 
-MIN_SCORE = 0.7  # cosine of the default model; chosen by us
+MIN_SCORE = 0.7  # cosine of the default model. Our choice
 
 
 class Pair(NamedTuple):
@@ -88,14 +88,14 @@ class Pair(NamedTuple):
 
     anchor: str
     positive: str
-    score_positive: float | None  # None: no model was asked
+    score_positive: float | None  # None if no model computed it
     source: str  # neighbours or title
 
 
 def body_of(title: str, text: str) -> str:
-    """The text without its title, if it begins with that: else the title would find itself. Both `folded`.
+    """Returns the text without its title, if it begins with the title. Both are `folded`.
 
-    A title that goes on as a longer word (VPN, VPNs) stays.
+    Otherwise the title would find itself. A title that continues as a longer word (VPN, VPNs) stays.
     """
     rest = text[len(title) :]
     repeated = bool(title) and text[: len(title)].casefold() == title.casefold()
@@ -103,10 +103,7 @@ def body_of(title: str, text: str) -> str:
 
 
 def title_pairs(documents: Sequence[tuple[str, str]]) -> Iterator[Pair]:
-    """Titles and the texts behind them. A title of several documents names none of them and is left out.
-
-    documents: (title, text).
-    """
+    """Yields titles with their texts, from (title, text). A title of several documents is left out."""
     distinct = list(dict.fromkeys((folded(title), folded(text)) for title, text in documents))
     used = Counter(title for title, _ in distinct)
     for title, text in distinct:
@@ -118,7 +115,7 @@ def title_pairs(documents: Sequence[tuple[str, str]]) -> Iterator[Pair]:
 def neighbour_pairs(
     texts: Sequence[str], encode: Encode, *, min_score: float = MIN_SCORE, max_score: float = 1.0
 ) -> Iterator[Pair]:
-    """Mutual nearest neighbours with a cosine in [min_score, max_score], in the order of `texts`."""
+    """Yields mutual nearest neighbors with a cosine in [min_score, max_score], in the order of `texts`."""
     distinct = list(dict.fromkeys(filter(None, map(folded, texts))))
     dropped = {duplicate.place for duplicate in near_duplicates(distinct, THRESHOLD)}
     kept = [text for place, text in enumerate(distinct) if place not in dropped]

@@ -39,6 +39,7 @@ from models.tokens.opening import open_tokenizer
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.words.commands import positive
 from models.words.progress import counted, to_stderr
+from training.arguments import check_empty
 from training.arguments import seed as any_seed
 from training.errors import NothingToLearn, TrainingError
 from training.model.base import open_base
@@ -46,7 +47,7 @@ from training.text.corpus import read_corpus
 
 _SPREAD = 0.02  # BERT's initializer_range
 _POSITIONS = 512
-_BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+_COPIED = ("tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -62,7 +63,7 @@ def _add_blank(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     command.add_argument("folder", type=Path, metavar="FOLDER", help="where to write it: new, or empty")
     command.add_argument(
-        "--tokenizer", default="default", metavar="MODEL", help="whose vocabulary it takes (%(default)s)"
+        "--tokenizer", default="default", metavar="MODEL", help="model with the vocabulary (%(default)s)"
     )
     command.add_argument("--layers", type=positive, default=6, metavar="N", help="(%(default)s)")
     command.add_argument(
@@ -78,12 +79,16 @@ def _add_blank(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def blank(
     tokenizer: Path, out: Path, *, layers: int, width: int, heads: int | None = None, seed: int = 42
 ) -> Path:
-    """tokenizer: a folder that has one. Raise TrainingError for sizes that make no model."""
+    """Writes a BERT with random weights to `out`, with the tokenizer of the folder `tokenizer`.
+
+    Raises:
+        TrainingError: The sizes do not fit together, or `out` is not empty.
+
+    """
     heads = max(width // 64, 1) if heads is None else heads
     if min(layers, width, heads) < 1 or width % heads:
         raise TrainingError(f"{layers} layers of {width} dimensions in {heads} heads are no model.")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise TrainingError(f"{out} is not an empty folder.")
+    check_empty(out)
     source = read_source(tokenizer)
     config = {
         "architectures": ["BertForMaskedLM"],
@@ -101,7 +106,7 @@ def blank(
     }
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source.backbone / TOKENIZER, out / TOKENIZER)
-    for name in _BESIDE:
+    for name in _COPIED:
         if (source.backbone / name).is_file():
             shutil.copyfile(source.backbone / name, out / name)
     random = np.random.default_rng(seed)
@@ -124,10 +129,10 @@ def _run_blank(options: argparse.Namespace) -> int:
 
 
 ADD = 8000  # measured on Korean (RESULTS.md)
-_SEEN = 3  # times that a token stands in the text, at least
-_LETTERS = 500  # that the trainer tells apart, at least
+_SEEN = 3  # minimum uses of a token in the text
+_LETTERS = 500  # minimum of letters that the trainer distinguishes
 _UNKNOWN = "[UNK]"
-_CHUNK = 2000  # texts that are tokenised together
+_CHUNK = 2000  # texts that are tokenized together
 
 
 def _add_extend_vocabulary(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -146,15 +151,20 @@ def _add_extend_vocabulary(commands: argparse._SubParsersAction[argparse.Argumen
 
 
 def takes_tokens(tokenizer: Mapping[str, Any]) -> bool:
-    """tokenizer: the content of tokenizer.json."""
+    """Returns True if new tokens can be added to a tokenizer, the content of a tokenizer.json."""
     return bool(tokenizer["model"].get("type") == "WordPiece")
 
 
 def extend(base: Path, texts: Sequence[str], out: Path, count: int) -> int:
-    """Write the folder `base` with up to `count` more tokens to `out`; how many there are.
+    """Writes the folder `base` with up to `count` more tokens to `out`.
 
-    Raise TrainingError when the base has no WordPiece vocabulary or no weights, NothingToLearn when the text
-    has no word that the base splits.
+    Returns:
+        The number of new tokens.
+
+    Raises:
+        TrainingError: The base has no WordPiece vocabulary or no weights.
+        NothingToLearn: The base splits no word of the texts.
+
     """
     source = read_source(base)
     if not takes_tokens(source.tokenizer) or not source.weights:
@@ -162,8 +172,7 @@ def extend(base: Path, texts: Sequence[str], out: Path, count: int) -> int:
             f"{base.name} cannot take new tokens: that needs a WordPiece vocabulary (as BERT's) and "
             "model.safetensors. Models of many languages read them already."
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise TrainingError(f"{out} is not an empty folder.")
+    check_empty(out)
     learned = learn(source.tokenizer, texts, count)
     if not learned:
         raise NothingToLearn("The base has a token for every word of this text.")
@@ -178,7 +187,7 @@ def extend(base: Path, texts: Sequence[str], out: Path, count: int) -> int:
 
 
 def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[str]:
-    """Up to `count` new tokens, the most used first. tokenizer: tokenizer.json of a base."""
+    """Returns up to `count` new tokens for a base's tokenizer.json, the most used first."""
     known: dict[str, int] = tokenizer["model"]["vocab"]
     prefix: str = tokenizer["model"]["continuing_subword_prefix"]
     opened = open_tokenizer(tokenizer)
@@ -186,7 +195,7 @@ def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[s
     trained = tokenizers.Tokenizer(WordPiece(unk_token=_UNKNOWN, continuing_subword_prefix=prefix))
     trained.pre_tokenizer = WhitespaceSplit()
     trainer = WordPieceTrainer(
-        vocab_size=2 * max(count, _LETTERS),  # more than are taken: it learns some of the base's again
+        vocab_size=2 * max(count, _LETTERS),  # more than needed, because some exist in the base
         min_frequency=_SEEN,
         limit_alphabet=max(count // 2, _LETTERS),
         continuing_subword_prefix=prefix,
@@ -204,7 +213,7 @@ def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[s
 
 
 def _split_words(opened: tokenizers.Tokenizer, texts: Sequence[str], known: Container[str]) -> list[str]:
-    """The words of each text that are no token of the base, normalised as it does."""
+    """Returns the words of each text that are not tokens of the base, normalized as by the base."""
     found = []
     for text in counted(texts, "texts", len(texts), "reading words"):
         normal = opened.normalizer.normalize_str(text) if opened.normalizer else text
@@ -214,7 +223,7 @@ def _split_words(opened: tokenizers.Tokenizer, texts: Sequence[str], known: Cont
 
 
 def _pieces(token: str, known: dict[str, int], prefix: str) -> list[int]:
-    """Rows of the base for a new token, by WordPiece's greedy longest match; unknown letters are left out."""
+    """Returns the base's rows for a new token, by WordPiece's longest match, without unknown letters."""
     start = prefix if token.startswith(prefix) else ""
     rest = token.removeprefix(prefix)
     found = []
@@ -229,17 +238,17 @@ def _pieces(token: str, known: dict[str, int], prefix: str) -> list[int]:
 def _write(source: Source, rows: Sequence[Sequence[int]], old: int, out: Path) -> None:
     tensors = {name: array for file in source.weights for name, array in read_safetensors(file).items()}
     tables = [name for name, array in tensors.items() if array.ndim and array.shape[0] == old]
-    for name in tables:  # the word table, and what a masked-language head has for each token
+    for name in tables:  # the word table, and per-token weights of a masked-language head
         tensors[name] = np.concatenate([tensors[name], _means(tensors[name], rows)])
     out.mkdir(parents=True, exist_ok=True)
     write_layout(replace(source, weights=()), out)
     (out / "config.json").write_text(json.dumps(source.config, indent=2) + "\n", encoding="utf-8")
-    (out / "vocab.txt").unlink(missing_ok=True)  # the old one; tokenizer.json has it all
+    (out / "vocab.txt").unlink(missing_ok=True)  # outdated; tokenizer.json replaces it
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
 
 
 def _means(table: NDArray[np.float32], rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-    """(new tokens, …): a token without pieces begins as the mean of the whole table."""
+    """Returns rows for the new tokens. A token without pieces gets the mean of the whole table."""
     whole = table.mean(0)
     return np.stack([table[pieces].mean(0) if pieces else whole for pieces in rows]).astype(table.dtype)
 

@@ -31,7 +31,7 @@ def check_fit(recipe: Recipe) -> None:
         if isinstance(objective, Neighbours) and not isinstance(recipe.source, OrderedSentences):
             raise Unfit('neighbours needs the source "sentences", which has them in their order.')
         if isinstance(objective, Neighbours) and views < 2:
-            raise Unfit(f"Neighbours compares two views; there are {views}.")
+            raise Unfit(f"Neighbours compares two views; the recipe has {views}.")
         if isinstance(objective, WordCe) and not isinstance(recipe.source, TextPairs):
             raise Unfit('word_ce needs the source "pairs": a definition and the word that it defines.')
         if isinstance(objective, SelfGuided) and (not isinstance(recipe.twin, Frozen) or views != 1):

@@ -7,7 +7,7 @@ word_ce        the vector of a definition predicts the defined word (DefSent)
 mi_jsd         the vector of a text tells its own runs of words from those of other texts (IS-BERT)
 """
 
-# ruff: noqa: N803, N806  shapes live in names
+# ruff: noqa: N806  shapes live in names
 # ruff: noqa: N806  shapes live in names
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor, nn
 
 from training.errors import TrainingError
-from training.methods.objectives import Materials, Objective, Reps
+from training.methods.objectives import (
+    InFloat32,
+    Materials,
+    Objective,
+    Reps,
+    first_texts_equal,
+    init_as_torch,
+)
 from training.methods.token_objectives import word_table
 from training.model.language_head import language_head
 from training.model.packed import packing_of, pad, unpad
@@ -28,59 +35,34 @@ from training.text.tokens import Tokens
 from training.validation import AboveZero, Count
 
 
-def self_guided(z_NP: Tensor, layers_NKP: Tensor, same_NN: Tensor, *, tau: float) -> Tensor:
-    """Mean over n and k of -log(e_nnk / (e_nnk + Σ e_nml over m ≠ n and all l)), e = exp(cos / τ).
-
-    Args:
-        z_NP: Vectors of the texts.
-        layers_NKP: Vectors of each text's layers in the twin.
-        same_NN: True for pairs of equal texts, which are not negatives of each other.
-        tau: Temperature.
-
-    """
-    with torch.autocast(z_NP.device.type, enabled=False):
-        z_NP, layers_NKP = F.normalize(z_NP.float(), dim=-1), F.normalize(layers_NKP.float(), dim=-1)
-        scores_NMK = torch.einsum("np,mkp->nmk", z_NP, layers_NKP) / tau
-        own_NK = scores_NMK.diagonal(dim1=0, dim2=1).T
-        own_NN = torch.eye(len(z_NP), dtype=torch.bool, device=z_NP.device)
-        others_NMK = scores_NMK.masked_fill((same_NN | own_NN)[..., None], -torch.inf)
-        others_N1 = others_NMK.flatten(1).logsumexp(1, keepdim=True)
-        return F.softplus(others_N1 - own_NK).mean()
-
-
 @dataclass(frozen=True)
 class SelfGuided(Objective):
-    """Kim, Yoo and Lee 2021 (SG-OPT), equation 7. Only the layers of other texts are negatives."""
+    """Kim, Yoo and Lee 2021 (SG-OPT), equation 7. Only the layers of other texts are negatives.
+
+    Mean over n and k of -log(e_nnk / (e_nnk + Σ e_nml over m ≠ n and all l)), e = exp(cos / τ).
+    """
 
     tau: AboveZero
     name: Literal["self_guided"] = "self_guided"
     reads: ClassVar[frozenset[str]] = frozenset({"layers"})
 
     def loss(self, reps: Reps) -> Tensor:
-        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
-        return self_guided(reps.z[:, 0], reps.z[:, 1:], same_NN, tau=self.tau)
-
-
-def neighbours(f_NP: Tensor, g_NP: Tensor, near_NN: Tensor, same_NN: Tensor) -> Tensor:
-    """Mean over n of the cross-entropy of softmax(f_n · g_m) to an even choice among those near n.
-
-    A sentence is not a candidate for itself. Sentences without neighbors do not count.
-    """
-    with torch.autocast(f_NP.device.type, enabled=False):
-        scores_NN = f_NP.float() @ g_NP.float().T
-        counts_N = near_NN.any(1)
-        if not counts_N.any():
-            return 0 * scores_NN.sum()
-        logs_NN = scores_NN.masked_fill(same_NN & ~near_NN, -torch.inf)[counts_N].log_softmax(1)
-        near_NN = near_NN[counts_N]
-        return -(logs_NN.masked_fill(~near_NN, 0).sum(1) / near_NN.sum(1)).mean()
+        z_NP, layers_NKP = F.normalize(reps.z[:, 0], dim=-1), F.normalize(reps.z[:, 1:], dim=-1)
+        scores_NMK = torch.einsum("np,mkp->nmk", z_NP, layers_NKP) / self.tau
+        own_NK = scores_NMK.diagonal(dim1=0, dim2=1).T
+        same_NN = first_texts_equal(reps).fill_diagonal_(fill_value=True)
+        others_NMK = scores_NMK.masked_fill(same_NN[..., None], -torch.inf)
+        others_N1 = others_NMK.flatten(1).logsumexp(1, keepdim=True)
+        return F.softplus(others_N1 - own_NK).mean()
 
 
 @dataclass(frozen=True)
 class Neighbours(Objective):
     """Logeswaran and Lee 2018 (QuickThoughts), equation 2. `reach` sentences on each side are correct.
 
-    The paper's code sets a sentence's score with itself to 0; here the score is left out.
+    Mean over n of the cross-entropy of softmax(f_n · g_m) to an even choice among those near n. Sentences
+    without neighbors do not count. The paper's code sets a sentence's score with itself to 0; here the score
+    is left out.
     """
 
     reach: Count = 1
@@ -91,11 +73,17 @@ class Neighbours(Objective):
         distance_NN = (places_N[:, None] - places_N).abs()
         one_document_NN = reps.known[:, None] == reps.known
         near_NN = one_document_NN & (distance_NN <= self.reach) & (distance_NN > 0)
-        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
-        return neighbours(reps.z[:, 0], reps.z[:, 1], near_NN, same_NN)
+        scores_NN = reps.z[:, 0] @ reps.z[:, 1].T
+        counts_N = near_NN.any(1)
+        if not counts_N.any():
+            return 0 * scores_NN.sum()
+        left_out_NN = first_texts_equal(reps) & ~near_NN
+        logs_NN = scores_NN.masked_fill(left_out_NN, -torch.inf)[counts_N].log_softmax(1)
+        near_NN = near_NN[counts_N]
+        return -(logs_NN.masked_fill(~near_NN, 0).sum(1) / near_NN.sum(1)).mean()
 
 
-class AnchorModule(nn.Module):
+class AnchorModule(InFloat32):
     """Keeps the initial weights as buffers, so that a resumed run has the same anchor."""
 
     def __init__(self, backbone: nn.Module) -> None:
@@ -105,11 +93,10 @@ class AnchorModule(nn.Module):
         for number, tensor in enumerate(trained):
             self.register_buffer(f"began_{number}", tensor.detach().clone())
 
-    def forward(self, _reps: Reps) -> Tensor:
+    def loss(self, _reps: Reps) -> Tensor:
         trained = (each for each in self._backbone[0].parameters() if each.requires_grad)
-        with torch.autocast(next(self.buffers()).device.type, enabled=False):
-            pairs = zip(trained, self.buffers(), strict=True)
-            return torch.stack([(tensor - began).square().sum() for tensor, began in pairs]).sum()
+        pairs = zip(trained, self.buffers(), strict=True)
+        return torch.stack([(tensor - began).square().sum() for tensor, began in pairs]).sum()
 
 
 @dataclass(frozen=True)
@@ -162,7 +149,7 @@ class WordCe(Objective):
     module: ClassVar = WordCeModule
 
 
-class MiJsdModule(nn.Module):
+class MiJsdModule(InFloat32):
     """Convolutions over the token vectors, one per length of run; together as wide as the text's vector."""
 
     def __init__(self, materials: Materials) -> None:
@@ -174,24 +161,21 @@ class MiJsdModule(nn.Module):
         self.convolutions = nn.ModuleList()
         for run, out in zip(_WIDTHS, sizes, strict=True):
             convolution = nn.Conv1d(inputs, out, run, padding=run // 2)
-            spread = float(inputs * run) ** -0.5
-            for tensor in convolution.parameters():  # torch's own initialization, from our generator
-                nn.init.uniform_(tensor, -spread, spread, generator=materials.generator)
+            init_as_torch(convolution, inputs * run, materials.generator)
             self.convolutions.append(convolution)
 
-    def forward(self, reps: Reps) -> Tensor:
+    def loss(self, reps: Reps) -> Tensor:
         view = reps.views[0]
-        with torch.autocast(reps.z.device.type, enabled=False):
-            local_TP = self.runs(reps.hidden[0].float(), view)
-            own_T = view.rows().to(local_TP.device) + (reps.share.start or 0)
-            scores_TN = local_TP @ reps.z[:, 0].float().T
-            texts_N = reps.texts[:, 0]
-            same_TN = texts_N[own_T][:, None] == texts_N
-            positive_T = math.log(2) - F.softplus(-scores_TN.gather(1, own_T[:, None])[:, 0])
-            negative_TN = (F.softplus(scores_TN) - math.log(2)).masked_fill(same_TN, 0)
-            negative_T = negative_TN.sum(1) / (~same_TN).sum(1).clamp(min=1)
-            tokens = torch.tensor(float(len(own_T)), device=local_TP.device)
-            return reps.mean((negative_T - positive_T).sum(), tokens)
+        local_TP = self.runs(reps.hidden[0].float(), view)
+        own_T = view.rows().to(local_TP.device) + (reps.share.start or 0)
+        scores_TN = local_TP @ reps.z[:, 0].T
+        texts_N = reps.texts[:, 0]
+        same_TN = texts_N[own_T][:, None] == texts_N
+        positive_T = math.log(2) - F.softplus(-scores_TN.gather(1, own_T[:, None])[:, 0])
+        negative_TN = (F.softplus(scores_TN) - math.log(2)).masked_fill(same_TN, 0)
+        negative_T = negative_TN.sum(1) / (~same_TN).sum(1).clamp(min=1)
+        tokens = torch.tensor(float(len(own_T)), device=local_TP.device)
+        return reps.mean((negative_T - positive_T).sum(), tokens)
 
     def runs(self, hidden: Tensor, view: Tokens) -> Tensor:
         """Maps (all tokens, D) to (all tokens, P). Both ends of a text are padded with zeros."""

@@ -23,12 +23,16 @@ from training.errors import TrainingError
 DEFAULT = "default"
 ONLY_DEFAULT = (DEFAULT,)
 ALL = ("*",)
-_PAGE = 1000  # rows; the most that the service answers at once
+_PAGE = 1000  # rows, the maximum of the service
 _TIMEOUT = 60.0  # seconds
 
 
 def collections_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Sequence[str]:
-    """The names of the collections that `wanted` stands for. Raise TrainingError."""
+    """Returns the names of the collections that `wanted` means.
+
+    Like all functions here that send requests, raises TrainingError if the service does not answer as
+    expected.
+    """
     if tuple(wanted) != ALL:
         return wanted
     with _client() as client:
@@ -40,32 +44,32 @@ def collections_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Sequence[s
 
 
 def documents_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
-    """In the order of their ids; each has a text under `text`. Raise TrainingError."""
+    """Yields the documents in the order of their ids. Each has a string `text`."""
     return _rows(url, collection, "documents", {"text": str})
 
 
 def feedback_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
-    """In the order in which it was given: query, id, relevant, and the key's name. Raise TrainingError."""
+    """Yields feedback, the oldest first: query, id, relevant, and the name of the key."""
     return _rows(url, collection, "feedback", {"query": str, "id": str, "relevant": bool})
 
 
 def events_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
-    """In the order in which they came; `position` may be None. Raise TrainingError."""
+    """Yields events, the oldest first. `position` may be None."""
     fields: dict[str, type] = dict.fromkeys(("search_id", "query", "id", "type"), str)
     return _rows(url, collection, "events", {**fields, "shown": list})
 
 
 class Searches(NamedTuple):
-    """The settings by which a service searches."""
+    """The search settings of a service."""
 
-    mode: Mode | None = None  # of searches that name none; None: as the version has learned
-    passages: bool = True  # long documents are split; False: their heads alone are searched
+    mode: Mode | None = None  # default mode of searches; None means that of the model version
+    passages: bool = True  # splits long documents; False searches only their beginnings
 
 
 def searches_of(url: str) -> Searches:
-    """The search settings of the service at `url`. Raise TrainingError."""
+    """Returns the search settings of the service at `url`."""
     answer = info_of(url)
-    # An older service says nothing of passages, and nearly all split.
+    # Older services do not report passages, and nearly all of them split.
     found = Searches(answer.get("search_mode"), answer.get("passages", True))
     if found.mode not in (None, *get_args(Mode)) or not isinstance(found.passages, bool):
         raise _stranger(url)
@@ -73,7 +77,7 @@ def searches_of(url: str) -> Searches:
 
 
 def info_of(url: str) -> dict[str, Any]:
-    """The answer of `GET /info` of the service at `url`. Raise TrainingError."""
+    """Returns the answer of `GET /info` of the service at `url`."""
     with _client() as client:
         answer = _get(client, url, "/info")
     if not isinstance(answer, dict):
@@ -94,7 +98,7 @@ def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:
 
 
 def _scope(collection: str) -> str:
-    """The path at which the routes of a collection begin."""
+    """Returns the path prefix of a collection's routes."""
     return "" if collection == DEFAULT else f"/collections/{collection}"
 
 
@@ -120,9 +124,11 @@ def _rows(url: str, collection: str, name: str, fields: Mapping[str, type]) -> I
 
 
 def key_header() -> dict[str, str]:
-    """The header for a service with keys: SIMILE_SERVICE_KEY, or what is in SIMILE_SERVICE_KEY_FILE.
+    """Returns the header with the key from SIMILE_SERVICE_KEY or SIMILE_SERVICE_KEY_FILE, if one is set.
 
-    Raise TrainingError when the file cannot be read. A message never has the key.
+    Raises:
+        TrainingError: The file cannot be read, or the key is malformed. The message never contains the key.
+
     """
     key, file = environ.get("SIMILE_SERVICE_KEY", ""), environ.get("SIMILE_SERVICE_KEY_FILE")
     if file and not key:
@@ -132,12 +138,12 @@ def key_header() -> dict[str, str]:
             why = error.strerror if isinstance(error, OSError) else "it is not ASCII"
             raise TrainingError(f"SIMILE_SERVICE_KEY_FILE={file} cannot be read: {why}.") from None
     if not (key.isascii() and key.isprintable()):
-        raise TrainingError("SIMILE_SERVICE_KEY is not one line of printable ASCII, so it is no key.")
+        raise TrainingError("SIMILE_SERVICE_KEY must be one line of printable ASCII.")
     return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def shown(url: str) -> str:
-    """The address as it was typed, without a user's name and password, for a message."""
+    """Returns the address as it was typed, without user name and password, for messages."""
     before, at, after = url.rpartition("@")
     scheme, slashes, _ = before.partition("//")
     return f"{scheme}{slashes}{after}" if at and slashes else after
@@ -170,7 +176,7 @@ def _get(client: httpx2.Client, url: str, path: str, parameters: dict[str, str] 
 
 
 def _refusal(response: httpx2.Response) -> str:
-    """The sentence of a service's refusal, else the beginning of what was answered."""
+    """Returns the error message of a service's answer, or the beginning of the answer."""
     try:
         return str(parse_json(response.content)["error"])
     except (ValueError, TypeError, KeyError):
@@ -186,33 +192,38 @@ _MARK = "collection:"
 
 
 def is_name(name: str) -> bool:
-    """True if a collection of a service can have this name."""
+    """Returns True if a collection can have this name."""
     return _NAME.fullmatch(name) is not None
 
 
 def qualified(collection: str, id: str) -> str:
-    """A name for the document that no other document of any collection has.
+    """Returns a name for a document that no document of any other collection has.
 
-    An id in the default collection stays as it is, so that the same documents are held out as ever.
+    Ids of the default collection stay unchanged, so that the same documents remain held out.
     """
     plain = collection == DEFAULT and not id.startswith(_MARK)
     return id if plain else f"{_MARK}{collection}/{id}"
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """`--collection` and `--all-collections`, which go with `--from-service`."""
+    """Adds `--collection` and `--all-collections`, which need `--from-service`."""
     which = command.add_mutually_exclusive_group()
     which.add_argument(
         "--collection",
         action="append",
         metavar="NAME",
-        help="of the service, may come several times (default: the collection `default`)",
+        help="of the service; may be repeated (default: the collection `default`)",
     )
     which.add_argument("--all-collections", action="store_true", help="of the service")
 
 
 def chosen(options: argparse.Namespace) -> tuple[str, ...]:
-    """The collections that the options name. Raise TrainingError where they go with no service."""
+    """Returns the collections that the options name.
+
+    Raises:
+        TrainingError: A name is invalid, or the options name no service.
+
+    """
     names: list[str] | None = options.collection
     if (names or options.all_collections) and not options.from_service:
         raise TrainingError("--collection and --all-collections go with --from-service alone.")
@@ -223,9 +234,9 @@ def chosen(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def title_of(document: Mapping[str, Any]) -> tuple[str, bool]:
-    """A document's title, empty where there is none; and True when searches look into it.
+    """Returns a document's title, or an empty string, and True if searches include it.
 
-    Documents stored before they could have a title have it in `metadata.title`, where no search looks.
+    Older documents have the title in `metadata.title`, which searches do not include.
     """
     own, metadata = document.get("title"), document.get("metadata")
     if isinstance(own, str) and own.strip():

@@ -1,7 +1,8 @@
-"""Heads against numpy, and what they begin from."""
+"""Heads and poolings against numpy, and the initial weights of heads."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.publishing.from_torch.pooling import DenseLayer
+from models.publishing.from_torch.pooling import DenseLayer, pool
+from tests.tiny import tiny_source as make_tiny_source
 from tests.training.pretrained import encoder_of, pretrained, trainer_of
 from tests.training.recipe_cases import raw_source
 from training.errors import TrainingError
-from training.methods.components import BatchNorm, BatchNormHead, Gelu, Plain, Relu, Tanh, Transform
-from training.methods.recipe import load_recipe
+from training.methods.components import BatchNorm, Gelu, Plain, Relu, Tanh, Transform
+from training.methods.loading import load_encoder
+from training.methods.recipe import Recipe, load_recipe
 
 NO_BASE: Any = None  # these heads begin at random
 
@@ -31,8 +34,7 @@ def batch_norm(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def test_the_head_that_normalises_batches_is_what_numpy_computes() -> None:
-    head = BatchNorm().build(NO_BASE, 6, generator())
-    assert isinstance(head, BatchNormHead)
+    head: Any = BatchNorm().build(NO_BASE, 6, generator())
     with torch.no_grad():
         head.inner.weight.uniform_(0.5, 2, generator=generator())
         head.inner.bias.normal_(generator=generator())
@@ -110,5 +112,35 @@ def test_the_transform_is_the_base_s_own_and_is_published(tmp_path: Path) -> Non
     with torch.no_grad():
         assert (head(x) - theirs.cls.predictions.transform(x)).abs().max() < 1e-5
     bare = encoder_of(raw_source(tmp_path / "bare", language=False))
-    with pytest.raises(TrainingError, match="`transform` is the base's own masked-language one"):
+    with pytest.raises(TrainingError, match="`transform` is the base's masked-language head"):
         Transform(keep=True).build(bare.source, 32, generator())
+
+
+def test_the_poolings_are_those_of_the_published_head() -> None:
+    hidden = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [9.0, 9.0]]])
+    mask = torch.tensor([[1, 1, 0]])
+    root = math.sqrt(2)
+    for mode, expected in {
+        "cls": [1, -4],
+        "max": [3, -2],
+        "mean": [2, -3],
+        "mean_sqrt_len_tokens": [4 / root, -6 / root],
+    }.items():
+        assert pool(hidden, mask, [mode])[0].tolist() == pytest.approx(expected), mode
+    assert pool(hidden, mask, ["mean", "cls"])[0].tolist() == [2, -3, 1, -4]
+
+
+def test_a_base_keeps_its_own_pooling_and_a_raw_backbone_takes_the_recipe_s(
+    tmp_path: Path, recipe: Recipe
+) -> None:
+    folder = make_tiny_source(tmp_path / "base", pooling="max")
+    encoder, head = load_encoder(folder, recipe, torch.device("cpu"))
+    assert encoder.source.head.pooling == ("max",)
+    assert isinstance(head, torch.nn.Identity)
+    for name in ("modules.json", "sentence_bert_config.json"):
+        (folder / name).unlink()
+    encoder, head = load_encoder(folder, recipe, torch.device("cpu"))
+    assert encoder.source.head.pooling == ("cls",)
+    assert isinstance(head, DenseLayer)
+    assert head.linear.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert len(encoder.dense) == 0, "a head that is not kept must not be published"

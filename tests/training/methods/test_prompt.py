@@ -48,9 +48,9 @@ def vectors_of_a_step(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> Tens
 
 
 def by_transformers(folder: Path, texts: list[list[int]], template: tuple[list[int], list[int]]) -> Tensor:
-    """The vector at [MASK] of each text in the template, less that of the template alone.
+    """Returns the vector at [MASK] of each text in the template, minus that of the empty template.
 
-    What stands behind the text keeps, without it, the positions that it has behind it.
+    The tokens after the text keep their positions in the empty template.
     """
     with quiet():
         backbone: Any = transformers.BertModel.from_pretrained(folder, attn_implementation="eager")

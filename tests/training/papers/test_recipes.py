@@ -1,4 +1,4 @@
-"""Every shipped recipe, whole: it learns what it is given, its run is one run, its end is what it says."""
+"""Every shipped recipe as a whole: it learns, it can be resumed, and its result is published."""
 
 from __future__ import annotations
 

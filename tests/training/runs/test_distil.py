@@ -135,7 +135,7 @@ def test_what_could_not_be_a_student_is_refused_and_leaves_nothing(
     with pytest.raises(TrainingError, match=r"student\.layers is 2, and the base has 2\. Lower it\."):
         run("out", recipe=distil(2))
     other = family_source(tmp_path / "other", "distilbert")
-    with pytest.raises(TrainingError, match="A student of fewer layers is there for bert"):
+    with pytest.raises(TrainingError, match="A student of fewer layers works for bert"):
         run("out", recipe=distil(1), base=other)
     table = run("table", recipe=distil(0), steps=1)
     with pytest.raises(TrainingError, match="The base is a table of tokens"):
