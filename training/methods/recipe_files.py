@@ -114,7 +114,7 @@ def names_paper_blocks(table: Mapping[str, Any]) -> bool:
 @cache
 def schema() -> dict[str, Any]:
     """Returns the JSON Schema of `Recipe` with all blocks."""
-    found = _read(_FOLDERS[0] / "schema.json")
+    found: dict[str, Any] = json.loads((_FOLDERS[0] / "schema.json").read_bytes())
     papers = _papers()
     found["$defs"] |= papers["$defs"]
     for kind, mapping in papers["blocks"].items():
@@ -127,11 +127,7 @@ def schema() -> dict[str, Any]:
 
 @cache
 def _papers() -> dict[str, Any]:
-    return _read(_ROOT / "papers" / "schema.json")
-
-
-def _read(file: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_bytes())
+    found: dict[str, Any] = json.loads((_ROOT / "papers" / "schema.json").read_bytes())
     return found
 
 

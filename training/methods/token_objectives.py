@@ -155,7 +155,7 @@ class CrossAttention(nn.Module):
 
 
 class DenoiseModule(nn.Module):
-    """A decoder whose weights are the encoder's own, but for its attention to the vector."""
+    """A decoder with the encoder's own weights, and its own attention to the vector."""
 
     def __init__(self, materials: Materials) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class DenoiseModule(nn.Module):
         return reps.mean(losses, torch.tensor(float(len(at)), device=x.device))
 
     def _decode(self, encoder: TrainedEncoder, whole: Tokens, memory: Tensor, dropout: float) -> Tensor:
-        """(all tokens, D): each from those before it and the vector of its text."""
+        """Returns (all tokens, D): each token from the earlier tokens and the vector of its text."""
         device = memory.device
         packing = packing_of(whole, device, causal=True)
         backbone: Any = encoder.backbone
@@ -198,7 +198,7 @@ class DenoiseModule(nn.Module):
 
 @dataclass(frozen=True)
 class Denoise(Objective):
-    """Wang et al. 2021 (TSDAE), equation 2: the first view is the damaged text, the last the whole one."""
+    """Wang et al. 2021 (TSDAE), equation 2: from the first view, the damaged text, to the last."""
 
     name: Literal["denoise"] = "denoise"
     reads: ClassVar[frozenset[str]] = frozenset({"aside"})

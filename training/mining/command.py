@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from textwrap import shorten
 from typing import NamedTuple
 
 from models.files.fsync import replaced
-from models.search.content import Content
 from models.words.progress import step_to_stderr
 from training.arguments import expanded, target
 from training.errors import NothingToLearn, TrainingError
@@ -34,7 +34,7 @@ from training.mining.queries import queries_of
 from training.mining.teacher import Listed, lists
 from training.text.corpus import LISTED, MOST_NEGATIVES, TEXTS, read_corpus
 from training.text.lines import Record, layout, read_records, text_of, valid
-from training.text.service import title_of
+from training.text.service import content_of, title_of
 
 _EXAMPLES = 3
 _SHOWN = 90  # characters of a text in an example
@@ -189,16 +189,13 @@ def _lists(options: argparse.Namespace) -> int:
     corpus = expanded(options.corpus)
     out = _lines_of_json(target(options.out, corpus))
     documents = _read_documents(corpus)
-    titles = [title_of(record.fields) for record in documents.records]
     queries = queries_of(_titled(documents))
     if not queries:
         raise NothingToLearn(f"{corpus} has no title, heading or first sentence for a query.")
     with open_scorable(options.model, os.environ, step_to_stderr) as model, _writing(out) as write:
         step_to_stderr("encoding and comparing")
-        contents = [
-            Content(text, title if searched else "")
-            for (title, searched), text in zip(titles, documents.texts, strict=True)
-        ]
+        fields = zip(documents.records, documents.texts, strict=True)
+        contents = [content_of(record.fields, text) for record, text in fields]
         count = _write(write, lists(contents, queries, model))
     _print(f"{count:,} lists of {LISTED} documents, from {len(documents.texts):,} texts")
     return 0
@@ -231,7 +228,8 @@ def _dedupe(options: argparse.Namespace) -> int:
     )
     differing = [duplicate for duplicate in found if duplicate.similarity < 1] or found
     for duplicate in differing[:_EXAMPLES]:
-        first, second = (_shown(documents.texts[place]) for place in (duplicate.first, duplicate.place))
+        both = (documents.texts[place] for place in (duplicate.first, duplicate.place))
+        first, second = (shorten(text, _SHOWN, placeholder=" …") for text in both)
         _print(f"  {duplicate.similarity:.3f}  kept     {first}", f"         dropped  {second}")
     return 0
 
@@ -243,11 +241,6 @@ def _write(write: Callable[[str], object], found: Iterable[Mined | Pair | Listed
         write(json.dumps(line, ensure_ascii=False))
         count += 1
     return count
-
-
-def _shown(text: str) -> str:
-    plain = " ".join(text.split())
-    return plain if len(plain) <= _SHOWN else f"{plain[: _SHOWN - 2]} …"
 
 
 def _print(*rows: str) -> None:

@@ -57,7 +57,7 @@ class AffinePost:
 
 @dataclass(frozen=True)
 class Whiten(AffinePost):
-    """(x - μ) U Λ^(-1/2), of which the `dimension` strongest directions are kept; all if it is larger."""
+    """(x - μ) U Λ^(-1/2), with the `dimension` strongest directions, or all if it is larger."""
 
     dimension: Count
     name: Literal["whiten"] = "whiten"

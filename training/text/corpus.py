@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.search.content import Content
 from models.words.progress import counted
 from training.errors import NothingToLearn, TrainingError
 from training.text.lines import Record, layout, read_records, text_of, valid
-from training.text.service import ONLY_DEFAULT, collections_of, documents_of, qualified, title_of
+from training.text.service import ONLY_DEFAULT, collections_of, content_of, documents_of, qualified
 
 # Accepted names of each field, as in public data sets and sentence-transformers.
 _TEXT = ("sentence", "text")
@@ -210,17 +209,14 @@ def from_service(url: str, kind: Kind = TEXTS, wanted: Sequence[str] = ONLY_DEFA
         names = ", ".join(names[0] for names in kind.columns)
         raise TrainingError(f"A service has single texts; this recipe reads rows of {names}: --corpus FILE.")
     texts = (
-        valid(_whole(document), f"{url}, document {qualified(name, str(document.get('id')))!r}")
+        valid(
+            content_of(document, document["text"]).whole,
+            f"{url}, document {qualified(name, str(document.get('id')))!r}",
+        )
         for name in collections_of(url, wanted)
         for document in documents_of(url, name)
     )
     return Corpus.of(texts, url)
-
-
-def _whole(document: Mapping[str, Any]) -> str:
-    """Returns title and text, as the service embeds them."""
-    title, searched = title_of(document)
-    return Content(document["text"], title if searched else "").whole
 
 
 def _digest(texts: Iterable[str], columns: int, labels: tuple[Label, ...] | None) -> str:

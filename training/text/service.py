@@ -17,6 +17,7 @@ import httpx2
 
 from models.files.bounded import parse_json
 from models.manifest import Mode
+from models.search.content import Content
 from models.words.progress import Progress
 from training.errors import TrainingError
 
@@ -86,7 +87,7 @@ def info_of(url: str) -> dict[str, Any]:
 
 
 def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:
-    """The number of documents in these collections. Raise TrainingError."""
+    """Returns the number of documents in these collections."""
     count = 0
     for collection in collections_of(url, wanted):
         with _client() as client:
@@ -231,6 +232,12 @@ def chosen(options: argparse.Namespace) -> tuple[str, ...]:
         if not is_name(name):
             raise TrainingError(f"--collection {name!r}: no collection can have this name.")
     return ALL if options.all_collections else tuple(names or ONLY_DEFAULT)
+
+
+def content_of(document: Mapping[str, Any], text: str) -> Content:
+    """Returns title and text of a document, as the service embeds them."""
+    title, searched = title_of(document)
+    return Content(text, title if searched else "")
 
 
 def title_of(document: Mapping[str, Any]) -> tuple[str, bool]:
