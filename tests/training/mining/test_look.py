@@ -32,8 +32,10 @@ def distinct(count: int, words: int = 6, seed: int = 1) -> list[str]:
     return [" ".join(chance.choices(WORDS + SYLLABLES, k=words)) for _ in range(count)]
 
 
-def warned(corpus: Corpus, tokenizer: Path, batch: int = 4, max_length: int = 16) -> list[str]:
-    return warnings(measure(corpus, tokenizer, max_length), batch, max_length, single_texts=True)
+def lines(tokenizer: Path, texts: list[str], max_length: int = 16) -> list[str]:
+    """The warnings about texts, with batches of 4."""
+    found = measure(Corpus.of(texts, "some"), tokenizer, max_length)
+    return warnings(found, 4, max_length, single_texts=True)
 
 
 def test_the_figures_of_a_small_corpus_by_hand(tokenizer: Path) -> None:
@@ -98,10 +100,6 @@ def test_a_large_corpus_is_sampled_alike_every_time(tokenizer: Path, monkeypatch
     found = measure(corpus, tokenizer, 16)
     assert (found.texts, found.sampled) == (200, 50)
     assert found == measure(corpus, tokenizer, 16)
-
-
-def lines(tokenizer: Path, texts: list[str], **options: int) -> list[str]:
-    return warned(Corpus.of(texts, "some"), tokenizer, **options)
 
 
 def test_repeated_lines(tokenizer: Path) -> None:

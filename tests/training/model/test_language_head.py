@@ -91,16 +91,6 @@ def test_the_word_table_is_the_encoders_own_and_learns_through_the_head(tmp_path
     assert gradient[120:].abs().max() > 1e-6, "also of words that no text has"
 
 
-def test_where_nothing_is_masked_there_is_nothing_to_learn(tmp_path: Path) -> None:
-    encoder = bert_of(tmp_path / "raw")
-    module = MlmModule(materials_of(encoder))
-    nothing = Tokens(ROWS.ids, ROWS.starts, torch.full_like(ROWS.ids, NOT_A_TARGET))
-    loss = module(reps_of(encoder, nothing))
-    assert loss.item() == 0
-    loss.backward()
-    assert all(p.grad is None or not p.grad.any() for p in encoder.parameters())
-
-
 def test_the_loss_of_a_share_is_over_the_targets_of_all_processes(tmp_path: Path) -> None:
     encoder = bert_of(tmp_path / "raw")
     module = MlmModule(materials_of(encoder))
