@@ -123,7 +123,7 @@ def test_a_base_that_cannot_guess_words_says_so(tmp_path: Path, name: str) -> No
     folder = family_source(tmp_path / name, name)
     corpus = Corpus.of(short_texts(64), "words")
     options = Options(steps=1, batch=8, precision="fp32", device="cpu", threads=1)
-    with pytest.raises(TrainingError, match=f"'{name}' cannot guess words"):
+    with pytest.raises(TrainingError, match=f"'{name}' cannot predict words"):
         train(load_recipe("mlm"), corpus, folder, tmp_path / "mlm", options)
 
 

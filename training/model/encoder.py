@@ -232,7 +232,8 @@ def kept(cutoff: Tensor, tokens: Tokens, width: int) -> Tensor:
     rows = tokens.rows()
     token_stays = torch.rand(len(tokens.ids)) >= of_tokens[rows]
     feature_stays = torch.rand(len(tokens), width) >= of_features[:, None]
-    return (token_stays[:, None] & feature_stays[rows]).float()
+    stays: Tensor = token_stays[:, None] & feature_stays[rows]
+    return stays.float()
 
 
 def save_weights(tensors: Mapping[str, Tensor], file: Path, metadata: dict[str, str]) -> None:
