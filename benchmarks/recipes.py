@@ -46,13 +46,13 @@ from training.evaluation.bootstrap import of_mean
 from training.evaluation.retrieval import Collection, judge_all, load, search
 from training.evaluation.scorable import scorable_of
 from training.evaluation.suites import score
-from training.methods.declared import AUTO, SEARCH
+from training.methods.recipe_files import AUTO, SEARCH
 from training.retraining.config import Config
 from training.retraining.gathered import gather
 from training.retraining.publication import Outcome
 from training.retraining.retune import retune
 from training.text.lines import read_records
-from training.text.service_collections import DEFAULT
+from training.text.service import DEFAULT
 
 if TYPE_CHECKING:
     from training.retraining.one import Job
@@ -220,7 +220,7 @@ class Trial:
         return row
 
     def _retrain(self, name: str, config: Config, work: Path) -> Outcome:
-        from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+        from training.methods.recipe import load_recipe  # noqa: PLC0415  torch
         from training.retraining.auto import retrain_auto  # noqa: PLC0415  torch
         from training.retraining.one import retrain  # noqa: PLC0415  torch
         from training.retraining.plan import prepare  # noqa: PLC0415  torch

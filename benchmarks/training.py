@@ -52,9 +52,8 @@ from benchmarks.workloads import Workload, read_texts
 from models.errors import ModelError
 from models.publishing.default import ORIGIN, default_source
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
 from training.methods.objectives import InfoNCE
-from training.methods.recipe import Recipe
+from training.methods.recipe import Recipe, load_recipe
 from training.runs.device import deterministic
 from training.runs.log import versions
 from training.runs.options import Options

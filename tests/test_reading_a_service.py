@@ -10,8 +10,7 @@ from tests.service.process import Service
 from training.retraining.clicks import used_at
 from training.retraining.documents import documents_at
 from training.retraining.judgements import Judgement, judged, judgements_at
-from training.text.service import Searches, count_of, searches_of
-from training.text.service_collections import ALL
+from training.text.service import ALL, Searches, count_of, searches_of
 
 OTHER = "sk-another-writer"
 TEXTS = {

@@ -132,7 +132,7 @@ def test_a_folder_without_a_model_is_refused_before_its_links_are_looked_at(tmp_
             "training train auto --corpus rows.txt --out run",
             "Without --recipe, `python -m training retrain` chooses",
         ),
-        ("training train search --corpus rows.txt --out run", "search is no recipe of its own."),
+        ("training train search --corpus rows.txt --out run", "search is not a recipe."),
         ("training train adap --corpus rows.txt --out run", "Did you mean adapt?"),
         ("training train icct --corpus rows.txt --out run", "Did you mean ict?"),
         ("training retrain --from-service http://127.0.0.1:1 --recipe atuo", "Did you mean auto?"),

@@ -2,7 +2,7 @@
 
 import os
 
-# Threads of OpenMP sleep at a barrier. Threads that spin there take the processors from those they wait for,
-# where other work wants them too: on four processors with a load of 16, a step took 3.6 s with this and had
-# not ended after 20 s without. libgomp reads it once, when torch is imported, so it stands here.
+# Threads of OpenMP sleep at a barrier. On a busy machine, spinning threads take the processors from the
+# threads that they wait for: on four processors with a load of 16, a step took 3.6 s with this setting, and
+# more than 20 s without. libgomp reads it once, when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

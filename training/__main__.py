@@ -1,7 +1,8 @@
-"""`python -m training COMMAND`: train, evaluate, export, retrain … Each command is a module of its own.
+"""`python -m training COMMAND`: train, evaluate, export, retrain … `COMMANDS` are modules that add the
+commands.
 
-Exit status: 0 done, 1 it cannot be done (the message says why), 2 wrong usage; `retrain` adds 3 refused,
-4 nothing to learn and 5 another is at work.
+Exit status: 0 done, 1 failed with a message, 2 wrong usage. `retrain` also has 3 rejected, 4 nothing to learn
+and 5 another retraining is running.
 """
 
 import argparse
@@ -19,8 +20,8 @@ try:
     from training.evaluation import significance
     from training.evaluation.report import many
     from training.mining import command as mine
-    from training.mining import look
-    from training.model import blank, vocabulary
+    from training.mining import corpus_report
+    from training.model import new_bases
     from training.papers import word_vectors
     from training.retraining import advise, schedule
     from training.retraining import command as retrain
@@ -33,8 +34,7 @@ except KeyboardInterrupt:  # importing takes seconds
 
 COMMANDS = (
     train,
-    blank,
-    vocabulary,
+    new_bases,
     word_vectors,
     evaluate,
     many,
@@ -44,7 +44,7 @@ COMMANDS = (
     schedule,
     advise,
     mine,
-    look,
+    corpus_report,
 )
 
 

@@ -13,14 +13,14 @@ from models.files.bounded import parse_toml
 from models.messages import positive
 from training.errors import TrainingError
 
-DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")  # torch knows others, as meta, that cannot train
+DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")  # torch has others, such as meta, that cannot train
 _SHOWN = 100  # characters of an option, in a message
-SEEDS = 1 << 63  # seeds lie below, as in a recipe
+SEEDS = 1 << 63  # seeds are below, as in a recipe
 LOADING = "loading torch: seconds, on a busy machine half a minute"
 
 
 def batch(text: str) -> int:
-    """The texts of a step: a contrastive loss needs two."""
+    """Parses the number of texts of a step. A contrastive loss needs two."""
     return _whole(text, 2)
 
 
@@ -35,7 +35,7 @@ def seed(text: str) -> int:
 
 
 def add_run(command: argparse.ArgumentParser) -> None:
-    """Arguments of every training."""
+    """Adds the options of every training."""
     command.add_argument(
         "--steps", type=positive, metavar="N", help="how many (default: each text is seen once)"
     )
@@ -44,10 +44,10 @@ def add_run(command: argparse.ArgumentParser) -> None:
         "--precision",
         choices=("auto", "bf16", "fp32"),
         default="auto",
-        help="bf16 computes in bfloat16 by autocast; auto takes it where the processor is fast at it",
+        help="bf16 computes in bfloat16 by autocast; auto uses it if the processor is fast with it",
     )
     command.add_argument(
-        "--threads", type=positive, metavar="N", help="of torch on the CPU (default: its own choice)"
+        "--threads", type=positive, metavar="N", help="of torch on the CPU (default: torch's choice)"
     )
     command.add_argument(
         "--set",
@@ -68,7 +68,12 @@ def add_data(command: argparse.ArgumentParser) -> None:
 
 
 def changes(given: Sequence[str]) -> dict[str, Any]:
-    """Turn each `KEY=VALUE` of `--set` into a recipe's key and its TOML value. Raise TrainingError."""
+    """Parses each `KEY=VALUE` of `--set` into a recipe's key and its TOML value.
+
+    Raises:
+        TrainingError: An option is not KEY=VALUE, or the value is not TOML.
+
+    """
     found: dict[str, Any] = {}
     for each in given:
         key, equals, value = each.partition("=")
@@ -78,27 +83,40 @@ def changes(given: Sequence[str]) -> dict[str, Any]:
             equals = ""
         if not equals or not key.strip():
             raise TrainingError(
-                f"--set {each[:_SHOWN]!r} is not KEY=VALUE with a value as TOML writes it; a text stands in "
+                f"--set {each[:_SHOWN]!r} is not KEY=VALUE with a TOML value; put a text in "
                 "quotes: --set 'pool=\"mean\"'."
             )
     return found
 
 
 def target(name: str, *read: Path) -> Path:
-    """The file to write: one in a folder that is there, and none of those that are `read`.
+    """Returns the file to write, after following links, since writing replaces the file.
 
-    Where a link leads, since writing replaces the file; a device or a pipe would be replaced as well.
+    Raises:
+        TrainingError: The folder does not exist, the file is a device or a pipe, or is one of `read`.
+
     """
     file = expanded(name).resolve()
     if not file.parent.is_dir() or (file.exists() and not file.is_file()):
-        raise TrainingError(f"{name} cannot be written: name a file in a folder that is there.")
+        raise TrainingError(f"{name} cannot be written: name a file in a folder that exists.")
     if any(file == other.resolve() for other in read):
-        raise TrainingError(f"{name} is what is read here: name another file to write.")
+        raise TrainingError(f"{name} is also the file to read: name another file to write.")
     return file
 
 
+def check_empty(folder: Path) -> None:
+    """Raises TrainingError if `folder` exists and is not an empty folder."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise TrainingError(f"{folder} is not an empty folder.")
+
+
 def expanded(name: str) -> Path:
-    """With ~ and ~user as the home folder. Raise TrainingError when there is no such user."""
+    """Returns the path with ~ and ~user replaced by the home folder.
+
+    Raises:
+        TrainingError: The user does not exist.
+
+    """
     try:
         return Path(name).expanduser()
     except RuntimeError:
@@ -108,6 +126,6 @@ def expanded(name: str) -> Path:
 def _whole(text: str, least: int, below: float = math.inf) -> int:
     number = int(text) if text.isascii() and text.isdigit() else -1
     if not least <= number < below:
-        words = f"from {least} on" if below == math.inf else f"from {least} to {int(below) - 1}"
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {words}")
+        allowed = f"from {least} on" if below == math.inf else f"from {least} to {int(below) - 1}"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {allowed}")
     return number

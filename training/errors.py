@@ -1,4 +1,4 @@
-"""The errors of training: one line each, which says what to do."""
+"""The errors of training. Each message is one line that says what to do."""
 
 
 class TrainingError(Exception):
@@ -6,12 +6,12 @@ class TrainingError(Exception):
 
 
 class NothingToLearn(TrainingError):
-    """A corpus without text, or one that was learned from before."""
+    """A corpus without text, or a corpus that a version was already trained on."""
 
 
 class Interrupted(TrainingError):
-    """Ctrl-C. The same job goes on from there when its work folder was kept."""
+    """Ctrl-C. The same job continues from there if its work folder still exists."""
 
 
 class Busy(TrainingError):
-    """Another retraining is at work on the same models folder."""
+    """Another retraining uses the same models folder."""

@@ -1,4 +1,4 @@
-"""Models on disk by the name that a command is given: a published version, a run's best step, or a folder."""
+"""Find a model on disk by name: a published version, a run's best step, or a folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ from training.runfile import best_of
 
 class Found(NamedTuple):
     folder: Path
-    name: str  # the version, or the last part of the run's or the folder's path
+    name: str  # the version, or the last part of the path of a run or folder
     published: bool  # sealed, with a manifest
 
 
 def find_model(name: str, store: Store) -> Found | None:
-    """A folder goes before a version of its name. Raise TrainingError for a version that is not there."""
+    """Returns the model, or None. A folder takes precedence over a version of the same name.
+
+    Raises:
+        TrainingError: The version does not exist.
+
+    """
     folder = expanded(name)
     if is_version(name) and not folder.is_dir():
         try:

@@ -1,9 +1,9 @@
-"""run.json: what a folder's run is, so that no other is continued in it, and what export has to know.
+"""run.json: the identity of a folder's run. It prevents continuing another run, and export reads it.
 
 OUT/
-├── run.json                 recipe, corpus, seed, base …; with `finished` once it is
-├── record.jsonl             what happened, line by line (log.py)
-├── checkpoint.safetensors   while it is not finished (checkpoint.py)
+├── run.json                 recipe, corpus, seed, base …, and `finished` after the end
+├── record.jsonl             events, line by line (log.py)
+├── checkpoint.safetensors   until the run is finished (checkpoint.py)
 ├── best/  last/             sentence-transformers folders
 """
 
@@ -23,7 +23,7 @@ Identity = dict[str, Any]
 _WORDS = {
     "recipe": "another recipe",
     "corpus": "another corpus",
-    "rows": "other rows, mined anew from the same text",
+    "rows": "other rows, mined again from the same text",
     "base": "another base model",
     "seed": "another seed",
     "steps": "another number of steps",
@@ -31,7 +31,7 @@ _WORDS = {
 }
 
 
-_SINCE = {"rows"}  # keys that a run of an earlier release lacks
+_SINCE = {"rows"}  # keys that runs of earlier releases do not have
 _KEYS = (
     "method",
     *(_WORDS.keys() - _SINCE),
@@ -43,7 +43,7 @@ _KEYS = (
 
 
 class OtherRun(TrainingError):
-    """The run in a folder is not the one that is asked for, or cannot go on; `why` says no more than that."""
+    """The run in a folder is not the requested run, or cannot continue. `why` has no advice."""
 
     def __init__(self, why: str, advice: str = "") -> None:
         super().__init__(f"{why} {advice}".rstrip())
@@ -51,7 +51,12 @@ class OtherRun(TrainingError):
 
 
 def claim(out: Path, identity: Identity, *, resume: bool) -> None:
-    """Make `out` the folder of this run. Raise TrainingError when it holds another one."""
+    """Makes `out` the folder of this run.
+
+    Raises:
+        TrainingError: The folder has another run.
+
+    """
     check(out, identity, resume=resume)
     if not resume:
         out.mkdir(parents=True, exist_ok=True)
@@ -59,7 +64,12 @@ def claim(out: Path, identity: Identity, *, resume: bool) -> None:
 
 
 def check(out: Path, identity: Identity, *, resume: bool) -> dict[str, Any]:
-    """The content of run.json, old or new. Raise TrainingError when `out` cannot hold this run."""
+    """Returns the content of run.json, old or new.
+
+    Raises:
+        TrainingError: `out` cannot be the folder of this run.
+
+    """
     if not resume:
         if (out / FILE_NAME).exists():
             raise TrainingError(
@@ -69,17 +79,22 @@ def check(out: Path, identity: Identity, *, resume: bool) -> dict[str, Any]:
             raise TrainingError(f"{out} is not an empty folder. Name another --out.")
         return identity
     found = read_run(out)
-    for key, words in _WORDS.items():
+    for key, name in _WORDS.items():
         if (key in found or key not in _SINCE) and found.get(key) != identity[key]:
             raise OtherRun(
-                f"{out} holds a run with {words} ({found.get(key)}, not {identity[key]}).",
+                f"{out} holds a run with {name} ({found.get(key)}, not {identity[key]}).",
                 "Give the same to resume it, or name another --out without --resume.",
             )
     return found
 
 
 def read_run(out: Path) -> dict[str, Any]:
-    """Raise TrainingError when `out` holds no run."""
+    """Reads run.json.
+
+    Raises:
+        TrainingError: `out` has no run.
+
+    """
     try:
         found = parse_json((out / FILE_NAME).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -100,7 +115,7 @@ def read_run(out: Path) -> dict[str, Any]:
 
 
 def best_of(folder: Path) -> Path | None:
-    """The folder of a run's best step; None when `folder` is no run, or has none yet."""
+    """Returns the folder of a run's best step, or None if `folder` has no run or no step yet."""
     best = folder / "best"
     return best if (folder / FILE_NAME).is_file() and best.is_dir() else None
 
@@ -113,15 +128,15 @@ def write_run(out: Path, content: dict[str, Any]) -> None:
 class Result:
     out: Path
     steps: int  # done
-    interrupted: bool  # asked to stop; unless it is `finished` all the same, the run can be resumed
+    interrupted: bool  # received a request to stop; unless it is `finished`, the run can be resumed
     loss: float  # of the last step
-    # The score after so many steps, None where it was no number; empty without a dev set.
+    # Score by number of steps, None if it was not a number; empty without a dev set.
     dev: dict[int, float | None] = field(default_factory=dict)
-    finished: bool = True  # `best` and `last` are there
+    finished: bool = True  # `best` and `last` exist
 
     @property
     def best(self) -> Path:
-        """The folder with the highest dev score; without a dev set the same weights as `last`."""
+        """The folder with the highest dev score. Without a dev set it has the weights of `last`."""
         return self.out / "best"
 
     @property

@@ -1,15 +1,16 @@
-"""Words for what a TOML file gets wrong: the key, what is allowed there, and what was probably meant.
+"""Types of values in TOML files, and messages about what such a file gets wrong.
 
-pydantic finds the problems; the JSON schema of its model says what would have been right.
+pydantic finds the problems. The JSON schema of its model says what is allowed. Values are never converted,
+because TOML has types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from training.errors import TrainingError
 
@@ -28,11 +29,19 @@ Schema = Mapping[str, Any]
 
 class _Place(NamedTuple):
     key: str
-    schema: Schema  # of what is allowed there
+    schema: Schema  # of the allowed values
 
 
 def refusal(error: ValidationError, schema: Schema, file: str, whole: str) -> TrainingError:
-    """A line for each problem behind the file's name, unknown keys first. whole: words for its content."""
+    """Returns an error with a line for each problem, unknown keys first.
+
+    Args:
+        error: Problems that pydantic found.
+        schema: JSON schema of the file's model.
+        file: Name of the file, before each problem.
+        whole: Name of the file's content as a whole.
+
+    """
     found = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] not in _UNKNOWN_KEY)
     return TrainingError("\n".join(f"{file}: {_sentence(problem, schema, whole)}" for problem in found))
 
@@ -59,7 +68,7 @@ def _sentence(problem: Any, schema: Schema, whole: str) -> str:
 
 
 def _place(schema: Schema, path: Sequence[str | int], whole: str) -> _Place:
-    """The key and the schema at the end of `path`; a table that is chosen by name is called by its kind."""
+    """Returns the key and the schema at the end of `path`. A block is named by its kind."""
     key, node = "", _resolved(schema, schema)
     for part in path:
         kinds = node.get("discriminator", {}).get("mapping", {})
@@ -74,7 +83,7 @@ def _place(schema: Schema, path: Sequence[str | int], whole: str) -> _Place:
 
 
 def _resolved(schema: Schema, node: Schema) -> Schema:
-    node = node["anyOf"][0] if "anyOf" in node else node  # the second is nothing at all
+    node = node["anyOf"][0] if "anyOf" in node else node  # the second is null
     return schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
 
 
@@ -96,3 +105,13 @@ def _range(node: Schema) -> str:
     if "maximum" not in node:
         return f"{least} on" if above is None else least
     return f"{least} {'to' if above is None else 'and at most'} {node['maximum']}"
+
+
+_MOST = 10**9  # arbitrary, but excludes infinity
+
+AboveZero = Annotated[float, Field(gt=0, le=_MOST, strict=True)]
+Rate = Annotated[float, Field(gt=0, le=1, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
+Weight = Annotated[float, Field(ge=0, le=_MOST, strict=True)]
+Count = Annotated[int, Field(ge=1, le=1 << 20, strict=True)]
+Flag = Annotated[bool, Field(strict=True)]

@@ -26,7 +26,7 @@ from service.settings import Settings
 from tests.models.families import FAMILIES, NAMES, family_source, raw_source
 from tests.service.conftest import HOST, serving, wait_until_active
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
@@ -123,7 +123,7 @@ def test_a_base_that_cannot_guess_words_says_so(tmp_path: Path, name: str) -> No
     folder = family_source(tmp_path / name, name)
     corpus = Corpus.of(short_texts(64), "words")
     options = Options(steps=1, batch=8, precision="fp32", device="cpu", threads=1)
-    with pytest.raises(TrainingError, match=f"'{name}' cannot guess words"):
+    with pytest.raises(TrainingError, match=f"'{name}' cannot predict words"):
         train(load_recipe("mlm"), corpus, folder, tmp_path / "mlm", options)
 
 

@@ -22,8 +22,8 @@ from tests.models.large import WORDS, large_source, words
 from tests.models.test_families import CLOSE, TEXTS, imported, reference
 from tests.service.conftest import HOST, serving
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
-from training.model.vocabulary import extend
+from training.methods.recipe import load_recipe
+from training.model.new_bases import extend
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options

@@ -18,8 +18,7 @@ pytest.importorskip("torch", reason="needs the extra train")
 from models.store import Store
 from tests.training.jobs import gold
 from tests.training.vocabularies import byte_level, lexicon_of, source_with
-from training.methods.catalogue import load_recipe
-from training.methods.recipe import Recipe
+from training.methods.recipe import Recipe, load_recipe
 from training.retraining.one import Job
 from training.runfile import Result
 from training.runs.command import train

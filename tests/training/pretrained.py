@@ -12,11 +12,10 @@ from torch import Tensor
 from models.publishing.from_torch.backbone import quiet
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH
 from tests.training.recipe_cases import corpus_for, raw_source
-from training.methods.catalogue import load_recipe
+from training.methods.loading import load_encoder
 from training.methods.objectives import Materials
-from training.methods.recipe import Recipe
+from training.methods.recipe import Recipe, load_recipe
 from training.methods.sources import Given
-from training.methods.start import load_encoder
 from training.model.encoder import TrainedEncoder
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
@@ -74,6 +73,12 @@ def pretrained(folder: Path, family: str = "bert") -> Any:
     with quiet():
         model.save_pretrained(folder)
     return model
+
+
+def bert_of(folder: Path) -> TrainedEncoder:
+    """An encoder of a BERT that transformers has written."""
+    pretrained(folder)
+    return encoder_of(folder)
 
 
 def encoder_of(folder: Path, pool: str = "cls") -> TrainedEncoder:

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from models.tokens.tokenizer import Tokenizer
 from tests.tiny import WIDTH, tiny_source
 from training.methods.recipe import Recipe
+from training.methods.sources import Given
 from training.papers.crops import Cloze, Crops, OrderedSentences
+from training.papers.objectives import WordCe
 from training.papers.spans import DocumentSpans
-from training.papers.word_objectives import WordCe
 from training.text.corpus import LISTED, LISTS, PAIRS, RELATIONS, SCORED, TEXTS, Corpus, Kind
 
 WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()
@@ -67,6 +69,13 @@ def corpus_for(recipe: Recipe, count: int = 64) -> Corpus:
         parts = ([" ".join([*name, *name, random.choice(WORDS)]) for _ in range(4)] for name in names)
         return Corpus.of((". ".join(each) for each in parts), "documents")
     return corpus_of(recipe.source.kind, count)
+
+
+def given_of(folder: Path, texts: list[str], **changed: object) -> Given:
+    """Materials of a source that cuts documents, with the tokenizer of `folder`."""
+    tokenizer = Tokenizer(folder / "tokenizer.json", 1 << 20)
+    plain = Given(Corpus.of(texts, "documents"), tokenizer, batch=4, steps=100, seed=3)
+    return plain._replace(**changed)  # type: ignore[arg-type]
 
 
 def corpus_of(kind: Kind, count: int = 64) -> Corpus:

@@ -21,10 +21,9 @@ from torch import Tensor
 from tests.training.recipe_cases import WORDS, corpus_for
 from training.__main__ import main
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.recipe import Recipe
+from training.methods.loading import load_encoder
+from training.methods.recipe import Recipe, load_recipe
 from training.methods.sources import Given
-from training.methods.start import load_encoder
 from training.papers.spans import DocumentSpans
 from training.runs.processes import World, join_world
 from training.runs.step import Trainer

@@ -29,7 +29,7 @@ from training.evaluation.geometry import directions
 from training.evaluation.modes import DENSE, MODES, Split, WordIndex, find, passages_of
 from training.evaluation.rankings import DEPTH, Ranking, judge, mean
 from training.text.lines import read_records, text_of
-from training.text.service_collections import DEFAULT
+from training.text.service import DEFAULT
 
 _CORPUS, _QUERIES = "corpus.jsonl", "queries.jsonl"
 _COLUMNS = (("query_id", "query-id"), ("corpus_id", "corpus-id"), ("score",))  # ours, and BEIR's

@@ -1,13 +1,19 @@
-"""Objectives over vectors: pure functions to one number. N texts, V views of each, P dimensions.
+"""Objectives over vectors. N texts, V views of each, P dimensions.
 
-    info_nce       each text finds its other view among those of all texts (SimCSE and most of its kind)
-    nt_xent        the same in both directions, with every other row a negative (DeCLUTR)
+    info_nce       each text finds its other view among those of all texts (SimCSE and similar methods)
+    nt_xent        the same in both directions, and every other row is a negative (DeCLUTR)
     triplet        the positive is nearer than the negative by a margin (FaceNet)
-    pair_softmax   how two texts relate, from u, v and |u - v| (SBERT)
+    pair_softmax   the relation of two texts from u, v and |u - v| (SBERT)
+    cosine_mse     the cosine equals the score (SBERT's regression; Augmented SBERT with a teacher's scores)
+    cosent         a pair with a higher score has a higher cosine (CoSENT)
+    hard_nce       both texts of an entailment find each other; nearer negatives weigh more (PairSupCon)
+    bce_dot        the dot product of two encoders tells if they read the same text (CT)
+    two_way        each text finds its other view, in both directions, with a learned temperature (CLIP)
+    kl_teacher     cosines follow a teacher's scores (mining/teacher.py)
+    vector_mse     a text's vector becomes the teacher's (runs/teacher.py)
 
-Each is computed in float32 whatever autocast says: at τ = 0.05 similarities in bf16 move the gradient by
-3 % (measured). Not here: objectives over tokens (token_objectives.py), a teacher's scores
-(distillation.py), extra negatives (negatives.py).
+All are computed in float32, also under autocast: at τ = 0.05, similarities in bf16 change the gradient by 3 %
+(measured). token_objectives.py has objectives over tokens.
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -22,59 +28,64 @@ import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor, nn
 
-from training.methods.ranges import AboveZero, Count, Flag, Weight
 from training.text.tokens import Tokens
+from training.validation import AboveZero, Count, Flag, Weight
 
 if TYPE_CHECKING:
     from training.model.encoder import TrainedEncoder
     from training.text.lexicon import Lexicon
 
 
-NO_TEXT = -1  # the number of what fills up a row that has fewer negatives than others
+NO_TEXT = -1  # number of the texts that fill up a row with fewer negatives than others
 
 
 class Extra(NamedTuple):
-    """Negatives beside those of the batch."""
+    """Negatives in addition to those of the batch."""
 
     z: Tensor  # (K, P)
-    texts: Tensor  # int64 (K,): of which text each is, or NO_TEXT
+    texts: Tensor  # int64 (K,): number of each vector's text, or NO_TEXT
 
 
 class Reps(NamedTuple):
-    """Input of an objective in one step. Vectors are of the whole batch, tokens of this process."""
+    """Input of an objective in one step: vectors of the whole batch, tokens of this process."""
 
-    z: Tensor  # (N, V, P), after the head; behind the views those that a frozen twin adds
-    texts: Tensor  # int64 (N, V): equal numbers are equal texts; NO_TEXT is none
+    z: Tensor  # (N, V, P), after the head; the views of a frozen twin come last
+    texts: Tensor  # int64 (N, V): equal numbers are equal texts; NO_TEXT is an empty place
     labels: Tensor | None = None  # int64 (N,), or scores, float32 (N, V - 1)
     extra: Extra | None = None
-    pooled: Tensor | None = None  # (N, V, D): z before the head, where there is one
-    views: tuple[Tokens, ...] = ()  # contrasted ones first, then those that stand aside
-    hidden: tuple[Tensor, ...] = ()  # of each view that was encoded, (all its tokens, D)
-    share: slice = slice(None)  # which of the N texts `views` holds
+    pooled: Tensor | None = None  # (N, V, D): z before the head, if the recipe has a head
+    views: tuple[Tokens, ...] = ()  # contrasted views first, then those that stand aside
+    hidden: tuple[Tensor, ...] = ()  # token vectors of each encoded view, (all its tokens, D)
+    share: slice = slice(None)  # the texts of `views` among the N
     dropout: float = 0.0
-    total: Callable[[Tensor], Tensor] = lambda count: count.clamp(min=1)  # a count, over all processes
-    guest: bool = False  # fewer texts than processes: this one has another's text, which counts nothing
+    total: Callable[[Tensor], Tensor] = lambda count: count.clamp(min=1)  # sums a count over all processes
+    guest: bool = False  # fewer texts than processes: this process has another's text, which does not count
 
     @property
     def known(self) -> Tensor:
-        """Labels or scores. Raise ValueError where the source has none."""
+        """Labels or scores.
+
+        Raises:
+            ValueError: The source has no labels.
+
+        """
         if self.labels is None:
             raise ValueError("the objective needs a source with labels or scores")
         return self.labels
 
     def mean(self, losses: Tensor, count: Tensor) -> Tensor:
-        """The mean over the tokens of all processes, from a sum over this one's."""
+        """Returns this process's share of the mean over the tokens of all processes."""
         return (0 * losses if self.guest else losses) / self.total(0 * count if self.guest else count)
 
 
 class Materials(NamedTuple):
-    """Materials of an objective with weights of its own."""
+    """Materials of an objective with its own weights."""
 
     encoder: TrainedEncoder
     lexicon: Lexicon
     width: int  # P
     generator: torch.Generator
-    taught: Tensor | None = None  # (texts, P): a teacher's vectors, of texts by their numbers
+    taught: Tensor | None = None  # (texts, P): a teacher's vectors by the numbers of their texts
 
 
 @dataclass(frozen=True)
@@ -82,45 +93,58 @@ class Objective:
     """Numbers of an objective, as a recipe has them."""
 
     weight: Weight = field(default=1.0, kw_only=True)  # of its loss in the sum
-    reads: ClassVar[frozenset[str]] = (
-        frozenset()
-    )  # of `hidden`, `aside`, `teacher`, `layers`: inputs besides z
-    module: ClassVar[Any] = None  # made of Materials, where there are weights of its own
+    # Inputs in addition to z: any of `hidden`, `aside`, `teacher`, `layers`.
+    reads: ClassVar[frozenset[str]] = frozenset()
+    module: ClassVar[Any] = None  # built from Materials if the objective has its own weights
 
     def build(self, materials: Materials) -> nn.Module:
-        """A module from Reps to the mean over the batch, a float32 scalar; with weights, if it has any."""
+        """Returns a module that maps Reps to the mean loss of the batch, a float32 scalar."""
         made: nn.Module = self.module(materials) if self.module else Weightless(self)
         return made
 
     def loss(self, reps: Reps) -> Tensor:
-        """The answer of that module, where it has no weights."""
+        """Returns the loss of an objective without weights. `reps.z` is in float32."""
         raise NotImplementedError
 
 
-class Weightless(nn.Module):
+class InFloat32(nn.Module):
+    """Computes `loss` in float32, also under autocast."""
+
+    loss: Callable[[Reps], Tensor]
+
+    def forward(self, reps: Reps) -> Tensor:
+        with torch.autocast(reps.z.device.type, enabled=False):
+            return self.loss(reps._replace(z=reps.z.float()))
+
+
+class Weightless(InFloat32):
     def __init__(self, objective: Objective) -> None:
         super().__init__()
-        self.forward = objective.loss
+        self.loss = objective.loss
 
 
 def info_nce(query_NP: Tensor, key_MP: Tensor, *, tau: float, same_NM: Tensor, bonus_NM: Tensor) -> Tensor:
-    """The mean over n of log( Σ_m exp(cos(q_n, k_m)/τ) / exp(cos(q_n, k_n)/τ) ): SimCSE, equations 1 and 5.
+    """Mean over n of log( Σ_m exp(cos(q_n, k_m)/τ) / exp(cos(q_n, k_n)/τ) ): SimCSE, equations 1 and 5.
 
-    The key of query n is n; the other keys are its negatives, except where same_NM is true. bonus_NM is added
-    to the logits.
+    Args:
+        query_NP: Query vectors.
+        key_MP: Key n belongs to query n. The other keys are its negatives.
+        tau: Temperature.
+        same_NM: True for keys that are not negatives.
+        bonus_NM: Added to the logits.
+
     """
-    with torch.autocast(query_NP.device.type, enabled=False):
-        query_NP, key_MP = F.normalize(query_NP.float(), dim=-1), F.normalize(key_MP.float(), dim=-1)
-        scores_NM = (query_NP @ key_MP.T / tau + bonus_NM).masked_fill(same_NM, -torch.inf)
-        return F.cross_entropy(scores_NM, torch.arange(len(query_NP), device=query_NP.device))
+    scores_NM = (_unit(query_NP) @ _unit(key_MP).T / tau + bonus_NM).masked_fill(same_NM, -torch.inf)
+    return F.cross_entropy(scores_NM, torch.arange(len(query_NP), device=query_NP.device))
 
 
 def same_texts(texts_NV: Tensor) -> Tensor:
-    """Bool (N, N (V - 1)): which candidates are no negatives, as they are the query or its positive again.
+    """Returns bool (N, N (V - 1)): candidates that are not negatives.
 
-    Candidates are the second view of every text, then the third … A query's own ones are never left out,
-    unless a hard negative is the very text of the query or of its positive, or none. A text that stands
-    twice in the batch as a query has two positives, and neither is a negative of the other.
+    Candidates are the second view of every text, then the third, and so on. A candidate equal to the query or
+    to its positive is not a negative. The query's own candidates stay, except a hard negative that equals the
+    query or its positive, or that is empty. A query that occurs twice in the batch has two positives, and
+    neither is a negative of the other.
     """
     N, V = texts_NV.shape
     own_NN = torch.eye(N, dtype=torch.bool, device=texts_NV.device)
@@ -139,10 +163,13 @@ def same_texts(texts_NV: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class InfoNCE(Objective):
-    """From the first view to the second; further views are hard negatives.
+    """From the first view to the second. Further views are hard negatives.
 
-    hard_weight: of each of a text's own hard negatives; its logarithm is added to the logit (SimCSE,
-    equation 8).
+    Attributes:
+        tau: Temperature. hard_weight: Weight of each of a text's own hard negatives; its logarithm is added
+        to the logit (SimCSE,
+            equation 8).
+
     """
 
     tau: AboveZero
@@ -158,69 +185,64 @@ class InfoNCE(Objective):
             bonus_NM[:, view * N : (view + 1) * N].diagonal().fill_(math.log(self.hard_weight))
         if reps.extra is not None:
             extra_KP, extra_1K = reps.extra.z, reps.extra.texts[None]
-            keys_MP = torch.cat([keys_MP, extra_KP.to(keys_MP.dtype)])
+            keys_MP = torch.cat([keys_MP, extra_KP])
             of_query_NK = (extra_1K == reps.texts[:, :1]) | (extra_1K == reps.texts[:, 1:2])
             same_NM = torch.cat([same_NM, of_query_NK], dim=1)
             bonus_NM = F.pad(bonus_NM, (0, len(extra_KP)))
         return info_nce(reps.z[:, 0], keys_MP, tau=self.tau, same_NM=same_NM, bonus_NM=bonus_NM)
 
 
-def nt_xent(anchor_NP: Tensor, positive_NP: Tensor, *, tau: float, same_NN: Tensor) -> Tensor:
-    """Chen et al. 2020 (SimCLR): over all 2N rows, each with 2(N - 1) negatives, both directions.
-
-    Where same_NN is true, two texts are no negatives of each other.
-    """
-    with torch.autocast(anchor_NP.device.type, enabled=False):
-        z_MP = F.normalize(torch.cat([anchor_NP, positive_NP]).float(), dim=-1)
-        M = len(z_MP)
-        own_MM = torch.eye(M, dtype=torch.bool, device=z_MP.device)
-        positive_MM = own_MM.roll(M // 2, 1)  # row n's is n + N, and back
-        left_out_MM = own_MM | (same_NN.repeat(2, 2) & ~positive_MM)
-        scores_MM = (z_MP @ z_MP.T / tau).masked_fill(left_out_MM, -torch.inf)
-        return F.cross_entropy(scores_MM, torch.arange(M, device=z_MP.device).roll(M // 2))
-
-
 @dataclass(frozen=True)
 class NTXent(Objective):
-    """The first view against the mean of all others: DeCLUTR's averaged positives."""
+    """The first view against the mean of all others: DeCLUTR's averaged positives.
+
+    Mean over all 2N rows of the cross-entropy to each row's partner, as in SimCLR (Chen et al. 2020). Equal
+    texts are not negatives of each other.
+    """
 
     tau: AboveZero
     name: Literal["nt_xent"] = "nt_xent"
 
     def loss(self, reps: Reps) -> Tensor:
-        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
-        return nt_xent(reps.z[:, 0], reps.z[:, 1:].float().mean(1), tau=self.tau, same_NN=same_NN)
+        z_MP = _unit(torch.cat([reps.z[:, 0], reps.z[:, 1:].mean(1)]))
+        M = len(z_MP)
+        own_MM = torch.eye(M, dtype=torch.bool, device=z_MP.device)
+        positive_MM = own_MM.roll(M // 2, 1)  # the partner of row n is n + N, and vice versa
+        left_out_MM = own_MM | (first_texts_equal(reps).repeat(2, 2) & ~positive_MM)
+        scores_MM = (z_MP @ z_MP.T / self.tau).masked_fill(left_out_MM, -torch.inf)
+        return F.cross_entropy(scores_MM, torch.arange(M, device=z_MP.device).roll(M // 2))
 
 
 def triplet(anchor_NP: Tensor, positive_NP: Tensor, negative_NP: Tensor, *, margin: float) -> Tensor:
     """Schroff et al. 2015 (FaceNet), equation 2, as a mean: squared distances of vectors of length 1."""
-    with torch.autocast(anchor_NP.device.type, enabled=False):
-        a, p, n = (F.normalize(x.float(), dim=-1) for x in (anchor_NP, positive_NP, negative_NP))
-        nearer = (a - p).square().sum(-1) - (a - n).square().sum(-1) + margin
-        return nearer.clamp(min=0).mean()
+    a, p, n = map(_unit, (anchor_NP, positive_NP, negative_NP))
+    nearer = (a - p).square().sum(-1) - (a - n).square().sum(-1) + margin
+    return nearer.clamp(min=0).mean()
 
 
+@torch.no_grad()
 def semi_hard(anchor_NP: Tensor, positive_NP: Tensor, keys_MP: Tensor, same_NM: Tensor) -> Tensor:
-    """The number of each anchor's negative: the nearest that is farther than its positive.
+    """Returns the key of each anchor's negative: the nearest key that is farther than the positive.
 
-    FaceNet, section 3.2. Where no candidate is farther, the farthest of them (our choice); where there
-    is none at all, key n, the positive itself, which moves nothing. int64 (N,).
+    FaceNet, section 3.2. If no key is farther, it is the farthest key (our choice). If every key is excluded
+    by `same_NM`, it is key n, the positive itself, which gives no gradient.
+
+    Returns:
+        int64 (N,).
+
     """
-    with torch.no_grad(), torch.autocast(anchor_NP.device.type, enabled=False):
-        a, p, k = (F.normalize(x.float(), dim=-1) for x in (anchor_NP, positive_NP, keys_MP))
-        to_positive_N1 = (a - p).square().sum(-1, keepdim=True)
-        distance_NM = (2 - 2 * a @ k.T).masked_fill(same_NM, torch.inf)
-        farther_NM = distance_NM.masked_fill(distance_NM <= to_positive_N1, torch.inf)
-        none_farther_N = farther_NM.isinf().all(1)
-        farthest_N = distance_NM.masked_fill(same_NM, -torch.inf).argmax(1)
-        own_N = torch.arange(len(a), device=a.device)
-        farthest_N = torch.where(same_NM.all(1), own_N, farthest_N)
-        return torch.where(none_farther_N, farthest_N, farther_NM.argmin(1))
+    a, p, k = map(_unit, (anchor_NP, positive_NP, keys_MP))
+    to_positive_N1 = (a - p).square().sum(-1, keepdim=True)
+    distance_NM = (2 - 2 * a @ k.T).masked_fill(same_NM, torch.inf)
+    farther_NM = distance_NM.masked_fill(distance_NM <= to_positive_N1, torch.inf)
+    farthest_N = distance_NM.masked_fill(same_NM, -torch.inf).argmax(1)
+    farthest_N = torch.where(same_NM.all(1), torch.arange(len(a), device=a.device), farthest_N)
+    return torch.where(farther_NM.isinf().all(1), farthest_N, farther_NM.argmin(1))
 
 
 @dataclass(frozen=True)
 class Triplet(Objective):
-    """mine: take the semi-hard negative of the batch, else the one that is given."""
+    """Triplet loss with the semi-hard negative of the batch, or if not `mine` with the given negative."""
 
     margin: AboveZero
     mine: Flag = True
@@ -233,24 +255,27 @@ class Triplet(Objective):
         N = len(anchor)
         keys_MP = reps.z[:, 1:].transpose(0, 1).flatten(0, 1)
         same_NM = same_texts(reps.texts)
-        same_NM[:, :N] |= torch.eye(N, dtype=torch.bool, device=same_NM.device)  # the positive itself
+        same_NM[:, :N].fill_diagonal_(fill_value=True)  # the positive itself
         chosen = keys_MP[semi_hard(anchor, positive, keys_MP, same_NM)]
         return triplet(anchor, positive, chosen, margin=self.margin)
 
 
-class PairSoftmaxModule(nn.Module):
+class PairSoftmaxModule(InFloat32):
     def __init__(self, width: int, classes: int, generator: torch.Generator) -> None:
         super().__init__()
         self.classifier = nn.Linear(3 * width, classes)
-        spread = (3 * width) ** -0.5
-        for tensor in self.classifier.parameters():  # as torch makes a Linear, by our own generator
-            nn.init.uniform_(tensor, -spread, spread, generator=generator)
+        init_as_torch(self.classifier, 3 * width, generator)
 
-    def forward(self, reps: Reps) -> Tensor:
-        with torch.autocast(reps.z.device.type, enabled=False):
-            z_NVD = reps.z if reps.pooled is None else reps.pooled  # a contrast's head is not its own
-            u, v = z_NVD[:, 0].float(), z_NVD[:, 1].float()
-            return F.cross_entropy(self.classifier(torch.cat([u, v, (u - v).abs()], dim=-1)), reps.known)
+    def loss(self, reps: Reps) -> Tensor:
+        z_NVD = reps.z if reps.pooled is None else reps.pooled.float()  # the head belongs to a contrast
+        u, v = z_NVD[:, 0], z_NVD[:, 1]
+        return F.cross_entropy(self.classifier(torch.cat([u, v, (u - v).abs()], dim=-1)), reps.known)
+
+
+def init_as_torch(layer: nn.Module, inputs: int, generator: torch.Generator) -> None:
+    """Draws weights and biases from torch's own distribution, with our generator."""
+    for tensor in layer.parameters():
+        nn.init.uniform_(tensor, -(inputs**-0.5), inputs**-0.5, generator=generator)
 
 
 @dataclass(frozen=True)
@@ -262,3 +287,167 @@ class PairSoftmax(Objective):
 
     def build(self, materials: Materials) -> nn.Module:
         return PairSoftmaxModule(materials.width, self.classes, materials.generator)
+
+
+def cosines_of(reps: Reps) -> Tensor:
+    """Returns the cosine of each row's first text with its others, (N, V - 1)."""
+    z_NVP = _unit(reps.z)
+    return (z_NVP[:, :1] * z_NVP[:, 1:]).sum(-1)
+
+
+@dataclass(frozen=True)
+class CosineMse(Objective):
+    """Reimers and Gurevych 2019 (SBERT), section 3: the mean of (cos(u, v) - score / highest)²."""
+
+    highest: AboveZero = 1.0
+    name: Literal["cosine_mse"] = "cosine_mse"
+
+    def loss(self, reps: Reps) -> Tensor:
+        return F.mse_loss(cosines_of(reps), reps.known.float() / self.highest)
+
+
+@dataclass(frozen=True)
+class Cosent(Objective):
+    """CoSENT (Su 2022, as in sentence-transformers): only the order of the scores counts, not their size.
+
+    log(1 + Σ exp(scale · (cos_a - cos_b))) over all pairs a, b with a lower score of a than of b.
+    """
+
+    scale: AboveZero = 20.0
+    name: Literal["cosent"] = "cosent"
+
+    def loss(self, reps: Reps) -> Tensor:
+        cosines, scores = cosines_of(reps).flatten(), reps.known.flatten()
+        difference = self.scale * (cosines[:, None] - cosines[None])
+        wrong = difference.masked_fill(scores[:, None] >= scores[None], -torch.inf).flatten()
+        return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0)
+
+
+@dataclass(frozen=True)
+class HardNce(Objective):
+    """Zhang et al. 2021 (PairSupCon), equations 1 to 3: entailments are positives, all texts are negatives.
+
+    Mean over both rows of each entailment of -log(e⁺ / (e⁺ + Σ w e / mean w)), with e = exp(cos/τ) and w = e
+    of each negative. In logarithms, Σ w e / mean w is exp(lse(2s) - lse(s)) times the number of negatives.
+    """
+
+    tau: AboveZero
+    name: Literal["hard_nce"] = "hard_nce"
+
+    def loss(self, reps: Reps) -> Tensor:
+        u_NP, v_NP = _unit(reps.z[:, 0]), _unit(reps.z[:, 1])
+        z_MP = torch.cat([u_NP, v_NP])
+        texts_M = reps.texts.T.flatten()
+        own_MM = torch.eye(len(u_NP), dtype=torch.bool, device=z_MP.device).repeat(2, 2)
+        same_MM = own_MM | (texts_M[:, None] == texts_M)
+        rows_M = (reps.known == 0).repeat(2) & ~same_MM.all(1)
+        if not rows_M.any():
+            return 0 * z_MP.sum()
+        positive_M = ((u_NP * v_NP).sum(-1).repeat(2) / self.tau)[rows_M]
+        same_MM = same_MM[rows_M]
+        scores_MM = (z_MP[rows_M] @ z_MP.T / self.tau).masked_fill(same_MM, -torch.inf)
+        weighed_M = (2 * scores_MM).logsumexp(1) - scores_MM.logsumexp(1) + (~same_MM).sum(1).log()
+        return F.softplus(weighed_M - positive_M).mean()
+
+
+@dataclass(frozen=True)
+class BceDot(Objective):
+    """Carlsson et al. 2021 (CT), equation 1: each text with itself, and with `negatives` others of the batch.
+
+    The paper draws other texts for each text. The next texts in the batch are as random, and already encoded.
+    """
+
+    negatives: Count = 7
+    name: Literal["bce_dot"] = "bce_dot"
+
+    def loss(self, reps: Reps) -> Tensor:
+        N = len(reps.z)
+        shifts = range(1 + min(self.negatives, N - 1))
+        u_NP, v_NP = reps.z[:, 0], reps.z[:, 1]
+        logits_NK = torch.stack([(u_NP * v_NP.roll(-by, 0)).sum(-1) for by in shifts], dim=1)
+        targets_NK = torch.zeros_like(logits_NK)
+        targets_NK[:, 0] = 1
+        texts_N = reps.texts[:, 0]
+        again_NK = torch.stack([texts_N == texts_N.roll(-by) for by in shifts], dim=1)
+        again_NK[:, 0] = False
+        losses_NK = F.binary_cross_entropy_with_logits(logits_NK, targets_NK, reduction="none")
+        return losses_NK.masked_fill(again_NK, 0).sum() / N
+
+
+class TwoWayModule(InFloat32):
+    def __init__(self, tau: float) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(tau)))
+
+    def loss(self, reps: Reps) -> Tensor:
+        same_NN = first_texts_equal(reps).fill_diagonal_(fill_value=False)
+        scores_NN = _unit(reps.z[:, 0]) @ _unit(reps.z[:, 1]).T * self.log_scale.exp()
+        scores_NN = scores_NN.masked_fill(same_NN, -torch.inf)
+        own_N = torch.arange(len(scores_NN), device=scores_NN.device)
+        return (F.cross_entropy(scores_NN, own_N) + F.cross_entropy(scores_NN.T, own_N)) / 2
+
+
+@dataclass(frozen=True)
+class TwoWay(Objective):
+    """Cross-entropy from each view to the other (Radford et al. 2021, CLIP, figure 3).
+
+    `tau` is the initial temperature.
+    """
+
+    tau: AboveZero
+    name: Literal["two_way"] = "two_way"
+
+    def build(self, _materials: Materials) -> nn.Module:
+        return TwoWayModule(self.tau)
+
+
+@dataclass(frozen=True)
+class KlTeacher(Objective):
+    """From the first view to the others, by the scores of the row (Hinton et al. 2015, over a list).
+
+    Mean over n of KL(softmax(scores_n / τ) ‖ softmax(cos(q_n, d_n) / τ)), over each query's own list. Scores
+    are cosines, so equal numbers give 0 (mining/teacher.py).
+    """
+
+    tau: AboveZero
+    name: Literal["kl_teacher"] = "kl_teacher"
+
+    def loss(self, reps: Reps) -> Tensor:
+        student_NM, teacher_NM = (
+            x.log_softmax(-1) for x in (cosines_of(reps) / self.tau, reps.known / self.tau)
+        )
+        return F.kl_div(student_NM, teacher_NM, reduction="batchmean", log_target=True)
+
+
+class VectorMseModule(InFloat32):
+    def __init__(self, materials: Materials) -> None:
+        super().__init__()
+        assert materials.taught is not None  # noqa: S101  check_fit requires a student
+        self._taught = materials.taught  # (texts, P); not in a checkpoint, because the run's folder keeps it
+
+    def loss(self, reps: Reps) -> Tensor:
+        texts = reps.texts[:, 0]
+        teacher_NP = self._taught[texts.to(self._taught.device)].to(texts.device).float()
+        return (_unit(reps.z[:, 0]) - _unit(teacher_NP)).square().sum(-1).mean()
+
+
+@dataclass(frozen=True)
+class VectorMse(Objective):
+    """A student learns the base's vectors (loading.py): Reimers and Gurevych 2020, equation 1.
+
+    Mean over n of |z_n - t_n|², both of length 1. This equals 2 - 2 cos, so its gradient is the cosine's. The
+    paper also takes the mean over the components, which makes it P times smaller.
+    """
+
+    name: Literal["vector_mse"] = "vector_mse"
+    reads: ClassVar[frozenset[str]] = frozenset({"teacher"})
+    module: ClassVar[Any] = VectorMseModule
+
+
+def first_texts_equal(reps: Reps) -> Tensor:
+    """Returns bool (N, N): True if the first texts of two rows are equal."""
+    return reps.texts[:, :1] == reps.texts[:, :1].T
+
+
+def _unit(x: Tensor) -> Tensor:
+    return F.normalize(x, dim=-1)

@@ -1,38 +1,61 @@
-"""Recipe: a method as a choice of building blocks and numbers, without code of its own.
+"""Recipes: methods as a choice of building blocks and numbers, without code of their own.
 
 A block is written as its name, or as a table with its name and its numbers:
 
     views = ["same", "same"]
     objectives = [{ name = "info_nce", tau = 0.05 }]
 
-The sources and objectives of `BLOCKS` are those of the product. `training.papers` adds more, and all
-post-processors (catalogue.py).
+Start reading at `load_recipe`. `check_fit` rejects blocks that do not work together. `BLOCKS` has the sources
+and objectives of the product; `training.papers` registers more, and all post-processors.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Union
 
-from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 
 from models.graph.head import POOLINGS
-from training.methods.declared import Named
-from training.methods.distillation import KlTeacher, VectorMse
-from training.methods.heads import BatchNorm, Gelu, Plain, Relu, Tanh, Transform
-from training.methods.negatives import Noise, Queue
-from training.methods.objectives import InfoNCE, NTXent, Objective, PairSoftmax, Triplet
-from training.methods.pair_objectives import BceDot, Cosent, CosineMse, HardNce, TwoWay
-from training.methods.pieces import Pieces
-from training.methods.ranges import AboveZero, Count, Flag, Rate, Share
+from training.errors import TrainingError
+from training.methods.components import (
+    BatchNorm,
+    Clone,
+    Ema,
+    Frozen,
+    Gelu,
+    Noise,
+    Plain,
+    Queue,
+    Relu,
+    Tanh,
+    Transform,
+)
+from training.methods.objectives import (
+    BceDot,
+    Cosent,
+    CosineMse,
+    HardNce,
+    InfoNCE,
+    KlTeacher,
+    NTXent,
+    Objective,
+    PairSoftmax,
+    Triplet,
+    TwoWay,
+    VectorMse,
+)
+from training.methods.recipe_files import Named, declared, names_paper_blocks, schema
 from training.methods.sources import (
     LabelledPairs,
     Lines,
+    Pieces,
     RowSource,
     ScoredLists,
     ScoredPairs,
@@ -40,9 +63,20 @@ from training.methods.sources import (
     Triples,
 )
 from training.methods.token_objectives import Denoise, Mlm, Rtd
-from training.methods.twins import Clone, Ema, Frozen
-from training.methods.views import Crop, Cutoff, Delete, Mask, Repeat, Same, Shuffle, Template
+from training.methods.views import (
+    Crop,
+    Cutoff,
+    Delete,
+    Mask,
+    Repeat,
+    Same,
+    Shuffle,
+    Template,
+    View,
+    stands_aside,
+)
 from training.model.encoder import TrainedEncoder
+from training.validation import AboveZero, Count, Flag, Rate, Share, refusal
 
 BLOCKS: dict[str, tuple[type, ...]] = {
     "source": (Lines, Pieces, TextPairs, Triples, LabelledPairs, ScoredPairs, ScoredLists),
@@ -68,7 +102,7 @@ class Post(Protocol):
 
 
 class _AnyOf:
-    """Validates a field as any block of one kind of `BLOCKS`, chosen by its name."""
+    """Validates a field as any block of one kind in `BLOCKS`, chosen by its name."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -96,26 +130,26 @@ Dropout = Annotated[float, Field(ge=0, le=0.9, strict=True)]
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW. The rate rises over the warmup and then falls linearly to 0, or stays (runs/optimizer.py)."""
+    """AdamW. The rate rises during the warmup, and then falls linearly to 0 or stays (runs/optimizer.py)."""
 
     lr: Rate
     batch: Annotated[int, Field(ge=2, le=1 << 20, strict=True)]  # rows of one step
     warmup: Share  # share of the steps
-    weight_decay: Share  # not of biases and normalisations
+    weight_decay: Share  # biases and normalizations have none
     epsilon: Rate
-    clip: AboveZero  # the largest norm of a gradient
+    clip: AboveZero  # maximum norm of a gradient
     decay: Literal["linear", "constant", "slanted"] = "linear"
-    table_lr: Rate | None = None  # of the word table, where its rows are new and the layers are not
-    head_lr: Rate | None = None  # of the head and of objectives' own weights, which begin at random
-    epochs: Count = 1  # how often each row is seen, unless the number of steps is given
-    # The last ones, and the head; with it embeddings and the others stay. 0: what stands beside the backbone
+    table_lr: Rate | None = None  # rate of the word table, if its rows are new and the layers are not
+    head_lr: Rate | None = None  # rate of the head and of objectives' own weights, which begin at random
+    epochs: Count = 1  # passes over the rows, unless the number of steps is given
+    # Trains only the last layers and the head. 0 trains only the weights outside the backbone.
     train_layers: Annotated[int, Field(ge=0, le=1 << 20, strict=True)] | None = None
-    train_embeddings: Flag = True  # or: all that stands before the first layer keeps its values
+    train_embeddings: Flag = True  # False freezes all weights before the first layer
 
 
 @dataclass(frozen=True)
 class Student:
-    """A smaller encoder made of the base, which is its teacher (model/student.py)."""
+    """A smaller encoder made from the base, which is its teacher (loading.py)."""
 
     layers: Annotated[int, Field(ge=0, le=1 << 20, strict=True)]  # of the base's; 0: a table of tokens
 
@@ -129,7 +163,7 @@ class Recipe:
     views: tuple[AnyView, ...]
     pool: Pool  # of a raw backbone
     head: AnyHead  # of a raw backbone
-    objectives: tuple[Annotated[Objective, _AnyOf("objectives")], ...]  # none: nothing is trained
+    objectives: tuple[Annotated[Objective, _AnyOf("objectives")], ...]  # empty: no training
     dropout: Dropout
     max_length: Annotated[int, Field(ge=3, le=1 << 20, strict=True)]  # tokens, in training; not in service
     seed: Annotated[int, Field(ge=0, le=(1 << 63) - 1, strict=True)]
@@ -137,23 +171,22 @@ class Recipe:
     negatives: tuple[AnyNegatives, ...] = ()
     twin: AnyTwin | None = None
     post: tuple[Annotated[Post, _AnyOf("post")], ...] = ()
-    student: Student | None = None  # trained in the base's place
+    student: Student | None = None  # trained instead of the base
     fixed_mask: Flag = False  # every view has the same dropout mask: SimCSE's ablation
-    dropouts: tuple[
-        Dropout, ...
-    ] = ()  # rates that each view draws in each step, one for each place with dropout, instead of `dropout`
-    # `backbone`: the run's end is a raw one with its masked-language head
+    # Replaces `dropout`: in each step, each view draws one of these rates for each place with dropout.
+    dropouts: tuple[Dropout, ...] = ()
+    # `backbone` writes a raw backbone with its masked-language head.
     result: Literal["encoder", "backbone"] = "encoder"
 
     def digest(self) -> str:
-        """SHA-256 of what was decided: all but the name and the seed."""
+        """Returns the SHA-256 of everything except the name and the seed."""
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
 
     def described(self) -> dict[str, Any]:
-        """The recipe as JSON, with every block under its name; without the recipe's own name and seed."""
+        """Returns the recipe as JSON, every block with its name, without the recipe's own name and seed."""
         found: dict[str, Any] = to_jsonable_python(asdict(self))
         del found["name"], found["seed"]
-        # Keys that came later are left out where they change nothing: such a recipe keeps its digest.
+        # Newer keys are left out at their defaults, so that older recipes keep their digests.
         for table, key, default in (
             (found["source"], "queries", False),
             (found["source"], "near", "any"),
@@ -169,7 +202,7 @@ class Recipe:
         ):
             if table.get(key) == default:
                 table.pop(key, None)
-        # What these mean has changed, so that a run of before is one of another recipe.
+        # The meaning of these keys has changed: earlier runs count as runs of another recipe.
         if self.dropouts:
             found["dropouts_of"] = "each place"
         if self.pool.startswith("static"):
@@ -177,7 +210,7 @@ class Recipe:
         return found
 
     def reads(self, what: str) -> bool:
-        """True if an objective reads `what` beside the vectors."""
+        """Returns True if an objective reads `what` in addition to the vectors."""
         return any(what in objective.reads for objective in self.objectives)
 
 
@@ -185,3 +218,254 @@ class Recipe:
 def recipe_type() -> TypeAdapter[Recipe]:
     """Returns the validator of recipes with all blocks that are registered."""
     return TypeAdapter(Recipe)
+
+
+RULES: list[Callable[[Recipe], None]] = []  # further rules, which raise Unfit; see `register`
+_CONTRASTIVE = InfoNCE | NTXent | Triplet | BceDot | TwoWay
+_TWO_VIEWS = InfoNCE | NTXent | PairSoftmax | BceDot | TwoWay
+# Objectives, the sources that they can read, and a description of those sources.
+_NEEDED: tuple[tuple[Any, Any, str], ...] = (
+    (KlTeacher, ScoredLists, '"lists", whose documents have scores'),
+    (CosineMse | Cosent, ScoredLists | ScoredPairs, '"scored_pairs" or "lists", which have scores'),
+    (PairSoftmax | HardNce, LabelledPairs, '"labelled_pairs"'),
+)
+
+
+class Unfit(Exception):
+    """Some blocks of a recipe do not work together."""
+
+
+def check_fit(recipe: Recipe) -> None:
+    """Rejects combinations of blocks that cannot work.
+
+    Raises:
+        Unfit: Says why, and what would work.
+
+    """
+    contrasted: list[View] = [view for view in recipe.views if not stands_aside(view)]
+    if recipe.views[: len(contrasted)] != tuple(contrasted):
+        raise Unfit("views that stand aside come after those that are contrasted.")
+    if recipe.objectives and not contrasted:
+        raise Unfit("all views stand aside, and at least one must be contrasted.")
+    _check_columns(recipe, contrasted)
+    _check_whole(recipe)
+    for objective in recipe.objectives:
+        _check_source(recipe, objective)
+        _check_objective(recipe, objective, contrasted)
+    _check_negatives(recipe)
+    _check_twin(recipe)
+    if recipe.optim.table_lr and not recipe.optim.train_embeddings:
+        raise Unfit("optim.table_lr is the rate of embeddings, and train_embeddings = false keeps those.")
+    _check_student(recipe)
+    _check_templates(recipe, contrasted)
+    if recipe.result == "backbone" and not any(isinstance(objective, Mlm) for objective in recipe.objectives):
+        raise Unfit('the result "backbone" needs the objective mlm, which trains it.')
+    if recipe.result == "backbone" and recipe.post:
+        raise Unfit('the result "backbone" has no vectors that a post-processor could change.')
+    if not recipe.objectives and recipe.head.keep:
+        raise Unfit("a head that is kept must be trained, and the recipe has no objective.")
+    for rule in RULES:
+        rule(recipe)
+
+
+def columns_of(recipe: Recipe) -> int:
+    """Returns the number of texts in a row of the recipe's source. Triples have a text for each view."""
+    if isinstance(recipe.source, Triples):
+        return max(recipe.source.columns, sum(not stands_aside(view) for view in recipe.views))
+    return recipe.source.columns
+
+
+def column_of_each_view(recipe: Recipe) -> list[int]:
+    """Returns the place in the row of each view's text.
+
+    Views, and separately those that stand aside, take the texts of a row in order. A row with a single text
+    gives it to all views.
+    """
+    columns = columns_of(recipe)
+    aside = [stands_aside(view) for view in recipe.views]
+    contrasted = aside.count(False)
+    order = [*range(contrasted), *range(aside.count(True))]
+    return [place if columns > 1 else 0 for place in order]
+
+
+def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
+    columns = columns_of(recipe)
+    if columns > 1 and recipe.objectives and len(contrasted) != columns:
+        raise Unfit(
+            f"the source has {columns} texts in a row, and the recipe {len(contrasted)} views of them."
+        )
+    if columns > 1 and len(recipe.views) > 2 * columns:
+        raise Unfit(f"the source has {columns} texts in a row, and more views than that stand aside.")
+
+
+def _check_whole(recipe: Recipe) -> None:
+    """Checks that no view makes rows longer that are drawn from whole documents and already full."""
+    longer = [view.name for view in recipe.views if isinstance(view, Repeat | Template)]
+    if recipe.source.whole and longer:
+        raise Unfit(
+            f'the source "{recipe.source.name}" fills its rows, which a view `{longer[0]}` would make longer.'
+        )
+
+
+def _check_source(recipe: Recipe, objective: object) -> None:
+    """Checks that the rows have the data that the objective learns from."""
+    source = recipe.source
+    for kinds, sources, needed in _NEEDED:
+        if isinstance(objective, kinds) and not isinstance(source, sources):
+            raise Unfit(f"{objective.name} needs the source {needed}.")
+    if not isinstance(objective, _CONTRASTIVE):
+        return
+    if isinstance(objective, NTXent) and isinstance(source, Triples):
+        raise Unfit("nt_xent uses every further view as a positive, and a triple ends with a negative.")
+    if isinstance(source, ScoredLists | ScoredPairs):
+        raise Unfit(
+            "documents of a list are neither right nor wrong, nor are pairs with scores: kl_teacher, "
+            "cosine_mse and cosent learn from them."
+        )
+    if isinstance(source, LabelledPairs):
+        raise Unfit(
+            "labelled pairs contradict each other as well: pair_softmax and hard_nce learn from them."
+        )
+
+
+def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) -> None:
+    given = f"the recipe has {len(contrasted)}."
+    if isinstance(objective, Triplet):
+        _check_triplet(objective, len(contrasted))
+    if isinstance(objective, _TWO_VIEWS) and len(contrasted) < 2:
+        raise Unfit(f"{type(objective).__name__} compares two views; {given}")
+    if isinstance(objective, PairSoftmax) and objective.classes < 3:
+        raise Unfit("labelled pairs have 3 relations, and pair_softmax must have a class for each.")
+    _check_aside(recipe, objective, contrasted)
+
+
+def _check_aside(recipe: Recipe, objective: object, contrasted: list[View]) -> None:
+    """Checks the views whose tokens an objective reads."""
+    aside = [view for view in recipe.views if stands_aside(view)]
+    if isinstance(objective, Mlm) and not any(isinstance(view, Mask) for view in recipe.views):
+        raise Unfit("mlm needs a view `mask`: it guesses the hidden tokens.")
+    if isinstance(objective, Rtd) and [type(view) for view in aside] != [Mask] * len(contrasted):
+        raise Unfit("rtd needs a view `mask` aside for each view that is contrasted.")
+    if isinstance(objective, Rtd) and not all(isinstance(view, Same) for view in contrasted):
+        raise Unfit("rtd compares masked views with the hidden tokens: the contrasted views must be `same`.")
+    if isinstance(objective, Denoise) and (not aside or not isinstance(aside[-1], Same)):
+        raise Unfit('denoise needs the whole text as its last view: { name = "same", aside = true }.')
+
+
+def _check_triplet(objective: Triplet, count: int) -> None:
+    """Checks the number of contrasted views."""
+    if count < (2 if objective.mine else 3):
+        raise Unfit(f"triplet compares an anchor, a positive and a negative; the recipe has {count}.")
+    if count > 3 and not objective.mine:
+        raise Unfit("triplet without `mine` reads one negative of a row: give --negatives 1, or set `mine`.")
+
+
+def _check_negatives(recipe: Recipe) -> None:
+    if recipe.negatives and not any(isinstance(objective, InfoNCE) for objective in recipe.objectives):
+        raise Unfit("negatives are for info_nce.")
+    queued = any(isinstance(negatives, Queue) for negatives in recipe.negatives)
+    if queued != isinstance(recipe.twin, Ema):
+        raise Unfit('a queue needs the twin "ema", and that twin is for a queue.')
+    if queued and isinstance(recipe.head, BatchNorm):
+        raise Unfit(
+            "the head \"bn\" gives a queue's vectors other statistics than the batch's: use another head."
+        )
+    if queued and recipe.source.whole:
+        raise Unfit("a queue recognizes texts by their numbers, and documents are cut again in each step.")
+
+
+def _check_twin(recipe: Recipe) -> None:
+    if recipe.twin is not None and not recipe.objectives:
+        raise Unfit("a twin is for training, and the recipe has no objective.")
+    if isinstance(recipe.twin, Frozen) and not recipe.reads("layers"):
+        raise Unfit('the twin "frozen" is for self_guided.')
+    alone = recipe.fixed_mask or recipe.dropouts or isinstance(recipe.twin, Clone)
+    if alone and recipe.reads("hidden"):
+        raise Unfit(
+            'fixed_mask, dropouts and the twin "clone" encode each view by itself; mlm and mi_jsd need more.'
+        )
+
+
+def _check_student(recipe: Recipe) -> None:
+    """Checks that student and teacher have vectors of the same texts, in the same space."""
+    if not recipe.reads("teacher"):
+        return
+    if recipe.student is None:
+        raise Unfit("vector_mse learns from the base itself: the recipe needs a `student`.")
+    if not isinstance(recipe.source, Lines | Pieces):
+        raise Unfit('vector_mse needs the source "pieces" or "lines".')
+    if any(not isinstance(view, Same) for view in recipe.views) or recipe.twin is not None:
+        raise Unfit("a teacher has vectors of whole texts: the views must be `same`, without a twin.")
+    if not isinstance(recipe.head, Plain):
+        raise Unfit('a student has the vectors of its base: the head must be "none".')
+
+
+def _check_templates(recipe: Recipe, contrasted: list[View]) -> None:
+    templates = [isinstance(view, Template) for view in contrasted]
+    less_bias = any(isinstance(view, Template) and view.less_bias for view in contrasted)
+    if (recipe.fixed_mask or recipe.dropouts or isinstance(recipe.twin, Clone)) and less_bias:
+        raise Unfit("templates less their bias are encoded together, and this recipe encodes view by view.")
+    if len({view.less_bias for view in contrasted if isinstance(view, Template)}) > 1:
+        raise Unfit("less_bias is for all templates of a recipe, or for none.")
+    if (recipe.pool == "mask") != any(templates) or any(templates) != all(templates):
+        raise Unfit('the pool "mask" goes with views `template`, all of them.')
+
+
+def register(rule: Callable[[Recipe], None], **blocks: tuple[type, ...]) -> None:
+    """Adds blocks that recipes may name.
+
+    Args:
+        rule: Raises Unfit for a recipe with blocks that do not work together.
+        blocks: Classes by their kind, a key of `BLOCKS`.
+
+    """
+    RULES.append(rule)
+    for kind, classes in blocks.items():
+        BLOCKS[kind] += classes
+    recipe_type.cache_clear()
+
+
+def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """Returns a shipped recipe by its name, or that of a TOML file.
+
+    Args:
+        name: Name of a shipped recipe, or path of a TOML file.
+        changes: Other values by key. `optim.lr` is a key within a table.
+
+    Raises:
+        TrainingError: The recipe does not exist, or is wrong.
+
+    """
+    table = declared(name, changes)
+    if names_paper_blocks(table):
+        import_module("training.papers.blocks")  # registers its blocks
+    name = table["name"]
+    try:
+        recipe = recipe_type().validate_python(table)
+        check_fit(recipe)
+    except ValidationError as error:  # the schema cannot express every check
+        raise refusal(error, schema(), f"The recipe {name}", "the recipe") from None
+    except Unfit as error:
+        raise TrainingError(f"The recipe {name}: {error}") from None
+    return recipe
+
+
+def fitted(recipe: Recipe, columns: int) -> Recipe:
+    """Returns the recipe with a view for each of the `columns` texts of a row of its corpus.
+
+    Further negatives get the view of the first negative.
+
+    Raises:
+        TrainingError: The recipe cannot use that many texts.
+
+    """
+    if not isinstance(recipe.source, Triples) or not recipe.objectives or columns_of(recipe) == columns:
+        return recipe
+    aside = [view for view in recipe.views if stands_aside(view)]
+    of_row = [view for view in recipe.views if not stands_aside(view)][:columns]
+    changed = replace(recipe, views=(*of_row, *[of_row[-1]] * (columns - len(of_row)), *aside))
+    try:
+        check_fit(changed)
+    except Unfit as error:
+        raise TrainingError(f"The recipe {recipe.name}: {error}") from None
+    return changed

@@ -1,4 +1,4 @@
-"""Stages: recipes that follow each other in one run, each for its share of the time.
+"""Stages: recipes that run one after another, each for its share of the time.
 
     vocabulary = 8000
     minutes = 60.0
@@ -7,7 +7,7 @@
         { recipe = "triples", share = 0.3 },
     ]
 
-A stage that reads rows which no corpus has is left out, and its time goes to the others.
+A stage is left out if no corpus has the rows that it reads. The other stages get its time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from models.files.bounded import parse_toml
-from training.methods.declared import declared
-from training.methods.ranges import AboveZero, Rate
-from training.validation import refusal
+from training.methods.recipe_files import declared
+from training.validation import AboveZero, Rate, refusal
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -43,22 +42,32 @@ class Stages:
 
     name: str
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
-    minutes: AboveZero  # of all steps, unless the texts end sooner
+    minutes: AboveZero  # of all steps; the run ends earlier if the texts end
     vocabulary: Annotated[int, Field(ge=0, le=1 << 20, strict=True)] = 0  # tokens to learn from the texts
 
     def recipes(self) -> list[Recipe]:
-        """The recipe of each stage. Raise TrainingError."""
-        from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+        """Loads the recipe of each stage.
+
+        Raises:
+            TrainingError: A recipe does not exist, or is wrong.
+
+        """
+        from training.methods.recipe import load_recipe  # noqa: PLC0415  torch
 
         return [load_recipe(stage.recipe, stage.set) for stage in self.stages]
 
     def check(self) -> None:
-        """Raise TrainingError for a stage whose recipe is not declared rightly; without torch."""
+        """Checks each stage's recipe file, without torch.
+
+        Raises:
+            TrainingError: A recipe does not exist, or is wrong.
+
+        """
         for stage in self.stages:
             declared(stage.recipe, stage.set)
 
     def digest(self) -> str:
-        """SHA-256 of what was decided: all but the name."""
+        """Returns the SHA-256 of everything except the name."""
         recipes = zip(self.stages, self.recipes(), strict=True)
         about = [[stage.share, recipe.digest()] for stage, recipe in recipes]
         decided = [self.minutes, self.vocabulary, about]
@@ -69,13 +78,13 @@ _STAGES = TypeAdapter(Stages)
 
 
 def find_stages(name: str) -> Stages | None:
-    """The stages that a name or a TOML file stands for; None when it is a recipe of its own, or nothing."""
+    """Returns the stages of a shipped name or a TOML file, or None for any other name."""
     shipped = resources.files("training") / "recipes" / "stages" / f"{name}.toml"
     file = shipped if shipped.is_file() else Path(name)
     try:
         table = parse_toml(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None  # load_recipe says what is wrong
+        return None  # load_recipe reports the error
     if "stages" not in table:
         return None
     try:

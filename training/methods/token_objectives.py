@@ -1,10 +1,10 @@
-"""Objectives over tokens: what was hidden, changed or left out is to be guessed.
+"""Objectives over tokens, which predict hidden, replaced or missing tokens.
 
-    mlm        the token that a mask hides (BERT; beside a contrastive objective in SimCSE and DeCLUTR)
-    rtd        which tokens a generator has replaced, given the sentence's vector (DiffCSE)
-    denoise    the whole text from its damaged copy's vector (TSDAE)
+    mlm        predicts the tokens that a mask hides (BERT; also in SimCSE and DeCLUTR)
+    rtd        predicts which tokens a generator has replaced, given the sentence's vector (DiffCSE)
+    denoise    predicts the whole text from the vector of its damaged copy (TSDAE)
 
-Losses are means over tokens without padding, which the published code of some methods counts as well.
+Losses are means over tokens without padding. The published code of some methods also counts the padding.
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ from training.errors import TrainingError
 from training.methods.objectives import Materials, Objective, Reps
 from training.model.dropout import drop, replace_dropouts, set_dropout
 from training.model.encoder import TrainedEncoder
-from training.model.language_head import language_head, published_head
+from training.model.language_head import bert_linear, language_head, published_head
 from training.model.packed import FAMILIES, attention_of, packing_of, positions_of, run_backbone
 from training.text.tokens import NOT_A_TARGET, Tokens, join
-
-_SPREAD = 0.02  # BERT's initializer_range
 
 
 class MlmModule(nn.Module):
@@ -37,9 +35,7 @@ class MlmModule(nn.Module):
         super().__init__()
         self.head, self.stored = language_head(materials.encoder.source, materials.generator)
         self.family = materials.encoder.family
-        self._shared = (
-            materials.encoder,
-        )  # in a tuple: its weights are the encoder's own and no part of this
+        self._shared = (materials.encoder,)  # a tuple hides the encoder's weights from this module
 
     def forward(self, reps: Reps) -> Tensor:
         table = word_table(self._shared[0])
@@ -48,7 +44,7 @@ class MlmModule(nn.Module):
         for view, hidden in zip(reps.views, reps.hidden, strict=True):
             if view.targets is None:
                 continue
-            at = (view.targets != NOT_A_TARGET).nonzero()[:, 0]  # the others need no logits
+            at = (view.targets != NOT_A_TARGET).nonzero()[:, 0]  # only targets need logits
             logits = self.head(hidden[at.to(device)], table)
             losses = losses + F.cross_entropy(logits.float(), view.targets[at].to(device), reduction="sum")
             count = count + len(at)
@@ -65,7 +61,7 @@ class Mlm(Objective):
 
 
 class RtdModule(nn.Module):
-    """generator: frozen, with its dropout on. discriminator: an encoder of its own, told of the vector h."""
+    """A frozen generator with dropout, and a discriminator that reads the sentence's vector h."""
 
     def __init__(self, materials: Materials, generator: str) -> None:
         super().__init__()
@@ -78,17 +74,15 @@ class RtdModule(nn.Module):
         self.language, stored = language_head(source, materials.generator)
         if not stored:
             raise TrainingError(
-                f"{source.folder} has no masked-language head (cls.predictions.*), which rtd's generator is. "
+                f"{source.folder} has no masked-language head (cls.predictions.*), which rtd needs. "
                 "Take a pre-trained BERT as it was released, or let the base learn one first: "
                 "`train mlm-head,diffcse …`."
             )
         self._kind = str(source.config.get("model_type")), int(source.config.get("pad_token_id") or 0)
         self.language.requires_grad_(requires_grad=False)
-        # It ends with the run, so it trains whole where the encoder does not.
+        # It ends with the run, so all its weights train even if the encoder is partly frozen.
         self.discriminator: Any = copy.deepcopy(encoder.backbone).requires_grad_(requires_grad=True)
-        self.classifier = nn.Linear(encoder.source.width, 2)
-        nn.init.normal_(self.classifier.weight, std=_SPREAD, generator=materials.generator)
-        nn.init.zeros_(self.classifier.bias)
+        self.classifier = bert_linear(encoder.source.width, 2, materials.generator)
         self._family, self._pad_id = encoder.family, encoder.pad_id
 
     def forward(self, reps: Reps) -> Tensor:
@@ -103,7 +97,7 @@ class RtdModule(nn.Module):
 
     @torch.no_grad()
     def _replace(self, masked: Tokens, original: Tokens, dropout: float) -> Tokens:
-        """The likeliest token at every place, masked or not; the first one of a text stays."""
+        """Returns the likeliest token at every place, masked or not. The first token of a text stays."""
         device = self.classifier.weight.device
         set_dropout(self.generator, dropout)
         hidden, _ = run_backbone(self.generator, masked, packing_of(masked, device), *self._kind)
@@ -112,29 +106,28 @@ class RtdModule(nn.Module):
         return Tokens(guessed, original.starts)
 
     def _discriminate(self, tokens: Tokens, h: Tensor, dropout: float) -> Tensor:
-        """Token vectors where each text begins with its h, put in behind the embeddings' norm and dropout."""
+        """Returns token vectors. h replaces each text's first embedding, after its norm and dropout."""
         starts = tokens.starts[:-1].to(h.device)
 
         def condition(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
             return embedded.index_copy(1, starts, h.to(embedded.dtype)[None])
 
         set_dropout(self.discriminator, dropout)
-        hook = self.discriminator.embeddings.register_forward_hook(condition)
-        try:
-            packing = packing_of(tokens, h.device)
-            hidden, _ = run_backbone(self.discriminator, tokens, packing, self._family, self._pad_id)
-        finally:
-            hook.remove()
-        return hidden
+        packing = packing_of(tokens, h.device)
+        with self.discriminator.embeddings.register_forward_hook(condition):
+            return run_backbone(self.discriminator, tokens, packing, self._family, self._pad_id)[0]
 
 
 @dataclass(frozen=True)
 class Rtd(Objective):
-    """Chuang et al. 2022 (DiffCSE), equations 2 and 3, as published: the generator takes its best guess.
+    """Chuang et al. 2022 (DiffCSE), equations 2 and 3, as in the published code: the generator's best guess.
 
-    generator: the folder of a masked language model with the base's vocabulary; theirs is a distilled model
-    of half the layers. Without one it is the base itself, frozen as it began. The masked views stand aside;
-    the k-th is told of the k-th contrasted view's vector.
+    The masked views stand aside. The discriminator of the k-th reads the vector of the k-th contrasted view.
+
+    Attributes:
+        generator: Folder of a masked language model with the base's vocabulary. The paper uses a distilled
+            model with half the layers. Empty means the base itself with its initial weights.
+
     """
 
     generator: str = ""
@@ -153,11 +146,8 @@ class CrossAttention(nn.Module):
 
     def __init__(self, width: int, epsilon: float, generator: torch.Generator) -> None:
         super().__init__()
-        self.value, self.output = nn.Linear(width, width), nn.Linear(width, width)
+        self.value, self.output = (bert_linear(width, width, generator) for _ in range(2))
         self.norm = nn.LayerNorm(width, eps=epsilon)
-        for linear in (self.value, self.output):
-            nn.init.normal_(linear.weight, std=_SPREAD, generator=generator)
-            nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, memory: Tensor, dropout: float) -> Tensor:
         normed: Tensor = self.norm(x + drop(self.output(self.value(memory)), dropout))
@@ -165,7 +155,7 @@ class CrossAttention(nn.Module):
 
 
 class DenoiseModule(nn.Module):
-    """A decoder whose weights are the encoder's own, but for its attention to the vector."""
+    """A decoder with the encoder's own weights, and its own attention to the vector."""
 
     def __init__(self, materials: Materials) -> None:
         super().__init__()
@@ -178,7 +168,7 @@ class DenoiseModule(nn.Module):
             CrossAttention(encoder.source.width, epsilon, materials.generator) for _ in range(layers)
         )
         self.head, self.stored = language_head(encoder.source, materials.generator)
-        self._shared = (encoder,)  # in a tuple: its weights are the encoder's own and no part of this
+        self._shared = (encoder,)  # a tuple hides the encoder's weights from this module
 
     def forward(self, reps: Reps) -> Tensor:
         encoder, whole = self._shared[0], reps.views[-1]
@@ -193,7 +183,7 @@ class DenoiseModule(nn.Module):
         return reps.mean(losses, torch.tensor(float(len(at)), device=x.device))
 
     def _decode(self, encoder: TrainedEncoder, whole: Tokens, memory: Tensor, dropout: float) -> Tensor:
-        """(all tokens, D): each from those before it and the vector of its text."""
+        """Returns (all tokens, D): each token from the earlier tokens and the vector of its text."""
         device = memory.device
         packing = packing_of(whole, device, causal=True)
         backbone: Any = encoder.backbone
@@ -208,7 +198,7 @@ class DenoiseModule(nn.Module):
 
 @dataclass(frozen=True)
 class Denoise(Objective):
-    """Wang et al. 2021 (TSDAE), equation 2: the first view is the damaged text, the last the whole one."""
+    """Wang et al. 2021 (TSDAE), equation 2: from the first view, the damaged text, to the last."""
 
     name: Literal["denoise"] = "denoise"
     reads: ClassVar[frozenset[str]] = frozenset({"aside"})
@@ -216,19 +206,24 @@ class Denoise(Objective):
 
 
 def _generator_source(folder: str, encoder: TrainedEncoder) -> Source:
-    """Raise TrainingError for a folder that has other ids for words than the base."""
+    """Reads the generator's folder.
+
+    Raises:
+        TrainingError: Its vocabulary differs from the base's.
+
+    """
     source = read_source(Path(folder))
     theirs, own = (each.tokenizer.get("model", {}).get("vocab") for each in (source, encoder.source))
     if theirs != own:
         raise TrainingError(
-            f"{folder} has another vocabulary than the base, and its guesses would be other words. Give rtd "
-            "a generator with the base's own tokenizer, or none."
+            f"{folder} has another vocabulary than the base, so its predictions would mean other words. Give "
+            "rtd a generator with the base's own tokenizer, or none."
         )
     return source
 
 
 def _require_packed(name: str, materials: Materials) -> None:
-    """Raise TrainingError unless vectors can stand among the base's own token vectors."""
+    """Raises TrainingError unless pooled vectors can take the place of the base's token vectors."""
     encoder = materials.encoder
     if materials.width != encoder.source.width or encoder.family not in FAMILIES:
         raise TrainingError(
@@ -237,7 +232,7 @@ def _require_packed(name: str, materials: Materials) -> None:
 
 
 def published_language(model: nn.ModuleDict) -> Mapping[str, Tensor]:
-    """The head that mlm has trained, by the names of its base's family."""
+    """Returns the head that mlm has trained, with the names of the base's family."""
     objectives: Any = model["objectives"]
     module = next(each for each in objectives if isinstance(each, MlmModule))
     return published_head(module.head, module.family)

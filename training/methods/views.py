@@ -1,15 +1,15 @@
-"""Views: what is done to the tokens of a text before it is encoded. Pure: tokens in, other tokens out.
+"""Views: changes of a text's tokens before it is encoded. They are pure functions from tokens to tokens.
 
-    same        the text as it is: two of them still differ by their dropout masks
-    mask        some tokens hidden, to be guessed (BERT: 15 % of them, 80/10/10)
-    repeat      some tokens twice (ESimCSE)
-    delete      some words left out (TSDAE; SimCSE's ablation), or a single one
-    crop        one piece of the text (SimCSE's ablation)
-    template    the text in a sentence whose [MASK] stands for it (PromptBERT)
-    cutoff      some tokens' embeddings, or some features of all of them, are zero (ConSERT)
-    shuffle     the tokens at each other's positions (ConSERT)
+    same        the text itself; two such views still differ by their dropout masks
+    mask        hides some tokens, which an objective predicts (BERT: 15 % of them, 80/10/10)
+    repeat      repeats some tokens (ESimCSE)
+    delete      leaves out some words, or a single word (TSDAE; SimCSE's ablation)
+    crop        keeps one piece of the text (SimCSE's ablation)
+    template    puts the text into a sentence whose [MASK] represents it (PromptBERT)
+    cutoff      zeroes the embeddings of some tokens, or some features of all tokens (ConSERT)
+    shuffle     exchanges the positions of the tokens (ConSERT)
 
-Special tokens stay where they are. A view that stands `aside` is not contrasted: an objective reads it.
+Special tokens stay in place. A view that stands `aside` is not contrasted; an objective reads it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from training.methods.ranges import Flag, Rate, Share
 from training.text.lexicon import Lexicon, surround
 from training.text.tokens import NOT_A_TARGET, Tokens
+from training.validation import Flag, Rate, Share
 
 
 class View(Protocol):
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
-        """Change the texts; there are as many as `tokens` has, and `tokens` itself is not changed."""
+        """Returns changed tokens of as many texts. `tokens` itself stays unchanged."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,16 @@ class Mask:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Subword repetition: as many tokens as a draw from 0 to `rate` of the length says stand twice in a row.
+    """Repeats a random number of tokens: from 0 to max(2, `rate` * length).
 
-    Wu et al. 2022 (ESimCSE), section 3.1: max(2, rate * length) bounds the draw.
+    Wu et al. 2022 (ESimCSE), section 3.1, subword repetition.
     """
 
     rate: Share
     name: Literal["repeat"] = "repeat"
 
     def room(self, most: int) -> int:
-        """The longest that a text may be to have at most `most` tokens afterwards."""
+        """Returns the maximum length of a text that has at most `most` tokens afterward."""
         return next(
             length for length in range(most, 0, -1) if length + max(2, int(length * self.rate)) <= most
         )
@@ -82,7 +82,10 @@ class Repeat:
         free = ~_fixed(tokens, lexicon)
         most = (tokens.lengths * self.rate).long().clamp(min=2)
         count = (torch.rand(len(tokens), generator=generator) * (most + 1)).long()
-        times = 1 + (_first_in_random_order(tokens, free, count, generator)).long()
+        owner = tokens.rows()[free]
+        rank = _rank_within(owner, torch.rand(len(owner), generator=generator))
+        times = torch.ones(len(tokens.ids), dtype=torch.int64)
+        times[free] += rank < count[owner]
         ids = tokens.ids.repeat_interleave(times)
         ends = torch.cat([torch.zeros(1, dtype=torch.int64), times.cumsum(0)])
         return Tokens(ids, ends[tokens.starts])
@@ -90,7 +93,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Delete:
-    """Each word is left out with probability `rate`, or exactly one when it is 0; at least one word stays."""
+    """Leaves out each word with probability `rate`, or exactly one word if it is 0. One word always stays."""
 
     rate: Share
     name: Literal["delete"] = "delete"
@@ -108,7 +111,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Crop:
-    """A piece of `keep` of the words, beginning anywhere that it fits; at least one word."""
+    """Keeps a piece with a share `keep` of the words, at least one word, from a random place."""
 
     keep: Rate
     name: Literal["crop"] = "crop"
@@ -124,10 +127,10 @@ class Crop:
 
 @dataclass(frozen=True)
 class Cutoff:
-    """A share of each text's tokens, or of the columns of its embeddings, is zeroed (model/encoder.py).
+    """Zeroes a share of each text's tokens, or of the columns of its embeddings (model/encoder.py).
 
-    Yan et al. 2021 (ConSERT), section 3.2.2. The share is a chance of each: the published code zeroes a
-    fixed number.
+    Yan et al. 2021 (ConSERT), section 3.2.2. Each token or column is zeroed with this probability. The
+    published code zeroes a fixed number.
     """
 
     tokens: Share = 0.0
@@ -141,7 +144,7 @@ class Cutoff:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """The positions of a text's tokens, special ones too, in a random order. ConSERT, section 3.2.2."""
+    """Gives a text's tokens, including special tokens, random positions. ConSERT, section 3.2.2."""
 
     name: Literal["shuffle"] = "shuffle"
 
@@ -152,10 +155,15 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Template:
-    """The text in `text`, as `This sentence of "{}" means [MASK].`; its vector is that of the [MASK].
+    """Puts a text into a template such as `This sentence of "{}" means [MASK].`.
 
-    less_bias: what the template gives without a text is subtracted, with the positions that its tokens have
-        around this text (Jiang et al. 2022, section 4.2).
+    The vector of the [MASK] represents the text.
+
+    Attributes:
+        text: The template.
+        less_bias: Subtracts the vector of the empty template, whose tokens have the same positions as around
+            the text (Jiang et al. 2022, section 4.2).
+
     """
 
     text: str
@@ -167,9 +175,11 @@ class Template:
         return surround(tokens, lexicon, before, after)
 
     def bias(self, tokens: Tokens, lexicon: Lexicon) -> tuple[Tokens, Tensor]:
-        """The empty template for each length of text, and int64 (R,): which of them is each text's.
+        """Builds the empty templates for texts that this view has already put into the template.
 
-        tokens: the texts in the template already, as this view gave them.
+        Returns:
+            The empty template for each length of text, and the number of each text's template, int64 (R,).
+
         """
         before, after, _ = lexicon.around(self.text)
         own = tokens.lengths - len(before) - len(after)
@@ -186,14 +196,20 @@ def stands_aside(view: View) -> bool:
 
 
 def _fixed(tokens: Tokens, lexicon: Lexicon) -> Tensor:
-    """Bool (all tokens,): special ids, and whatever else the tokenizer puts around a text (a template)."""
+    """Returns bool (all tokens,): special ids, and all ids that the tokenizer puts around a text."""
     places, lengths = tokens.places(), tokens.lengths[tokens.rows()]
     affix = (places < len(lexicon.before)) | (places >= lengths - len(lexicon.after))
     return affix | lexicon.is_special[tokens.ids]
 
 
 def _words(tokens: Tokens, lexicon: Lexicon) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Special tokens, bool; the number of each token's word; each word's text; the words of each text."""
+    """Finds the words of the texts.
+
+    Returns:
+        Special tokens, bool (all tokens,); the number of each token's word; the text of each word; and the
+        number of words of each text.
+
+    """
     special, rows = _fixed(tokens, lexicon), tokens.rows()
     after_special = torch.cat([torch.ones(1, dtype=torch.bool), special[:-1]])
     new_text = torch.cat([torch.ones(1, dtype=torch.bool), rows.diff() > 0])
@@ -203,26 +219,16 @@ def _words(tokens: Tokens, lexicon: Lexicon) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 def _keep_words(tokens: Tokens, special: Tensor, words: Tensor, stay: Tensor) -> Tokens:
-    """Without the words that do not `stay`, bool (all words,); special tokens all stay."""
+    """Removes the words that do not `stay`, bool (all words,). Special tokens stay."""
     kept = special.clone()
     kept[~special] = stay[words[~special]]
     return tokens.keep(kept)
 
 
 def _rank_within(owner: Tensor, lot: Tensor) -> Tensor:
-    """The rank of each among those of the same owner, the lowest lot first. owner: never falls."""
+    """Returns the rank of each lot among those of the same owner, the lowest first. `owner` is sorted."""
     order = torch.argsort(owner.double() + lot.double(), stable=True)  # lots are below 1
     firsts = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(owner).cumsum(0)])
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order)) - firsts[owner[order]]
     return rank
-
-
-def _first_in_random_order(tokens: Tokens, free: Tensor, count: Tensor, generator: torch.Generator) -> Tensor:
-    """Bool (all tokens,): as many of the free tokens of each text as `count` says, or all of them."""
-    owner = tokens.rows()[free]
-    chosen = torch.zeros(len(tokens.ids), dtype=torch.bool)
-    lot = torch.rand(len(owner), generator=generator)
-    if len(owner):
-        chosen[free] = _rank_within(owner, lot) < count[owner]
-    return chosen

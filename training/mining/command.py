@@ -1,4 +1,4 @@
-"""`python -m training mine negatives | pairs | lists | dedupe`: text in, text out, and what was dropped."""
+"""`python -m training mine negatives | pairs | lists | dedupe` makes better training data from texts."""
 
 from __future__ import annotations
 
@@ -11,23 +11,30 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from textwrap import shorten
 from typing import NamedTuple
 
 from models.files.fsync import replaced
-from models.progress import step_to_stderr
-from models.search.content import Content
+from models.words.progress import step_to_stderr
 from training.arguments import expanded, target
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
 from training.mining.dedupe import THRESHOLD, near_duplicates
-from training.mining.labelled import Labelled, read_beir, read_labelled_pairs
 from training.mining.negatives import Counts, Mined, Rules, mine_negatives
-from training.mining.pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
+from training.mining.pairs import (
+    MIN_SCORE,
+    Labelled,
+    Pair,
+    neighbour_pairs,
+    read_beir,
+    read_labelled_pairs,
+    title_pairs,
+)
 from training.mining.queries import queries_of
 from training.mining.teacher import Listed, lists
 from training.text.corpus import LISTED, MOST_NEGATIVES, TEXTS, read_corpus
 from training.text.lines import Record, layout, read_records, text_of, valid
-from training.text.titles import title_of
+from training.text.service import content_of, title_of
 
 _EXAMPLES = 3
 _SHOWN = 90  # characters of a text in an example
@@ -39,11 +46,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "mine", help="make better training data: hard negatives, pairs, no near-duplicates"
     )
     of = mine.add_subparsers(required=True, metavar="WHAT")
-    negatives = _command(of, "negatives", _negatives, "find hard negatives for pairs that are known")
+    negatives = _command(of, "negatives", _negatives, "find hard negatives for known pairs")
     known = negatives.add_mutually_exclusive_group(required=True)
     known.add_argument("--pairs", metavar="FILE", help=".tsv or .jsonl with anchor and positive")
     known.add_argument("--beir", metavar="DIR", help="corpus.jsonl, queries.jsonl, qrels.SPLIT.tsv")
-    negatives.add_argument("--split", metavar="NAME", help="the judgements of --beir to read (train)")
+    negatives.add_argument("--split", metavar="NAME", help="the judgments of --beir to read (train)")
     negatives.add_argument(
         "--corpus", metavar="FILE", help="where to find negatives for --pairs (the positives of all pairs)"
     )
@@ -135,7 +142,7 @@ def _negatives(options: argparse.Namespace) -> int:
 
 
 def _labelled(options: argparse.Namespace) -> tuple[Labelled, Path]:
-    """The pairs to mine for, and the file to write."""
+    """Returns the pairs to mine for, and the file to write."""
     if options.beir and options.corpus:
         raise TrainingError("--corpus goes with --pairs: a BEIR folder has a corpus of its own.")
     if options.pairs and options.split:
@@ -150,7 +157,7 @@ def _labelled(options: argparse.Namespace) -> tuple[Labelled, Path]:
 
 def _lines_of_json(out: Path) -> Path:
     if layout(out) != ".jsonl":
-        raise TrainingError(f"{out} must end in .jsonl or .jsonl.gz: that is what is written.")
+        raise TrainingError(f"{out} must end in .jsonl or .jsonl.gz, the format of the output.")
     return out
 
 
@@ -182,23 +189,20 @@ def _lists(options: argparse.Namespace) -> int:
     corpus = expanded(options.corpus)
     out = _lines_of_json(target(options.out, corpus))
     documents = _read_documents(corpus)
-    titles = [title_of(record.fields) for record in documents.records]
     queries = queries_of(_titled(documents))
     if not queries:
-        raise NothingToLearn(f"{corpus} has no title, heading or first sentence to make a query of.")
+        raise NothingToLearn(f"{corpus} has no title, heading or first sentence for a query.")
     with open_scorable(options.model, os.environ, step_to_stderr) as model, _writing(out) as write:
         step_to_stderr("encoding and comparing")
-        contents = [
-            Content(text, title if searched else "")
-            for (title, searched), text in zip(titles, documents.texts, strict=True)
-        ]
+        fields = zip(documents.records, documents.texts, strict=True)
+        contents = [content_of(record.fields, text) for record, text in fields]
         count = _write(write, lists(contents, queries, model))
     _print(f"{count:,} lists of {LISTED} documents, from {len(documents.texts):,} texts")
     return 0
 
 
 def _titled(documents: FileTexts) -> list[tuple[str, str]]:
-    """(title, text) of each; the title is empty where there is none."""
+    """Returns (title, text) of each document; a missing title is empty."""
     return [
         (valid(title_of(record.fields)[0], record.at), text)
         for record, text in zip(documents.records, documents.texts, strict=True)
@@ -209,7 +213,7 @@ def _dedupe(options: argparse.Namespace) -> int:
     corpus = expanded(options.corpus)
     out = target(options.out, corpus)
     if layout(out) != layout(corpus):
-        raise TrainingError(f"{options.out} must end as {corpus.name} does: the lines are of the same kind.")
+        raise TrainingError(f"{options.out} must end as {corpus.name} does, because the format is the same.")
     documents = _read_documents(corpus)
     found = near_duplicates(documents.texts, options.threshold)
     dropped = {duplicate.place for duplicate in found}
@@ -224,7 +228,8 @@ def _dedupe(options: argparse.Namespace) -> int:
     )
     differing = [duplicate for duplicate in found if duplicate.similarity < 1] or found
     for duplicate in differing[:_EXAMPLES]:
-        first, second = (_shown(documents.texts[place]) for place in (duplicate.first, duplicate.place))
+        both = (documents.texts[place] for place in (duplicate.first, duplicate.place))
+        first, second = (shorten(text, _SHOWN, placeholder=" …") for text in both)
         _print(f"  {duplicate.similarity:.3f}  kept     {first}", f"         dropped  {second}")
     return 0
 
@@ -236,11 +241,6 @@ def _write(write: Callable[[str], object], found: Iterable[Mined | Pair | Listed
         write(json.dumps(line, ensure_ascii=False))
         count += 1
     return count
-
-
-def _shown(text: str) -> str:
-    plain = " ".join(text.split())
-    return plain if len(plain) <= _SHOWN else f"{plain[: _SHOWN - 2]} …"
 
 
 def _print(*rows: str) -> None:

@@ -1,14 +1,14 @@
-"""Hard negatives: for a pair the candidates that the model finds close to the anchor, yet not too close.
+"""Hard negatives: candidates that the model ranks close to a pair's anchor, but not too close.
 
-    1. known positives of the anchor, and the anchor itself, are no candidates
-    2. the `skip` highest ranks are passed over
-    3. a candidate is dropped above   positive - margin · |positive|   and outside [min_score, max_score]
-    4. of what is left the `count` highest are taken
+    1. drops known positives of the anchor, and the anchor itself
+    2. skips the `skip` highest ranks
+    3. drops scores above   positive - margin · |positive|   and outside [min_score, max_score]
+    4. takes the `count` highest of the rest
 
-The third rule is for false negatives. Labels are never complete: what a good model ranks highest is often a
-right answer that nobody marked, and to train against it teaches the opposite of what is wanted (Qu et al.
-2021, RocketQA). Moreira et al. 2024 (NV-Retriever) compared ways to keep such candidates out and found a
-ceiling relative to the positive's score best, at 95 % of it (TopK-PercPos): the default here.
+The third rule is against false negatives. Labels are never complete: the highest hits of a good model are
+often correct but unlabelled, and training against them does harm (Qu et al. 2021, RocketQA). Moreira et al.
+2024 (NV-Retriever) compared such filters. Best was a maximum of 95 % of the positive's score (TopK-PercPos),
+the default here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,19 @@ from numpy.typing import NDArray
 
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
-from training.mining.labelled import Labelled
 from training.mining.neighbours import cosine_blocks, highest, unit_vectors
+from training.mining.pairs import Labelled
 from training.text.corpus import MOST_NEGATIVES
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Scores are cosines. Raise TrainingError for numbers that cannot be meant."""
+    """Options of the mining. Scores are cosines.
+
+    Raises:
+        TrainingError: A number is out of range.
+
+    """
 
     count: int = 1
     margin: float = 0.05  # NV-Retriever's 95 %
@@ -49,7 +54,7 @@ class Rules:
 
 
 class Mined(NamedTuple):
-    """A pair with all of its negatives, the hardest first. Scores are cosines with the anchor."""
+    """A pair with its negatives, the hardest first. Scores are cosines with the anchor."""
 
     anchor: str
     positive: str
@@ -58,7 +63,7 @@ class Mined(NamedTuple):
     score_negatives: tuple[float, ...]
 
     def line(self) -> dict[str, str | float | list[str] | list[float]]:
-        """A line of the output: a single negative as a text, several as a list."""
+        """Returns a line of the output: a single negative as a text, several as a list."""
         single = len(self.negatives) == 1
         return {
             "anchor": self.anchor,
@@ -71,21 +76,21 @@ class Mined(NamedTuple):
 
 @dataclass
 class Counts:
-    """Counts of pairs and candidates; added up while the rows are read."""
+    """Counts of pairs and candidates, updated while the rows are read."""
 
     pairs: int = 0
     triples: int = 0
     passed_over: int = 0  # by `skip`
     above_margin: int = 0
-    above_max: int = 0  # and not above the margin
-    short: int = 0  # pairs with fewer negatives than asked for, none included
-    none: int = 0  # pairs without any; they are not in the output
+    above_max: int = 0  # without those above the margin
+    short: int = 0  # pairs with fewer negatives than `count`, including those without any
+    none: int = 0  # pairs without negatives, which are not in the output
 
 
 def mine_negatives(
     labelled: Labelled, encode_queries: Encode, encode_documents: Encode, rules: Rules, counts: Counts
 ) -> Iterator[Mined]:
-    """In the order of the pairs; one without negatives is left out. `counts` is added to on the way."""
+    """Yields pairs that have negatives, in their order, and updates `counts`."""
     anchors = list(labelled.positives)
     known = (text for positives in labelled.positives.values() for text in positives)
     texts = list(dict.fromkeys([*labelled.candidates, *known]))
@@ -112,7 +117,7 @@ def mine_negatives(
 def _of_pair(
     cosines: NDArray[np.float32], allowed: NDArray[np.bool_], positive: float, rules: Rules, counts: Counts
 ) -> list[int]:
-    """Places of the negatives of a pair whose own cosine is `positive`."""
+    """Returns the places of the negatives of a pair whose own cosine is `positive`."""
     below_margin = cosines <= positive - rules.margin * abs(positive)
     below_max = cosines <= rules.max_score
     negatives = highest(

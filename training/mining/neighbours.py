@@ -1,4 +1,4 @@
-"""Exact cosines in blocks: never more than one block of the whole matrix is in memory."""
+"""Exact cosines in blocks, so that only one block of the whole matrix is in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ _BLOCK = 1 << 24  # cosines of one block; 64 MiB
 
 
 def unit_vectors(encode: Encode, texts: list[str]) -> Vectors:
-    """(n, dimension), each of length 1. Raise TrainingError for a vector without a direction."""
+    """Returns vectors of length 1, (n, dimension).
+
+    Raises:
+        TrainingError: A vector is zero or not finite.
+
+    """
     vectors = encode_once(encode, texts)(texts)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     for row in np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))[:1]:
@@ -25,9 +30,9 @@ def unit_vectors(encode: Encode, texts: list[str]) -> Vectors:
 
 
 def cosine_blocks(rows: Vectors, columns: Vectors, unit: str) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """(first row, cosines of some rows with all columns), and a progress that counts rows as `unit`.
+    """Yields the first row of each block, and its cosines with all columns. The caller may change a block.
 
-    A block may be changed by whoever gets it.
+    The progress counts rows as `unit`.
     """
     step = max(1, _BLOCK // len(columns))
     with Progress(unit, len(rows), "comparing") as progress:
@@ -38,7 +43,7 @@ def cosine_blocks(rows: Vectors, columns: Vectors, unit: str) -> Iterator[tuple[
 
 
 def highest(cosines: NDArray[np.float32], allowed: NDArray[np.bool_], count: int) -> list[int]:
-    """Places of the `count` highest that are allowed, the highest first; of equal ones the first place."""
+    """Returns the places of the `count` highest allowed cosines, the highest and then the first one first."""
     if not count:
         return []
     places = np.flatnonzero(allowed)
@@ -51,7 +56,7 @@ def highest(cosines: NDArray[np.float32], allowed: NDArray[np.bool_], count: int
 
 
 def mutual_nearest(vectors: Vectors) -> Iterable[tuple[int, int, float]]:
-    """(i, j, cosine) with i < j, in the order of i: each is the nearest that the other has.
+    """Yields (i, j, cosine) of mutual nearest neighbors, with i < j, in the order of i.
 
     Compares all n² pairs: 100,000 texts of 384 numbers are 8 TFLOP.
     """

@@ -1,21 +1,86 @@
-"""Pairs for a team without labels: mutual nearest neighbours, and titles with their text.
+"""Pairs of texts: known pairs from files, and pairs found in text without labels.
 
-Mutual neighbours are pseudo-labels of the model that finds them: they sharpen what it knows already. Near-
-duplicates are taken out first, since a pair of them teaches nothing but to ignore a comma.
+    FILE.tsv     columns anchor and positive, or other names that training reads; further columns are ignored
+    FILE.jsonl   {"anchor": …, "positive": …}
+    FOLDER       BEIR: corpus.jsonl, queries.jsonl, qrels.SPLIT.tsv or qrels/SPLIT.tsv; each also as .gz
+
+Without labels, pairs are mutual nearest neighbors, or titles with their text. Mutual neighbors are
+pseudo-labels of the model that finds them. Near-duplicates are removed first: a pair of them teaches only to
+ignore a comma. Texts that differ only in white space count as one text.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from models.search.content import Content
+from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Encode
+from training.evaluation.retrieval import load
 from training.mining.dedupe import THRESHOLD, near_duplicates
-from training.mining.labelled import folded
 from training.mining.neighbours import mutual_nearest, unit_vectors
+from training.text.corpus import ANCHOR, POSITIVE
+from training.text.lines import layout, read_records, text_of
 
-MIN_SCORE = 0.7  # cosine of the default model; chosen by us
+
+class Labelled(NamedTuple):
+    positives: dict[str, list[str]]  # distinct positives of each anchor, in the order of the file
+    candidates: list[str]  # distinct candidates for negatives
+    blank: int  # dropped pairs with a blank text
+    repeated: int  # dropped pairs that were repeated, or whose texts are equal
+
+
+def folded(text: str) -> str:
+    """Returns the text with each run of white space as one space, and none at the ends."""
+    return " ".join(text.split())
+
+
+def read_labelled_pairs(file: Path, corpus: Iterable[str] | None = None) -> Labelled:
+    """Reads a file of pairs. Candidates are the texts of `corpus`, or else the positives of all pairs."""
+    if file.is_file() and not layout(file):
+        raise TrainingError(f"{file} holds no pairs: name a .jsonl or .tsv with anchor and positive.")
+    pairs = (
+        (text_of(record, ANCHOR), text_of(record, POSITIVE))
+        for record in read_records(file, [ANCHOR, POSITIVE])
+        if record.fields
+    )
+    return _labelled(pairs, corpus, str(file))
+
+
+def read_beir(folder: Path, split: str) -> Labelled:
+    """Reads the queries of a split and their relevant documents (score above 0), each as title and text."""
+    found = load(folder, split)
+    pairs = (
+        (found.queries[query], found.documents.get(document, Content("")).whole)
+        for query, documents in found.relevant.items()
+        for document in documents
+    )
+    texts = (content.whole for content in found.documents.values())
+    return _labelled(pairs, texts, f"{folder}, split {split},")
+
+
+def _labelled(pairs: Iterable[tuple[str, str]], corpus: Iterable[str] | None, name: str) -> Labelled:
+    positives: dict[str, dict[str, None]] = {}
+    blank = repeated = 0
+    for anchor, positive in ((folded(first), folded(second)) for first, second in pairs):
+        if not anchor or not positive:
+            blank += 1
+        elif anchor == positive or positive in positives.get(anchor, ()):
+            repeated += 1
+        else:
+            positives.setdefault(anchor, {})[positive] = None
+    if not positives:
+        raise NothingToLearn(f"{name} holds no pair of two different texts.")
+    known = (text for of_one in positives.values() for text in of_one)
+    candidates = dict.fromkeys(known if corpus is None else map(folded, corpus))
+    candidates.pop("", None)
+    return Labelled({anchor: list(of) for anchor, of in positives.items()}, list(candidates), blank, repeated)
+
+
+MIN_SCORE = 0.7  # cosine of the default model. Our choice
 
 
 class Pair(NamedTuple):
@@ -23,14 +88,14 @@ class Pair(NamedTuple):
 
     anchor: str
     positive: str
-    score_positive: float | None  # None: no model was asked
+    score_positive: float | None  # None if no model computed it
     source: str  # neighbours or title
 
 
 def body_of(title: str, text: str) -> str:
-    """The text without its title, if it begins with that: else the title would find itself. Both `folded`.
+    """Returns the text without its title, if it begins with the title. Both are `folded`.
 
-    A title that goes on as a longer word (VPN, VPNs) stays.
+    Otherwise the title would find itself. A title that continues as a longer word (VPN, VPNs) stays.
     """
     rest = text[len(title) :]
     repeated = bool(title) and text[: len(title)].casefold() == title.casefold()
@@ -38,10 +103,7 @@ def body_of(title: str, text: str) -> str:
 
 
 def title_pairs(documents: Sequence[tuple[str, str]]) -> Iterator[Pair]:
-    """Titles and the texts behind them. A title of several documents names none of them and is left out.
-
-    documents: (title, text).
-    """
+    """Yields titles with their texts, from (title, text). A title of several documents is left out."""
     distinct = list(dict.fromkeys((folded(title), folded(text)) for title, text in documents))
     used = Counter(title for title, _ in distinct)
     for title, text in distinct:
@@ -53,7 +115,7 @@ def title_pairs(documents: Sequence[tuple[str, str]]) -> Iterator[Pair]:
 def neighbour_pairs(
     texts: Sequence[str], encode: Encode, *, min_score: float = MIN_SCORE, max_score: float = 1.0
 ) -> Iterator[Pair]:
-    """Mutual nearest neighbours with a cosine in [min_score, max_score], in the order of `texts`."""
+    """Yields mutual nearest neighbors with a cosine in [min_score, max_score], in the order of `texts`."""
     distinct = list(dict.fromkeys(filter(None, map(folded, texts))))
     dropped = {duplicate.place for duplicate in near_duplicates(distinct, THRESHOLD)}
     kept = [text for place, text in enumerate(distinct) if place not in dropped]

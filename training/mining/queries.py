@@ -1,14 +1,13 @@
-"""Queries made of text alone: what a document says of itself, and the document without it.
+"""Make queries from unlabelled documents, each with the rest of its document.
 
-    title            "Reset a password"    and the text behind it
-    heading          "# Before you begin"  a line of Markdown, and the rest of the document
+    title            "Reset a password", and the text after it
+    heading          "# Before you begin", a line of Markdown, and the rest of the document
     first sentence   of the document, and the rest of it
     passages         of a long document: the first sentence of each, and the rest of the passage
 
-A query is cut out of its document, or each would find its own by the very words (Izacard et al. 2022 leave
-them in for one query in ten; here the teacher scores what is left). The document's title stands in front of
-that, unless the title is the query. Not here: queries that people asked;
-they are a `Query` without a source.
+A query is cut out of its document, which it would otherwise find by equal words. (Izacard et al. 2022 keep it
+in one of ten.) The document's title precedes the rest, unless the title is the query. Queries of users are a
+`Query` without a source.
 """
 
 from __future__ import annotations
@@ -18,27 +17,26 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from training.mining.labelled import folded
-from training.mining.pairs import body_of
+from training.mining.pairs import body_of, folded
 
 _HEADING = re.compile(r"^#{1,6}[ \t]+(\S[^\n]*)\n", re.MULTILINE)
-# Behind a full stop, a question or exclamation mark and white space; scripts without spaces; an empty line.
+# Sentences end after . ? or ! with white space, after full-width marks, and at an empty line.
 _END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n\s*\n")  # noqa: RUF001  full-width marks
-_SHORTEST, _LONGEST = 4, 60  # words of a sentence that can ask; chosen by us
-_CHARACTERS = 8, 200  # of one whose script writes no spaces
-_PASSAGE = 150  # words of a passage: about as many as the default model reads of a text
-_LETTERS = 2  # of a word, in a script without spaces
+_SHORTEST, _LONGEST = 4, 60  # words of a sentence that can be a query. Our choice
+_CHARACTERS = 8, 200  # the same in scripts without spaces
+_PASSAGE = 150  # words of a passage; the default model reads about as many of a text
+_LETTERS = 2  # letters of a word, in a script without spaces
 
 
 class Query(NamedTuple):
     text: str
-    source: int | None = None  # the place of the document that it was cut out of; None: somebody asked it
-    rest: str = ""  # that document, or its passage, without it
-    title: str = ""  # of that document, where the query is not cut out of the title
+    source: int | None = None  # place of its document; None for a user's query
+    rest: str = ""  # the document or its passage, without the query
+    title: str = ""  # title of the document, unless the query comes from the title
 
 
 def queries_of(documents: Sequence[tuple[str, str]]) -> list[Query]:
-    """Queries of each (title, text), without those that several documents have."""
+    """Returns the queries of each (title, text), without those that several documents have."""
     found = [query for place, (title, text) in enumerate(documents) for query in _cut(place, title, text)]
     used = Counter(query.text.casefold() for query in found)
     return [query for query in found if used[query.text.casefold()] == 1]
@@ -62,13 +60,13 @@ def _cut(place: int, title: str, text: str) -> Iterator[Query]:
 
 
 def _beside(title: str, query: str) -> str:
-    """The title, unless one of both begins with the other: a text may begin with its title."""
+    """Returns the title, unless title or query begins with the other: a text may begin with its title."""
     one, other = (folded(text).casefold() for text in (title, query))
     return "" if one.startswith(other.rstrip(" .:-")) or other.startswith(one) else folded(title)
 
 
 def _passages(text: str) -> Iterator[list[str]]:
-    """The sentences of each passage behind the first."""
+    """Yields the sentences of each passage after the first."""
     passage: list[str] = []
     size, head = 0, True
     for sentence in filter(None, map(folded, _END.split(text))):

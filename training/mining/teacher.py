@@ -1,16 +1,16 @@
-"""Lists for `distil-hybrid`: queries with documents, each with the score that hybrid search gives it.
+"""Lists for `distil-hybrid`: queries with documents, each with its score in hybrid search.
 
-    query ─▶ dense, of the model that searches now ┐
-          └▶ words, by BM25 ───────────────────────┴▶ fused ─▶ its first DEPTH ─▶ LISTED of them, and scores
+    query ─▶ dense search with the active model ┐
+          └▶ keyword search, BM25 ──────────────┴▶ fused ─▶ the first DEPTH ─▶ LISTED of them, with scores
 
-So dense search can learn what words add (SPAR, Chen et al. 2021; LED, Zhang et al. 2023). A document that the
-query was cut out of is scored without it, as if it had never been there: its words and its vector are those
-of the rest. A score is the cosine that would make dense search rank as hybrid search does:
+Start reading at `lists`. Dense search can learn what keyword search adds (SPAR, Chen et al. 2021; LED, Zhang
+et al. 2023). A document is scored without the query that was cut out of it: its terms and its vector are
+those of the rest. A score is the cosine that would make dense search rank as hybrid search does:
 
-    fused = w · (1 + cosine) / (1 + best) + (1 - w) · words      solved for the cosine
+    fused = w · (1 + cosine) / (1 + best) + (1 - w) · bm25      solved for the cosine
 
-With no words in common it is the model's own cosine, and there is nothing to learn. A long document counts by
-its best passage, as in the service, and is that passage in the list, behind its title.
+Without common terms it is the model's own cosine. A long document counts by its best passage, as in the
+service. The list contains that passage, after the title.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from training.errors import NothingToLearn
 from training.evaluation.encoding import Vectors
 from training.evaluation.modes import CANDIDATES, WordIndex
 from training.evaluation.scorable import Scorable
-from training.mining.labelled import folded
 from training.mining.neighbours import cosine_blocks, unit_vectors
+from training.mining.pairs import folded
 from training.mining.queries import Query
 from training.text.corpus import LISTED
 
-DEPTH = 50  # fused hits that a list is taken from
-_WORDED = 4 * CANDIDATES  # texts found by words: rests are among them
+DEPTH = 50  # fused hits from which a list is taken
+_WORDED = 4 * CANDIDATES  # hits of keyword search; they include rests
 _DECIMALS = 6
 
 
@@ -43,11 +43,11 @@ class Listed(NamedTuple):
     """A line of the output."""
 
     query: str
-    documents: tuple[str, ...]  # LISTED of them; the first is the one that the query was cut out of, if any
-    scores: tuple[float, ...]  # in cosines; may be above 1
+    documents: tuple[str, ...]  # LISTED documents, the query's own document first
+    scores: tuple[float, ...]  # cosines; may be above 1
 
     def line(self) -> dict[str, Any]:
-        """By the names that `train` reads."""
+        """Returns the list with the names that `train` reads."""
         documents = {f"doc_{number}": text for number, text in enumerate(self.documents, 1)}
         return {"query": self.query, **documents, "scores": self.scores}
 
@@ -66,11 +66,11 @@ class _Passages:
         self.vectors: Vectors = unit_vectors(model.encode_documents, self.texts)
 
     def best(self, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(passages,) -> (texts,)"""
+        """Returns the best cosine of each text, (texts,), from (passages,)."""
         return np.maximum.reduceat(cosines, self.starts[:-1])
 
     def nearest(self, text: int, query: Vectors) -> tuple[float, str]:
-        """The cosine of a text's best passage, and the passage."""
+        """Returns the cosine of a text's best passage, and the passage."""
         start, end = self.starts[text : text + 2]
         cosines = self.vectors[start:end] @ query
         at = int(cosines.argmax())
@@ -78,19 +78,21 @@ class _Passages:
 
 
 def lists(documents: Sequence[Content], queries: Sequence[Query], model: Scorable) -> Iterator[Listed]:
-    """A list for each query, in their order.
+    """Yields a list for each query, in their order.
 
-    Raise NothingToLearn when there are fewer documents than a list has.
+    Raises:
+        NothingToLearn: Too few documents for a list.
+
     """
     if len(documents) < LISTED:
         raise NothingToLearn(f"{len(documents)} documents are fewer than the {LISTED} of a list: add text.")
     passages = _Passages(documents, model)
     cut = [query for query in queries if query.source is not None]
-    # A title that no search looks into is in no content, and may ask all the same.
+    # A title that searches do not include may still be a query.
     left = [Content(query.rest, query.title if documents[query.source or 0].title else "") for query in cut]
     rests, of_rest = _Passages(left, model), iter(range(len(cut)))
     vectors = unit_vectors(model.encode_queries, [query.text for query in queries])
-    # One index, so that a word is as rare in a rest as in a document.
+    # One index, so that a term is equally rare in rests and in documents.
     with closing(WordIndex([content.whole for content in (*documents, *left)])) as words:
         for start, block in cosine_blocks(vectors, passages.vectors, "queries"):
             for row, query, vector in zip(block, queries[start:], vectors[start:], strict=False):
@@ -111,9 +113,9 @@ def lists(documents: Sequence[Content], queries: Sequence[Query], model: Scorabl
 
 
 def spread(ranked: Sequence[int], count: int) -> list[int]:
-    """`count` of the first DEPTH: the first, the last, and between them fewer the lower they rank.
+    """Returns `count` of the first DEPTH: the first, the last, and between them fewer at lower ranks.
 
-    Where it is decided, at the top, a list is dense; below it shows how far away the others are.
+    The top of a list decides a search, so the list is dense there.
     """
     found: list[int] = []
     for rank in np.geomspace(1, min(DEPTH, len(ranked)), count).round():
@@ -124,7 +126,7 @@ def spread(ranked: Sequence[int], count: int) -> list[int]:
 def _in_cosines(
     cosines: NDArray[np.float32], worded: Mapping[int, float], kept: Iterable[int]
 ) -> dict[int, float]:
-    """The fused scores as cosines, best first; `kept` are places that are in it wherever they rank."""
+    """Returns the fused scores as cosines, the best first. `kept` are places to include at any rank."""
     order = np.argsort(-cosines, kind="stable")[:CANDIDATES].tolist()
     near = {place: float(cosines[place]) for place in (*order, *kept)}
     scale = (1 + max(near.values())) / DENSE_WEIGHT

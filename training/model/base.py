@@ -20,17 +20,23 @@ from training.model_names import find_model
 class Base(NamedTuple):
     folder: Path
     name: str
-    version: str | None  # when it is a published one
+    version: str | None  # if the base is a published version
 
 
 @contextlib.contextmanager
 def open_base(name: str, models_dir: Path) -> Iterator[Base]:
-    """Raise ModelUnavailable when there is no such model here, Damaged when the version is not whole."""
+    """Opens a base while the context lasts.
+
+    Raises:
+        ModelUnavailable: The model does not exist.
+        Damaged: A file of the version is missing or changed.
+
+    """
     if name == "default":
         with default_source() as default:
             yield Base(default, ORIGIN, None)
     elif found := find_model(name, Store(models_dir)):
-        if found.folder.parent == models_dir:  # a copy elsewhere may have been changed on purpose
+        if found.folder.parent == models_dir:  # copies elsewhere may be changed on purpose
             check(found.folder)
         yield Base(found.folder, found.name, version_of(found.folder))
     elif name in ("active", "anchor"):
@@ -47,13 +53,13 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
 
 
 def check_base(name: str, models_dir: Path) -> None:
-    """Raise as `open_base`."""
+    """Raises the errors of `open_base`."""
     with open_base(name, models_dir):
         pass
 
 
 def version_of(folder: Path) -> str | None:
-    """The version that a folder is, when it is a published one."""
+    """Returns the version of a folder, or None if it is not a published version."""
     try:
         return Manifest.read(folder).version
     except (OSError, ValueError):

@@ -1,9 +1,9 @@
-"""Dropout, quicker on a CPU than torch's own: four elements are decided by one random number.
+"""Dropout that is faster on a CPU than torch's: one random number decides four elements.
 
-    64 random bits ─▶ 4 numbers of 16 bits ─▶ below p · 2^16: 0, else x / (1 - p)
+    64 random bits ─▶ 4 numbers of 16 bits ─▶ 0 if below p · 2^16, otherwise x / (1 - p)
 
-torch draws a number for each element, which was a quarter of a training's time. p is rounded to a multiple of
-2^-16. The numbers come from torch's own generator, so they come again with its state.
+torch draws a number for each element, which took a quarter of a training's time. p is rounded to a multiple
+of 2^-16. The numbers come from torch's own generator, so its state repeats them.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Dropout(nn.Dropout):
 
 
 def drop(x: Tensor, p: float) -> Tensor:
-    """X with each element 0 with probability p, and divided by 1 - p otherwise."""
+    """Returns x with each element zeroed with probability p, and otherwise divided by 1 - p."""
     if x.device.type != "cpu":
         return F.dropout(x, p)
     dropped = min(round(p * _STEPS), _STEPS - 1)
@@ -32,13 +32,13 @@ def drop(x: Tensor, p: float) -> Tensor:
         return x
     count = x.numel()
     draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
-    # In place, so 0 or 1 is an int16: torch turns those into floats five times as fast as it does booleans.
+    # In place, so 0 or 1 is an int16: torch converts those to floats five times as fast as booleans.
     kept = draws.view(torch.int16)[:count].view(x.shape).ge_(_LEAST + dropped)
     return x * kept.to(x.dtype).mul_(_STEPS / (_STEPS - dropped))
 
 
 def replace_dropouts(module: nn.Module) -> None:
-    """Put a Dropout in the place of each of torch's own in `module`."""
+    """Replaces each of torch's own dropouts in `module`."""
     for parent in module.modules():
         for name, part in parent.named_children():
             if type(part) is nn.Dropout:
@@ -46,14 +46,17 @@ def replace_dropouts(module: nn.Module) -> None:
 
 
 def dropouts_of(module: nn.Module) -> list[nn.Dropout]:
-    """The places with dropout, in their order; attention reads its probability from one, too."""
+    """Returns the places with dropout, in their order. Attention reads its probability from such a place."""
     return [part for part in module.modules() if isinstance(part, nn.Dropout)]
 
 
 def set_dropout(module: nn.Module, p: float | Sequence[float]) -> None:
-    """Set the probability of every dropout in `module`, or of each its own, in the order of `dropouts_of`.
+    """Sets the probabilities of the dropouts in `module`.
 
-    p: 0 evaluates.
+    Args:
+        module: Module.
+        p: One probability for all, or one for each in the order of `dropouts_of`. 0 means evaluation mode.
+
     """
     places = dropouts_of(module)
     rates = p if isinstance(p, Sequence) else [p] * len(places)

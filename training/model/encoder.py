@@ -1,14 +1,14 @@
 """The encoder in training: a torch backbone, its pooling and the dense layers that are published with it.
 
-What `save` writes is a sentence-transformers folder for models.publishing.from_torch, or a raw backbone to
-train from. Not here: how a base becomes one (start.py).
+`save` writes a sentence-transformers folder for models.publishing.from_torch, and `save_backbone` a raw
+backbone to train from. methods/loading.py makes an encoder from a base.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,27 +36,34 @@ from training.text.tokens import Tokens, tokens_of
 
 
 class Affine(NamedTuple):
-    """An affine map, x weight + bias, and what is done to its result."""
+    """An affine map, x weight + bias, and an activation."""
 
     weight: NDArray[np.float64]  # (D, K)
     bias: NDArray[np.float64]  # (K,)
-    activation: str = "identity"  # as of a published Dense
+    activation: str = "identity"  # name as in a published Dense
 
 
 class Encoded(NamedTuple):
-    """R texts of tokens without padding."""
+    """Vectors of R texts, without padding."""
 
-    pooled: Tensor  # float32 (R, dimension), not yet of length 1
-    hidden: Tensor  # (all tokens, D): the last layer's
+    pooled: Tensor  # float32 (R, dimension), not normalized
+    hidden: Tensor  # (all tokens, D), from the last layer
 
 
 class TrainedEncoder(nn.Module):
-    """Tokens to pooled vectors, and to the token vectors that some objectives read."""
+    """Maps tokens to pooled vectors, and to token vectors that some objectives read.
+
+    Args:
+        source: The base.
+        backbone: Its torch module.
+        dense: Dense layers after the pooling.
+        template: Template around each text, unless the base's own tokenizer adds it.
+
+    """
 
     def __init__(
         self, source: Source, backbone: Any, dense: nn.Sequential, template: str | None = None
     ) -> None:
-        """template: what is put around each text, where the base's own tokenizer does not do it."""
         super().__init__()
         self.source = source
         replace_dropouts(backbone)
@@ -66,19 +73,17 @@ class TrainedEncoder(nn.Module):
         self.family = str(source.config.get("model_type"))
         self.pad_id = int(source.config.get("pad_token_id") or 0)
         self._template = template
-        self._around = None if template is None else self.lexicon.around(template)[:2]
-        self._longer = (
-            sum(map(len, self._around)) - sum(map(len, self.lexicon.affixes)) if self._around else 0
-        )
+        self._around = self.lexicon.affixes if template is None else self.lexicon.around(template)[:2]
+        self._longer = sum(map(len, self._around)) - sum(map(len, self.lexicon.affixes))
         self._tokenizer = self.tokenizer(source.max_length)
 
     def tokenizer(self, max_length: int, *, whole: bool = False) -> Tokenizer:
-        """Cuts at `max_length` tokens; at what the model has room for where that is less, unless `whole`."""
+        """Returns a tokenizer that cuts at `max_length`, and unless `whole` at the model's own maximum."""
         length = max_length if whole else min(max_length, self.source.max_length - self._longer)
         return Tokenizer(self.source.tokenizer, length, self.source.config.get("vocab_size"))
 
     def forward(self, tokens: Tokens, dropout: float | Sequence[float] = 0.0) -> Encoded:
-        """dropout: the probability, everywhere in the backbone or of each place in it; 0 evaluates."""
+        """Encodes texts. `dropout` is one probability, or one for each place in the backbone."""
         set_dropout(self.backbone, dropout)
         packing = packing_of(tokens, self.device)
         layers = self.source.head.tokens != "last"
@@ -86,11 +91,10 @@ class TrainedEncoder(nn.Module):
             hidden, states = run_backbone(
                 self.backbone, tokens, packing, self.family, self.pad_id, states=layers
             )
-        pooled = self._pool(hidden, states, tokens, packing)
-        return Encoded(pooled, hidden)
+        return Encoded(self._pool(hidden, states, tokens, packing), hidden)
 
     def layers(self, tokens: Tokens) -> Tensor:
-        """The mean of each layer's token vectors, the embeddings' first, without dropout: (R, layers, D)."""
+        """Returns the mean token vectors of embeddings and all layers, without dropout: (R, layers, D)."""
         set_dropout(self.backbone, 0.0)
         packing = packing_of(tokens, self.device)
         _, states = run_backbone(self.backbone, tokens, packing, self.family, self.pad_id, states=True)
@@ -106,36 +110,35 @@ class TrainedEncoder(nn.Module):
         elif kind != "last":
             hidden = mixed(states, kind)
         with torch.autocast(self.device.type, enabled=False):  # a mean in bf16 would lose digits
-            padded = pad(hidden.float(), packing)
             head = self.source.head
             left_out = None
             if head.left_out:
                 left_out = skipped(tokens.padded(self.pad_id)[0], head.left_out).to(self.device)
-            pooled: Tensor = self.dense(pool(padded, packing.mask.long(), head.pooling, left_out))
+            found = pool(pad(hidden.float(), packing), packing.mask.long(), head.pooling, left_out)
+            pooled: Tensor = self.dense(found)
         return pooled
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Unit vectors in the order of `texts`, without dropout, cut at the model's own maximum only."""
-        vectors = self.pooled(texts)
-        return nn.functional.normalize(vectors, dim=-1).numpy()
+        """Returns unit vectors in the order of `texts`, without dropout, cut at the model's own maximum."""
+        return nn.functional.normalize(self.pooled(texts), dim=-1).numpy()
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Encode with the prompt that the published model will put before a search."""
+        """Encodes queries with the published model's prompt."""
         return self.encode([self.source.search_prompt + text for text in texts])
 
     def encode_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Encode with the prompt that the published model will put before a document."""
+        """Encodes documents with the published model's prompt."""
         return self.encode([self.source.document_prompt + text for text in texts])
 
     @torch.inference_mode()
     def pooled(self, texts: Sequence[str]) -> Tensor:
-        """Vectors before they are brought to length 1: float32 (texts, dimension) on the CPU."""
+        """Returns vectors before they are normalized: float32 (texts, dimension) on the CPU."""
         rows = [tokens.ids for tokens in self._tokenizer.tokenize(texts)]
         vectors = torch.empty(0)
         for group in groups_of(torch.tensor([len(row) for row in rows], dtype=torch.int64), self.device):
             tokens = tokens_of([rows[row] for row in group.tolist()])
-            if self._around:
+            if self._template is not None:
                 tokens = surround(tokens, self.lexicon, *self._around)
             found = self(tokens).pooled.cpu()
             if not len(vectors):
@@ -155,7 +158,7 @@ class TrainedEncoder(nn.Module):
         return device
 
     def add_dense(self, layers: Sequence[Affine]) -> None:
-        """Behind those that there are: fitted post-processors."""
+        """Appends dense layers, such as fitted post-processors."""
         for layer in layers:
             linear = nn.Linear(*layer.weight.shape)
             with torch.no_grad():
@@ -165,12 +168,12 @@ class TrainedEncoder(nn.Module):
 
     @torch.no_grad()
     def weigh_words(self, weights: NDArray[np.float64]) -> None:
-        """Each row of the word table times its weight, (vocabulary,)."""
+        """Multiplies each row of the word table by its weight, (vocabulary,)."""
         table: Tensor = self.backbone.get_input_embeddings().weight
         table.mul_(torch.from_numpy(weights).to(table)[:, None])
 
     def word_counts(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        """The number of times that each id stands in the texts, without special tokens, (vocabulary,)."""
+        """Returns how often each id occurs in the texts, without special tokens, (vocabulary,)."""
         size = len(self.backbone.get_input_embeddings().weight)
         before, after = map(len, self.lexicon.affixes)
         counts = np.zeros(size, np.int64)
@@ -180,15 +183,13 @@ class TrainedEncoder(nn.Module):
         return counts
 
     def pooled_chunks(self, texts: Sequence[str], chunk: int = 1024) -> Iterator[NDArray[np.float32]]:
-        """The vectors of documents: with the prompt that the published model will put before them."""
+        """Yields vectors of documents in chunks, with the published model's prompt, before normalization."""
         prompt = self.source.document_prompt
         for at in range(0, len(texts), chunk):
-            documents = [prompt + text for text in texts[at : at + chunk]]
-            found: NDArray[np.float32] = self.pooled(documents).numpy()
-            yield found
+            yield self.pooled([prompt + text for text in texts[at : at + chunk]]).numpy()
 
     def save(self, folder: Path) -> None:
-        """A sentence-transformers folder with the weights of now; `folder` is empty."""
+        """Writes a sentence-transformers folder into an empty folder."""
         head = replace(self.source.head, layers=tuple(published_layer(layer) for layer in self.dense))
         source = replace(self.source, head=head, weights=())
         if self._template is not None:
@@ -197,15 +198,14 @@ class TrainedEncoder(nn.Module):
         save_weights(self.backbone.state_dict(), folder / "model.safetensors", {"format": "pt"})
 
     def save_backbone(self, folder: Path, head: Mapping[str, Tensor]) -> None:
-        """A Hugging Face folder without pooling, with its masked-language `head` by its names there."""
+        """Writes a Hugging Face folder without pooling, with its masked-language `head`."""
         write_backbone(self.source, folder)
-        at: str = self.backbone.base_model_prefix  # transformers finds the weights under no other name
+        at: str = self.backbone.base_model_prefix  # transformers requires this prefix
         weights = {f"{at}.{name}": tensor for name, tensor in self.backbone.state_dict().items()} | dict(head)
         save_weights(weights, folder / "model.safetensors", {"format": "pt"})
 
 
-@contextmanager
-def _cut_off(backbone: Any, tokens: Tokens) -> Iterator[None]:
+def _cut_off(backbone: Any, tokens: Tokens) -> AbstractContextManager[Any]:
     """Zeroes tokens or features after the embeddings: Yan et al. 2021 (ConSERT), section 3.2.2.
 
     `tokens.cutoff` has the shares; None changes nothing. Like dropout, the draws come from torch's own
@@ -216,26 +216,19 @@ def _cut_off(backbone: Any, tokens: Tokens) -> Iterator[None]:
 
     """
     if tokens.cutoff is None:
-        yield
-        return
+        return nullcontext()
     if backbone.config.model_type not in FAMILIES:
-        raise TrainingError(f"The view `cutoff` is there for {', '.join(FAMILIES)} only.")
-    keep = kept(tokens, int(backbone.config.hidden_size))
-
-    def cut(_module: Any, _inputs: Any, embedded: Tensor) -> Tensor:
-        return embedded * keep.to(embedded)
-
-    hook = backbone.embeddings.register_forward_hook(cut)
-    try:
-        yield
-    finally:
-        hook.remove()
+        raise TrainingError(f"The view `cutoff` works for {', '.join(FAMILIES)} only.")
+    keep = kept(tokens.cutoff, tokens, int(backbone.config.hidden_size))
+    hook: AbstractContextManager[Any] = backbone.embeddings.register_forward_hook(
+        lambda _module, _inputs, embedded: embedded * keep.to(embedded)
+    )
+    return hook
 
 
-def kept(tokens: Tokens, width: int) -> Tensor:
+def kept(cutoff: Tensor, tokens: Tokens, width: int) -> Tensor:
     """Returns 1 or 0 for each number of the embeddings, (all tokens, width)."""
-    assert tokens.cutoff is not None  # noqa: S101  checked by cut_off
-    of_tokens, of_features = tokens.cutoff.T
+    of_tokens, of_features = cutoff.T
     rows = tokens.rows()
     token_stays = torch.rand(len(tokens.ids)) >= of_tokens[rows]
     feature_stays = torch.rand(len(tokens), width) >= of_features[:, None]
@@ -260,18 +253,14 @@ def save_weights(tensors: Mapping[str, Tensor], file: Path, metadata: dict[str, 
 
 def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns tied weights once, by their first name, as transformers saves them."""
-    seen: set[tuple[int, int]] = set()
-    own = {}
+    first: dict[object, str] = {}
     for name, tensor in tensors.items():
-        at = (tensor.data_ptr(), tensor.numel())
-        if at not in seen or not tensor.numel():
-            own[name] = tensor
-        seen.add(at)
-    return own
+        first.setdefault((tensor.data_ptr(), tensor.numel()) if tensor.numel() else name, name)
+    return {name: tensors[name] for name in first.values()}
 
 
 def digest_of(source: Source) -> str:
-    """SHA-256 of what training starts from: the weights and how they are used."""
+    """Returns the SHA-256 of a base: its weights, and the settings that affect its vectors."""
     digest = hashlib.sha256(f"{source.head.names} {source.max_length} {source.prompts}".encode())
     beside = (source.backbone / TOKENIZER, source.backbone / "config.json")
     for file in (*source.weights, *(file for file in beside if file.is_file())):

@@ -1,9 +1,9 @@
-"""The head of a masked language model: from token vectors to the ids that could stand there.
+"""The head of a masked language model: from token vectors to logits over the vocabulary.
 
     hidden ─▶ linear ─▶ activation ─▶ norm ─▶ the word table itself ─▶ logits
 
-BERT's and RoBERTa's, under the names that their checkpoints have, so that a base brings its own. Where it
-brings none the head begins at random.
+Weights have the names of BERT's and RoBERTa's checkpoints, so a base's own head is used. A base without a
+head gets random weights.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from models.graph.backbone import modern_name, read_safetensors
 from models.sources.folder import Source
 from training.errors import TrainingError
 
-_SPREAD = 0.02  # BERT's initializer_range
-# Names of the linear layer, of the norm, and of what has the bias.
+_SPREAD = 0.02  # BERT's initializer_range; torch's default for Linear gave other scores
+# Names of the linear layer, of the norm, and of the module with the bias.
 _BERT = ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions")
 _ROBERTA = ("lm_head.dense", "lm_head.layer_norm", "lm_head")
 _DISTILBERT = ("vocab_transform", "vocab_layer_norm", "vocab_projector")
@@ -37,17 +37,31 @@ class LanguageHead(nn.Module):
         self._activate: Callable[[Tensor], Tensor] = ACT2FN[activation]
 
     def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
-        """(tokens, D), and the word table (vocabulary, D) -> logits (tokens, vocabulary)."""
+        """Maps (tokens, D), with the word table (vocabulary, D), to logits (tokens, vocabulary)."""
         return F.linear(self.norm(self._activate(self.dense(hidden))), table, self.bias)
 
 
+def bert_linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
+    """Returns a linear layer with BERT's initial weights."""
+    linear = nn.Linear(inputs, outputs, bias=bias)
+    nn.init.normal_(linear.weight, std=_SPREAD, generator=generator)
+    if bias:
+        nn.init.zeros_(linear.bias)
+    return linear
+
+
 def language_head(source: Source, generator: torch.Generator) -> tuple[LanguageHead, bool]:
-    """The head of a base, and whether its weights were there; else it is random."""
+    """Returns the head of a base, and True if the base has its weights; otherwise they are random.
+
+    Raises:
+        TrainingError: The base's layers are not as wide as its word table.
+
+    """
     config = source.config
     if source.is_table or config.get("embedding_size", source.width) != source.width:
         raise TrainingError(
-            f"A base of the family {config.get('model_type')!r} cannot guess words: that needs layers "
-            "as wide as the word table. Train it by another recipe, as simcse-unsup."
+            f"A base of the family {config.get('model_type')!r} cannot predict words: that needs layers "
+            "as wide as the word table. Use another recipe, such as simcse-unsup."
         )
     head = LanguageHead(
         source.width,
@@ -57,15 +71,14 @@ def language_head(source: Source, generator: torch.Generator) -> tuple[LanguageH
     )
     stored = stored_head(source)
     if stored is None:
-        nn.init.normal_(head.dense.weight, std=_SPREAD, generator=generator)
-        nn.init.zeros_(head.dense.bias)
+        head.dense = bert_linear(source.width, source.width, generator)
         return head, False
     head.load_state_dict(stored)
     return head, True
 
 
 def stored_head(source: Source) -> dict[str, Tensor] | None:
-    """The weights of a base's head by our names, or None."""
+    """Returns the weights of a base's head by our names, or None."""
     tensors = {
         modern_name(name): array for file in source.weights for name, array in read_safetensors(file).items()
     }
@@ -77,13 +90,13 @@ def stored_head(source: Source) -> dict[str, Tensor] | None:
 
 
 def published_head(head: LanguageHead, family: str) -> Mapping[str, Tensor]:
-    """Its weights by the names that its family has for them, else by BERT's."""
+    """Returns the weights by the names of the family, or by BERT's for other families."""
     state = head.state_dict()
     return {name: state[own] for own, name in _names(_FAMILIES.get(family, _BERT)).items()}
 
 
 def _names(family: tuple[str, str, str]) -> dict[str, str]:
-    """Our names of the weights to those of a family."""
+    """Maps our names of the weights to a family's names."""
     dense, norm, last = family
     both = {"dense": dense, "norm": norm}
     found = {f"{own}.{kind}": f"{at}.{kind}" for own, at in both.items() for kind in ("weight", "bias")}

@@ -1,11 +1,11 @@
-"""A forward without padding: all tokens of all texts in one row; only attention sees padded texts.
+"""A forward pass without padding: all tokens of all texts in one row. Only attention sees padded texts.
 
     ids (tokens,) ─▶ embeddings ─▶ linear, norm … on (tokens, D) ─▶ attention: (tokens, …) ⇄ (texts, T, …)
 
-Every matrix product but attention's own two is then of real tokens only, and which texts share a batch does
-not change. A CPU computes attention for a few neighbouring texts at a time. Attention is registered with
-transformers under a name of its own, so no model is rewritten; the families that take positions and attention
-from outside can be packed, others are padded (encoder.py).
+Start reading at `run_backbone`. All matrix products except attention's own two compute real tokens only. A
+CPU computes attention for a few neighboring texts at a time. Attention is registered with transformers under
+its own name, so the models stay unchanged. `FAMILIES` accept positions and attention from outside; other
+families are padded.
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -24,14 +24,15 @@ from training.text.tokens import Tokens
 
 NAME = "simile_packed"  # as transformers' attn_implementation
 FAMILIES = ("bert", "roberta", "xlm-roberta")
-_AFTER_PAD = ("roberta", "xlm-roberta")  # their first position comes after the padding's own
-_TEXTS = 128  # of one forward without gradients; more gains nothing
-# On a CPU, with padding: glibc maps an array over 32 MB anew each time, so longer texts took a third more.
+_AFTER_PAD = ("roberta", "xlm-roberta")  # their first position follows that of the padding
+_TEXTS = 128  # of one forward pass without gradients; more texts gain nothing
+# Tokens including padding, on a CPU. glibc maps an array over 32 MB again each time, which took a third more
+# time.
 _TOKENS = 4096
-# R T^2 of the texts whose attention a CPU computes at once: with the scores of a whole batch of documents a
-# step took 28 % more (docs/PERFORMANCE.md).
+# R T^2 of the texts whose attention a CPU computes at once. With the scores of a whole batch of documents, a
+# step took 28 % more time (docs/PERFORMANCE.md).
 _SCORES = 1 << 18
-_PADDED = 4  # times the scores of real tokens, at most: queries are not padded to the documents behind them
+_PADDED = 4  # maximum of padded to real scores, so that queries are not padded to the length of documents
 
 
 class Packing(NamedTuple):
@@ -39,9 +40,9 @@ class Packing(NamedTuple):
 
     at: Tensor  # int64 (tokens,): r * T + t
     mask: Tensor  # bool (R, T), true on tokens
-    causal: bool = False  # a token sees only those before it, and itself
-    full: bool = False  # there is no padding
-    parts: tuple[Packing, ...] = ()  # neighbouring texts whose attention is computed at once
+    causal: bool = False  # a token sees only itself and earlier tokens
+    full: bool = False  # no text needs padding
+    parts: tuple[Packing, ...] = ()  # neighboring texts whose attention is computed at once
 
 
 def packing_of(tokens: Tokens, device: torch.device, *, causal: bool = False) -> Packing:
@@ -62,7 +63,7 @@ def packing_of(tokens: Tokens, device: torch.device, *, causal: bool = False) ->
 
 
 def _parts(lengths: Sequence[int]) -> Iterator[slice]:
-    """Neighbouring texts of up to _SCORES together and of like lengths; one text at least."""
+    """Yields neighboring texts of similar lengths, with at most _SCORES together or a single text."""
     start, longest, real = 0, 0, 0
     for text, length in enumerate(lengths):
         longest, real = max(longest, length), real + length**2
@@ -74,9 +75,9 @@ def _parts(lengths: Sequence[int]) -> Iterator[slice]:
 
 
 def groups_of(lengths: Tensor, device: torch.device) -> Iterator[Tensor]:
-    """Texts of each forward without gradients, int64; the longest first: too little memory shows at once.
+    """Yields the texts of each forward pass without gradients, int64.
 
-    lengths: of all texts in tokens, int64 (R,).
+    The longest texts come first, so that a lack of memory shows at once. `lengths` are in tokens, int64 (R,).
     """
     order = lengths.argsort(descending=True, stable=True)
     at = 0
@@ -88,27 +89,28 @@ def groups_of(lengths: Tensor, device: torch.device) -> Iterator[Tensor]:
 
 
 def positions_of(tokens: Tokens, family: str, pad_id: int) -> Tensor:
-    """int64 (tokens,), as the family counts them."""
+    """Returns positions as the family counts them, int64 (tokens,)."""
     places = tokens.places() if tokens.positions is None else tokens.positions
     return places + (pad_id + 1 if family in _AFTER_PAD else 0)
 
 
 def attention_of(config: Mapping[str, Any]) -> str | None:
-    """The attention to load a backbone with: packed where its family can be, else as transformers chooses."""
+    """Returns the attention to load a backbone with: packed for FAMILIES, otherwise transformers' choice."""
     return NAME if config.get("model_type") in FAMILIES else None
 
 
 def run_backbone(
     backbone: Any, tokens: Tokens, packing: Packing, family: str, pad_id: int, *, states: bool = False
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The last layer's token vectors, (tokens, D); with `states` those of the embeddings and each layer too.
+    """Returns the last layer's token vectors, (tokens, D), and with `states` those of embeddings and all
+    layers.
 
-    A family that cannot be packed is padded, and its answer packed.
+    The input of other families than FAMILIES is padded, and their answer packed.
     """
     device = packing.at.device
     if family in FAMILIES and not len(tokens.ids):  # empty texts, and a tokenizer without special tokens
         nothing = torch.empty(0, backbone.config.hidden_size, device=device)
-        return nothing, (nothing, nothing)  # a pool reads the first and the last of the states
+        return nothing, (nothing, nothing)  # pooling reads the first and the last state
     if family in FAMILIES:
         found = backbone(
             input_ids=tokens.ids[None].to(device),
@@ -124,7 +126,7 @@ def run_backbone(
 
 
 def pad(x: Tensor, packing: Packing) -> Tensor:
-    """(tokens, …) -> (R, T, …), zeros where there is no token."""
+    """Maps (tokens, …) to (R, T, …), padded with zeros."""
     rows, longest = packing.mask.shape
     if packing.full:
         return x.reshape(rows, longest, *x.shape[1:])
@@ -133,7 +135,7 @@ def pad(x: Tensor, packing: Packing) -> Tensor:
 
 
 def unpad(x_RT: Tensor, packing: Packing) -> Tensor:
-    """(R, T, …) -> (tokens, …): the way back."""
+    """Maps (R, T, …) back to (tokens, …)."""
     if packing.full:
         return x_RT.flatten(0, 1)
     packed: Tensor = _Collect.apply(x_RT.flatten(0, 1), packing.at)  # type: ignore[no-untyped-call]
@@ -141,7 +143,7 @@ def unpad(x_RT: Tensor, packing: Packing) -> Tensor:
 
 
 class _Collect(torch.autograd.Function):
-    """Rows from places of their own. Written out: autograd would add up gradients, and here none meet."""
+    """Collects rows from distinct places. Unlike autograd's own gradient, this one needs no additions."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, at: Tensor) -> Tensor:
@@ -167,9 +169,9 @@ def _attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Each of (1, heads, tokens, d) -> (1, tokens, heads, d): transformers' signature of an attention."""
+    """Maps (1, heads, tokens, d) to (1, tokens, heads, d), with transformers' signature of an attention."""
     parts = packing.parts or (packing,)
-    # Split, and not sliced: the gradient of a slice is as large as all of it.
+    # Split instead of sliced: the gradient of a slice is as large as the whole tensor.
     sizes = [len(part.at) for part in parts]
     split = (torch.split(x[0].transpose(0, 1), sizes) for x in (query, key, value))
     mixed = [_mixed(q, k, v, part, dropout, scaling) for q, k, v, part in zip(*split, parts, strict=True)]
@@ -179,20 +181,21 @@ def _attention(
 def _mixed(
     query: Tensor, key: Tensor, value: Tensor, packing: Packing, dropout: float, scaling: float | None
 ) -> Tensor:
-    """Attention within each text: three of (tokens, heads, d) -> (tokens, heads, d)."""
+    """Computes attention within each text; all tensors are (tokens, heads, d)."""
     q_RHTd, k_RHTd, v_RHTd = (pad(x, packing).transpose(1, 2) for x in (query, key, value))
     mask_R1TT = None if packing.full else packing.mask[:, None, None, :]
     if packing.causal:
         longest = packing.mask.shape[1]
         earlier = torch.ones(longest, longest, dtype=torch.bool, device=query.device).tril()
         mask_R1TT = earlier if mask_R1TT is None else mask_R1TT & earlier
-    # On a CPU the fused one learns three times as slowly; it takes half to three quarters of the time where
-    # nothing is learned. Not wherever gradients are off: a large batch is encoded so, and again with them.
+    # On a CPU, fused attention trains three times as slowly, but takes half to three quarters of the time in
+    # inference. Without gradients alone it is not used: a large batch is encoded once without and once with
+    # them.
     if query.device.type == "cpu" and not torch.is_inference_mode_enabled():
         scale = q_RHTd.shape[-1] ** -0.5 if scaling is None else scaling
         scores = (q_RHTd * scale) @ k_RHTd.transpose(-1, -2)
         if mask_R1TT is not None:
-            # A sum, and not masked_fill, whose gradient is another pass over all scores.
+            # A sum, because the gradient of masked_fill is another pass over all scores.
             scores += torch.zeros_like(mask_R1TT, dtype=scores.dtype).masked_fill_(~mask_R1TT, -torch.inf)
         weights = scores.softmax(-1).to(v_RHTd.dtype)
         mixed = drop(weights, dropout) @ v_RHTd

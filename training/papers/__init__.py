@@ -2,10 +2,10 @@
 
     recipes/                the recipes, one TOML file per method; the first line names its paper
     schema.json             which blocks the recipes may name, and their numbers
-    blocks.py               start here: registers the blocks when a recipe names one of them
-    fit.py                  rejects blocks that do not work together
+    blocks.py               start here: registers the blocks when a recipe names one of them,
+                            and rejects those that do not work together
     crops.py spans.py       sources that cut documents
-    guided_objectives.py word_objectives.py    objectives
+    objectives.py           objectives
     postprocess.py flow.py  changes of the vectors after training, or instead of it
     word_vectors.py         the command `python -m training word-vectors`
 

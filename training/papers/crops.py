@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 
 from models.progress import counted
 from training.errors import NothingToLearn, TrainingError
-from training.methods.pieces import sentences
-from training.methods.ranges import Share
-from training.methods.sources import DRAWN, Batch, Given, Rounds, RowSource, Source, order_of
+from training.methods.sources import DRAWN, Batch, Given, Rounds, RowSource, Source, order_of, sentences
 from training.text.corpus import TEXTS, Kind
-from training.text.token_file import tokenise
-from training.text.tokens import tokens_of
+from training.text.tokens import tokenise, tokens_of
+from training.validation import Share
 
 MIN_ROOM = 8  # tokens of a row besides the prompt and special tokens; the minimum of a passage in the service
 

@@ -19,9 +19,9 @@ import torch.nn.functional as F  # noqa: N812  its usual name
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.progress import counted
-from training.methods.ranges import Count, Rate
+from models.words.progress import counted
 from training.model.encoder import Affine, TrainedEncoder
+from training.validation import Count, Rate
 
 _BATCH = 256
 _SEED = 20_201_116  # arbitrary but fixed: the same vectors give the same flow

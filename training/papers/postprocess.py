@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from training.errors import TrainingError
-from training.methods.ranges import AboveZero, Count, Flag
 from training.model.encoder import Affine, TrainedEncoder
+from training.validation import AboveZero, Count, Flag
 
 Floats = NDArray[np.float64]
 _DIMENSIONS_PER_DIRECTION = 100  # drop_pcs removes one direction for so many dimensions
@@ -57,7 +57,7 @@ class AffinePost:
 
 @dataclass(frozen=True)
 class Whiten(AffinePost):
-    """(x - μ) U Λ^(-1/2), of which the `dimension` strongest directions are kept; all if it is larger."""
+    """(x - μ) U Λ^(-1/2), with the `dimension` strongest directions, or all if it is larger."""
 
     dimension: Count
     name: Literal["whiten"] = "whiten"
@@ -159,15 +159,10 @@ def moments_of(chunks: Iterable[NDArray[np.float32]]) -> Moments:
 
     """
     count = 0
-    total: Floats = np.zeros(0)
-    products: Floats = np.zeros((0, 0))
-    shift: Floats = np.zeros(0)  # the first chunk's mean: sums around it lose no digits
+    total = products = shift = np.zeros(())
     for chunk in chunks:
-        x_ND = chunk.astype(np.float64)
-        if not count:
-            shift = x_ND.mean(0)
-            total, products = np.zeros_like(shift), np.zeros((len(shift), len(shift)))
-        x_ND = x_ND - shift
+        shift = shift if count else chunk.mean(0, np.float64)  # sums around the first mean lose no digits
+        x_ND = chunk - shift
         count += len(x_ND)
         total = total + x_ND.sum(0)
         products = products + x_ND.T @ x_ND

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from training.errors import NothingToLearn, TrainingError
-from training.methods.ranges import Count
 from training.methods.sources import DRAWN, Batch, Given, Rounds, RowSource, Source, order_of, shelf_of
 from training.text.corpus import TEXTS, Kind
-from training.text.token_file import Shelf
-from training.text.tokens import tokens_of
+from training.text.tokens import Shelf, tokens_of
+from training.validation import Count
 
 
 class Spans:

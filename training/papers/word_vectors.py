@@ -12,14 +12,19 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from models.progress import counted
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
+from models.words.progress import counted
+from training.arguments import check_empty
 from training.errors import TrainingError
 from training.text.lines import Line, read_lines
 
@@ -50,13 +55,11 @@ def word_vectors(file: Path, out: Path) -> int:
         TrainingError: The folder is not empty, or a line of the file is not a word and its numbers.
 
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise TrainingError(f"{out} is not an empty folder.")
+    check_empty(out)
     words, table = _read(file)
     out.mkdir(parents=True, exist_ok=True)
     save_file({"embedding.weight": table}, out / "model.safetensors", metadata={"format": "pt"})
-    tokenizer = _tokenizer([_UNKNOWN, *words])
-    (out / TOKENIZER).write_text(json.dumps(tokenizer, ensure_ascii=False) + "\n", encoding="utf-8")
+    _tokenizer([_UNKNOWN, *words]).save(str(out / TOKENIZER), pretty=False)
     modules = [
         {
             "idx": at,
@@ -105,24 +108,13 @@ def _row(numbers: list[str], line: Line) -> NDArray[np.float32]:
     return row
 
 
-def _tokenizer(words: list[str]) -> dict[str, Any]:
+def _tokenizer(words: list[str]) -> tokenizers.Tokenizer:
     """Splits into whole words and single punctuation marks. Lower-cases texts if all words are lower-case."""
-    lower = all(word == word.lower() for word in words[1:])
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": {"type": "Lowercase"} if lower else None,
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "WordLevel",
-            "vocab": {word: id for id, word in enumerate(words)},
-            "unk_token": _UNKNOWN,
-        },
-    }
+    tokenizer = tokenizers.Tokenizer(WordLevel({word: id for id, word in enumerate(words)}, _UNKNOWN))
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    if all(word == word.lower() for word in words[1:]):
+        tokenizer.normalizer = Lowercase()
+    return tokenizer
 
 
 def _run(options: argparse.Namespace) -> int:

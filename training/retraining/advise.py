@@ -16,14 +16,14 @@ from models.progress import to_stderr
 from models.store import Store
 from training.arguments import LOADING
 from training.errors import NothingToLearn
-from training.methods.declared import SEARCH
+from training.methods.recipe_files import SEARCH
 from training.retraining.command import NOTHING, of_service
 from training.retraining.config import LEAST, Config, FoldersTable, check, folders, read_config
 from training.retraining.rows import MOST_LISTS
 from training.retraining.students import why_slower
 from training.runs.export import add_models_dir
 from training.text.corpus import TRIPLES
-from training.text.service_collections import add_options
+from training.text.service import add_options
 
 if TYPE_CHECKING:
     from training.retraining.auto import Choice, Material

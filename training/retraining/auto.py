@@ -18,11 +18,11 @@ from models.progress import Say
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.errors import NothingToLearn, TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.declared import SEARCH
+from training.methods.recipe import load_recipe
+from training.methods.recipe_files import SEARCH
 from training.methods.stages import find_stages
 from training.mining.queries import queries_of
-from training.model.vocabulary import takes_tokens
+from training.model.new_bases import takes_tokens
 from training.retraining.adapt import adapt_job
 from training.retraining.config import Config, TrainTable
 from training.retraining.gathered import Gathered, gather

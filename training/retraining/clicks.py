@@ -27,12 +27,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from training.mining.labelled import folded
+from training.mining.pairs import folded
 from training.retraining import trust
 from training.retraining.judgements import Judgement
 from training.text.lines import valid
-from training.text.service import collections_of, events_of, shown
-from training.text.service_collections import qualified
+from training.text.service import collections_of, events_of, qualified, shown
 
 _SKIP = "skip"
 _WEIGHTS = {"click": 1.0, "open": 1.0, "convert": 2.0}  # of a search with such an event
@@ -168,7 +167,7 @@ class Use(NamedTuple):
 def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, visitors: int) -> Use:
     """Judgements from the events of the service at `url`, as `judgements_of` makes them.
 
-    wanted: the names of the collections to read, or service_collections.ALL. Raise TrainingError.
+    wanted: the names of the collections to read, or service.ALL. Raise TrainingError.
     """
     asked: dict[str, dict[str, None]] = {}
 

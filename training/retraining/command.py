@@ -18,7 +18,7 @@ from models.store import Store
 from training.arguments import LOADING, add_run, changes
 from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
-from training.methods.declared import AUTO
+from training.methods.recipe_files import AUTO
 from training.retraining.config import (
     LEAST,
     Config,
@@ -39,7 +39,7 @@ from training.retraining.workplace import workplace
 from training.runs.export import add_models_dir
 from training.runs.options import Options
 from training.text.corpus import read_corpus
-from training.text.service_collections import add_options, chosen
+from training.text.service import add_options, chosen
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -238,7 +238,7 @@ def _by_file(options: argparse.Namespace) -> int:
 
 
 def _recipe(name: str, changed: Mapping[str, Any], seed: int | None) -> Recipe:
-    from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+    from training.methods.recipe import load_recipe  # noqa: PLC0415  torch
 
     recipe = load_recipe(name, changed)
     if recipe.result != "encoder":

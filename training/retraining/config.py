@@ -26,12 +26,11 @@ from models.files.bounded import parse_toml
 from models.store import models_dir
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.data import optional_data_folder
-from training.methods.declared import AUTO, declared
+from training.methods.recipe_files import AUTO, declared
 from training.model.base import check_base
 from training.retraining.gate import rules as gate
 from training.retraining.same_folder import require_same_folder
-from training.text.service import count_of
-from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
+from training.text.service import ALL, ONLY_DEFAULT, count_of, is_name
 from training.validation import refusal
 
 LEAST = 100  # documents, or other rows; with fewer there is nothing to learn

@@ -20,9 +20,16 @@ from models.search.content import Content
 from training.errors import NothingToLearn, TrainingError
 from training.text.corpus import TEXTS
 from training.text.lines import Record, read_records, text_of, valid
-from training.text.service import collections_of, documents_of, shown
-from training.text.service_collections import DEFAULT, ONLY_DEFAULT, is_name, qualified
-from training.text.titles import title_of
+from training.text.service import (
+    DEFAULT,
+    ONLY_DEFAULT,
+    collections_of,
+    documents_of,
+    is_name,
+    qualified,
+    shown,
+    title_of,
+)
 
 _ID = ("id", "_id")
 
@@ -67,7 +74,7 @@ def documents_in(file: Path) -> Documents:
 def documents_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Documents:
     """The documents of the service at `url`. Raise TrainingError, or NothingToLearn when it has none.
 
-    wanted: the names of the collections to read, or service_collections.ALL.
+    wanted: the names of the collections to read, or service.ALL.
     """
     where = shown(url)
     found = (

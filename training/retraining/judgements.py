@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from training.errors import TrainingError
-from training.mining.labelled import folded
+from training.mining.pairs import folded
 from training.retraining.documents import collection_of
 from training.retraining.heldout import Part, place
 from training.retraining.sides import sides
 from training.retraining.trust import number_of, visitor_of
 from training.text.lines import Record, layout, read_records, text_of, valid
-from training.text.service import collections_of, feedback_of, shown
-from training.text.service_collections import ONLY_DEFAULT, qualified
+from training.text.service import ONLY_DEFAULT, collections_of, feedback_of, qualified, shown
 
 _QUERY, _ID = ("query",), ("id", "document")
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}
@@ -85,7 +84,7 @@ def judgements_in(file: Path) -> Iterator[Judgement]:
 def judgements_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Iterator[Judgement]:
     """Judgements sent to `POST /feedback` of the service at `url`. Raise TrainingError.
 
-    wanted: the names of the collections to read, or service_collections.ALL.
+    wanted: the names of the collections to read, or service.ALL.
     """
     for collection in collections_of(url, wanted):
         for row in feedback_of(url, collection):

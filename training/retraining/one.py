@@ -29,8 +29,8 @@ from models.sources.folder import read_source
 from models.store import Store
 from training.errors import Interrupted, TrainingError
 from training.evaluation.encoding import Choose
-from training.methods.catalogue import fitted
-from training.methods.declared import TRIED
+from training.methods.recipe import fitted
+from training.methods.recipe_files import TRIED
 from training.model.base import Base, open_base
 from training.model.encoder import digest_of
 from training.retraining import searches as own

@@ -28,7 +28,7 @@ from models.store import Store
 from training.errors import Busy, NothingToLearn
 from training.evaluation.data import optional_data_folder
 from training.evaluation.scorable import Scorable, scorable_of
-from training.mining.look import look_at
+from training.mining.corpus_report import look_at
 from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.choosing import CANDIDATES, choose_by, score_of

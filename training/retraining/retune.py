@@ -32,7 +32,7 @@ from training.errors import NothingToLearn
 from training.evaluation.encoding import remembering
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, scorable_of
-from training.methods.declared import SEARCH
+from training.methods.recipe_files import SEARCH
 from training.retraining import searches as own
 from training.retraining.anchor import anchor_of
 from training.retraining.config import Config

@@ -20,9 +20,8 @@ from itertools import starmap
 
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import Scorable
-from training.mining.labelled import Labelled, folded
 from training.mining.negatives import Counts, Rules, mine_negatives
-from training.mining.pairs import body_of, title_pairs
+from training.mining.pairs import Labelled, body_of, folded, title_pairs
 from training.mining.queries import Query, queries_of
 from training.mining.teacher import lists
 from training.retraining.documents import Document

@@ -30,12 +30,11 @@ from training.evaluation.modes import DENSE
 from training.evaluation.modes import Split as Passages
 from training.evaluation.rankings import mean
 from training.evaluation.retrieval import Collection, counts, judge_all, search
-from training.mining.labelled import folded
-from training.mining.pairs import body_of
+from training.mining.pairs import body_of, folded
 from training.retraining.documents import Document
 from training.retraining.gate.verdict import EACH, FEW_JUDGED, GROUPS, HITS, JUDGED, KEYS, LABELLED, measures
 from training.retraining.heldout import Split, place
-from training.text.service_collections import DEFAULT
+from training.text.service import DEFAULT
 
 MOST_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
 LEAST_DEV_QUERIES = 8  # dev chooses among a few settings, of which the first is safe; chosen by us

@@ -18,14 +18,14 @@ from models.store import models_dir
 from training import arguments
 from training.errors import TrainingError
 from training.evaluation.data import optional_data_folder
-from training.methods.declared import check_name, declared
+from training.methods.recipe_files import check_name, declared
 from training.methods.stages import Stages, find_stages
 from training.model.base import Base, open_base, version_of
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Result
 from training.runs.options import Options
-from training.text import service_collections
 from training.text.corpus import MOST_NEGATIVES, TRIPLES, Corpus, Kind, from_service, read_corpus
+from training.text.service import add_options, chosen
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -37,7 +37,7 @@ def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Option
     Ctrl-C and SIGTERM end it after the step that it is in, when it is called from the main thread; the Result
     says so, and `resume` goes on from there. Raise TrainingError or ModelError.
     """
-    from training.methods.catalogue import fitted  # noqa: PLC0415  torch
+    from training.methods.recipe import fitted  # noqa: PLC0415  torch
     from training.runs.device import give_back  # noqa: PLC0415  torch
     from training.runs.loop import run  # noqa: PLC0415  torch
 
@@ -76,7 +76,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     corpus.add_argument(
         "--from-service", metavar="URL", help="the documents of a running service, e.g. http://127.0.0.1:8000"
     )
-    service_collections.add_options(command)
+    add_options(command)
     command.add_argument(
         "--base",
         default="default",
@@ -146,7 +146,7 @@ def _run_recipes(names: Sequence[str], options: argparse.Namespace, base: Base) 
         declared(name, changes)
     given = _options(options)
     _say(arguments.LOADING)
-    from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+    from training.methods.recipe import load_recipe  # noqa: PLC0415  torch
 
     recipes = [load_recipe(name, changes) for name in names]
     corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
@@ -219,7 +219,7 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
     if options.negatives and TRIPLES not in kinds:
         raise TrainingError("--negatives is for a recipe that reads triples.")
     negatives = options.negatives or MOST_NEGATIVES
-    wanted = service_collections.chosen(options)
+    wanted = chosen(options)
     found: dict[tuple[Path | None, Kind], Corpus] = {}
     answer = []
     for place, kind in enumerate(kinds):

@@ -15,7 +15,7 @@ from training.runfile import FILE_NAME, Identity, claim
 from training.runs import teacher
 from training.runs.processes import World
 from training.runs.step import Trainer
-from training.text.token_file import clear
+from training.text.tokens import clear
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from training.methods.components import Clone, Frozen
 from training.methods.recipe import Recipe
-from training.methods.twins import Clone, Frozen
 from training.methods.views import Template, stands_aside
 from training.model.dropout import dropouts_of
 from training.model.encoder import Encoded, TrainedEncoder

@@ -22,10 +22,9 @@ from models import cpus
 from models.progress import Progress, silent, to_stderr
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Choose
-from training.methods.pieces import Pieces, pieces_of
+from training.methods.loading import load_encoder
 from training.methods.recipe import Recipe
-from training.methods.sources import steps_of_a_round
-from training.methods.start import load_encoder
+from training.methods.sources import Pieces, pieces_of, steps_of_a_round
 from training.runfile import Identity, Result, check, read_run, write_run
 from training.runs import teacher
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
@@ -44,7 +43,7 @@ from training.runs.saturation import Saturation
 from training.runs.setup import build_trainer, identity_of
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
-from training.text.token_file import clear
+from training.text.tokens import clear
 
 
 class _Job(NamedTuple):

@@ -15,9 +15,9 @@ from models.publishing.fingerprint import fingerprint_of
 from models.publishing.from_torch.export import prepare_trained
 from models.sources.folder import read_source
 from training.errors import NothingToLearn
+from training.methods.loading import load_encoder
 from training.methods.recipe import Recipe
 from training.methods.sources import Given, Rows, Source
-from training.methods.start import load_encoder
 from training.methods.views import Repeat
 from training.model.base import version_of
 from training.model.encoder import digest_of

@@ -25,7 +25,7 @@ from training.methods.recipe import Recipe
 from training.methods.stages import Stages
 from training.model.base import version_of
 from training.model.encoder import digest_of
-from training.model.vocabulary import extend
+from training.model.new_bases import extend
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, Result, claim, read_run, write_run
 from training.runs.device import open_device

@@ -20,13 +20,11 @@ from torch import Tensor, nn
 
 from training.errors import TrainingError
 from training.evaluation.encoding import Choose, Encode
-from training.methods.fit import column_of_each_view
-from training.methods.negatives import Rows
+from training.methods.components import Ema, Rows
 from training.methods.objectives import Extra, Materials, Reps
-from training.methods.recipe import Recipe
+from training.methods.recipe import Recipe, column_of_each_view
 from training.methods.sources import Batch, Source
 from training.methods.token_objectives import word_table
-from training.methods.twins import Ema
 from training.methods.views import stands_aside
 from training.model.encoder import TrainedEncoder
 from training.runs.forward import Forward, Rates

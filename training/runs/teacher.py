@@ -20,7 +20,7 @@ from models.progress import Progress, silent, to_stderr
 from training.model.encoder import TrainedEncoder
 from training.model.packed import groups_of
 from training.text.lexicon import Lexicon, surround
-from training.text.token_file import Shelf
+from training.text.tokens import Shelf
 
 FILE_NAME = "teacher.npy"
 

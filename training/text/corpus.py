@@ -1,28 +1,25 @@
-"""The text to learn from: a file, or the documents of a running service, as distinct rows of one name.
+"""Read the texts to learn from: a file, or the documents of a running service, as distinct rows.
 
-A row is one text, or what belongs together: an anchor and its positive, a negative as well, two texts and
-how they relate, or a query and documents with a score each. Blank rows and repeated ones are dropped and
-counted. Not here: the lines of a file (lines.py), tokens, order, batches.
+A row is a single text, or several texts that belong together: an anchor with its positive and perhaps
+negatives, two texts and their relation, or a query and documents with scores. Blank and repeated rows are
+dropped and counted. Start reading at `read_corpus`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.progress import counted
-from models.search.content import Content
+from models.words.progress import counted
 from training.errors import NothingToLearn, TrainingError
 from training.text.lines import Record, layout, read_records, text_of, valid
-from training.text.service import collections_of, documents_of
-from training.text.service_collections import ONLY_DEFAULT, qualified
-from training.text.titles import title_of
+from training.text.service import ONLY_DEFAULT, collections_of, content_of, documents_of, qualified
 
-# What a field may be called, as public sets and sentence-transformers' do.
+# Accepted names of each field, as in public data sets and sentence-transformers.
 _TEXT = ("sentence", "text")
 ANCHOR = ("anchor", "sent0", "query", "premise", "sentence1")
 POSITIVE = ("positive", "sent1", "hypothesis", "sentence2")
@@ -35,11 +32,11 @@ _RELATIONS = {"entailment": 0, "neutral": 1, "contradiction": 2}
 
 
 class Kind(NamedTuple):
-    """A kind of corpus: what its rows are."""
+    """A kind of corpus."""
 
-    columns: tuple[tuple[str, ...], ...]
+    columns: tuple[tuple[str, ...], ...]  # accepted names of each text of a row
     labelled: bool = False
-    many: bool = False  # a row may have several texts in the place of the last
+    many: bool = False  # a row may have several negatives
     scored: bool = False
 
 
@@ -56,15 +53,15 @@ Row = tuple[tuple[str, ...], Label | None]
 
 @dataclass(frozen=True)
 class Corpus:
-    """Distinct rows, none of them blank, sorted: the same rows found in another order are the same run."""
+    """Distinct rows without blank rows, sorted, so that the order of the file does not matter."""
 
-    texts: tuple[str, ...]  # row after row; empty ones fill up a row that has fewer texts than the longest
-    digest: str  # SHA-256 over rows and labels, or of what mined rows are made of
-    blank: int = 0  # rows dropped: nothing but white space
-    repeated: int = 0  # rows dropped: seen before
+    texts: tuple[str, ...]  # row after row; empty texts fill up shorter rows
+    digest: str  # SHA-256 over rows and labels, or of the source of mined rows
+    blank: int = 0  # dropped rows with only white space
+    repeated: int = 0  # dropped rows that an earlier row equals
     columns: int = 1  # texts of a row
     labels: tuple[Label, ...] | None = None  # of each row
-    rows: str = ""  # the digest again, where `digest` was set to what the rows are made of
+    rows: str = ""  # SHA-256 over rows and labels, also if `digest` is that of their source
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -72,12 +69,21 @@ class Corpus:
 
     @classmethod
     def of(cls, found: Iterable[str], name: str) -> Corpus:
-        """name: where the texts come from, for the message. Raise NothingToLearn when none is left."""
+        """Returns a corpus of single texts; otherwise as `of_rows`."""
         return cls.of_rows((((text,), None) for text in found), name)
 
     @classmethod
     def of_rows(cls, found: Iterable[Row], name: str) -> Corpus:
-        """found: rows, with a label each or none at all; a row with a blank text is blank."""
+        """Returns a corpus.
+
+        Args:
+            found: Rows, all with a label or all without. A row with a blank text is blank.
+            name: Name of the source, for messages.
+
+        Raises:
+            NothingToLearn: No row is left.
+
+        """
         distinct: set[Row] = set()
         blank = count = 0
         for row in found:
@@ -102,9 +108,16 @@ class Corpus:
 
 
 def read_corpus(file: Path, kind: Kind = TEXTS, negatives: int = MOST_NEGATIVES) -> Corpus:
-    """Raise TrainingError with the number of the line that cannot be read, counted from 1.
+    """Reads a file.
 
-    negatives: of a row that has more, the first ones are read.
+    Args:
+        file: File to read.
+        kind: Kind of its rows.
+        negatives: Maximum number of negatives per row; further negatives are ignored.
+
+    Raises:
+        TrainingError: Names the line that cannot be read.
+
     """
     columns = kind.columns + ((_LABEL,) if kind.labelled else ()) + ((_SCORES,) if kind.scored else ())
     if kind is not TEXTS and file.is_file() and not layout(file):
@@ -115,7 +128,7 @@ def read_corpus(file: Path, kind: Kind = TEXTS, negatives: int = MOST_NEGATIVES)
 
 
 def holds(file: Path, kind: Kind) -> bool:
-    """True if the first line of `file` is a row of this kind, and no more than that: a triple is no pair."""
+    """Returns True if the first line of `file` is a row of exactly this kind: a triple is not a pair."""
     names = (*kind.columns, *((_LABEL,) if kind.labelled else ()))
     first = next((record.fields for record in read_records(file) if record.fields), {})
     others = [other for other in (ANCHOR, POSITIVE, _NEGATIVE, _LABEL) if other not in names]
@@ -135,9 +148,13 @@ def _row(record: Record, kind: Kind, negatives: int) -> Row:
 
 
 def _many(record: Record, most: int) -> Sequence[str]:
-    """The negatives of a row: a text, a list of texts, or `negative_1`, `negative_2` … beside each other.
+    """Returns the negatives of a row: a text, a list of texts, or `negative_1`, `negative_2` …
 
-    Raise TrainingError where there is none. A blank one behind the first says nothing.
+    Blank negatives after the first are ignored.
+
+    Raises:
+        TrainingError: The row has no negative.
+
     """
     name = next((name for name in _NEGATIVE if name in record.fields), _NEGATIVE[0])
     listed = record.fields.get(name)
@@ -149,7 +166,7 @@ def _many(record: Record, most: int) -> Sequence[str]:
 
 
 def _scores(record: Record, count: int) -> tuple[float, ...]:
-    """A number or a list of JSON, or numbers with spaces between them in a table."""
+    """Returns the scores: a JSON number or list, or numbers separated by spaces in a table."""
     name = next((name for name in _SCORES if name in record.fields), _SCORES[0])
     found: Any = record.fields.get(name)
     try:
@@ -177,36 +194,36 @@ def _label(record: Record) -> int:
 
 
 def from_service(url: str, kind: Kind = TEXTS, wanted: Sequence[str] = ONLY_DEFAULT) -> Corpus:
-    """The documents of the service at `url`, over HTTP, page after page in the order of their ids.
+    """Reads the documents of the service at `url`.
 
-    wanted: the names of the collections to read, or service_collections.ALL.
+    Args:
+        url: Address of the service.
+        kind: Kind of rows that the recipe reads.
+        wanted: Names of the collections to read, or service.ALL.
 
-    Raise TrainingError when they are not what the recipe reads.
+    Raises:
+        TrainingError: The recipe reads rows of several texts.
+
     """
     if kind is not TEXTS:
         names = ", ".join(names[0] for names in kind.columns)
         raise TrainingError(f"A service has single texts; this recipe reads rows of {names}: --corpus FILE.")
     texts = (
-        valid(_whole(document), f"{url}, document {qualified(name, str(document.get('id')))!r}")
+        valid(
+            content_of(document, document["text"]).whole,
+            f"{url}, document {qualified(name, str(document.get('id')))!r}",
+        )
         for name in collections_of(url, wanted)
         for document in documents_of(url, name)
     )
     return Corpus.of(texts, url)
 
 
-def _whole(document: Mapping[str, Any]) -> str:
-    """Title and text, as the service embeds them."""
-    title, searched = title_of(document)
-    return Content(document["text"], title if searched else "").whole
-
-
 def _digest(texts: Iterable[str], columns: int, labels: tuple[Label, ...] | None) -> str:
     digest = hashlib.sha256()
-    if columns > 1 or labels is not None:  # a corpus of single texts keeps the name that it always had
+    if columns > 1 or labels is not None:  # single texts keep the digest of earlier releases
         digest.update(f"{columns} {labels}".encode())
     for text in texts:
         encoded = text.encode()
-        digest.update(
-            len(encoded).to_bytes(8, "big") + encoded
-        )  # the length, so that no text runs into the next
+        digest.update(len(encoded).to_bytes(8, "big") + encoded)  # the length separates the texts
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Lexicon: what a view or an objective has to know about the ids of a base model's tokenizer."""
+"""Lexicon: facts about the ids of a base model's tokenizer, for views and objectives."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from training.errors import TrainingError
 from training.text.tokens import Tokens
 
 _MASKS = ("[MASK]", "<mask>")
-_SPACES = ("Ġ", "▁")  # what byte-level and sentencepiece vocabularies write for the space before a word
+_SPACES = ("Ġ", "▁")  # the space before a word in byte-level and sentencepiece vocabularies
 
 
 @dataclass(frozen=True)
 class Lexicon:
     size: int  # ids are 0 to size - 1
-    before: tuple[int, ...]  # what the tokenizer puts before a text
+    before: tuple[int, ...]  # ids that the tokenizer puts before a text
     after: tuple[int, ...]
     mask: int | None
-    special: tuple[int, ...]  # never masked, repeated or deleted, and never put in by chance
+    special: tuple[int, ...]  # never masked, repeated, deleted or inserted
     tokenizer: Mapping[str, Any]  # tokenizer.json
 
     @classmethod
@@ -41,7 +41,7 @@ class Lexicon:
             size=size,
             before=tuple(before),
             after=tuple(after),
-            # A tokenizer may have tokens that the model has no row for.
+            # A tokenizer may have more tokens than the model has rows.
             mask=next((id for id in masks if id is not None and id < size), None),
             special=tuple(sorted(id for id in special if id < size)),
             tokenizer=source.tokenizer,
@@ -52,13 +52,18 @@ class Lexicon:
         return self.before, self.after
 
     def mask_id(self) -> int:
-        """Raise TrainingError when there is none."""
+        """Returns the id of [MASK].
+
+        Raises:
+            TrainingError: The tokenizer has none.
+
+        """
         if self.mask is None:
             raise TrainingError("The base's tokenizer has no [MASK] token, which this recipe needs.")
         return self.mask
 
     def around(self, template: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """The ids before and after a text in `template`, and how far from the end its [MASK] is."""
+        """Returns the ids before and after a text in `template`, and the distance of [MASK] from the end."""
         if template not in self._around:
             written, distance = with_template(self.tokenizer, template)
             before, after = affixes(open_tokenizer(written))
@@ -67,7 +72,7 @@ class Lexicon:
 
     @cached_property
     def _around(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...], int]]:
-        """Answers so far: each step asks again."""
+        """Cache of `around`, which every step calls."""
         return {}
 
     @cached_property
@@ -79,14 +84,14 @@ class Lexicon:
 
     @cached_property
     def ordinary(self) -> Tensor:
-        """The ids that stand for text, int64."""
+        """Returns the ids that are not special, int64."""
         return (~self.is_special).nonzero()[:, 0]
 
     @cached_property
     def begins_word(self) -> Tensor:
-        """Bool (size,): not where a token goes on with the word before it (WordPiece's ##, no Ġ or ▁).
+        """Returns bool (size,): False for tokens that continue a word (## in WordPiece, or without Ġ or ▁).
 
-        A vocabulary that writes neither has words for tokens.
+        In a vocabulary without such marks, every token is a word.
         """
         vocabulary = open_tokenizer(self.tokenizer).get_vocab()
         goes_on = _goes_on(self.tokenizer.get("model") or {}, vocabulary)
@@ -104,16 +109,10 @@ def _goes_on(model: Mapping[str, Any], vocabulary: Iterable[str]) -> Callable[[s
 
 
 def surround(tokens: Tokens, lexicon: Lexicon, before: tuple[int, ...], after: tuple[int, ...]) -> Tokens:
-    """Other ids before and after each text than the tokenizer's own."""
-    lost, gained = (len(lexicon.before), len(lexicon.after)), (len(before), len(after))
-    lengths = tokens.lengths + sum(gained) - sum(lost)
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    ids = torch.empty(int(starts[-1]), dtype=torch.int64)
-    at = tokens.places() + (starts[:-1] + gained[0] - lost[0])[tokens.rows()]
-    inner = (tokens.places() >= lost[0]) & (tokens.places() < (tokens.lengths - lost[1])[tokens.rows()])
-    ids[at[inner]] = tokens.ids[inner]
-    ids[(starts[:-1, None] + torch.arange(gained[0])).flatten()] = torch.tensor(before).repeat(len(tokens))
-    ids[(starts[1:, None] - gained[1] + torch.arange(gained[1])).flatten()] = torch.tensor(after).repeat(
-        len(tokens)
-    )
-    return Tokens(ids, starts)
+    """Replaces the tokenizer's ids before and after each text with other ids."""
+    places, end = tokens.places(), (tokens.lengths - len(lexicon.after))[tokens.rows()]
+    inner = tokens.keep((places >= len(lexicon.before)) & (places < end))
+    texts = torch.split(inner.ids, inner.lengths.tolist())
+    first, last = torch.tensor(before, dtype=torch.int64), torch.tensor(after, dtype=torch.int64)
+    starts = inner.starts + (len(before) + len(after)) * torch.arange(len(tokens) + 1)
+    return Tokens(torch.cat([part for text in texts for part in (first, text, last)]), starts)

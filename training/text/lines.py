@@ -1,10 +1,10 @@
-"""The lines of a text file as records: what stands where, with the place for a message.
+"""Read the lines of a text file as records, each with its place in the file for error messages.
 
     .jsonl      an object on each line
-    .tsv        a header row, then rows of as many fields
-    else        one text on each line, as {"text": …}
+    .tsv        a header row, then rows with the same number of fields
+    others      one text on each line, as {"text": …}
 
-each also as .gz. Not here: which fields are wanted (corpus.py, evaluation/data.py).
+Each may also be a .gz file. corpus.py and evaluation/data.py choose the fields.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 from training.errors import TrainingError
 
-LARGEST_LINE = 1 << 20  # bytes; a longer line is a file of another kind, not a text to embed
+LARGEST_LINE = 1 << 20  # bytes; a longer line is not a text to embed
 
 
 class Line(NamedTuple):
     text: str
-    at: str  # the file and the line's number, counted from 1
+    at: str  # the file and the number of the line, from 1
 
 
 class Record(NamedTuple):
@@ -34,10 +34,16 @@ class Record(NamedTuple):
 def read_records(
     file: Path, header: Iterable[tuple[str, ...]] = (), kind: str | None = None
 ) -> Iterator[Record]:
-    """Blank lines of .jsonl and of plain text come with no field. Raise TrainingError with the line.
+    """Yields records. Blank lines of .jsonl and plain text give records without fields.
 
-    header: of each field that a table must have, the names that it may have there. kind: the layout, where
-    the file's name does not say it.
+    Args:
+        file: File to read.
+        header: Alternative names of each field that a table must have.
+        kind: Layout, if the file's name does not tell it.
+
+    Raises:
+        TrainingError: Names the line that cannot be read.
+
     """
     if kind is None and file.name.lower().removesuffix(".gz").endswith(".csv"):
         raise TrainingError(
@@ -54,13 +60,18 @@ def read_records(
 
 
 def layout(file: Path) -> str:
-    """`.jsonl` or `.tsv`, whose records may have any fields, or nothing for lines of text."""
+    """Returns `.jsonl` or `.tsv`, or an empty string for lines of text."""
     name = file.name.lower().removesuffix(".gz")
     return next((suffix for suffix in (".jsonl", ".tsv") if name.endswith(suffix)), "")
 
 
 def text_of(record: Record, names: Sequence[str]) -> str:
-    """The field of the first of these names that is there. Raise TrainingError when it is no text."""
+    """Returns the field with the first of these names that the record has.
+
+    Raises:
+        TrainingError: The field is missing, or not a text.
+
+    """
     text = next((record.fields[name] for name in names if name in record.fields), None)
     if not isinstance(text, str):
         raise TrainingError(f"{record.at} has no text under the name {' or '.join(names)}.")
@@ -68,7 +79,13 @@ def text_of(record: Record, names: Sequence[str]) -> str:
 
 
 def valid(text: str, at: str) -> str:
-    """JSON can spell half of a surrogate pair, which no tokenizer takes: raise TrainingError."""
+    """Returns the text.
+
+    Raises:
+        TrainingError: The text has half of a surrogate pair. JSON may contain one, but no tokenizer accepts
+        it.
+
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -77,9 +94,15 @@ def valid(text: str, at: str) -> str:
 
 
 def read_lines(file: Path, otherwise: str | None = None) -> Iterator[Line]:
-    """Lines of UTF-8; only a newline ends one, since sentences may hold Unicode's other separators.
+    """Yields lines of UTF-8. Only a newline ends a line, because sentences may contain other separators.
 
-    otherwise: the encoding of lines that are not UTF-8. Raise TrainingError with the line.
+    Args:
+        file: File to read.
+        otherwise: Encoding of lines that are not UTF-8.
+
+    Raises:
+        TrainingError: Names the line that cannot be read.
+
     """
     if not file.is_file():
         raise TrainingError(f"There is no file {file}.")
@@ -120,7 +143,7 @@ def _from_json(lines: Iterable[Line]) -> Iterator[Record]:
         except (ValueError, RecursionError):
             raise TrainingError(f"{line.at} is not JSON.") from None
         if not isinstance(record, dict) or not record:
-            record = {"": record}  # so that what is wanted is missing, and named
+            record = {"": record}  # the reader then names the missing field
         yield Record(record, line.at)
 
 

@@ -1,7 +1,13 @@
-"""Documents, feedback and events of a running service, over HTTP, in pages; never its database file."""
+"""Read documents, feedback and events of a running service, over HTTP in pages.
+
+The default collection is read unless others are named. ("*",) means all collections. `qualified` names a
+document together with its collection, so equal ids in two collections are two documents.
+"""
 
 from __future__ import annotations
 
+import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from os import environ
 from pathlib import Path
@@ -11,16 +17,23 @@ import httpx2
 
 from models.files.bounded import parse_json
 from models.manifest import Mode
-from models.progress import Progress
+from models.search.content import Content
+from models.words.progress import Progress
 from training.errors import TrainingError
-from training.text.service_collections import ALL, DEFAULT, ONLY_DEFAULT
 
-_PAGE = 1000  # rows; the most that the service answers at once
+DEFAULT = "default"
+ONLY_DEFAULT = (DEFAULT,)
+ALL = ("*",)
+_PAGE = 1000  # rows, the maximum of the service
 _TIMEOUT = 60.0  # seconds
 
 
 def collections_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Sequence[str]:
-    """The names of the collections that `wanted` stands for. Raise TrainingError."""
+    """Returns the names of the collections that `wanted` means.
+
+    Like all functions here that send requests, raises TrainingError if the service does not answer as
+    expected.
+    """
     if tuple(wanted) != ALL:
         return wanted
     with _client() as client:
@@ -32,32 +45,32 @@ def collections_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Sequence[s
 
 
 def documents_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
-    """In the order of their ids; each has a text under `text`. Raise TrainingError."""
+    """Yields the documents in the order of their ids. Each has a string `text`."""
     return _rows(url, collection, "documents", {"text": str})
 
 
 def feedback_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
-    """In the order in which it was given: query, id, relevant, and the key's name. Raise TrainingError."""
+    """Yields feedback, the oldest first: query, id, relevant, and the name of the key."""
     return _rows(url, collection, "feedback", {"query": str, "id": str, "relevant": bool})
 
 
 def events_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
-    """In the order in which they came; `position` may be None. Raise TrainingError."""
+    """Yields events, the oldest first. `position` may be None."""
     fields: dict[str, type] = dict.fromkeys(("search_id", "query", "id", "type"), str)
     return _rows(url, collection, "events", {**fields, "shown": list})
 
 
 class Searches(NamedTuple):
-    """The settings by which a service searches."""
+    """The search settings of a service."""
 
-    mode: Mode | None = None  # of searches that name none; None: as the version has learned
-    passages: bool = True  # long documents are split; False: their heads alone are searched
+    mode: Mode | None = None  # default mode of searches; None means that of the model version
+    passages: bool = True  # splits long documents; False searches only their beginnings
 
 
 def searches_of(url: str) -> Searches:
-    """The search settings of the service at `url`. Raise TrainingError."""
+    """Returns the search settings of the service at `url`."""
     answer = info_of(url)
-    # An older service says nothing of passages, and nearly all split.
+    # Older services do not report passages, and nearly all of them split.
     found = Searches(answer.get("search_mode"), answer.get("passages", True))
     if found.mode not in (None, *get_args(Mode)) or not isinstance(found.passages, bool):
         raise _stranger(url)
@@ -65,7 +78,7 @@ def searches_of(url: str) -> Searches:
 
 
 def info_of(url: str) -> dict[str, Any]:
-    """The answer of `GET /info` of the service at `url`. Raise TrainingError."""
+    """Returns the answer of `GET /info` of the service at `url`."""
     with _client() as client:
         answer = _get(client, url, "/info")
     if not isinstance(answer, dict):
@@ -74,7 +87,7 @@ def info_of(url: str) -> dict[str, Any]:
 
 
 def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:
-    """The number of documents in these collections. Raise TrainingError."""
+    """Returns the number of documents in these collections."""
     count = 0
     for collection in collections_of(url, wanted):
         with _client() as client:
@@ -86,7 +99,7 @@ def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:
 
 
 def _scope(collection: str) -> str:
-    """The path at which the routes of a collection begin."""
+    """Returns the path prefix of a collection's routes."""
     return "" if collection == DEFAULT else f"/collections/{collection}"
 
 
@@ -112,9 +125,11 @@ def _rows(url: str, collection: str, name: str, fields: Mapping[str, type]) -> I
 
 
 def key_header() -> dict[str, str]:
-    """The header for a service with keys: SIMILE_SERVICE_KEY, or what is in SIMILE_SERVICE_KEY_FILE.
+    """Returns the header with the key from SIMILE_SERVICE_KEY or SIMILE_SERVICE_KEY_FILE, if one is set.
 
-    Raise TrainingError when the file cannot be read. A message never has the key.
+    Raises:
+        TrainingError: The file cannot be read, or the key is malformed. The message never contains the key.
+
     """
     key, file = environ.get("SIMILE_SERVICE_KEY", ""), environ.get("SIMILE_SERVICE_KEY_FILE")
     if file and not key:
@@ -124,12 +139,12 @@ def key_header() -> dict[str, str]:
             why = error.strerror if isinstance(error, OSError) else "it is not ASCII"
             raise TrainingError(f"SIMILE_SERVICE_KEY_FILE={file} cannot be read: {why}.") from None
     if not (key.isascii() and key.isprintable()):
-        raise TrainingError("SIMILE_SERVICE_KEY is not one line of printable ASCII, so it is no key.")
+        raise TrainingError("SIMILE_SERVICE_KEY must be one line of printable ASCII.")
     return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def shown(url: str) -> str:
-    """The address as it was typed, without a user's name and password, for a message."""
+    """Returns the address as it was typed, without user name and password, for messages."""
     before, at, after = url.rpartition("@")
     scheme, slashes, _ = before.partition("//")
     return f"{scheme}{slashes}{after}" if at and slashes else after
@@ -162,7 +177,7 @@ def _get(client: httpx2.Client, url: str, path: str, parameters: dict[str, str] 
 
 
 def _refusal(response: httpx2.Response) -> str:
-    """The sentence of a service's refusal, else the beginning of what was answered."""
+    """Returns the error message of a service's answer, or the beginning of the answer."""
     try:
         return str(parse_json(response.content)["error"])
     except (ValueError, TypeError, KeyError):
@@ -171,3 +186,67 @@ def _refusal(response: httpx2.Response) -> str:
 
 def _stranger(address: str) -> TrainingError:
     return TrainingError(f"{shown(address)} does not answer as a Simile service does. Is the address right?")
+
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_MARK = "collection:"
+
+
+def is_name(name: str) -> bool:
+    """Returns True if a collection can have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
+def qualified(collection: str, id: str) -> str:
+    """Returns a name for a document that no document of any other collection has.
+
+    Ids of the default collection stay unchanged, so that the same documents remain held out.
+    """
+    plain = collection == DEFAULT and not id.startswith(_MARK)
+    return id if plain else f"{_MARK}{collection}/{id}"
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Adds `--collection` and `--all-collections`, which need `--from-service`."""
+    which = command.add_mutually_exclusive_group()
+    which.add_argument(
+        "--collection",
+        action="append",
+        metavar="NAME",
+        help="of the service; may be repeated (default: the collection `default`)",
+    )
+    which.add_argument("--all-collections", action="store_true", help="of the service")
+
+
+def chosen(options: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the collections that the options name.
+
+    Raises:
+        TrainingError: A name is invalid, or the options name no service.
+
+    """
+    names: list[str] | None = options.collection
+    if (names or options.all_collections) and not options.from_service:
+        raise TrainingError("--collection and --all-collections go with --from-service alone.")
+    for name in names or ():
+        if not is_name(name):
+            raise TrainingError(f"--collection {name!r}: no collection can have this name.")
+    return ALL if options.all_collections else tuple(names or ONLY_DEFAULT)
+
+
+def content_of(document: Mapping[str, Any], text: str) -> Content:
+    """Returns title and text of a document, as the service embeds them."""
+    title, searched = title_of(document)
+    return Content(text, title if searched else "")
+
+
+def title_of(document: Mapping[str, Any]) -> tuple[str, bool]:
+    """Returns a document's title, or an empty string, and True if searches include it.
+
+    Older documents have the title in `metadata.title`, which searches do not include.
+    """
+    own, metadata = document.get("title"), document.get("metadata")
+    if isinstance(own, str) and own.strip():
+        return own.strip(), True
+    kept = metadata.get("title") if isinstance(metadata, Mapping) else None
+    return (kept.strip(), False) if isinstance(kept, str) else ("", True)

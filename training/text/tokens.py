@@ -1,29 +1,46 @@
-"""Tokens: texts without padding, one after another. What views change and encoders read.
+"""Token ids of texts, without padding: in memory (`Tokens`), and of a whole run in a file (`Shelf`).
 
-[11, 12, 13 | 21, 22]        ids, and starts = [0, 3, 5]
+    [11, 12, 13 | 21, 22]        ids, and starts = [0, 3, 5]
+
+Views change `Tokens`, and encoders read them. `tokenise` writes two files, which are memory-mapped:
+
+    tokens.ids      uint16 or int32, the ids of all texts one after another
+    tokens.starts   int64, the beginning of each text and the end; written last, once both are complete
+
+A million sentences take about 45 MB on disk.
 """
 
 # ruff: noqa: N806  shapes live in names
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812  its usual name
+from numpy.typing import NDArray
 from torch import Tensor
+
+from models.files.fsync import replace_bytes, sync
+from models.tokens.tokenizer import Tokenizer
 
 NOT_A_TARGET = -100  # as cross_entropy's ignore_index
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """R texts: text r is ids[starts[r]:starts[r + 1]], special ids included. Always on the CPU."""
+    """R texts: text r is ids[starts[r]:starts[r + 1]], including special ids. Always on the CPU."""
 
     ids: Tensor  # int64 (all tokens,)
     starts: Tensor  # int64 (R + 1,)
-    targets: Tensor | None = None  # int64 (all tokens,): the id to be guessed, or NOT_A_TARGET
-    positions: Tensor | None = None  # int64 (all tokens,), where they are not 0, 1, 2 … of each text
-    cutoff: Tensor | None = None  # (R, 2): the share of each text's tokens, of its features, that are zeroed
+    targets: Tensor | None = None  # int64 (all tokens,): the id to predict, or NOT_A_TARGET
+    positions: Tensor | None = None  # int64 (all tokens,), unless they are 0, 1, 2 … in each text
+    cutoff: Tensor | None = None  # (R, 2): shares of each text's tokens and features to zero
 
     def __len__(self) -> int:
         """The number of texts."""
@@ -35,31 +52,28 @@ class Tokens:
         return self.starts.diff()
 
     def rows(self) -> Tensor:
-        """The text that each token belongs to, int64 (all tokens,)."""
+        """Returns the text of each token, int64 (all tokens,)."""
         return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
 
     def places(self) -> Tensor:
-        """The place of each token in its text, from 0, int64 (all tokens,)."""
+        """Returns the place of each token in its text, from 0, int64 (all tokens,)."""
         return torch.arange(len(self.ids)) - self.starts[self.rows()]
 
     def select(self, rows: Tensor) -> Tokens:
-        """Some of the texts, in the order of `rows`, int64."""
+        """Returns some of the texts, in the order of `rows`, int64."""
         at, starts = spans_of(self.starts, rows)
+        targets, positions = (None if x is None else x[at] for x in (self.targets, self.positions))
         return Tokens(
-            self.ids[at],
-            starts,
-            None if self.targets is None else self.targets[at],
-            None if self.positions is None else self.positions[at],
-            None if self.cutoff is None else self.cutoff[rows],
+            self.ids[at], starts, targets, positions, None if self.cutoff is None else self.cutoff[rows]
         )
 
     def keep(self, kept: Tensor) -> Tokens:
-        """Only the tokens where `kept`, bool (all tokens,), is true; as many texts as before."""
-        starts = torch.cat([torch.zeros(1, dtype=torch.int64), kept.long().cumsum(0)])[self.starts]
+        """Returns the same texts with only the tokens for which `kept`, bool (all tokens,), is true."""
+        starts = F.pad(kept.long().cumsum(0), (1, 0))[self.starts]
         return Tokens(self.ids[kept], starts, None if self.targets is None else self.targets[kept])
 
     def padded(self, pad_id: int) -> tuple[Tensor, Tensor]:
-        """(ids, mask), int64 (R, T): T is the longest text, mask is 1 on its tokens."""
+        """Returns ids and mask, int64 (R, T). T is the maximum length, and the mask is 1 on tokens."""
         places_T = torch.arange(int(self.lengths.max()))
         mask_RT = places_T < self.lengths[:, None]
         ids_RT = self.ids[(self.starts[:-1, None] + places_T).clamp(max=len(self.ids) - 1)]
@@ -67,35 +81,112 @@ class Tokens:
 
 
 def spans_of(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The places of some texts' tokens among those of all, and where each then begins; both int64."""
+    """Returns the places of some texts' tokens among all tokens, and the beginning of each text; int64."""
     lengths = starts[rows + 1] - starts[rows]
-    begins = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    begins = F.pad(lengths.cumsum(0), (1, 0))
     shift = torch.repeat_interleave(starts[rows] - begins[:-1], lengths)
     return shift + torch.arange(int(begins[-1])), begins
 
 
 def tokens_of(rows: Sequence[Sequence[int]]) -> Tokens:
-    """Rows of token ids as one."""
+    """Joins rows of token ids."""
     starts = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
     return Tokens(torch.tensor([id for row in rows for id in row], dtype=torch.int64), starts)
 
 
 def join(parts: Sequence[Tokens]) -> Tokens:
-    """Below each other: first all texts of the first one."""
+    """Joins texts one after another."""
     if len(parts) == 1:
         return parts[0]
-    shift = 0
-    starts = [torch.zeros(1, dtype=torch.int64)]
-    for part in parts:
-        starts.append(part.starts[1:] + shift)
-        shift += len(part.ids)
-    targets = positions = cutoff = None
-    if any(part.targets is not None for part in parts):
-        nothing = [torch.full_like(part.ids, NOT_A_TARGET) for part in parts]
-        pairs = zip(parts, nothing, strict=True)
-        targets = torch.cat([none if part.targets is None else part.targets for part, none in pairs])
-    if any(part.positions is not None for part in parts):
-        positions = torch.cat([part.places() if part.positions is None else part.positions for part in parts])
-    if any(part.cutoff is not None for part in parts):
-        cutoff = torch.cat([torch.zeros(len(p), 2) if p.cutoff is None else p.cutoff for p in parts])
-    return Tokens(torch.cat([part.ids for part in parts]), torch.cat(starts), targets, positions, cutoff)
+    lengths = torch.cat([part.lengths for part in parts])
+
+    def joined(name: str, missing: Callable[[Tokens], Tensor]) -> Tensor | None:
+        found = [getattr(part, name) for part in parts]
+        if all(each is None for each in found):
+            return None
+        return torch.cat([missing(p) if each is None else each for p, each in zip(parts, found, strict=True)])
+
+    return Tokens(
+        torch.cat([part.ids for part in parts]),
+        F.pad(lengths.cumsum(0), (1, 0)),
+        joined("targets", lambda part: torch.full_like(part.ids, NOT_A_TARGET)),
+        joined("positions", Tokens.places),
+        joined("cutoff", lambda part: torch.zeros(len(part), 2)),
+    )
+
+
+IDS, STARTS = "tokens.ids", "tokens.starts"
+_CHUNK = 2000  # texts that one thread tokenizes at a time
+_SMALL = 1 << 16  # ids of a vocabulary up to this size fit two bytes
+
+
+class Shelf(NamedTuple):
+    ids: NDArray[Any]  # (all tokens,)
+    starts: Tensor  # int64 (texts + 1,)
+
+    def take(self, texts: Tensor) -> Tokens:
+        """Returns some texts by their numbers, int64."""
+        at, starts = spans_of(self.starts, texts)
+        return Tokens(torch.from_numpy(self.ids[at.numpy()].astype(np.int64)), starts)
+
+    def document(self, text: int) -> NDArray[Any]:
+        """Returns the ids of one text."""
+        return self.ids[self.starts[text] : self.starts[text + 1]]
+
+
+def tokenise(
+    texts: Iterable[str], tokenizer: Tokenizer, *, threads: int = 1, folder: Path | None = None
+) -> Shelf:
+    """Tokenizes texts, including special ids.
+
+    Args:
+        texts: Texts; read only if the folder has no files yet.
+        tokenizer: Tokenizer, which cuts the texts.
+        threads: Number of threads.
+        folder: Folder of the files. None keeps the ids in memory.
+
+    """
+    kind = np.dtype(np.uint16 if tokenizer.vocabulary <= _SMALL else np.int32)
+    if folder is None:
+        parts = list(_chunks(texts, tokenizer, kind, threads))
+        return Shelf(np.concatenate([ids for ids, _ in parts]), _starts([sizes for _, sizes in parts]))
+    if not (folder / STARTS).is_file():
+        _write(folder, _chunks(texts, tokenizer, kind, threads))
+    starts = torch.from_numpy(np.fromfile(folder / STARTS, np.int64))
+    return Shelf(np.memmap(folder / IDS, kind, "r"), starts)
+
+
+def clear(folder: Path) -> None:
+    """Removes the files of `tokenise` from `folder`."""
+    for name in (STARTS, IDS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _write(folder: Path, chunks: Iterator[tuple[NDArray[Any], list[int]]]) -> None:
+    sizes: list[list[int]] = []
+    with (folder / IDS).open("wb") as stream:
+        for ids, lengths in chunks:
+            stream.write(ids.tobytes())
+            sizes.append(lengths)
+    sync(folder / IDS)
+    replace_bytes(folder / STARTS, _starts(sizes).numpy().tobytes())
+
+
+def _starts(sizes: list[list[int]]) -> Tensor:
+    lengths = np.fromiter(itertools.chain.from_iterable(sizes), np.int64)
+    return torch.from_numpy(np.concatenate([[0], lengths.cumsum()]).astype(np.int64))
+
+
+def _chunks(
+    texts: Iterable[str], tokenizer: Tokenizer, kind: np.dtype[Any], threads: int
+) -> Iterator[tuple[NDArray[Any], list[int]]]:
+    """Yields ids and lengths in order. Only a few chunks are in memory at a time."""
+
+    def tokenise_chunk(chunk: list[str]) -> tuple[NDArray[Any], list[int]]:
+        rows = [tokens.ids for tokens in tokenizer.tokenize(chunk)]
+        return np.concatenate([np.asarray(row, dtype=kind) for row in rows]), [len(row) for row in rows]
+
+    left = iter(texts)
+    with ThreadPoolExecutor(threads) as pool:  # the tokenizer releases the GIL
+        while group := [chunk for _ in range(4 * threads) if (chunk := list(itertools.islice(left, _CHUNK)))]:
+            yield from pool.map(tokenise_chunk, group)

@@ -1,7 +1,7 @@
 """The gradient of a whole step of each later recipe, against differences of its loss.
 
-Source, views, twin, pool, head and objectives take part: a tensor that is detached where it should not be,
-or learns where it should not, shows here. What an objective's value is stands in the tests beside this one.
+Source, views, twin, pool, head and objectives take part, so a wrongly detached or wrongly trained tensor
+shows here. Other tests check the values of the objectives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Negatives beside the batch, and the twin that makes some of them: what they hold, step by step."""
+"""Further negatives, and the twin that computes some of them, step by step."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor
 
-from tests.training.pretrained import ROWS, encoder_of, pretrained, trainer_of
+from tests.training.pretrained import trainer_of
 from tests.training.recipe_cases import corpus_for, raw_source
-from training.methods.catalogue import load_recipe
-from training.methods.negatives import Noise, NoiseRows, Queue, QueueBuffer, Rows
+from training.methods.components import Ema, Noise, NoiseRows, Queue, QueueBuffer, Rows
+from training.methods.loading import load_encoder
 from training.methods.objectives import Extra, InfoNCE, Reps
-from training.methods.recipe import Recipe
+from training.methods.recipe import Recipe, load_recipe
 from training.methods.sources import Given
-from training.methods.start import load_encoder
-from training.methods.twins import Ema
 from training.runs.step import Trainer
 
 NONE = torch.Generator()
@@ -101,7 +99,7 @@ def still(batch: int = 8) -> Recipe:
 
 
 def first_vectors(trainer: Trainer, step: int, encoder: str) -> Tensor:
-    """Of a step's texts by the encoder or its twin, behind the head that they share."""
+    """Returns vectors of a step's texts from the encoder or its twin, after their common head."""
     (column,) = trainer._source.batch(step).columns
     with torch.no_grad():
         found: Tensor = trainer.model["head"](trainer.model[encoder](column).pooled)
@@ -109,7 +107,7 @@ def first_vectors(trainer: Trainer, step: int, encoder: str) -> Tensor:
 
 
 def loss_by_hand(z: Tensor, kept: Tensor) -> float:
-    """Both views of a text are one vector, as there is no dropout."""
+    """Without dropout, both views of a text are one vector."""
     keys = F.normalize(torch.cat([z, kept]), dim=-1)
     scores = F.normalize(z, dim=-1) @ keys.T / 0.05
     rows = [math.log(sum(math.exp(x - row[n]) for x in row)) for n, row in enumerate(scores.tolist())]
@@ -150,18 +148,6 @@ def test_the_twin_begins_as_the_encoder_and_follows_it_by_its_momentum(tmp_path:
     assert all(tensor.grad is None and not tensor.requires_grad for tensor in twin.parameters())
     optimised = {id(tensor) for group in trainer.optimizer.param_groups for tensor in group["params"]}
     assert not optimised & {id(tensor) for tensor in twin.parameters()}
-
-
-def test_a_twin_encodes_by_itself(tmp_path: Path) -> None:
-    pretrained(tmp_path / "raw")
-    encoder = encoder_of(tmp_path / "raw")
-    expected = encoder(ROWS).pooled.detach()
-    twin = Ema(momentum=0.9).build(encoder)
-    with torch.no_grad():
-        for parameter in encoder.parameters():
-            parameter.zero_()
-    assert torch.equal(twin(ROWS).pooled, expected)
-    assert twin.encode(["river stone"]).shape == (1, 32)
 
 
 def test_a_twin_computes_in_the_precision_of_the_encoder(tmp_path: Path) -> None:

@@ -1,29 +1,50 @@
-"""Objectives over vectors against loops in plain Python, numpy, and numbers worked out by hand."""
+"""Objectives over vectors, against loops in plain Python, numpy, and values computed by hand."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tests.parts.losses import check_gradient, softplus, vectors
 from training.methods.objectives import (
     NO_TEXT,
+    BceDot,
+    Cosent,
+    CosineMse,
     Extra,
+    HardNce,
     InfoNCE,
+    KlTeacher,
+    Materials,
     NTXent,
     PairSoftmaxModule,
     Reps,
     Triplet,
+    TwoWay,
+    VectorMse,
     info_nce,
-    nt_xent,
     same_texts,
     semi_hard,
     triplet,
 )
+
+UNUSED: Any = None  # these objectives need no base
+MATERIALS = Materials(UNUSED, UNUSED, 16, UNUSED, taught=vectors(24, 16, seed=9))
+APART = torch.arange(8).reshape(4, 2)  # distinct texts
+TURNED = torch.tensor([[1.0, 0.0], [0.0, 1.0]])  # two vectors at a right angle
+EAST = [1.0, 0.0]
+
+
+def at_cosine(cosine: float, length: float = 1.0) -> list[float]:
+    """A vector with that cosine to EAST."""
+    return [length * cosine, length * math.sqrt(1 - cosine**2)]
+
 
 # A query again with another positive, a positive of two queries; and hard negatives that are: the positive of
 # another, the query of another, the text's own positive, the text itself, no other text.
@@ -43,17 +64,13 @@ def distance(a: Sequence[float], b: Sequence[float]) -> float:
     return 2 - 2 * cosine(a, b)
 
 
-def vectors(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def further(rows: Tensor) -> Extra:
     """Negatives of none of the texts."""
     return Extra(rows, torch.full((len(rows),), NO_TEXT))
 
 
 def info_nce_by_loops(z: Tensor, texts: Tensor, extra: Tensor, tau: float, alpha: float) -> float:
-    """What each candidate is to each text, one by one."""
+    """Classifies each candidate of each text in loops."""
     N, V, _ = z.shape  # noqa: N806  as the papers
     t, total = texts.tolist(), 0.0
     for n in range(N):
@@ -87,15 +104,6 @@ def test_info_nce_is_the_loss_worked_out_by_hand() -> None:
     assert info_nce(queries, keys, tau=0.5, same_NM=NONE.bool(), bonus_NM=NONE).item() == pytest.approx(
         sum(rows) / 3, abs=1e-6
     )
-
-
-def test_info_nce_agrees_with_numpy() -> None:
-    generator = np.random.default_rng(0)
-    q, k = generator.normal(size=(2, 7, 5))
-    scores = (q / np.linalg.norm(q, axis=1)[:, None]) @ (k / np.linalg.norm(k, axis=1)[:, None]).T / 0.05
-    expected = np.mean(np.log(np.exp(scores).sum(1)) - np.diag(scores))
-    found = info_nce(torch.tensor(q), torch.tensor(k), tau=0.05, same_NM=NONE.bool(), bonus_NM=NONE)
-    assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("texts", [TEXTS, DISTINCT], ids=["equal texts", "distinct"])
@@ -139,23 +147,6 @@ def test_which_candidates_are_no_negatives_worked_out_by_hand() -> None:
     assert sorted(found) == sorted(second + [(n, 8 + m) for n, m in third])
 
 
-def test_equal_texts_are_not_negatives() -> None:
-    z = vectors(3, 2, 8)
-    z[2, 1] = z[0, 1]  # texts 0 and 2 are one and the same
-    found = InfoNCE(tau=0.1).loss(Reps(z, torch.tensor([[5, 5], [6, 6], [5, 5]])))
-    q, k = (torch.nn.functional.normalize(z[:, view], dim=-1).double().numpy() for view in (0, 1))
-    scores = np.exp(q @ k.T / 0.1)
-    scores[0, 2] = scores[2, 0] = 0
-    assert found.item() == pytest.approx(np.mean(np.log(scores.sum(1) / np.diag(scores))), rel=1e-5)
-
-
-def test_the_spread_of_further_negatives_cancels() -> None:
-    z, extra = vectors(4, 2, 6), vectors(12, 6, seed=1)
-    module = InfoNCE(tau=0.05).loss
-    found = [module(Reps(z, DISTINCT[:4, :2], extra=further(scale * extra))).item() for scale in (1, 7)]
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
-
-
 def nt_xent_by_loops(anchors: Tensor, positives: Tensor, tau: float) -> float:
     rows = [*anchors.tolist(), *positives.tolist()]
     M, total = len(rows), 0.0  # noqa: N806
@@ -167,9 +158,8 @@ def nt_xent_by_loops(anchors: Tensor, positives: Tensor, tau: float) -> float:
 
 def test_nt_xent_goes_over_all_rows_in_both_directions() -> None:
     a, p = vectors(2, 6, 5)
-    assert nt_xent(a, p, tau=0.2, same_NN=torch.zeros(6, 6).bool()).item() == pytest.approx(
-        nt_xent_by_loops(a, p, 0.2), rel=1e-5
-    )
+    reps = Reps(torch.stack([a, p], dim=1), torch.arange(12).reshape(6, 2))
+    assert NTXent(tau=0.2).loss(reps).item() == pytest.approx(nt_xent_by_loops(a, p, 0.2), rel=1e-5)
 
 
 def test_positives_are_averaged_before_they_are_brought_to_length_1() -> None:
@@ -215,7 +205,7 @@ def test_the_semi_hard_negative_is_the_nearest_beyond_the_positive(seed: int) ->
 
 def test_mining_takes_the_semi_hard_negative_of_another_text() -> None:
     z = vectors(8, 3, 5)
-    z[3, 0] = z[0, 0]  # as their texts say: else the positive of the one would be near the other
+    z[3, 0] = z[0, 0]  # equal texts
     keys = torch.cat([z[:, 1], z[:, 2]])
     same = same_texts(TEXTS)
     same[:, :8] |= torch.eye(8, dtype=torch.bool)
@@ -239,43 +229,6 @@ def test_a_batch_of_one_text_over_and_over_moves_nothing() -> None:
     assert not z.grad.any()
 
 
-LOSSES: dict[str, Callable[[], Callable[[Reps], torch.Tensor]]] = {
-    "info_nce": lambda: InfoNCE(tau=0.05, hard_weight=2.0).loss,
-    "nt_xent": lambda: NTXent(tau=0.05).loss,
-    "triplet": lambda: Triplet(margin=0.2).loss,
-    "pair_softmax": lambda: PairSoftmaxModule(16, 3, torch.Generator().manual_seed(0)),
-}
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_loss_and_gradient_are_in_float32_under_autocast(name: str) -> None:
-    found = []
-    for enabled in (False, True):
-        z = vectors(8, 3, 16).requires_grad_()
-        reps = Reps(z, TEXTS, torch.arange(8) % 3, further(vectors(4, 16, seed=1)))
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            loss = LOSSES[name]()(reps)
-        assert loss.dtype == torch.float32
-        loss.backward()  # type: ignore[no-untyped-call]
-        assert z.grad is not None
-        assert z.grad.isfinite().all()
-        assert z.grad.any()
-        found.append((loss.item(), z.grad))
-    assert found[0][0] == found[1][0]
-    assert torch.equal(found[0][1], found[1][1])
-
-
-@pytest.mark.parametrize("name", ["info_nce", "nt_xent", "triplet"])
-def test_gradients_are_finite_where_vectors_are_equal_or_zero(name: str) -> None:
-    z = vectors(8, 3, 16)
-    z[1] = z[0]  # one and the same vector in every view
-    z[2, :] = 0
-    z.requires_grad_()
-    LOSSES[name]()(Reps(z, TEXTS)).backward()  # type: ignore[no-untyped-call]
-    assert z.grad is not None
-    assert z.grad.isfinite().all()
-
-
 def test_equal_texts_are_no_negatives_in_nt_xent_either() -> None:
     z = vectors(4, 2, 6, seed=3)
     texts = torch.tensor([[1, 1], [2, 2], [1, 1], [3, 3]])
@@ -292,3 +245,240 @@ def test_equal_texts_are_no_negatives_in_nt_xent_either() -> None:
         }
         losses.append(-math.log(scores[other] / sum(scores.values())))
     assert found == pytest.approx(sum(losses) / 8, rel=1e-5)
+
+
+def test_cosine_mse_is_the_mean_of_the_squares() -> None:
+    z = torch.tensor([[[1.0, 0], [2, 0]], [[1, 0], [0, 3]], [[1, 0], [-1, 0]]])  # cosines 1, 0 and -1
+    scores = torch.tensor([[5.0], [2.5], [0.0]])
+    found = CosineMse(highest=5.0).build(UNUSED)(Reps(z, APART[:3], scores)).item()
+    assert found == pytest.approx((0**2 + 0.5**2 + 1**2) / 3)
+
+
+def test_cosine_mse_reads_every_document_of_a_list() -> None:
+    z = torch.tensor([[[1.0, 0], [1, 0], [0, 1]]])
+    found = CosineMse().build(UNUSED)(Reps(z, torch.tensor([[0, 1, 2]]), torch.tensor([[0.8, 0.4]]))).item()
+    assert found == pytest.approx((0.2**2 + 0.4**2) / 2)
+
+
+def test_cosent_counts_each_pair_of_pairs_in_the_wrong_order() -> None:
+    """Scores 1 < 2 = 2: two comparisons, of 0.9 with 0.5 and with 0.1; equal scores are not compared."""
+    z = torch.tensor([[EAST, at_cosine(0.9)], [EAST, at_cosine(0.5)], [EAST, at_cosine(0.1)]])
+    reps = Reps(z, APART[:3], torch.tensor([[1.0], [2.0], [2.0]]))
+    found = Cosent(scale=2.0).loss(reps).item()
+    assert found == pytest.approx(math.log(1 + math.exp(2 * 0.4) + math.exp(2 * 0.8)), rel=1e-6)
+    assert Cosent().loss(reps._replace(labels=torch.ones(3, 1))).item() == 0, "nothing to order"
+    spread = torch.tensor([[[1.0, 0], [1, 0]], [[1, 0], [0, 1]]])
+    scores = torch.tensor([[0.0], [1.0]])  # and the cosines are 1 and 0
+    assert Cosent(scale=3.0).build(UNUSED)(Reps(spread, APART[:2], scores)).item() == pytest.approx(
+        softplus(3), rel=1e-6
+    )
+
+
+def test_hard_nce_weighs_negatives_by_their_nearness() -> None:
+    """The first pair is one vector twice and entailed; the second contradicts, and is negatives alone.
+
+    e is exp(cos / τ) at τ = 1. Of both rows of the first pair the negatives have the cosines 0 and c.
+    """
+    c = 0.6
+    z = torch.stack([TURNED[:1].repeat(2, 1), torch.tensor([[0.0, 1.0], [c, math.sqrt(1 - c * c)]])])
+    found = HardNce(tau=1.0).build(UNUSED)(Reps(z, APART[:2], torch.tensor([0, 2]))).item()
+    negatives = [1.0, math.exp(c)]
+    weighed = sum(e * e for e in negatives) / (sum(negatives) / 2)
+    assert found == pytest.approx(-math.log(math.e / (math.e + weighed)), rel=1e-6)
+
+
+def test_hard_nce_without_an_entailment_teaches_nothing_and_equal_texts_are_no_negatives() -> None:
+    z = vectors(4, 2, 3).requires_grad_()
+    none = HardNce(tau=0.05).build(UNUSED)(Reps(z, APART, torch.tensor([1, 2, 1, 2])))
+    none.backward()
+    assert none.item() == 0
+    assert z.grad is not None
+    assert not z.grad.any()
+    labels = torch.zeros(3, dtype=torch.int64)
+    whole = HardNce(tau=0.5).build(UNUSED)(Reps(z[:2], APART[:2], labels[:2])).item()
+    again = torch.cat([z[:2], z[:1]])
+    texts = torch.cat([APART[:2], APART[:1]])  # the first pair once more
+    found = HardNce(tau=0.5).build(UNUSED)(Reps(again, texts, labels)).item()
+    rows = [whole_of(z.detach(), row) for row in (0, 0, 1)]
+    assert whole == pytest.approx((rows[0] + rows[2]) / 2, rel=1e-5)
+    assert found != pytest.approx(whole), "the second pair has its negatives twice now"
+
+
+def whole_of(z: Tensor, pair: int) -> float:
+    """The loss of both rows of one of two pairs, by a loop."""
+    unit = torch.nn.functional.normalize(z[:2].double(), dim=-1)
+    other = unit[1 - pair]
+    losses = []
+    for row in unit[pair]:
+        positive = math.exp(float(unit[pair, 0] @ unit[pair, 1]) / 0.5)
+        negatives = [math.exp(float(row @ each) / 0.5) for each in other]
+        weighed = sum(e * e for e in negatives) / (sum(negatives) / 2)
+        losses.append(-math.log(positive / (positive + weighed)))
+    return sum(losses) / 2
+
+
+def test_bce_dot_asks_for_a_text_s_own_and_for_those_behind_it() -> None:
+    """Three texts, one negative each: the dot products of n with n, and of n with the next."""
+    u, v = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[1.0], [-1.0], [0.5]])
+    reps = Reps(torch.stack([u, v], 1), torch.tensor([[0, 0], [1, 1], [2, 2]]))
+    found = BceDot(negatives=1).build(UNUSED)(reps).item()
+    own, next_ = (1.0, -2.0, 1.5), (-1.0, 1.0, 3.0)
+    assert found == pytest.approx(
+        sum(softplus(-x) for x in own) / 3 + sum(map(softplus, next_)) / 3, rel=1e-6
+    )
+    again = reps._replace(texts=torch.tensor([[0, 0], [0, 0], [2, 2]]))  # the first two are one text
+    assert BceDot(negatives=1).build(UNUSED)(again).item() == pytest.approx(
+        sum(softplus(-x) for x in own) / 3 + sum(map(softplus, next_[1:])) / 3, rel=1e-6
+    )
+    assert BceDot(negatives=99).build(UNUSED)(reps).isfinite(), "a batch has as many others as it has"
+
+
+def test_two_way_is_the_mean_of_both_directions_and_learns_its_temperature() -> None:
+    z = torch.stack([TURNED, torch.tensor([[1.0, 0.0], [1.0, 0.0]])], 1)  # both second views are the first's
+    module = TwoWay(tau=0.5).build(UNUSED)
+    loss = module(Reps(z, torch.tensor([[0, 0], [1, 1]])))
+    forth = (math.log(2) + math.log(2)) / 2  # the rows are 2, 2 and 0, 0
+    back = (math.log(1 + math.exp(-2)) + math.log(1 + math.exp(2))) / 2  # the columns are 2, 0, twice
+    assert loss.item() == pytest.approx((forth + back) / 2, rel=1e-6)
+    loss.backward()
+    (scale,) = module.parameters()
+    assert scale.grad is not None
+    assert scale.grad.item() > 0, "a wrong answer that is sure costs more"
+
+
+def test_pair_softmax_is_a_softmax_over_u_v_and_their_difference() -> None:
+    z, labels = vectors(7, 2, 5), torch.tensor([0, 2, 1, 1, 0, 2, 2])
+    module = PairSoftmaxModule(5, 3, torch.Generator().manual_seed(3))
+    found = module(Reps(z, torch.arange(14).reshape(7, 2), labels)).item()
+    u, v = z[:, 0].numpy().astype(float), z[:, 1].numpy().astype(float)
+    weight, bias = (tensor.detach().numpy().astype(float) for tensor in module.classifier.parameters())
+    logits = np.concatenate([u, v, np.abs(u - v)], axis=1) @ weight.T + bias
+    log_sums = np.log(np.exp(logits).sum(1))
+    assert found == pytest.approx(np.mean(log_sums - logits[range(7), labels]), rel=1e-5)
+
+
+def test_the_classifier_of_pairs_begins_as_torch_s_linear_does() -> None:
+    module = PairSoftmaxModule(300, 3, torch.Generator().manual_seed(3))
+    again = PairSoftmaxModule(300, 3, torch.Generator().manual_seed(3))
+    weight = module.classifier.weight.detach()
+    assert torch.equal(weight, again.classifier.weight)
+    bound = 900**-0.5
+    assert 0.99 * bound < weight.abs().max() <= bound
+    assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+
+
+def test_pair_softmax_without_labels_is_refused() -> None:
+    with pytest.raises(ValueError, match="labels"):
+        PairSoftmaxModule(5, 3, torch.Generator())(Reps(vectors(7, 2, 5), torch.arange(14).reshape(7, 2)))
+
+
+def softmax(scores: Sequence[float], tau: float) -> list[float]:
+    powers = [math.exp(score / tau) for score in scores]
+    return [power / sum(powers) for power in powers]
+
+
+def divergence(teacher: Sequence[float], student: Sequence[float]) -> float:
+    return sum(p * math.log(p / q) for p, q in zip(teacher, student, strict=True))
+
+
+def loss_of(cosines: list[list[float]], scores: list[list[float]], tau: float) -> torch.Tensor:
+    z = torch.tensor([[[7.0, 0.0], *(at_cosine(cosine, 3) for cosine in row)] for row in cosines])
+    return KlTeacher(tau=tau).loss(Reps(z, torch.arange(z[..., 0].numel()), torch.tensor(scores)))
+
+
+def test_it_is_the_mean_divergence_of_the_lists() -> None:
+    cosines, scores = [[0.6, 0.2, 0.5], [0.1, 0.9, 0.3]], [[0.7, 0.6, 0.1], [1.2, 0.9, -0.3]]
+    expected = [
+        divergence(softmax(told, 0.5), softmax(own, 0.5)) for own, told in zip(cosines, scores, strict=True)
+    ]
+    assert loss_of(cosines, scores, 0.5).item() == pytest.approx(sum(expected) / 2, abs=1e-6)
+
+
+def test_two_documents_by_hand() -> None:
+    # Teacher: a difference of τ ln 3, so 3/4 and 1/4. Student: none, so 1/2 each.
+    expected = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    assert loss_of([[0.4, 0.4]], [[0.1 * math.log(3), 0.0]], 0.1).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_model_that_ranks_as_the_teacher_has_nothing_to_learn() -> None:
+    """Only differences count: the same list with another number added to all of it is the same."""
+    assert loss_of([[0.6, 0.2]], [[0.6, 0.2]], 0.05).item() == pytest.approx(0, abs=1e-6)
+    assert loss_of([[0.6, 0.2]], [[0.9, 0.5]], 0.05).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_the_distance_to_the_teachers_vectors_by_hand() -> None:
+    """|z - t|² of unit vectors is 2 - 2 cos: 0.8 at a cosine of 0.6, and 0 at 1; lengths say nothing."""
+    z, teacher = torch.tensor([[5.0, 0.0], [0.0, 2.0]]), torch.tensor([at_cosine(0.6, 3), [0.0, 1.0]])
+    module = VectorMse().build(MATERIALS._replace(taught=teacher))
+    assert module(Reps(z[:, None], torch.arange(2)[:, None])).item() == pytest.approx(0.4, abs=1e-6)
+
+
+def test_a_mean_over_tokens_is_of_all_processes_and_a_guest_s_text_counts_nothing() -> None:
+    """One of three processes holds 2 tokens of loss 3 together, another 4 of loss 5, the third is a guest."""
+    z, texts = torch.zeros(2, 1, 1), torch.zeros(2, 1, dtype=torch.int64)
+    counts = {"own": 2.0, "other": 4.0}
+
+    def total(count: torch.Tensor) -> torch.Tensor:
+        return count + sum(counts.values()) - (counts["own"] if count else 0.0)
+
+    own = Reps(z, texts, total=total).mean(torch.tensor(3.0), torch.tensor(2.0))
+    assert own.item() == pytest.approx(3 / 6)
+    losses = torch.tensor(7.0, requires_grad=True)
+    guest = Reps(z, texts, total=total, guest=True).mean(losses, torch.tensor(9.0))
+    assert guest.item() == 0
+    assert torch.autograd.grad(guest, losses)[0].item() == 0, "there is a graph, and nothing flows"
+    alone = Reps(z, texts).mean(torch.tensor(3.0), torch.tensor(0.0))
+    assert alone.item() == 3, "nothing was masked: no division by 0"
+
+
+LABELS = torch.arange(8) % 3
+EXTRA = further(vectors(4, 16, seed=1))
+SCORES = vectors(8, 2, seed=4)
+CASES: dict[str, tuple[nn.Module, int, Tensor]] = {  # with the number of views, and labels
+    "info_nce": (InfoNCE(tau=0.05, hard_weight=2.0).build(UNUSED), 3, LABELS),
+    "nt_xent": (NTXent(tau=0.05).build(UNUSED), 3, LABELS),
+    "triplet": (Triplet(margin=0.2).build(UNUSED), 3, LABELS),
+    "pair_softmax": (PairSoftmaxModule(16, 3, torch.Generator().manual_seed(0)), 2, LABELS),
+    "cosine_mse": (CosineMse(highest=5.0).build(UNUSED), 3, SCORES),
+    "cosent": (Cosent().build(UNUSED), 3, SCORES),
+    "hard_nce": (HardNce(tau=0.5).build(UNUSED), 2, LABELS),
+    "bce_dot": (BceDot(negatives=2).build(UNUSED), 2, LABELS),
+    "two_way": (TwoWay(tau=0.5).build(UNUSED), 2, LABELS),
+    "kl_teacher": (KlTeacher(tau=0.5).build(UNUSED), 3, SCORES),
+    "vector_mse": (VectorMse().build(MATERIALS), 1, LABELS),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_and_gradient_are_in_float32_under_autocast(name: str) -> None:
+    module, views, labels = CASES[name]
+    found = []
+    for enabled in (False, True):
+        z = vectors(8, views, 16).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            loss = module(Reps(z, TEXTS[:, :views], labels, EXTRA))
+        assert loss.dtype == torch.float32
+        loss.backward()
+        assert z.grad is not None
+        assert z.grad.isfinite().all()
+        assert z.grad.any()
+        found.append((loss.item(), z.grad))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("info_nce", "nt_xent", "triplet")])
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    module, views, labels = CASES[name]
+    check_gradient(lambda z: module(Reps(z, DISTINCT[:, :views], labels)), vectors(8, views, 16))
+
+
+@pytest.mark.parametrize("name", ["info_nce", "nt_xent", "triplet"])
+def test_gradients_are_finite_where_vectors_are_equal_or_zero(name: str) -> None:
+    z = vectors(8, 3, 16)
+    z[1] = z[0]
+    z[2, :] = 0
+    z.requires_grad_()
+    CASES[name][0](Reps(z, TEXTS)).backward()
+    assert z.grad is not None
+    assert z.grad.isfinite().all()

@@ -13,9 +13,9 @@ from torch import Tensor
 from models.publishing.from_torch.backbone import quiet
 from tests.training.pretrained import CLS, MASK, PAD, SEP, trainer_of
 from tests.training.recipe_cases import raw_source
-from training.methods.catalogue import load_recipe
+from training.methods.loading import load_encoder
 from training.methods.objectives import Reps
-from training.methods.start import load_encoder
+from training.methods.recipe import load_recipe
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
 from training.text.tokens import tokens_of
@@ -48,9 +48,9 @@ def vectors_of_a_step(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> Tens
 
 
 def by_transformers(folder: Path, texts: list[list[int]], template: tuple[list[int], list[int]]) -> Tensor:
-    """The vector at [MASK] of each text in the template, less that of the template alone.
+    """Returns the vector at [MASK] of each text in the template, minus that of the empty template.
 
-    What stands behind the text keeps, without it, the positions that it has behind it.
+    The tokens after the text keep their positions in the empty template.
     """
     with quiet():
         backbone: Any = transformers.BertModel.from_pretrained(folder, attn_implementation="eager")

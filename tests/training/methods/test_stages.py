@@ -9,10 +9,8 @@ import pytest
 
 from models.sources.folder import read_source
 from tests.training.recipe_cases import raw_source, triples
-from tests.training.run_cases import events, stop_after, weights
+from tests.training.run_cases import stop_after, weights
 from training.__main__ import main
-from training.arguments import changes
-from training.errors import TrainingError
 from training.model.encoder import digest_of
 
 
@@ -91,29 +89,6 @@ def test_recipe_and_corpora_must_agree(
         assert main(arguments) == 1
         assert message in capsys.readouterr().err
         assert not out.exists()
-
-
-def test_a_recipe_is_changed_for_one_run(raw: Path, texts: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    more = [
-        "--set",
-        "dropout=0.05",
-        "--set",
-        'views=["same", {name="crop", keep=0.7}]',
-        "--set",
-        "optim.lr=1e-4",
-    ]
-    assert main(given("simcse-unsup", raw, out, "--corpus", str(texts), *more)) == 0
-    (start,) = events(out, "start")
-    assert start["described"]["dropout"] == 0.05
-    assert start["described"]["views"][1] == {"name": "crop", "keep": 0.7}
-    assert start["described"]["optim"]["lr"] == 1e-4
-
-
-@pytest.mark.parametrize("wrong", ["dropout", "=1", "dropout=", "dropout=nought", "views=[same]"])
-def test_a_change_that_is_no_key_and_value_is_named(wrong: str) -> None:
-    with pytest.raises(TrainingError, match="is not KEY=VALUE"):
-        changes([wrong])
 
 
 def test_a_backbone_is_no_version_to_serve(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
+from safetensors.numpy import load_file
 from torch import Tensor
 
 from models.publishing.from_torch.backbone import quiet
@@ -16,22 +18,28 @@ from tests.training.pretrained import (
     CLS,
     FAMILIES,
     MASK,
+    PAD,
     ROWS,
     SEP,
+    bert_of,
     config_of,
     encoder_of,
     materials_of,
     padded,
     pretrained,
 )
-from tests.training.recipe_cases import raw_source
+from tests.training.recipe_cases import corpus_of, raw_source
 from training.errors import TrainingError
 from training.methods.objectives import Reps
+from training.methods.recipe import load_recipe
 from training.methods.token_objectives import Denoise, DenoiseModule, Rtd, RtdModule
 from training.model.encoder import TrainedEncoder
+from training.runs.command import train
+from training.runs.options import Options
+from training.text.corpus import TEXTS
 from training.text.tokens import NOT_A_TARGET, Tokens, join, tokens_of
 
-# Two texts hide their first token too, so that a generator that is free to guess it would replace it.
+# Two texts also hide their first token, which an unrestricted generator would replace.
 _HIDDEN = ({1, 4}, {7}, {0, 10, 12}, {14}), ({2}, {6}, {9, 11}, {15})
 
 
@@ -43,7 +51,7 @@ def masked(view: int) -> Tokens:
 
 
 def shaken(module: Any, seed: int) -> None:
-    """As after some training: the copies are no longer what they were copied from."""
+    """Changes the weights of a copy, as training does."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -67,13 +75,13 @@ def rtd_of(folder: Path, family: str = "bert") -> tuple[Any, TrainedEncoder, Rtd
 
 
 def rtd_by_hand(theirs: Any, module: RtdModule, family: str, h: Tensor, masks: list[Tokens]) -> Tensor:
-    """DiffCSE's forward on padded rows: h of each row takes the first place behind the embeddings."""
+    """DiffCSE's forward pass on padded rows: h replaces the first embedding of each row."""
     original, mask = padded(join([ROWS] * len(masks)))
     hidden_ids, _ = padded(join(masks))
     with torch.no_grad():
         replaced = theirs(input_ids=hidden_ids, attention_mask=mask).logits.argmax(-1)
     replaced[:, 0] = original[:, 0]
-    replaced = replaced.where(mask.bool(), original)  # what stands at a padded place is seen by no one
+    replaced = replaced.where(mask.bool(), original)
     backbone = getattr(FAMILIES[family].guesser(config_of(family)), FAMILIES[family].prefix).eval()
     backbone.load_state_dict(module.discriminator.state_dict())
     x = backbone.embeddings(input_ids=replaced)
@@ -159,13 +167,6 @@ def test_the_vector_is_put_in_behind_the_dropout_of_the_embeddings(tmp_path: Pat
     assert (embedded[0] == 0).float().mean() > 0.2, "its dropout is on"
 
 
-def test_the_hook_leaves_the_discriminator_as_it_was(tmp_path: Path) -> None:
-    _, _, module = rtd_of(tmp_path / "raw")
-    with pytest.raises((RuntimeError, IndexError)):
-        module._discriminate(ROWS, torch.zeros(3, 32), 0.0)  # a vector too few
-    assert not module.discriminator.embeddings._forward_hooks
-
-
 def test_the_encoder_learns_through_the_vector_and_the_generator_nothing(tmp_path: Path) -> None:
     _, encoder, module = rtd_of(tmp_path / "raw")
     z = torch.stack([encoder(ROWS).pooled, encoder(ROWS).pooled], dim=1)
@@ -188,17 +189,12 @@ def test_rtd_without_a_masked_language_head_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("objective", [Rtd(), Denoise()])
 def test_objectives_that_need_a_berts_insides_refuse_others(objective: Any, tmp_path: Path) -> None:
-    encoder = encoder_of(pretrained_folder(tmp_path / "raw"))
+    encoder = bert_of(tmp_path / "raw")
     with pytest.raises(TrainingError, match="as wide as its tokens"):
         objective.build(materials_of(encoder)._replace(width=16))
     other = encoder_of(family_source(tmp_path / "distilbert", "distilbert"))
     with pytest.raises(TrainingError, match="needs a base of bert, roberta"):
         objective.build(materials_of(other))
-
-
-def pretrained_folder(folder: Path) -> Path:
-    pretrained(folder)
-    return folder
 
 
 DAMAGED = tokens_of([[CLS, 91, SEP], [CLS, 95, SEP], [CLS, 100, 102, SEP], [CLS, SEP]])
@@ -270,15 +266,6 @@ def test_denoising_is_transformers_own_decoder_with_tied_weights(family: str, tm
         assert torch.allclose(own[name].grad, gradient, rtol=1e-3, atol=1e-5), name
 
 
-def test_denoising_reaches_the_encoder_through_the_vector(tmp_path: Path) -> None:
-    encoder, module = denoise_of(tmp_path / "raw")
-    parameters = list(encoder.backbone.encoder.parameters())
-    tied = torch.autograd.grad(module(denoise_reps(encoder(DAMAGED).pooled.detach())), parameters)
-    both = torch.autograd.grad(module(denoise_reps(encoder(DAMAGED).pooled)), parameters)
-    for of_tie, of_both in zip(tied, both, strict=True):
-        assert not torch.equal(of_tie, of_both)
-
-
 def test_a_token_is_written_without_a_look_at_those_behind_it(tmp_path: Path) -> None:
     encoder, module = denoise_of(tmp_path / "raw")
     z = torch.randn(len(ROWS.ids), 32, generator=torch.Generator().manual_seed(0))
@@ -291,10 +278,55 @@ def test_a_token_is_written_without_a_look_at_those_behind_it(tmp_path: Path) ->
 
 
 def test_attention_to_the_vector_begins_at_berts_spread(tmp_path: Path) -> None:
-    pretrained(tmp_path / "raw")
-    encoder = encoder_of(tmp_path / "raw")
+    encoder = bert_of(tmp_path / "raw")
     first, again = (DenoiseModule(materials_of(encoder, seed=4)).cross for _ in range(2))
     for name, tensor in first.named_parameters():
         assert torch.equal(tensor, dict(again.named_parameters())[name])
         if name.endswith(("value.weight", "output.weight")):
             assert tensor.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+def test_a_generator_of_one_s_own_guesses_and_the_base_needs_no_head(tmp_path: Path) -> None:
+    theirs = pretrained(tmp_path / "generator")
+    encoder = encoder_of(raw_source(tmp_path / "raw", seed=5, language=False))
+    module: Any = Rtd(generator=str(tmp_path / "generator")).build(materials_of(encoder))
+    ids, mask = padded(ROWS)
+    with torch.no_grad():
+        guessed = theirs(ids, attention_mask=mask).logits.argmax(-1)
+    guessed[:, 0] = CLS
+    found, _ = module._replace(ROWS, ROWS, 0.0).padded(PAD)
+    assert torch.equal(found, guessed * mask)
+    own = dict(encoder.backbone.named_parameters())
+    for name, tensor in module.discriminator.named_parameters():
+        assert torch.equal(tensor, own[name]), "the discriminator begins as the base"
+
+
+def test_a_generator_with_other_words_is_refused(tmp_path: Path) -> None:
+    generator = raw_source(tmp_path / "generator")
+    tokenizer = json.loads((generator / "tokenizer.json").read_bytes())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["river"], vocabulary["stone"] = vocabulary["stone"], vocabulary["river"]
+    (generator / "tokenizer.json").write_text(json.dumps(tokenizer))
+    encoder = encoder_of(raw_source(tmp_path / "raw"))
+    with pytest.raises(TrainingError, match="has another vocabulary than the base"):
+        Rtd(generator=str(generator)).build(materials_of(encoder))
+
+
+def test_mlm_head_gives_a_base_a_head_and_changes_nothing_else(tmp_path: Path) -> None:
+    base = raw_source(tmp_path / "raw", language=False)
+    options = Options(precision="fp32", device="cpu", threads=1, steps=6)
+    head = train(
+        load_recipe("mlm-head", {"optim.batch": 32}), corpus_of(TEXTS), base, tmp_path / "head", options
+    )
+    before, after = load_file(base / "model.safetensors"), load_file(head.last / "model.safetensors")
+    for name, tensor in before.items():
+        if name.startswith("pooler."):  # of the pre-training, which no model here has
+            continue
+        assert (after[f"bert.{name}"] == tensor).all(), name
+    assert after["cls.predictions.transform.dense.weight"].std() > 0
+    materials = materials_of(encoder_of(base))
+    with pytest.raises(TrainingError, match="train mlm-head,diffcse"):
+        Rtd().build(materials)
+    options = Options(precision="fp32", device="cpu", threads=1, steps=1)
+    recipe = load_recipe("diffcse", {"optim.batch": 8})
+    assert train(recipe, corpus_of(TEXTS), head.last, tmp_path / "diffcse", options).finished

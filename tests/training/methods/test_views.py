@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -40,7 +42,6 @@ from training.methods.views import (
     Shuffle,
     Template,
     View,
-    stands_aside,
 )
 from training.text.lexicon import Lexicon
 
@@ -92,22 +93,6 @@ def test_a_view_is_pure_and_keeps_each_text_and_its_special_tokens(
             if name not in ("mask", "template"):  # those add specials of their own
                 special = set(lexicon.special)
                 assert [id for id in new if id in special] == [id for id in old if id in special]
-
-
-def test_changing_what_a_view_gave_does_not_change_the_text(wordpiece: Lexicon) -> None:
-    for name, view in VIEW.items():
-        if name not in ("same", "cutoff", "shuffle"):  # which give the very ids they took
-            tokens = tokens_in(wordpiece, *TEXTS)
-            before = tokens.ids.clone()
-            view(tokens, seeded(), wordpiece).ids[:] = 0
-            assert torch.equal(tokens.ids, before), name
-
-
-def test_only_views_that_are_read_and_not_contrasted_stand_aside() -> None:
-    assert stands_aside(Mask(0.15))
-    assert not stands_aside(Mask(0.15, aside=False))
-    assert stands_aside(Same(aside=True))
-    assert not any(stands_aside(VIEW[name]) for name in ("same", "repeat", "delete", "crop", "template"))
 
 
 def test_masking_is_as_bert_s_and_its_targets_are_the_ids_that_were_there(wordpiece: Lexicon) -> None:
@@ -167,26 +152,18 @@ def doubled(old: list[int], new: list[int]) -> list[int]:
 def test_repetition_doubles_from_none_to_as_many_tokens_as_the_paper_says(
     wordpiece: Lexicon, words: int, most: int
 ) -> None:
-    # max(2, 0.32 x length): of 5, 10 and 25 tokens, special ones too, 2, 3 and 8; of one word no more than it
+    # max(2, 0.32 x length): of 5, 10 and 25 tokens, including special tokens, 2, 3 and 8; a text of one word
+    # doubles at most that word
     tokens = sentences(wordpiece, words, 3000)
     found = Repeat(0.32)(tokens, seeded(), wordpiece)
     places = [doubled(*rows) for rows in zip(between(tokens), between(found), strict=True)]
     counts = Counter(map(len, places))
     assert sorted(counts) == list(range(most + 1))
-    # a draw of 2 from the text of one word doubles that one
+    # In a text of one word, a draw of 2 doubles one word.
     expected = [1000, 2000] if words == 1 else [3000 / (most + 1)] * (most + 1)
     assert stats.chisquare([counts[count] for count in range(most + 1)], expected).pvalue > 1e-3
     where = Counter(place for of_text in places for place in of_text)
     assert alike([where[place] for place in range(words)])
-
-
-def test_special_tokens_are_never_doubled(wordpiece: Lexicon) -> None:
-    tokens = tokens_in(wordpiece, "", "☃ ☃ cat", "[MASK] dog")
-    for seed in range(50):
-        empty, unknown, mask = rows_of(Repeat(1.0)(tokens, seeded(seed), wordpiece))
-        assert empty == [CLS, SEP]
-        assert Counter(unknown)[1] == 2
-        assert Counter(mask)[MASK] == 1
 
 
 def test_a_template_gives_the_ids_worked_out_by_hand(wordpiece: Lexicon) -> None:
@@ -245,3 +222,104 @@ def test_the_words_of_a_base_s_own_template_are_left_alone(
     for row in rows_of(found):
         assert row[:3] == list(before)
         assert row[-5:] == list(after)
+
+
+def words_of(lexicon: Lexicon, text: str) -> list[list[int]]:
+    """The ids of each word, as the tokenizer itself counts words."""
+    encoding = opened(lexicon).encode(text, add_special_tokens=False)
+    pairs = zip(encoding.word_ids, encoding.ids, strict=True)
+    return [[id for _, id in group] for _, group in itertools.groupby(pairs, key=lambda pair: pair[0])]
+
+
+def chosen_words(words: list[list[int]], ids: list[int]) -> list[int]:
+    """Returns the places of the words, all different, that make up `ids`. Fails if a word is cut."""
+    found, left, firsts = [], ids, [word[0] for word in words]
+    for at, word in enumerate(words):
+        if left[: len(word)] == word and (len(left) == len(word) or left[len(word)] in firsts):
+            found.append(at)
+            left = left[len(word) :]
+    assert not left, "a part of a word"
+    return found
+
+
+SENTENCE = "bankokori sleeping sunning garden numbers jorfis, reset"
+
+
+@pytest.mark.parametrize("view", [Delete(0.5), Delete(0.0), Delete(1.0), Crop(0.5)])
+def test_words_of_several_pieces_go_or_stay_whole(wordpiece: Lexicon, view: View) -> None:
+    words = words_of(wordpiece, SENTENCE)
+    assert [len(word) for word in words] != [1] * 8
+    assert len(words) == 8
+    tokens = tokens_in(wordpiece, *[SENTENCE] * 200)
+    found = [chosen_words(words, row) for row in between(view(tokens, seeded(), wordpiece))]
+    assert all(found)
+    assert {at for chosen in found for at in chosen} == set(range(8))
+
+
+@pytest.mark.parametrize(("view", "kept"), [(Delete(0.5), range(1, 9)), (Delete(0.0), [7]), (Crop(0.5), [4])])
+def test_byte_level_words_are_those_between_spaces(
+    byte_pairs: Lexicon, view: View, kept: Sequence[int]
+) -> None:
+    text = "the rivers, stonewall of markets letters; xyz engines"
+    tokenizer = opened(byte_pairs)
+    assert len(tokens_in(byte_pairs, text).ids) > 20
+    tokens = tokens_in(byte_pairs, *[text] * 200)
+    seen = set()
+    for row in rows_of(view(tokens, seeded(), byte_pairs)):
+        assert (row[0], row[-1]) == (0, 2)
+        left = tokenizer.decode(row[1:-1]).split()
+        places = [text.split().index(word) for word in left]  # an error for half a word
+        assert places == sorted(set(places))
+        assert len(places) in kept
+        seen |= set(places)
+    assert seen == set(range(8))
+
+
+def test_at_rate_0_exactly_one_word_is_deleted_and_any_of_them_alike(wordpiece: Lexicon) -> None:
+    words = words_of(wordpiece, SENTENCE)
+    tokens = tokens_in(wordpiece, *[SENTENCE] * 2000)
+    kept = [chosen_words(words, row) for row in between(Delete(0.0)(tokens, seeded(), wordpiece))]
+    assert {len(chosen) for chosen in kept} == {7}
+    gone = Counter(28 - sum(chosen) for chosen in kept)
+    assert alike([gone[word] for word in range(8)])
+
+
+def test_the_rate_is_the_expected_share_and_one_word_always_stays(wordpiece: Lexicon) -> None:
+    for words in (1, 3, 10):
+        tokens = sentences(wordpiece, words, 4000)
+        left = [len(row) for row in between(Delete(0.6)(tokens, seeded(), wordpiece))]
+        assert min(left) == 1
+        expected = [stats.binom.pmf(n, words, 0.4) for n in range(words + 1)]
+        expected[1] += expected[0]  # what would have left nothing leaves one
+        assert np.mean(left) == pytest.approx(
+            np.dot(range(words + 1), expected), rel=0.03 if words > 1 else 0
+        )
+    assert [len(row) for row in between(Delete(1.0)(tokens, seeded(), wordpiece))] == [1] * 4000
+
+
+def test_texts_without_words_are_left_as_they_are(wordpiece: Lexicon) -> None:
+    tokens = tokens_in(wordpiece, "", "☃", "")
+    for view in (Delete(0.5), Delete(0.0), Crop(0.1), Repeat(0.5)):
+        assert rows_of(view(tokens, seeded(), wordpiece)) == rows_of(tokens)
+
+
+@pytest.mark.parametrize(("keep", "length"), [(0.1, 1), (0.5, 4), (0.7, 6), (0.9, 7), (1.0, 8)])
+def test_a_crop_is_one_piece_of_that_share_beginning_anywhere(
+    wordpiece: Lexicon, keep: float, length: int
+) -> None:
+    words = words_of(wordpiece, SENTENCE)
+    tokens = tokens_in(wordpiece, *[SENTENCE] * 2000)
+    kept = [chosen_words(words, row) for row in between(Crop(keep)(tokens, seeded(), wordpiece))]
+    assert all(chosen == list(range(chosen[0], chosen[0] + length)) for chosen in kept)
+    first = Counter(chosen[0] for chosen in kept)
+    assert alike([first[at] for at in range(8 - length + 1)])
+
+
+def test_texts_of_a_batch_do_not_change_each_other(wordpiece: Lexicon) -> None:
+    """Each row contains only its own words, for neighbors of any length."""
+    tokens = tokens_in(wordpiece, "the rivers, stones", "green ☃ paper", "cat", "", SENTENCE)
+    for view in (Delete(0.5), Crop(0.5)):
+        for seed in range(20):
+            for old, new in zip(rows_of(tokens), rows_of(view(tokens, seeded(seed), wordpiece)), strict=True):
+                left = iter(old)
+                assert all(id in left for id in new)  # a subsequence

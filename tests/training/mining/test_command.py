@@ -12,7 +12,7 @@ import pytest
 
 from tests.training.conftest import WORDS
 from tests.training.mining.test_dedupe import exact
-from tests.training.mining.test_labelled import beir
+from tests.training.mining.test_pairs import beir
 from training.__main__ import main
 from training.text.corpus import TRIPLES, read_corpus
 
@@ -105,7 +105,7 @@ def test_pairs_of_titles_and_of_neighbours(
     before = out.read_text()
     assert main([*common, "--min-score", "0.9999999", "--source", "neighbours"]) == 1
     assert "has no pair" in capsys.readouterr().err
-    assert out.read_text() == before  # a failure leaves what was there
+    assert out.read_text() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["c.jsonl", "out.jsonl"]
 
 
@@ -147,30 +147,27 @@ def test_dedupe_shows_what_it_dropped(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["dedupe", "--corpus", "{in}", "--out", "{in}"], "is what is read here: name another file"),
+        (["dedupe", "--corpus", "{in}", "--out", "{in}"], "is also the file to read: name another file"),
         (["dedupe", "--corpus", "{in}", "--out", "{dir}/o.jsonl"], "must end as c.txt does"),
         (
             ["dedupe", "--corpus", "{in}", "--out", "{dir}/no/o.txt"],
             "cannot be written: name a file in a folder",
         ),
-        (["dedupe", "--corpus", "{in}", "--out", "{dir}/o.txt", "--threshold", "2"], "--threshold must be"),
         (["dedupe", "--corpus", "{dir}/none.txt", "--out", "{dir}/o.txt"], "There is no file"),
         (["pairs", "--corpus", "{in}", "--out", "{dir}/o.jsonl", "--source", "titles"], "has no titles"),
+        (
+            ["lists", "--corpus", "{in}", "--out", "{dir}/o.jsonl"],
+            "no title, heading or first sentence for a query",
+        ),
         (
             ["pairs", "--corpus", "{in}", "--out", "{dir}/o.jsonl", "--min-score", "2"],
             "--min-score must be below",
         ),
-        (["negatives", "--pairs", "{in}", "--out", "{dir}/o.jsonl"], "holds no pairs"),
-        (["negatives", "--beir", "{dir}", "--out", "{dir}/o.jsonl"], "has no corpus.jsonl, plain or as .gz"),
         (
             ["negatives", "--beir", "{dir}", "--corpus", "{in}", "--out", "{dir}/o.jsonl"],
             "--corpus goes with",
         ),
         (["negatives", "--pairs", "{in}", "--split", "dev", "--out", "{dir}/o.jsonl"], "--split goes with"),
-        (
-            ["negatives", "--pairs", "{in}", "--count", "0", "--out", "{dir}/o.jsonl"],
-            "--count must be from 1",
-        ),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_exit_1(
@@ -187,7 +184,9 @@ def test_what_cannot_be_done_is_one_line_and_exit_1(
 
 
 def test_mining_needs_no_torch() -> None:
-    program = "import sys, training.mining.command, training.mining.look; sys.exit('torch' in sys.modules)"
+    program = (
+        "import sys, training.mining.command, training.mining.corpus_report; sys.exit('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -204,7 +203,7 @@ def test_lists_of_text_alone_are_what_the_recipe_trains_on(tiny_source: Path, tm
     )
     found = rows(out)
     assert len(found) == 2 * len(texts)  # a title and a first sentence each
-    assert found[1]["doc_1"] == f"{WORDS[0]} 0 the {WORDS[1]} sleeps"  # behind its title
+    assert found[1]["doc_1"] == f"{WORDS[0]} 0 the {WORDS[1]} sleeps"
     run = ["train", "distil-hybrid", "--corpus", str(out), "--base", str(tiny_source), "--steps", "2"]
     assert main([*run, "--out", str(tmp_path / "run"), "--threads", "1"]) == 0
     assert json.loads((tmp_path / "run" / "run.json").read_text())["texts"] == len(found)
@@ -225,12 +224,3 @@ def test_a_title_that_no_search_looks_into_is_in_front_of_no_document(
     found = rows(out)
     assert {row["query"] for row in found} >= {f"Title {n}" for n in range(len(texts))}
     assert not any("Title" in row[f"doc_{at}"] for row in found for at in range(1, 9))
-
-
-def test_text_without_a_query_in_it_makes_no_lists(
-    tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "c.txt").write_text("one\ntwo\n")
-    given = ["--corpus", str(tmp_path / "c.txt"), "--model", str(tiny_source)]
-    assert main(["mine", "lists", *given, "--out", str(tmp_path / "out.jsonl")]) == 1
-    assert "has no title, heading or first sentence to make a query of" in capsys.readouterr().err

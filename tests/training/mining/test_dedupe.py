@@ -119,11 +119,11 @@ def test_a_chain_of_small_differences_does_not_drop_what_resembles_nothing_kept(
     chance = random.Random(4)
     text = letters(chance, 200)
     chain = [text]
-    for step in range(6):  # each 0.95 of the one before it
+    for step in range(6):  # each has a similarity of 0.95 to its predecessor
         chain.append(chain[-1][: 20 + 30 * step] + "#" + chain[-1][21 + 30 * step :])
     found = near_duplicates(chain, 0.9)
     dropped = {duplicate.place for duplicate in found}
-    assert exact(chain[0], chain[-1]) < 0.9  # so the last is no near-duplicate of the first
+    assert exact(chain[0], chain[-1]) < 0.9
     assert 0 not in dropped
     assert 0 < len(dropped) < len(chain) - 1
     for duplicate in found:

@@ -1,4 +1,4 @@
-"""The figures of a hand-made corpus, and of each warning a corpus that earns it and one that does not."""
+"""The figures of a hand-made corpus, and for each warning a corpus that causes it and one without it."""
 
 import dataclasses
 import json
@@ -12,9 +12,8 @@ from models.tokens.normalize import Form
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import WORDS
 from training.__main__ import main
-from training.mining import figures as figures_module
-from training.mining.advice import warnings
-from training.mining.figures import measure
+from training.mining import corpus_report
+from training.mining.corpus_report import measure, warnings
 from training.text.corpus import Corpus
 
 
@@ -33,8 +32,10 @@ def distinct(count: int, words: int = 6, seed: int = 1) -> list[str]:
     return [" ".join(chance.choices(WORDS + SYLLABLES, k=words)) for _ in range(count)]
 
 
-def warned(corpus: Corpus, tokenizer: Path, batch: int = 4, max_length: int = 16) -> list[str]:
-    return warnings(measure(corpus, tokenizer, max_length), batch, max_length, alone=True)
+def lines(tokenizer: Path, texts: list[str], max_length: int = 16) -> list[str]:
+    """The warnings about texts, with batches of 4."""
+    found = measure(Corpus.of(texts, "some"), tokenizer, max_length)
+    return warnings(found, 4, max_length, single_texts=True)
 
 
 def test_the_figures_of_a_small_corpus_by_hand(tokenizer: Path) -> None:
@@ -89,24 +90,16 @@ def test_a_vocabulary_with_a_heap_of_marks_is_never_sorted_whole(monkeypatch: py
         return plain(form, text)
 
     monkeypatch.setattr(unicodedata, "normalize", normalize_and_note)
-    assert figures_module._scripts_of("\u0434" + "\u0315\u0300" * 20_000) == {"Cyrillic"}
+    assert corpus_report._scripts_of("\u0434" + "\u0315\u0300" * 20_000) == {"Cyrillic"}
     assert max(seen) < 10_000
 
 
 def test_a_large_corpus_is_sampled_alike_every_time(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures_module, "SAMPLE", 50)
+    monkeypatch.setattr(corpus_report, "SAMPLE", 50)
     corpus = Corpus.of(distinct(200), "many")
     found = measure(corpus, tokenizer, 16)
     assert (found.texts, found.sampled) == (200, 50)
     assert found == measure(corpus, tokenizer, 16)
-
-
-def test_a_sound_corpus_earns_no_warning(tokenizer: Path) -> None:
-    assert warned(Corpus.of(distinct(200), "sound"), tokenizer) == []
-
-
-def lines(tokenizer: Path, texts: list[str], **options: int) -> list[str]:
-    return warned(Corpus.of(texts, "some"), tokenizer, **options)
 
 
 def test_repeated_lines(tokenizer: Path) -> None:
@@ -165,31 +158,11 @@ def test_a_language_that_the_base_cannot_read(tokenizer: Path) -> None:
     )
 
 
-def test_a_vocabulary_of_the_language_is_fine(tokenizer: Path, tmp_path: Path) -> None:
-    content = json.loads(tokenizer.read_text())
-    words = [
-        f"{chr(0x430 + a)}{chr(0x430 + b)}л"
-        for a in range(32)
-        for b in range(32)
-        if chr(0x430 + b) not in "йё"
-    ]
-    words = [word for word in words if "й" not in word]
-    for word in words:
-        content["model"]["vocab"][word] = len(content["model"]["vocab"])
-    file = tmp_path / "tokenizer.json"
-    file.write_text(json.dumps(content))
-    texts = [
-        " ".join(words[(at * step) % len(words)] for step in (1, 7, 31, 101, 211, 401))
-        for at in range(1, 200)
-    ]
-    few = Corpus.of(texts, "russian")
-    assert len(words) < 1000
-    (sentence,) = warnings(measure(few, file, 16), 4, 16, alone=True)
-    assert f"{len(words)} entries of the base model's vocabulary" in sentence
-    for at in range(1000 - len(words)):
-        content["model"]["vocab"][f"ж{at}"] = len(content["model"]["vocab"])
-    file.write_text(json.dumps(content))
-    assert warnings(measure(few, file, 16), 4, 16, alone=True) == []
+def test_a_vocabulary_with_words_of_the_language_is_fine(tokenizer: Path) -> None:
+    found = measure(Corpus.of(distinct(200), "sound"), tokenizer, 16)
+    for entries, count in ((999, 1), (1000, 0)):
+        russian = dataclasses.replace(found, scripts={"Cyrillic": 1.0}, vocabulary={"Cyrillic": entries})
+        assert len(warnings(russian, 4, 16, single_texts=True)) == count
 
 
 def test_words_that_are_spelled(tokenizer: Path) -> None:
@@ -206,7 +179,7 @@ def test_text_of_one_mould(tokenizer: Path) -> None:
     assert lines(tokenizer, texts) == []
     moulded = texts + [f"A man {text}" for text in distinct(40)]
     figures = measure(Corpus.of(moulded, "text"), tokenizer, 32)
-    assert warnings(figures, 16, 32, alone=False) == [], "a recipe of pairs has nothing to fear of it"
+    assert warnings(figures, 16, 32, single_texts=False) == [], "a recipe of pairs has nothing to fear of it"
     (sentence,) = lines(tokenizer, moulded)
     assert sentence.startswith("16.9% of the texts begin with one of 10 pairs of words")
 
@@ -232,5 +205,5 @@ def test_the_command_prints_the_figures_and_writes_them(
         line for line in printed.splitlines() if line.startswith("!")
     ]
     assert main([*arguments[:-1], str(corpus)]) == 1
-    assert "is what is read here" in capsys.readouterr().err
+    assert "is also the file to read" in capsys.readouterr().err
     assert main(["report", "--corpus", str(tmp_path / "none.txt"), "--base", str(tiny_source)]) == 1

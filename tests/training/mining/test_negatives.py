@@ -10,9 +10,9 @@ from models.store import Store
 from tests.training.evaluation.pairs import EAST, encode
 from training.errors import TrainingError
 from training.mining import neighbours
-from training.mining.labelled import Labelled
 from training.mining.negatives import Counts, Mined, Rules, mine_negatives
 from training.mining.neighbours import highest, mutual_nearest, unit_vectors
+from training.mining.pairs import Labelled
 from training.text.corpus import Corpus
 
 # A text is its cosine with the anchor. The positive has 0.8, so the ceiling is 0.76.
@@ -54,7 +54,7 @@ def test_the_margin_of_a_negative_score_is_below_it() -> None:
 
 def test_every_known_positive_is_left_out_for_each_of_them() -> None:
     negatives, counts = mined(Rules(count=1), ["0.8", "0.75", "-0.3"])
-    # Ceilings 0.76, 0.7125 and -0.315; below the last there is no candidate.
+    # Ceilings 0.76, 0.7125 and -0.315; no candidate is below the last.
     assert negatives == ["0.5", "0.5"]
     assert (counts.pairs, counts.triples, counts.short, counts.none) == (3, 2, 1, 1)
 

@@ -9,7 +9,7 @@ REST = "The bridge is red. A cat sleeps."
 def test_a_title_asks_for_the_text_behind_it() -> None:
     assert queries_of([("The  river", "The river: is red")]) == [Query("The river", 0, "is red")]
     assert queries_of([("The river", "is red")]) == [Query("The river", 0, "is red")]
-    assert queries_of([("The river", "The river")]) == []  # there is nothing behind it
+    assert queries_of([("The river", "The river")]) == []
 
 
 def test_a_first_sentence_asks_for_the_others() -> None:

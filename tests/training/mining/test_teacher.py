@@ -109,7 +109,7 @@ def test_a_long_document_is_its_best_passage() -> None:
 
 
 def test_a_document_is_embedded_and_found_by_its_title_too_as_in_the_service() -> None:
-    """Its own title stands in front of what is left, where the query is not the title."""
+    """The title precedes the rest, unless the query is the title."""
     documents = [Content(text) for text in DOCUMENTS[:7]]
     titled = Content("garden bridge. paper window", "Harbour cat")
     text = "garden is by the bridge. paper window"

@@ -1,4 +1,4 @@
-"""Cutoff behind the embeddings, against what transformers gives for embeddings with the same zeros."""
+"""Cutoff after the embeddings, against transformers with the same zeros in the embeddings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.training.families import family_source
-from tests.training.pretrained import ROWS, encoder_of, pretrained
+from tests.training.pretrained import ROWS, bert_of, encoder_of, pretrained
 from tests.training.vocabularies import seeded
 from training.errors import TrainingError
 from training.methods.views import Cutoff, Shuffle
@@ -19,6 +19,11 @@ from training.model.encoder import kept
 from training.runs.gradcache import random_state, set_random_state
 from training.text.lexicon import Lexicon
 from training.text.tokens import Tokens, join
+
+
+def kept_of(tokens: Tokens, width: int) -> Tensor:
+    assert tokens.cutoff is not None
+    return kept(tokens.cutoff, tokens, width)
 
 
 def cut(share: tuple[float, float], lexicon: Lexicon) -> Tokens:
@@ -30,7 +35,7 @@ def test_what_is_cut_off_is_zero_behind_the_embeddings_and_nothing_else_is(tmp_p
     encoder = encoder_of(tmp_path / "raw")
     view = cut((0.3, 0.4), encoder.lexicon)
     state = random_state()
-    keep = kept(view, 32)
+    keep = kept_of(view, 32)
     set_random_state(state)
     found = encoder(view).hidden.detach()
     for first, last in zip(ROWS.starts[:-1], ROWS.starts[1:], strict=True):
@@ -49,33 +54,30 @@ def test_what_is_cut_off_is_zero_behind_the_embeddings_and_nothing_else_is(tmp_p
 
 
 def test_features_are_cut_for_a_whole_text_and_tokens_for_all_features(tmp_path: Path) -> None:
-    pretrained(tmp_path / "raw")
-    lexicon = encoder_of(tmp_path / "raw").lexicon
+    lexicon = bert_of(tmp_path / "raw").lexicon
     many = join([ROWS] * 200)
-    features = kept(Cutoff(features=0.3)(many, seeded(), lexicon), 32)
+    features = kept_of(Cutoff(features=0.3)(many, seeded(), lexicon), 32)
     of_text = [features[many.rows() == row] for row in range(8)]
     assert all((part == part[0]).all() for part in of_text)
     assert features.mean().item() == pytest.approx(0.7, abs=0.02)
-    tokens = kept(Cutoff(tokens=0.3)(many, seeded(), lexicon), 32)
+    tokens = kept_of(Cutoff(tokens=0.3)(many, seeded(), lexicon), 32)
     assert ((tokens == 0).all(1) | (tokens == 1).all(1)).all()
     assert tokens.mean().item() == pytest.approx(0.7, abs=0.02)
 
 
 def test_joined_and_chosen_texts_keep_their_own_cutoff(tmp_path: Path) -> None:
-    pretrained(tmp_path / "raw")
-    lexicon = encoder_of(tmp_path / "raw").lexicon
+    lexicon = bert_of(tmp_path / "raw").lexicon
     both = join([ROWS, cut((0.0, 1.0), lexicon)])
     assert both.cutoff is not None
     assert both.cutoff[:, 1].tolist() == [0] * 4 + [1] * 4
     chosen = both.select(torch.tensor([5, 1]))
     assert chosen.cutoff is not None
     assert chosen.cutoff[:, 1].tolist() == [1, 0]
-    assert kept(chosen, 8).sum(1).tolist() == [0] * 3 + [8] * 3
+    assert kept_of(chosen, 8).sum(1).tolist() == [0] * 3 + [8] * 3
 
 
 def test_shuffled_positions_are_a_permutation_within_each_text(tmp_path: Path) -> None:
-    pretrained(tmp_path / "raw")
-    lexicon = encoder_of(tmp_path / "raw").lexicon
+    lexicon = bert_of(tmp_path / "raw").lexicon
     orders = set()
     for seed in range(30):
         found = Shuffle()(ROWS, seeded(seed), lexicon)
@@ -90,5 +92,5 @@ def test_shuffled_positions_are_a_permutation_within_each_text(tmp_path: Path) -
 def test_a_family_without_embeddings_of_its_own_is_refused(tmp_path: Path) -> None:
     encoder = encoder_of(family_source(tmp_path / "distilbert", "distilbert"))
     tokens = replace(ROWS, cutoff=torch.ones(4, 2))
-    with pytest.raises(TrainingError, match="The view `cutoff` is there for bert, roberta"):
+    with pytest.raises(TrainingError, match="The view `cutoff` works for bert, roberta"):
         encoder(tokens)

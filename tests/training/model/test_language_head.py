@@ -13,7 +13,16 @@ from torch import Tensor
 
 from models.publishing.from_torch.backbone import quiet
 from models.sources.folder import read_source
-from tests.training.pretrained import FAMILIES, MASK, ROWS, encoder_of, materials_of, padded, pretrained
+from tests.training.pretrained import (
+    FAMILIES,
+    MASK,
+    ROWS,
+    bert_of,
+    encoder_of,
+    materials_of,
+    padded,
+    pretrained,
+)
 from tests.training.recipe_cases import raw_source
 from training.methods.objectives import Reps
 from training.methods.token_objectives import MlmModule, published_language
@@ -23,7 +32,7 @@ from training.text.tokens import NOT_A_TARGET, Tokens, join
 
 
 def masked(seed: int) -> Tokens:
-    """ROWS with some tokens hidden, changed or left, each of which is to be guessed."""
+    """Returns ROWS with some targets hidden, changed or kept."""
     chance = random.Random(seed)
     ids, targets = ROWS.ids.clone(), torch.full_like(ROWS.ids, NOT_A_TARGET)
     for at in [at for at, id in enumerate(ids.tolist()) if id > 4]:
@@ -56,7 +65,7 @@ def test_mlm_is_the_loss_of_transformers_with_the_same_gradients(family: str, tm
     encoder = encoder_of(tmp_path / "raw")
     module = MlmModule(materials_of(encoder))
     views = [masked(0), masked(1)]
-    found = module(reps_of(encoder, views[0], ROWS, views[1]))  # nothing of the one between is guessed
+    found = module(reps_of(encoder, views[0], ROWS, views[1]))  # the middle view has no targets
     expected = transformers_loss(theirs, views)
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     found.backward()
@@ -70,8 +79,7 @@ def test_mlm_is_the_loss_of_transformers_with_the_same_gradients(family: str, tm
 
 
 def test_the_word_table_is_the_encoders_own_and_learns_through_the_head(tmp_path: Path) -> None:
-    pretrained(tmp_path / "raw")
-    encoder = encoder_of(tmp_path / "raw")
+    encoder = bert_of(tmp_path / "raw")
     module = MlmModule(materials_of(encoder))
     assert not any(tensor.shape == (250, 32) for tensor in module.parameters())
     view = masked(0)
@@ -83,20 +91,8 @@ def test_the_word_table_is_the_encoders_own_and_learns_through_the_head(tmp_path
     assert gradient[120:].abs().max() > 1e-6, "also of words that no text has"
 
 
-def test_where_nothing_is_masked_there_is_nothing_to_learn(tmp_path: Path) -> None:
-    pretrained(tmp_path / "raw")
-    encoder = encoder_of(tmp_path / "raw")
-    module = MlmModule(materials_of(encoder))
-    nothing = Tokens(ROWS.ids, ROWS.starts, torch.full_like(ROWS.ids, NOT_A_TARGET))
-    loss = module(reps_of(encoder, nothing))
-    assert loss.item() == 0
-    loss.backward()
-    assert all(p.grad is None or not p.grad.any() for p in encoder.parameters())
-
-
 def test_the_loss_of_a_share_is_over_the_targets_of_all_processes(tmp_path: Path) -> None:
-    pretrained(tmp_path / "raw")
-    encoder = encoder_of(tmp_path / "raw")
+    encoder = bert_of(tmp_path / "raw")
     module = MlmModule(materials_of(encoder))
     views = [masked(0), masked(1)]
     whole = module(reps_of(encoder, *views)).item()

@@ -1,4 +1,4 @@
-"""New tokens from a team's text: which they are, where their rows begin, and that what was there stays."""
+"""New tokens from a team's text, their initial rows, and the unchanged rest of the base."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.tiny import tiny_source as make_tiny_source
 from tests.training.recipe_cases import raw_source
 from training.__main__ import main
 from training.errors import NothingToLearn, TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.start import load_encoder
+from training.methods.loading import load_encoder
+from training.methods.recipe import load_recipe
 from training.model.encoder import digest_of
-from training.model.vocabulary import extend
+from training.model.new_bases import extend
 
 TABLE = "embeddings.word_embeddings.weight"
 TEXTS = ["한국어 문장을 읽는다", "한국어 책을 읽는다", "문장을 한국어 책을", "the river stone"] * 3
@@ -103,18 +103,10 @@ def test_the_base_is_another_one_afterwards(tiny_source: Path, tmp_path: Path) -
     assert digest_of(read_source(first)) != digest_of(read_source(tiny_source))
 
 
-def test_no_more_tokens_than_asked_for(tiny_source: Path, tmp_path: Path) -> None:
-    assert extend(tiny_source, TEXTS, tmp_path / "more", 3) == 3
-
-
 def test_what_cannot_be_extended_is_refused(tmp_path: Path) -> None:
     tiny_source = make_tiny_source(tmp_path / "tiny")
     with pytest.raises(NothingToLearn, match="has a token for every word"):
         extend(tiny_source, ["the river stone"], tmp_path / "out", 10)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    with pytest.raises(TrainingError, match="is not an empty folder"):
-        extend(tiny_source, TEXTS, tmp_path / "full", 10)
     tokenizer = json.loads((tiny_source / "tokenizer.json").read_text())
     tokenizer["model"]["type"] = "BPE"
     (tiny_source / "tokenizer.json").write_text(json.dumps(tokenizer))

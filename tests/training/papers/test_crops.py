@@ -1,4 +1,4 @@
-"""Crops and clozes: where they lie, what they hold, and the texts that are too short for them."""
+"""Crops and clozes: their places and contents, and texts that are too short."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from models.tokens.tokenizer import Tokenizer
 from tests.tiny import tiny_source as make_tiny_source
-from tests.training.recipe_cases import WORDS
+from tests.training.recipe_cases import WORDS, given_of
 from tests.training.run_cases import losses
 from tests.training.vocabularies import rows_of
 from training.errors import NothingToLearn, TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.pieces import sentences
-from training.methods.sources import Given, Source
+from training.methods.recipe import load_recipe
+from training.methods.sources import sentences
 from training.papers.crops import Cloze, Crops, a_cloze, two_crops
 from training.runs.command import train
 from training.runs.options import Options
@@ -61,7 +59,7 @@ def test_crops_are_runs_of_sentences_that_fit_and_differ(lengths: list[int], roo
 
 
 def test_any_sentence_begins_a_crop_and_any_number_that_fits_follows() -> None:
-    """Crops of three sentences, two of which fit a row: 0, 01, 1, 12, 2 with chances 1/6 each, 1/3 for 2."""
+    """Of three sentences, two fit a row: 0, 01, 1 and 12 with probability 1/6 each, 2 with 1/3."""
     draws = np.random.default_rng(0)
     firsts = [tuple(two_crops([5, 5, 5], (10, 10), draws)[0]) for _ in range(6000)]
     counts = [firsts.count(crop) for crop in [(0,), (0, 1), (1,), (1, 2), (2,)]]
@@ -105,12 +103,6 @@ def test_of_a_long_document_the_rest_is_the_passage_around_the_sentence() -> Non
     assert where == {0, 1, 2, 3}
 
 
-def given_of(folder: Path, texts: list[str], **changed: object) -> Given:
-    tokenizer = Tokenizer(folder / "tokenizer.json", 1 << 20)
-    plain = Given(Corpus.of(texts, "documents"), tokenizer, batch=4, steps=100, seed=3, longest=34)
-    return plain._replace(**changed)  # type: ignore[arg-type]
-
-
 def documents(count: int, of_sentences: int = 5) -> list[str]:
     """Each of sentences of eight words, its own word first; every sentence is nine tokens long."""
     draw = random.Random(1)
@@ -125,7 +117,7 @@ def documents(count: int, of_sentences: int = 5) -> list[str]:
 def test_a_batch_by_hand(tiny_source: Path) -> None:
     """The rows of step 7, from the documents in their order and the draws of that step."""
     texts = documents(6)
-    base = given_of(tiny_source, texts)
+    base = given_of(tiny_source, texts, longest=34)
     tokenizer = base.tokenizer
     found = CROPS.build(base).batch(7)
     order = list(base.corpus.texts)
@@ -142,18 +134,14 @@ def test_a_batch_by_hand(tiny_source: Path) -> None:
     assert found.texts.shape == (2, 2)
 
 
-def built(source: Crops | Cloze, base: Given) -> Source:
-    return source.build(base)
-
-
 @pytest.mark.parametrize("source", [CROPS, ICT])
 def test_a_batch_follows_from_the_seed_and_its_step(source: Crops | Cloze, tiny_source: Path) -> None:
-    base = given_of(tiny_source, documents(10))
-    one, again = built(source, base), built(source, base)
+    base = given_of(tiny_source, documents(10), longest=34)
+    one, again = source.build(base), source.build(base)
     steps = [[rows_of(column) for column in one.batch(step).columns] for step in range(6)]
     assert [len(step[0]) for step in steps] == [4, 4, 2] * 2
     assert [rows_of(column) for column in again.batch(4).columns] == steps[4]
-    other = built(source, base._replace(seed=4)).batch(4)
+    other = source.build(base._replace(seed=4)).batch(4)
     assert [rows_of(column) for column in other.columns] != steps[4]
     rounds = [sorted(map(tuple, steps[at][0] + steps[at + 1][0] + steps[at + 2][0])) for at in (0, 3)]
     assert rounds[0] != rounds[1]
@@ -161,13 +149,13 @@ def test_a_batch_follows_from_the_seed_and_its_step(source: Crops | Cloze, tiny_
 
 @pytest.mark.parametrize("source", [CROPS, ICT])
 def test_a_long_document_is_read_to_its_end(source: Crops | Cloze, tiny_source: Path) -> None:
-    """Without any border, too: 300 words are cut where a row is full."""
+    """Even 300 words without a border are cut into full rows."""
     words = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
     end = "window forest harbour"
     texts = [" ".join(words * 30) + f" {end}", *documents(3, 60)]
-    base = given_of(tiny_source, texts)
+    base = given_of(tiny_source, texts, longest=34)
     last = list(base.tokenizer.tokenize([end])[0].ids)[1:-1]
-    batches = [built(source, base).batch(step) for step in range(200)]
+    batches = [source.build(base).batch(step) for step in range(200)]
     rows = [row for batch in batches for column in batch.columns for row in rows_of(column)]
     assert all(row[0] == CLS and row[-1] == SEP for row in rows)
     assert max(map(len, rows)) <= 34
@@ -176,7 +164,7 @@ def test_a_long_document_is_read_to_its_end(source: Crops | Cloze, tiny_source: 
 
 def test_texts_of_a_single_sentence_are_left_out_or_stand_twice(tiny_source: Path) -> None:
     texts = [*documents(3), "the river", "a stone bridge"]
-    base = given_of(tiny_source, texts)
+    base = given_of(tiny_source, texts, longest=34)
     source = CROPS.build(base)
     assert source.distinct() == 3
     assert source.remark == "2 texts of a single sentence are left out"
@@ -186,12 +174,12 @@ def test_texts_of_a_single_sentence_are_left_out_or_stand_twice(tiny_source: Pat
     pairs = [tuple(row) for batch in batches for row in batch.texts.tolist()]
     assert sum(first == second for first, second in pairs) == 2
     with pytest.raises(NothingToLearn, match=r"^0 of 2 texts have 2 sentences or more, .*Give longer texts"):
-        ICT.build(given_of(tiny_source, texts[3:]))
+        ICT.build(given_of(tiny_source, texts[3:], longest=34))
 
 
 def test_equal_crops_of_two_documents_are_no_negatives(tiny_source: Path) -> None:
     shared = "The same words close every letter here. And the bridge is in the garden now."
-    base = given_of(tiny_source, [shared, f"{shared} "], batch=2)
+    base = given_of(tiny_source, [shared, f"{shared} "], batch=2, longest=34)
     batch = CROPS.build(base).batch(0)
     rows = [tuple(row) for column in batch.columns for row in rows_of(column)]
     numbers = batch.texts.T.flatten().tolist()
@@ -201,21 +189,13 @@ def test_equal_crops_of_two_documents_are_no_negatives(tiny_source: Path) -> Non
 
 def test_prompts_stand_before_each_text_as_in_service(tmp_path: Path) -> None:
     folder = make_tiny_source(tmp_path / "base")
-    base = given_of(folder, documents(4), prompt="red: ", search_prompt="blue: ")
+    base = given_of(folder, documents(4), prompt="red: ", search_prompt="blue: ", longest=34)
     red, blue = (list(row.ids)[:-1] for row in base.tokenizer.tokenize(["red: ", "blue: "]))
     for source, prompts in ((CROPS, (red, red)), (ICT, (blue, red))):
-        for column, prompt in zip(built(source, base).batch(0).columns, prompts, strict=True):
+        for column, prompt in zip(source.build(base).batch(0).columns, prompts, strict=True):
             assert all(row[: len(prompt)] == prompt and len(row) <= 34 for row in rows_of(column))
     with pytest.raises(TrainingError, match=r"A row of 11 tokens leaves 7 for text .*Raise `max_length`"):
         CROPS.build(base._replace(longest=11))
-
-
-@pytest.mark.parametrize("name", ["crops", "ict"])
-def test_views_that_lengthen_a_full_row_are_refused(name: str) -> None:
-    with pytest.raises(TrainingError, match=r"fills its rows, which a view `repeat` would make longer"):
-        load_recipe(name, {"views": ["same", {"name": "repeat", "rate": 0.3}]})
-    with pytest.raises(TrainingError, match=r"the source has 2 texts in a row, and there are 3"):
-        load_recipe(name, {"views": ["same"] * 3})
 
 
 def test_a_run_says_what_it_leaves_out(tmp_path: Path, tiny_source: Path) -> None:

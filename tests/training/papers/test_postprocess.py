@@ -13,7 +13,7 @@ from models.store import Store
 from tests.tiny import tiny_source
 from tests.training.recipe_cases import WORDS, corpus_of, raw_source
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.papers.postprocess import AffinePost, DropPcs, Moments, Whiten, moments_of
 from training.runs.command import train
 from training.runs.export import export_run
@@ -51,14 +51,6 @@ def cosines(x: Floats) -> Floats:
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     found: Floats = unit @ unit.T
     return found
-
-
-@pytest.mark.parametrize("kept", [12, 5])
-def test_whitened_vectors_have_no_mean_and_the_identity_for_covariance(kept: int) -> None:
-    found = applied([Whiten(kept)], X)
-    assert found.shape == (400, kept)
-    assert np.abs(found.mean(0)).max() < 1e-9
-    assert np.abs(np.cov(found.T, bias=True) - np.eye(kept)).max() < 1e-9
 
 
 @pytest.mark.parametrize("kept", [12, 5])

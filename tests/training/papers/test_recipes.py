@@ -1,4 +1,4 @@
-"""Every shipped recipe, whole: it learns what it is given, its run is one run, its end is what it says."""
+"""Every shipped recipe as a whole: it learns, it can be resumed, and its result is published."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from models.sources.folder import read_source
 from models.store import Store
 from tests.training.recipe_cases import corpus_for, raw_source
 from tests.training.run_cases import losses, stop_after, weights
-from training.methods.catalogue import load_recipe
-from training.methods.declared import shipped
-from training.methods.recipe import Recipe, Student
+from training.methods.recipe import Recipe, Student, load_recipe
+from training.methods.recipe_files import shipped
 from training.papers.postprocess import Whiten
 from training.papers.spans import DocumentSpans
 from training.runfile import Result

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from models.tokens.tokenizer import Tokenizer
-from tests.training.recipe_cases import WORDS, raw_source
+from tests.training.recipe_cases import WORDS, given_of, raw_source
 from tests.training.vocabularies import rows_of
 from training.errors import NothingToLearn, TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.sources import Batch, Given
+from training.methods.recipe import load_recipe
+from training.methods.sources import Batch
 from training.papers.spans import DocumentSpans
 from training.runs.command import train
 from training.runs.options import Options
@@ -86,12 +86,6 @@ def test_a_positive_may_begin_anywhere_near_its_anchor() -> None:
     assert sum(counts) == len(where)
     assert stats.chisquare(counts).pvalue > 1e-3
     assert min(inside, touching) > 0
-
-
-def given_of(tiny_source: Path, texts: list[str], **changed: object) -> Given:
-    tokenizer = Tokenizer(tiny_source / "tokenizer.json", 1 << 20)
-    plain = Given(Corpus.of(texts, "documents"), tokenizer, batch=4, steps=100, seed=3)
-    return plain._replace(**changed)  # type: ignore[arg-type]
 
 
 def texts_of(count: int, words: int) -> list[str]:

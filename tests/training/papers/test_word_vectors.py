@@ -1,4 +1,4 @@
-"""Word vectors of one's own as a base: what is read, and SIF, uSIF, max and power means of them by hand."""
+"""Word vectors as a base: reading them, and SIF, uSIF, max and power means by hand."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from models.store import Store
 from tests.training.recipe_cases import raw_source
 from training.__main__ import main
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.start import load_encoder
+from training.methods.loading import load_encoder
+from training.methods.recipe import load_recipe
 from training.papers.postprocess import Sif, Usif
 from training.papers.word_vectors import word_vectors
 from training.runs.command import train
@@ -179,7 +179,3 @@ def test_a_file_that_is_none_is_refused(text: str, message: str, tmp_path: Path)
     (tmp_path / "vectors.txt").write_text(text)
     with pytest.raises(TrainingError, match=message):
         word_vectors(tmp_path / "vectors.txt", tmp_path / "base")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    with pytest.raises(TrainingError, match="is not an empty folder"):
-        word_vectors(tmp_path / "vectors.txt", tmp_path / "full")

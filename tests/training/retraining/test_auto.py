@@ -20,8 +20,8 @@ from tests.training.retraining.test_schedule import started
 from tests.training.run_cases import events, stop_after
 from tests.waiting import until
 from training.__main__ import main
-from training.methods.declared import TRIED
-from training.mining.figures import unread
+from training.methods.recipe_files import TRIED
+from training.mining.corpus_report import read as read_texts
 from training.retraining import auto, halves
 from training.retraining.anchor import anchor_of
 from training.retraining.auto import Material, choices, nothing
@@ -256,7 +256,7 @@ def test_a_text_that_the_model_cannot_read_becomes_readable(
     wanted = str(job.store.wanted())
     assert version in {wanted, job.store.verify(wanted).parent}, "its search may be learned as well"
     texts = [each["text"] for each in unread_text]
-    read = [unread(texts, job.store.folder(each) / "tokenizer.json") for each in (active, version)]
+    read = [read_texts(texts, job.store.folder(each) / "tokenizer.json")[0] for each in (active, version)]
     assert "are unknown" in read[0]
     assert read[1] == ""
     manifest = job.store.verify(version)

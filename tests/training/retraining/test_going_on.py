@@ -15,7 +15,7 @@ from tests.tiny import tiny_source as make_tiny_source
 from tests.training.recipe_cases import WORDS, triples
 from tests.training.run_cases import events, stop_after
 from training.errors import Interrupted, NothingToLearn
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.retraining.config import Config, CorpusTable, TrainTable
 from training.retraining.gathered import gather
 from training.retraining.one import Job, retrain

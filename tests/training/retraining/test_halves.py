@@ -12,7 +12,7 @@ from tests.training.conftest import WORDS
 from tests.training.retraining.test_auto import documents
 from training.errors import NothingToLearn
 from training.evaluation.retrieval import Collection
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.methods.stages import find_stages
 from training.retraining.adapt import adapt_job
 from training.retraining.auto import material_of

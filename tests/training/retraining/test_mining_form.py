@@ -14,7 +14,7 @@ from models.engines.form import FP32, Form
 from models.engines.opening import form_for
 from models.store import Store
 from tests.training.conftest import WORDS
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.retraining.config import Config
 from training.retraining.one import Job
 from training.retraining.plan import prepare

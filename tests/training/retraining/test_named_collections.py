@@ -14,7 +14,7 @@ from tests.service.process import Service
 from tests.training.conftest import WORDS
 from tests.training.jobs import as_if_served
 from training.__main__ import main
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.retraining.config import Config, CorpusTable, JudgementsTable, TrainTable
 from training.retraining.one import Job
 from training.retraining.plan import prepare

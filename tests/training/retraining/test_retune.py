@@ -38,8 +38,7 @@ from training.retraining.tuning import (
     lengths_of,
     setting_of,
 )
-from training.text.service import Searches
-from training.text.service_collections import DEFAULT
+from training.text.service import DEFAULT, Searches
 
 Retune = Callable[..., Outcome]
 USUALLY = Searches()

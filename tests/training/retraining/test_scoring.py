@@ -19,7 +19,7 @@ from tests.training.conftest import WORDS
 from tests.training.retraining.test_auto import documents
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import scorable_of
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.retraining import one
 from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
 from training.retraining.gathered import gather

@@ -14,7 +14,7 @@ from models.publishing.pair import pair
 from models.store import Store
 from tests.service.swapping import publish_pair, published_pair
 from training.errors import NothingToLearn, TrainingError
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.retraining import one
 from training.retraining.gate.rules import Thresholds
 from training.retraining.one import Job, retrain

@@ -19,9 +19,8 @@ from tests.training.recipe_cases import corpus_for
 from tests.training.run_cases import command, events, stop_after, weights
 from training.__main__ import main
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.recipe import Recipe
-from training.methods.start import load_encoder
+from training.methods.loading import load_encoder
+from training.methods.recipe import Recipe, load_recipe
 from training.model.encoder import TrainedEncoder
 from training.runfile import Result
 from training.text.corpus import Corpus

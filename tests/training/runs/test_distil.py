@@ -15,15 +15,13 @@ from tests.training.conftest import Run
 from tests.training.families import family_source
 from tests.training.run_cases import losses, stop_after, weights
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.recipe import Recipe
-from training.methods.start import load_encoder
+from training.methods.loading import evenly, load_encoder
+from training.methods.recipe import Recipe, load_recipe
 from training.model.encoder import TrainedEncoder
-from training.model.student import evenly
 from training.runs.export import export_run
 from training.runs.teacher import FILE_NAME, taught, teach
 from training.text.corpus import Corpus
-from training.text.token_file import tokenise
+from training.text.tokens import tokenise
 
 CPU = torch.device("cpu")
 
@@ -137,7 +135,7 @@ def test_what_could_not_be_a_student_is_refused_and_leaves_nothing(
     with pytest.raises(TrainingError, match=r"student\.layers is 2, and the base has 2\. Lower it\."):
         run("out", recipe=distil(2))
     other = family_source(tmp_path / "other", "distilbert")
-    with pytest.raises(TrainingError, match="A student of fewer layers is there for bert"):
+    with pytest.raises(TrainingError, match="A student of fewer layers works for bert"):
         run("out", recipe=distil(1), base=other)
     table = run("table", recipe=distil(0), steps=1)
     with pytest.raises(TrainingError, match="The base is a table of tokens"):

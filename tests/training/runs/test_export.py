@@ -125,7 +125,7 @@ def test_a_run_becomes_a_candidate_with_its_lineage(
 
 
 def test_a_head_that_the_recipe_keeps_is_published(run: Run, tmp_path: Path) -> None:
-    from training.methods.catalogue import load_recipe
+    from training.methods.recipe import load_recipe
 
     text = RECIPE_TEXT.replace("keep = false", "keep = true")
     (tmp_path / "kept.toml").write_text(text)

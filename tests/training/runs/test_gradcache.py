@@ -14,9 +14,9 @@ from tests.training.conftest import Run
 from tests.training.recipe_cases import raw_source
 from tests.training.world_process import found_by, recipe_of, trainer_for
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
+from training.methods.loading import load_encoder
 from training.methods.objectives import info_nce
-from training.methods.start import load_encoder
+from training.methods.recipe import load_recipe
 from training.model.encoder import TrainedEncoder
 from training.runs import gradcache
 from training.runs.gradcache import backward_in_chunks

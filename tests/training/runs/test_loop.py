@@ -21,10 +21,9 @@ from tests.training.conftest import RECIPE_TEXT, Run, read_recipe
 from tests.training.run_cases import command, events, losses, weights
 from training.__main__ import main
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.recipe import Recipe
+from training.methods.loading import load_encoder
+from training.methods.recipe import Recipe, load_recipe
 from training.methods.sources import Given, Rows
-from training.methods.start import load_encoder
 from training.runfile import Result
 from training.runs.device import give_back
 from training.runs.processes import World

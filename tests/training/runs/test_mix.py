@@ -16,8 +16,7 @@ from safetensors.numpy import load_file
 from models.store import Store
 from tests.training.run_cases import events
 from training.evaluation.encoding import Encode
-from training.methods.catalogue import load_recipe
-from training.methods.recipe import Recipe
+from training.methods.recipe import Recipe, load_recipe
 from training.papers.postprocess import Whiten
 from training.runfile import Result
 from training.runs.export import export_run

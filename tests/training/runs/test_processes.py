@@ -20,7 +20,7 @@ from tests.training.recipe_cases import WORDS, raw_source
 from tests.training.run_cases import events, losses
 from tests.training.world_process import CASES, STEPS, found_by, recipe_of, trainer_for
 from tests.waiting import LIMIT, until
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.runfile import Result
 from training.runs.command import train
 from training.runs.options import Options

@@ -14,8 +14,7 @@ from tests.training.run_cases import events
 from training.__main__ import main
 from training.errors import TrainingError
 from training.evaluation.scorable import open_scorable
-from training.methods.catalogue import load_recipe
-from training.methods.recipe import Recipe
+from training.methods.recipe import Recipe, load_recipe
 from training.methods.views import Repeat
 from training.papers.spans import DocumentSpans
 from training.runfile import Result

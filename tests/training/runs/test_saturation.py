@@ -10,7 +10,7 @@ from tests.training.conftest import Run
 from tests.training.run_cases import command, events
 from training.__main__ import main
 from training.errors import NothingToLearn
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.retraining.one import Job
 from training.runs.saturation import LOOK, SATURATED, Saturation
 from training.text.corpus import Corpus

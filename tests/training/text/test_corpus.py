@@ -1,23 +1,29 @@
-"""What is read as a corpus, and what is refused with the line that is wrong."""
+"""Reading a corpus, and errors with the wrong line."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.parts.json_server import Answer, json_server
 from tests.training.corpora import digest_of, write
-from training.errors import TrainingError
-from training.text.corpus import PAIRS, Corpus, from_service, read_corpus
+from training.errors import NothingToLearn, TrainingError
+from training.text.corpus import (
+    LISTS,
+    PAIRS,
+    RELATIONS,
+    TRIPLES,
+    Corpus,
+    Kind,
+    Row,
+    from_service,
+    read_corpus,
+)
 from training.text.lines import LARGEST_LINE
 
 
@@ -40,28 +46,14 @@ def test_a_table_gives_its_column_of_sentences(tmp_path: Path) -> None:
     assert read_corpus(write(tmp_path, "d.tsv", 'text\n"quoted\n')).texts == ('"quoted',)
 
 
-def test_the_digest_names_the_texts_in_any_order_and_form(tmp_path: Path) -> None:
-    lines = read_corpus(write(tmp_path, "c.txt", "b\na\nb\n"))
-    table = read_corpus(write(tmp_path, "c.jsonl", '{"text": "a"}\n{"text": "b"}\n'))
-    expected = hashlib.sha256(b"".join(n.to_bytes(8, "big") + t for n, t in ((1, b"a"), (1, b"b"))))
-    assert lines.digest == table.digest == expected.hexdigest()
-    assert read_corpus(write(tmp_path, "d.txt", "ab\n")).digest != lines.digest
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("c.txt", b"fine\ncaf\xe9\n", "c.txt, line 2 is not UTF-8 (byte 4)"),
-        ("c.txt", b"a\n" + b"x" * (LARGEST_LINE + 1), "c.txt, line 2 is longer than 1 MiB"),
         ("c.txt", b"\n  \n", "c.txt holds no text"),
         ("c.jsonl", b'{"text": "a"}\n{"id": "x"}\n', "c.jsonl, line 2 has no text"),
-        ("c.jsonl", b'{"text": "a"}\n["a"]\n', "c.jsonl, line 2 has no text"),
         ("c.jsonl", b'{"text": 3}\n', "c.jsonl, line 1 has no text"),
-        ("c.jsonl", b"{text}\n", "c.jsonl, line 1 is not JSON"),
         ("c.jsonl", b'{"text": "\\ud800"}\n', "c.jsonl, line 1 holds half of a surrogate pair"),
         ("c.jsonl", b'{"text": "a"}\n{}\n', "c.jsonl, line 2 has no text under the name sentence or text"),
-        ("c.tsv", b"a\tb\n1\t2\n", "c.tsv has no column `sentence` or `text`"),
-        ("c.tsv", b"sentence\tb\n1\t2\n3\n", "c.tsv, line 3 has 1 fields; the first row has 2"),
     ],
 )
 def test_what_cannot_be_read_is_named_with_its_line(
@@ -96,71 +88,40 @@ def test_single_texts_have_the_digest_that_they_always_had() -> None:
     )
 
 
-class _Service(BaseHTTPRequestHandler):
-    """Documents as the service pages them: by id, those after the cursor."""
+def paged(documents: dict[str, str], requests: list[str]) -> Answer:
+    """Documents as the service pages them: in the order of ids, those after the cursor."""
 
-    documents: ClassVar = {f"d/{n:04} ä": f"text {n}" for n in range(2345)}
-    asked: ClassVar[list[str]] = []
+    def answer(path: str, given: dict[str, str], _headers: Mapping[str, str]) -> tuple[int, object]:
+        requests.append(path)
+        if path != "/documents":
+            return 404, {"error": "no such path"}
+        limit, ids = int(given["limit"]), [id for id in sorted(documents) if id > given.get("after", "")]
+        page = [{"id": id, "text": documents[id], "metadata": {}} for id in ids[:limit]]
+        return 200, {"documents": page, "next": ids[limit - 1] if len(ids) > limit else None}
 
-    def do_GET(self) -> None:
-        split = urlsplit(self.path)
-        given = parse_qs(split.query)
-        self.asked.append(self.path)
-        if split.path != "/documents":
-            self._answer(404, {"error": "no such path"})
-            return
-        limit, after = int(given["limit"][0]), given.get("after", [""])[0]
-        ids = [id for id in sorted(self.documents) if id > after]
-        page = [{"id": id, "text": self.documents[id], "metadata": {}} for id in ids[:limit]]
-        self._answer(200, {"documents": page, "next": ids[limit - 1] if len(ids) > limit else None})
-
-    def _answer(self, status: int, content: object) -> None:
-        raw = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def serving() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Service)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return answer
 
 
 def test_every_page_of_a_service_is_read_once() -> None:
-    with serving() as url:
-        _Service.asked.clear()
-        corpus = from_service(url + "/")
-    assert corpus.texts == tuple(sorted(_Service.documents.values()))
-    assert len(_Service.asked) == 3
+    documents, requests = {f"d/{n:04} ä": f"text {n}" for n in range(2345)}, list[str]()
+    with json_server(paged(documents, requests)) as url:
+        assert from_service(url + "/").texts == tuple(sorted(documents.values()))
+        assert len(requests) == 3
+        with pytest.raises(TrainingError, match=r"/wrong/documents answered 404: .*no such path"):
+            from_service(url + "/wrong")
 
 
-def test_half_a_surrogate_pair_in_a_service_names_its_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Service, "documents", {"d/1": "fine", "d/2": "half \ud800"})
+def test_half_a_surrogate_pair_in_a_service_names_its_document() -> None:
     with (
-        serving() as url,
+        json_server(paged({"d/1": "fine", "d/2": "half \ud800"}, [])) as url,
         pytest.raises(TrainingError, match=rf"{url}, document 'd/2' holds half of a surrogate pair"),
     ):
         from_service(url)
 
 
-def test_a_service_that_is_no_service_is_refused() -> None:
-    with (
-        serving() as url,
-        pytest.raises(TrainingError, match=r"/wrong/documents answered 404: .*no such path"),
-    ):
-        from_service(url + "/wrong")
+def test_an_unreachable_service_is_reported() -> None:
+    with json_server(paged({}, [])) as url:
+        pass
     with pytest.raises(TrainingError, match=r"http://127\.0\.0\.1:\d+ cannot be reached"):
         from_service(url)
     with pytest.raises(TrainingError, match="is no address"):
@@ -170,3 +131,178 @@ def test_a_service_that_is_no_service_is_refused() -> None:
 def test_a_service_has_no_pairs() -> None:
     with pytest.raises(TrainingError, match="single texts; this recipe reads rows of anchor, positive"):
         from_service("no address", PAIRS)
+
+
+ROWS: list[Row] = [(("a", "x"), None), (("b", "y"), None), (("a", "y"), None)]
+
+
+def test_the_digest_of_rows_is_of_what_stands_together() -> None:
+    corpus = Corpus.of_rows(ROWS, "c")
+    assert corpus.texts == ("a", "x", "a", "y", "b", "y")
+    assert corpus.digest == digest_of("a", "x", "a", "y", "b", "y", before="2 None")
+    assert Corpus.of_rows(reversed([*ROWS, ROWS[0]]), "c").digest == corpus.digest
+    others: list[list[Row]] = [
+        [(("a", "y"), None), (("b", "x"), None), (("a", "x"), None)],  # the same texts, other rows
+        [((b, a), None) for (a, b), _ in ROWS],
+        [(("a", "x", "a"), None), (("y", "b", "y"), None)],  # the same texts in the same order
+        [((text,), None) for text in "axyb"],
+        [(row, 0) for row, _ in ROWS],
+        [(row, 1) for row, _ in ROWS],
+        [(row, at) for at, (row, _) in enumerate(ROWS)],
+    ]
+    digests = {corpus.digest, *(Corpus.of_rows(rows, "c").digest for rows in others)}
+    assert len(digests) == 1 + len(others)
+
+
+def test_labels_stay_with_their_rows_in_any_order() -> None:
+    labelled: list[Row] = [(row, at) for at, (row, _) in enumerate(ROWS)]
+    corpus = Corpus.of_rows(labelled, "c")
+    assert corpus.labels == (0, 2, 1)
+    turned = Corpus.of_rows(labelled[::-1], "c")
+    assert (turned.texts, turned.labels, turned.digest) == (corpus.texts, corpus.labels, corpus.digest)
+    assert corpus.digest == digest_of(*corpus.texts, before="2 (0, 2, 1)")
+
+
+def test_rows_are_repeated_only_when_all_of_them_is() -> None:
+    rows: list[Row] = [(("a", "x"), 0), (("a", "x"), 0), (("a", "x"), 1), (("x", "a"), 0), (("a", " "), 2)]
+    corpus = Corpus.of_rows(rows, "c")
+    assert (len(corpus), corpus.columns) == (3, 2)
+    assert (corpus.blank, corpus.repeated) == (1, 1)
+    assert corpus.labels == (0, 1, 0)  # two labels of one pair are two rows
+    assert str(corpus) == "3 rows of 2 texts (1 blank and 1 repeated ones dropped)"
+    with pytest.raises(NothingToLearn, match="c holds no text"):
+        Corpus.of_rows([(("a", "\u3000"), None)], "c")
+
+
+ANCHORS = ("anchor", "sent0", "query", "premise", "sentence1")
+POSITIVES = ("positive", "sent1", "hypothesis", "sentence2")
+NEGATIVES = ("negative", "hard_neg", "sent2")
+
+
+@pytest.mark.parametrize("at", range(5))
+@pytest.mark.parametrize("suffix", [".jsonl", ".tsv", ".TSV.gz"])
+def test_a_column_goes_by_any_of_its_names(tmp_path: Path, at: int, suffix: str) -> None:
+    names = [known[at % len(known)] for known in (ANCHORS, POSITIVES, NEGATIVES)]
+    rows = [("a", "b", "c"), ("d", "e", "f"), ("g", " ", "i"), ("a", "b", "c")]
+    content = "".join(json.dumps(dict(zip(names, row, strict=True)) | {"n": 1}) + "\n" for row in rows)
+    if suffix != ".jsonl":
+        content = "\n".join("\t".join(row) for row in [("n", *names), *(("1", *row) for row in rows)])
+    file = tmp_path / f"c{suffix}"
+    file.write_bytes(gzip.compress(content.encode()) if suffix.endswith(".gz") else content.encode())
+    corpus = read_corpus(file, TRIPLES)
+    assert corpus.texts == ("a", "b", "c", "d", "e", "f")
+    assert (corpus.columns, corpus.blank, corpus.repeated, corpus.labels) == (3, 1, 1, None)
+    assert read_corpus(file, PAIRS).texts == ("a", "b", "d", "e")
+
+
+def test_a_row_may_have_several_negatives(tmp_path: Path) -> None:
+    rows = [
+        {"anchor": "a", "positive": "b", "negative": ["c", "d", " ", "e"]},
+        {"anchor": "f", "positive": "g", "negative": "h"},
+        {"anchor": "i", "positive": "j", "negative_1": "k", "negative_2": "l"},
+    ]
+    file = write(tmp_path, "c.jsonl", "\n".join(map(json.dumps, rows)))
+    corpus = read_corpus(file, TRIPLES)
+    assert corpus.columns == 5
+    assert corpus.texts == (*"abcde", *"fgh", "", "", *"ijkl", "")
+    assert read_corpus(file, TRIPLES, 2).texts == (*"abcd", *"fgh", "", *"ijkl")
+    assert read_corpus(file, TRIPLES, 1).texts == (*"abc", *"fgh", *"ijk")
+    table = "anchor\tpositive\tnegative_1\tnegative_2\na\tb\tc\td\nf\tg\th\t\ni\tj\t \tl\n"
+    found = read_corpus(write(tmp_path, "c.tsv", table), TRIPLES)
+    assert found.texts == (*"abcd", *"fgh", "")
+    assert found.blank == 1
+    for wrong in ([], ["c", 3], None):
+        bad = write(tmp_path, "bad.jsonl", json.dumps({"anchor": "a", "positive": "b", "negative": wrong}))
+        with pytest.raises(TrainingError, match="line 1 has no text under the name negative or"):
+            read_corpus(bad, TRIPLES)
+
+
+def test_labels_are_words_or_numbers(tmp_path: Path) -> None:
+    words = ["entailment", "Neutral", "CONTRADICTION", 0, "1", 2, 1.0, "2"]
+    rows = [{"premise": f"p{n}", "hypothesis": "h", "label": word} for n, word in enumerate(words)]
+    corpus = read_corpus(write(tmp_path, "c.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n"), RELATIONS)
+    assert corpus.labels == (0, 1, 2, 0, 1, 2, 1, 2)
+    assert corpus.blank == 1
+    table = "sentence1\tsentence2\tentailment\na\tb\tneutral\nc\td\t0\n"
+    assert read_corpus(write(tmp_path, "c.tsv", table), RELATIONS).labels == (1, 0)
+
+
+DOCUMENTS = {f"doc_{number}": f"d{number}" for number in range(1, 9)}
+EIGHT = "`scores` must be 8 numbers, one for each document."
+
+
+def test_scores_stand_with_their_documents(tmp_path: Path) -> None:
+    rows = [{"query": query, **DOCUMENTS, "scores": [n, *[0.5] * 7]} for n, query in enumerate("ba")]
+    corpus = read_corpus(write(tmp_path, "c.jsonl", "\n".join(map(json.dumps, rows))), LISTS)
+    assert (len(corpus), corpus.columns) == (2, 9)
+    assert corpus.texts[:9] == ("a", *DOCUMENTS.values())
+    assert corpus.labels == ((1.0, *[0.5] * 7), (0.0, *[0.5] * 7))
+    table = (
+        "\t".join(["anchor", *DOCUMENTS, "scores"])
+        + "\n"
+        + "\t".join(["a", *DOCUMENTS.values(), "1" + " .5" * 7])
+    )
+    assert read_corpus(write(tmp_path, "c.tsv", table), LISTS).labels == ((1.0, *[0.5] * 7),)
+    other = read_corpus(write(tmp_path, "d.jsonl", json.dumps(rows[0] | {"scores": [0.4] * 8})), LISTS)
+    assert other.digest != read_corpus(write(tmp_path, "e.jsonl", json.dumps(rows[0])), LISTS).digest
+
+
+@pytest.mark.parametrize("scores", [None, [1.0] * 7, [*[1.0] * 7, None], [*[1.0] * 7, math.nan], 3, "1 2 x"])
+def test_scores_that_are_not_one_number_for_each_document_are_refused(tmp_path: Path, scores: object) -> None:
+    file = write(tmp_path, "c.jsonl", json.dumps({"query": "a", **DOCUMENTS, "scores": scores}))
+    with pytest.raises(TrainingError, match=EIGHT):
+        read_corpus(file, LISTS)
+
+
+PAIR = '{"anchor": "a", "positive": "b"'
+KNOWN = "is none of entailment (0), neutral (1), contradiction (2)."
+LONG = "x" * 99
+TABLE = "anchor\tpositive\na\tb\n"
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        ('"-"', "'-'"),
+        ("3", "'3'"),
+        ("-1", "'-1'"),
+        ("true", "'True'"),
+        ("0.5", "'0.5'"),
+        ("NaN", "'nan'"),
+        ('["neutral"]', "\"['neutral']\""),
+        (f'"{LONG}"', f"'{LONG[:40]}'"),
+    ],
+)
+def test_unknown_labels_are_named(tmp_path: Path, label: str, shown: str) -> None:
+    with pytest.raises(TrainingError) as refused:
+        read_corpus(write(tmp_path, "c.jsonl", f'{PAIR}, "label": {label}}}'), RELATIONS)
+    assert str(refused.value).endswith(f"c.jsonl, line 1: the label {shown} {KNOWN}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "message"),
+    [
+        (PAIRS, "c.jsonl", f'{PAIR}}}\n{{"anchor": "a"}}', ", line 2 has no text under the name positive or"),
+        (PAIRS, "c.jsonl", '{"anchor": ["a"], "positive": "b"}', ", line 1 has no text under the name"),
+        (PAIRS, "c.jsonl", f"{PAIR}}}\n\n{{}}", ", line 3 has no text under the name anchor or sent0"),
+        (
+            TRIPLES,
+            "c.jsonl",
+            f"{PAIR}}}",
+            ", line 1 has no text under the name negative or hard_neg",
+        ),
+        (TRIPLES, "c.tsv", TABLE, " has no column `negative` or `hard_neg` or `sent2` or `negative_1`"),
+        (RELATIONS, "c.tsv", TABLE, " has no column `label` or `entailment` in its first row"),
+        (RELATIONS, "c.jsonl", f"{PAIR}}}", ", line 1 has no label under the name label or entailment."),
+        (RELATIONS, "c.jsonl", f'{PAIR}, "label": null}}', ", line 1 has no label under the name label or"),
+        (PAIRS, "c.txt", "a\n", ": this recipe reads rows of anchor, positive: give a .jsonl or a .tsv"),
+        (RELATIONS, "c.txt.gz", "a\n", ": this recipe reads rows of anchor, positive, label: give a .jsonl"),
+    ],
+)
+def test_rows_that_are_not_what_the_recipe_reads_are_named(
+    tmp_path: Path, kind: Kind, name: str, content: str, message: str
+) -> None:
+    file = write(tmp_path, name, content)
+    with pytest.raises(TrainingError) as refused:
+        read_corpus(file, kind)
+    assert str(refused.value).startswith(f"{file}{message}")

@@ -1,4 +1,4 @@
-"""What is known about the ids of a tokenizer: WordPiece's, a byte-level one's, and careless ones'."""
+"""Facts about the ids of WordPiece, byte-level and incomplete tokenizers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,9 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
-from models.sources.template import with_template
 from models.tokens.tokenizer import Tokenizer
 from tests.training.vocabularies import byte_level, lexicon_of, opened, source_with
 from training.errors import TrainingError
-
-
-def tiny_json(tiny_source: Path) -> dict[str, object]:
-    written: dict[str, object] = json.loads((tiny_source / "tokenizer.json").read_bytes())
-    return written
 
 
 def test_the_special_ids_of_wordpiece_are_known(tiny_source: Path) -> None:
@@ -69,20 +63,3 @@ def test_tokens_that_the_model_has_no_row_for_are_not_known(tiny_source: Path, t
     assert lexicon.special == (0, 1, 2, 3, 4)
     assert len(lexicon.is_special) == len(lexicon.begins_word) == size
     assert Tokenizer(folder / "tokenizer.json", 16, size).vocabulary == size
-
-
-def test_a_template_s_ids_are_those_that_the_published_tokenizer_adds(tiny_source: Path) -> None:
-    lexicon = lexicon_of(tiny_source)
-    id_of = opened(lexicon).token_to_id
-    before, after, distance = lexicon.around('the "{}" is [MASK].')
-    assert before == tuple(map(id_of, ("[CLS]", "the", '"')))
-    assert after == tuple(map(id_of, ('"', "is", "[MASK]", ".", "[SEP]")))
-    assert distance == 2
-    assert lexicon.around('the "{}" is [MASK].') == (before, after, distance)  # remembered
-    assert lexicon.around("a {} [MASK]") != (before, after, distance)  # each under its own name
-
-
-def test_what_a_base_s_own_template_adds_is_around_its_texts(tiny_source: Path, tmp_path: Path) -> None:
-    written, _ = with_template(tiny_json(tiny_source), 'the "{}" is [MASK].')
-    lexicon = lexicon_of(source_with(tmp_path / "base", written))
-    assert lexicon.affixes == lexicon_of(tiny_source).around('the "{}" is [MASK].')[:2]

@@ -1,4 +1,4 @@
-"""The lines of a corpus file: what comes out of them, odd ones too, and what a message says."""
+"""Lines of a corpus file, including unusual ones, and error messages."""
 
 from __future__ import annotations
 

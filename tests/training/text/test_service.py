@@ -2,59 +2,44 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.parts.json_server import json_server
 from training.errors import TrainingError
 from training.evaluation.server import Server
 from training.retraining.documents import Document, documents_at
 from training.retraining.judgements import Judgement, judgements_at
 from training.text.corpus import from_service
-from training.text.service import count_of, documents_of, searches_of
-from training.text.service_collections import ALL, qualified
+from training.text.service import ALL, count_of, documents_of, qualified, searches_of
 
 KEY = "sk-simile-remote"
 JUDGEMENT = {"query": "q", "id": "a", "relevant": True}
+PAGES = {
+    "/documents": {"documents": [{"id": "a", "text": "one"}], "next": None},
+    "/documents/count": {"count": 1},
+    "/feedback": {"feedback": [JUDGEMENT | {"key": "ops"}], "next": None},
+    "/collections": {"collections": [{"name": "default"}, {"name": "tickets"}]},
+    "/collections/tickets/documents": {"documents": [{"id": "a", "text": "two"}], "next": None},
+    "/collections/tickets/documents/count": {"count": 5},
+    "/collections/tickets/feedback": {"feedback": [JUDGEMENT], "next": None},
+    "/info": {"model_version": "v", "fingerprint": "f"},
+}
 
 
-class Keyed(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        allowed = self.headers.get("Authorization") == f"Bearer {KEY}"
-        pages = {
-            "/documents": {"documents": [{"id": "a", "text": "one"}], "next": None},
-            "/documents/count": {"count": 1},
-            "/feedback": {"feedback": [JUDGEMENT | {"key": "ops"}], "next": None},
-            "/collections": {"collections": [{"name": "default"}, {"name": "tickets"}]},
-            "/collections/tickets/documents": {"documents": [{"id": "a", "text": "two"}], "next": None},
-            "/collections/tickets/documents/count": {"count": 5},
-            "/collections/tickets/feedback": {"feedback": [JUDGEMENT], "next": None},
-            "/info": {"model_version": "v", "fingerprint": "f"},
-        }
-        body = pages[self.path.partition("?")[0]] if allowed else {"error": "A key is needed."}
-        content = json.dumps(body).encode()
-        self.send_response(200 if allowed else 401)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *arguments: object) -> None: ...
+def keyed(path: str, _given: dict[str, str], headers: Mapping[str, str]) -> tuple[int, object]:
+    lower = {name.lower(): value for name, value in headers.items()}
+    allowed = lower.get("authorization") == f"Bearer {KEY}"
+    return (200, PAGES[path]) if allowed else (401, {"error": "A key is needed."})
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Keyed)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with json_server(keyed) as address:
+        yield address
 
 
 def test_the_key_is_shown_to_the_service(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import torch
 from models.tokens.tokenizer import Tokenizer
 from models.tokens.tokenizer import Tokens as Tokenised
 from tests.training.vocabularies import rows_of
-from training.text.token_file import IDS, STARTS, Shelf, clear, tokenise
+from training.text.tokens import IDS, STARTS, Shelf, clear, tokenise
 
 TEXTS = [f"{'the river ' * (n % 7)}market {n}" for n in range(4321)] + ["", "☃"]  # three chunks
 
@@ -31,7 +31,7 @@ def expected(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def wide(folder: Path, tiny_source: Path, words: int) -> Tokenizer:
-    """The tiny tokenizer with so many words more that it has `words`; the last one is `w<number>`."""
+    """Returns the tiny tokenizer extended to `words` words; the last is `w<number>`."""
     written = json.loads((tiny_source / "tokenizer.json").read_bytes())
     vocabulary = written["model"]["vocab"]
     vocabulary |= {f"w{id}": id for id in range(len(vocabulary), words)}
@@ -87,13 +87,6 @@ def test_two_bytes_are_taken_as_long_as_every_id_fits(
         assert int(shelf.document(0)[1]) == words - 1
         again = tokenise(never(), tokenizer, folder=tmp_path) if folder else shelf
         assert all_of(again) == all_of(shelf) == [list(tokenizer.tokenize([f"w{words - 1} cat"])[0].ids)]
-
-
-def test_what_is_on_the_shelf_is_not_tokenised_again(
-    tokenizer: Tokenizer, expected: list[list[int]], tmp_path: Path
-) -> None:
-    tokenise(TEXTS, tokenizer, folder=tmp_path)
-    assert all_of(tokenise(never(), tokenizer, folder=tmp_path)) == expected
 
 
 def test_what_was_torn_is_written_anew(

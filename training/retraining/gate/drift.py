@@ -16,7 +16,7 @@ from models.store import Store
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.evaluation.encoding import Vectors
 from training.evaluation.scorable import scorable_of
-from training.mining.figures import read
+from training.mining.corpus_report import read
 from training.mining.neighbours import unit_vectors
 
 NEAREST = 10

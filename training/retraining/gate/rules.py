@@ -24,12 +24,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from models.manifest import Manifest
-from training.methods.ranges import Share
 from training.retraining.gate.gains import gains, rests_on_one_key
 from training.retraining.gate.paired import spread
 from training.retraining.gate.verdict import CLICKED, EACH, GROUPS, JUDGED, Row, Scores, Verdict, measures
 from training.retraining.gate.words import figure, title_of_row
 from training.retraining.trust import described
+from training.validation import Share
 
 Require = Literal["not worse", "better", "faster"]
 _PACES = ("texts_per_second", "queries_per_second")

@@ -1,10 +1,10 @@
-"""Recipes as their TOML files declare them, found and checked without torch: mistakes end a command at once.
+"""Find recipe files and check them without torch, so that a mistake ends a command at once.
 
-    name ─▶ file ─▶ table, with changes ─▶ checked ─▶ catalogue.py builds the blocks
+    name ─▶ file ─▶ table, with changes ─▶ checked ─▶ recipe.py builds the blocks
 
-The allowed keys, types, ranges and names of blocks are in recipes/schema.json, the JSON Schema of `Recipe`,
-and in papers/schema.json, the blocks that `training.papers` adds. A test compares both with the classes.
-fit.py rejects blocks that do not work together.
+Start reading at `declared`. recipes/schema.json is the JSON Schema of `Recipe`: keys, types, ranges and names
+of blocks. papers/schema.json has the blocks that `training.papers` adds. A test compares both with the
+classes. recipe.py rejects blocks that do not work together.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from models.messages import did_you_mean
 from training.errors import TrainingError
 from training.validation import refusal
 
-AUTO = "auto"  # looks and chooses (retraining/auto.py)
-SEARCH = "search"  # a retraining of the search alone
-TRIED = ("adapt", "triples", "distil-hybrid")  # recipes that `auto` may come to, in this order
+AUTO = "auto"  # chooses a recipe (retraining/auto.py)
+SEARCH = "search"  # retrains only the search settings
+TRIED = ("adapt", "triples", "distil-hybrid")  # recipes that `auto` may try, in this order
 CHOSEN = (AUTO, SEARCH)
 _ROOT = resources.files("training")
 _FOLDERS = (_ROOT / "recipes", _ROOT / "papers" / "recipes")
@@ -55,7 +55,7 @@ def check_name(name: str) -> None:
         return
     if name in CHOSEN:
         raise TrainingError(
-            f"{name} is no recipe of its own. Without --recipe, `python -m training retrain` chooses "
+            f"{name} is not a recipe. Without --recipe, `python -m training retrain` chooses "
             "recipes by itself, and then tries other settings of the search."
         )
     raise TrainingError(
@@ -89,10 +89,10 @@ def declared(name: str, changes: Mapping[str, Any] | None = None) -> dict[str, A
         for part in within:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
-                raise TrainingError(f"The recipe {name}: {key} is not there, since {part} is {place!r}.")
+                raise TrainingError(f"The recipe {name} has no key {key}, because {part} is {place!r}.")
         place[last] = value
     if "name" in table:
-        raise TrainingError(f"The recipe {name}: a file's name is its recipe's; leave out the key `name`.")
+        raise TrainingError(f"The recipe {name} is named after its file: remove the key `name`.")
     table["name"] = name
     try:
         _adapter().validate_python(table)
@@ -114,7 +114,7 @@ def names_paper_blocks(table: Mapping[str, Any]) -> bool:
 @cache
 def schema() -> dict[str, Any]:
     """Returns the JSON Schema of `Recipe` with all blocks."""
-    found = _read(_FOLDERS[0] / "schema.json")
+    found: dict[str, Any] = json.loads((_FOLDERS[0] / "schema.json").read_bytes())
     papers = _papers()
     found["$defs"] |= papers["$defs"]
     for kind, mapping in papers["blocks"].items():
@@ -127,11 +127,7 @@ def schema() -> dict[str, Any]:
 
 @cache
 def _papers() -> dict[str, Any]:
-    return _read(_ROOT / "papers" / "schema.json")
-
-
-def _read(file: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_bytes())
+    found: dict[str, Any] = json.loads((_ROOT / "papers" / "schema.json").read_bytes())
     return found
 
 

@@ -1,25 +1,29 @@
-"""Objectives by a frozen twin's layers, by neighbours and by where training began: by hand and by loops."""
+"""Objectives of papers, against loops, values by hand and transformers' own prediction layer."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812  its usual name
 
-from tests.training.methods.test_pair_objectives import check_gradient, softplus, vectors
-from tests.training.pretrained import ROWS, encoder_of, materials_of, pretrained, trainer_of
+from tests.parts.losses import check_gradient, softplus, vectors
+from tests.training.pretrained import CLS, ROWS, SEP, encoder_of, materials_of, pretrained, trainer_of
 from tests.training.recipe_cases import raw_source
 from tests.training.vocabularies import rows_of
-from training.methods.catalogue import load_recipe
+from training.errors import TrainingError
+from training.methods.components import Clone, Frozen
 from training.methods.objectives import Reps
+from training.methods.recipe import load_recipe
 from training.methods.sources import Given
-from training.methods.twins import Clone, Frozen
 from training.papers.crops import OrderedSentences
-from training.papers.guided_objectives import Anchor, Neighbours, SelfGuided, self_guided
+from training.papers.objectives import Anchor, MiJsd, MiJsdModule, Neighbours, SelfGuided, WordCe
 from training.text.corpus import Corpus
+from training.text.tokens import tokens_of
 
 UNUSED: Any = None  # objectives without weights need no base
 
@@ -28,7 +32,8 @@ def test_a_text_finds_its_own_layers_among_those_of_the_others() -> None:
     """Two texts, two layers each; at τ = 1 every term is written out."""
     z = torch.tensor([[1.0, 0], [0, 1]])
     layers = torch.tensor([[[1.0, 0], [0, 1]], [[0, 1], [-1, 0]]])
-    found = self_guided(z, layers, torch.eye(2, dtype=torch.bool), tau=1.0).item()
+    reps = Reps(torch.cat([z[:, None], layers], dim=1), torch.tensor([[1], [2]]))
+    found = SelfGuided(tau=1.0).loss(reps).item()
     e = math.e
     losses = []
     for own, others in (((1, 0), (0, -1)), ((1, 0), (0, 1))):  # cosines of text 1, of text 2
@@ -73,7 +78,8 @@ def test_sg_opt_sees_the_first_token_and_then_the_twin_s_layers(tmp_path: Path) 
     twin: Any = trainer.model["twin"]
     layers = twin.layers(column)
     texts = trainer._source.batch(0).texts
-    expected = self_guided(first, layers, texts == texts.T, tau=0.01).item()
+    reps = Reps(torch.cat([first[:, None], layers], dim=1), texts)
+    expected = SelfGuided(tau=0.01).loss(reps).item()
     begun = {name: tensor.clone() for name, tensor in trainer.model["twin"].state_dict().items()}
     assert trainer.step(0).loss == pytest.approx(expected, rel=1e-4), "the anchor is 0 in the first step"
     assert trainer.step(1).loss > 0
@@ -97,7 +103,7 @@ def test_the_anchor_is_the_squared_way_from_the_beginning(tmp_path: Path) -> Non
 
 
 def test_neighbours_are_asked_for_evenly_and_a_sentence_not_for_itself() -> None:
-    """Documents 7, 7, 7 and 9: the third sentence of 7 stands beside 9, which is no neighbour."""
+    """Documents 7, 7, 7 and 9: the third sentence of 7 is next to 9, which is not its neighbor."""
     f, g = vectors(4, 3, seed=1), vectors(4, 3, seed=2)
     labels = torch.tensor([7, 7, 7, 9])
     texts = torch.arange(4)[:, None].repeat(1, 2)
@@ -160,3 +166,70 @@ def test_a_clone_sees_the_first_view_and_both_encoders_learn(tmp_path: Path) -> 
     for part in ("twin", "encoder"):
         name = f"{part}.backbone.encoder.layer.0.output.dense.weight"
         assert not torch.equal(dict(trainer.model.named_parameters())[name], before[name]), part
+
+
+WORDS = tokens_of([[CLS, 90, SEP], [CLS, 91, 92, SEP], [CLS, 93, SEP], [CLS, SEP]])  # one, two, one, no token
+
+
+def test_a_definition_names_its_word_by_the_prediction_layer_of_transformers(tmp_path: Path) -> None:
+    theirs = pretrained(tmp_path / "raw")
+    encoder = encoder_of(tmp_path / "raw")
+    module = WordCe().build(materials_of(encoder))
+    z = vectors(4, 2, 32)
+    reps = Reps(z, torch.arange(8).reshape(4, 2), views=(ROWS, WORDS))
+    with torch.no_grad():
+        logits = theirs.cls(z[[0, 2], 0])
+    expected = F.cross_entropy(logits, torch.tensor([90, 93])).item()
+    assert module(reps).item() == pytest.approx(expected, rel=1e-5)
+    assert not any(tensor.requires_grad for tensor in module.parameters()), "the prediction layer is frozen"
+    with torch.no_grad():
+        encoder.backbone.get_input_embeddings().weight.zero_()
+    assert module(reps).item() == pytest.approx(expected, rel=1e-5), "and so is its word table"
+    check_gradient(lambda x: module(reps._replace(z=x)), z)
+
+
+def test_word_ce_without_a_prediction_layer_says_how_to_get_one(tmp_path: Path) -> None:
+    encoder = encoder_of(raw_source(tmp_path / "raw", language=False))
+    with pytest.raises(TrainingError, match="train mlm-head,defsent"):
+        WordCe().build(materials_of(encoder))
+
+
+def test_runs_are_convolutions_within_a_text(tmp_path: Path) -> None:
+    """Token by token: what stands beyond an end of its text is zero."""
+    encoder = encoder_of(raw_source(tmp_path / "raw"))
+    module = MiJsd().build(materials_of(encoder))
+    assert isinstance(module, MiJsdModule)
+    convolutions: Any = module.convolutions
+    hidden = vectors(len(ROWS.ids), 32)
+    found = module.runs(hidden, ROWS).detach()
+    assert found.shape == (len(ROWS.ids), 32)
+    for begin, end in itertools.pairwise(ROWS.starts.tolist()):
+        for at in range(begin, end):
+            parts = []
+            for run, conv in zip((1, 3, 5), convolutions, strict=True):
+                weight, bias = (tensor.detach() for tensor in (conv.weight, conv.bias))
+                part = bias.clone()
+                for offset in range(run):
+                    place = at + offset - run // 2
+                    if begin <= place < end:
+                        part += weight[:, :, offset] @ hidden[place]
+                parts.append(part)
+            assert (found[at] - torch.cat(parts)).abs().max() < 1e-5
+
+
+def test_mutual_information_by_loops_over_tokens_and_texts(tmp_path: Path) -> None:
+    encoder = encoder_of(raw_source(tmp_path / "raw"))
+    module = MiJsd().build(materials_of(encoder))
+    assert isinstance(module, MiJsdModule)
+    hidden, z = vectors(len(ROWS.ids), 32), vectors(4, 1, 32, seed=1)
+    texts = torch.tensor([[1], [2], [3], [2]])  # the last is the second again
+    found = module(Reps(z, texts, views=(ROWS,), hidden=(hidden,))).item()
+    local = module.runs(hidden, ROWS).detach()
+    total = 0.0
+    for token, text in enumerate(ROWS.rows().tolist()):
+        scores = [float(local[token] @ z[other, 0]) for other in range(4)]
+        others = [other for other in range(4) if texts[other] != texts[text]]
+        negative = sum(softplus(scores[other]) - math.log(2) for other in others) / len(others)
+        total += negative - (math.log(2) - softplus(-scores[text]))
+    assert found == pytest.approx(total / len(ROWS.ids), rel=1e-4)
+    check_gradient(lambda x: module(Reps(x, texts, views=(ROWS,), hidden=(hidden,))), z)
