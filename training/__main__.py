@@ -17,7 +17,7 @@ try:
     from training import errors
     from training.evaluation import command as evaluate
     from training.evaluation import significance
-    from training.evaluation.report import many
+    from training.evaluation.report import comparison
     from training.mining import command as mine
     from training.mining import look
     from training.model import blank, vocabulary
@@ -37,7 +37,7 @@ COMMANDS = (
     vocabulary,
     word_vectors,
     evaluate,
-    many,
+    comparison,
     significance,
     export,
     retrain,

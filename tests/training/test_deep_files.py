@@ -19,7 +19,7 @@ from models.tokens.opening import read_tokenizer
 from training.__main__ import main
 from training.arguments import changes
 from training.errors import TrainingError
-from training.evaluation.server import Server
+from training.evaluation.scorable import Server
 from training.methods.declared import declared
 from training.methods.stages import find_stages
 from training.text.service import count_of, info_of

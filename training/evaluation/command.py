@@ -18,9 +18,9 @@ from models.words.progress import step_to_stderr
 from training.arguments import add_data, target
 from training.errors import TrainingError
 from training.evaluation.data import data_folder
-from training.evaluation.report.courses import add_runs, read_runs
 from training.evaluation.report.markdown import report_folder
-from training.evaluation.report.one import write_report
+from training.evaluation.report.model_report import write_report
+from training.evaluation.report.runs import add_runs, read_runs
 from training.evaluation.report.table import table
 from training.evaluation.scorable import open_scorable
 from training.evaluation.suites import DEFAULT, SUITES, check_suites, score

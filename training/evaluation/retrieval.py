@@ -27,7 +27,6 @@ from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.geometry import directions
 from training.evaluation.modes import DENSE, MODES, Split, WordIndex, find, passages_of
-from training.evaluation.rankings import DEPTH, Ranking, judge, mean
 from training.text.lines import read_records, text_of
 from training.text.service_collections import DEFAULT
 
@@ -195,3 +194,45 @@ def _read(file: Path) -> Iterator[tuple[str, str, str, float]]:
         if not math.isfinite(gain):
             raise TrainingError(f"{record.at}: the score {score[:40]!r} is not a number.")
         yield record.at, query, document, gain
+
+
+DEPTH = 100  # of the longest list that a figure looks at
+
+
+class Ranking(NamedTuple):
+    """Figures from 0 to 1, of one query or the means over many; trec_eval's definitions."""
+
+    ndcg10: float
+    recall1: float
+    recall10: float
+    recall100: float
+    mrr10: float
+    map100: float
+
+
+def judge(ranked: Sequence[str], relevant: Mapping[str, float]) -> Ranking:
+    """`ranked`: document ids, best first, none twice. `relevant`: id to gain above 0, at least one.
+
+    nDCG has linear gain, and the ideal list is of all relevant documents, found or not (Järvelin & Kekäläinen
+    2002). Recall and average precision divide by the number of all relevant documents.
+    """
+    gains = [relevant.get(document, 0.0) for document in ranked[:DEPTH]]
+    hits = [rank for rank, gain in enumerate(gains, 1) if gain > 0]
+    ideal = sorted(relevant.values(), reverse=True)
+    return Ranking(
+        ndcg10=_dcg(gains[:10]) / _dcg(ideal[:10]),
+        recall1=sum(rank <= 1 for rank in hits) / len(relevant),
+        recall10=sum(rank <= 10 for rank in hits) / len(relevant),
+        recall100=len(hits) / len(relevant),
+        mrr10=1 / hits[0] if hits and hits[0] <= 10 else 0.0,
+        map100=sum(found / rank for found, rank in enumerate(hits, 1)) / len(relevant),
+    )
+
+
+def mean(rankings: Sequence[Ranking]) -> Ranking:
+    """Every query counts once."""
+    return Ranking(*(math.fsum(figure) / len(rankings) for figure in zip(*rankings, strict=True)))
+
+
+def _dcg(gains: Sequence[float]) -> float:
+    return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, 1))

@@ -10,6 +10,8 @@ the encoder (the twin `clone`) or the rates of dropout (`dropouts`), or where ev
 # ruff: noqa: N806  shapes live in names
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,6 @@ from training.methods.twins import Clone, Frozen
 from training.methods.views import Template, stands_aside
 from training.model.dropout import dropouts_of
 from training.model.encoder import Encoded, TrainedEncoder
-from training.runs.gradcache import random_state, set_random_state
 from training.text.tokens import Tokens, join
 
 Rates = float | list[float]
@@ -111,3 +112,42 @@ class Forward:
         with self.autocast():
             pooled: Tensor = self._twin(view, 0.0).pooled
         return pooled
+
+
+def backward_in_chunks(
+    encode: Callable[[Tokens], Tensor], chunks: Sequence[Tokens], loss_of: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The loss of all rows' vectors, with its gradient added to every weight that took part.
+
+    encode: rows -> (rows, D), with dropout. loss_of: (all rows, D) -> a scalar.
+    """
+    states, parts = [], []
+    with torch.no_grad():
+        for chunk in chunks:
+            states.append(random_state())
+            parts.append(encode(chunk))
+    vectors = torch.cat(parts).requires_grad_()
+    loss = loss_of(vectors)
+    loss.backward()  # type: ignore[no-untyped-call]
+    after = random_state()
+    gradients = vectors.grad
+    if gradients is None:
+        raise ValueError("the loss does not depend on the vectors")
+    for chunk, state, gradient in zip(
+        chunks, states, torch.split(gradients, [len(part) for part in parts]), strict=True
+    ):
+        set_random_state(state)
+        encode(chunk).backward(gradient)  # type: ignore[no-untyped-call]
+    set_random_state(after)
+    return loss.detach()
+
+
+def random_state() -> tuple[Tensor, list[Tensor]]:
+    """Random states of the CPU and of every GPU: dropout draws from the one that it runs on."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+
+def set_random_state(state: tuple[Tensor, list[Tensor]]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])

@@ -9,11 +9,16 @@ the door that does not.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import signal
+import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -27,21 +32,17 @@ from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round
 from training.methods.start import load_encoder
 from training.runfile import Identity, Result, check, read_run, write_run
-from training.runs import teacher
+from training.runs.alarms import Collapse, Saturation
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.checkpoint import read_checkpoint, write_checkpoint
-from training.runs.collapse import Collapse
 from training.runs.dev import Dev, dev_of
 from training.runs.device import deterministic, enough_memory, open_device, use_bf16
-from training.runs.folder import claimed, save
-from training.runs.interrupt import interruptible
-from training.runs.log import FILE_NAME as RECORD
-from training.runs.log import Record, machine, versions
 from training.runs.mix import chosen_by, keep_share
 from training.runs.options import Options
 from training.runs.processes import World, join_world, own_device
-from training.runs.saturation import Saturation
-from training.runs.setup import build_trainer, identity_of
+from training.runs.record import FILE_NAME as RECORD
+from training.runs.record import Record, machine, versions
+from training.runs.setup import VECTORS, build_trainer, claimed, identity_of, save
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
 from training.text.token_file import clear
@@ -240,7 +241,7 @@ class _Run:
                 write_run(self._out, self._job.identity | chosen | finished)
                 (self._out / CHECKPOINT).unlink(missing_ok=True)
                 clear(self._out)
-                teacher.clear(self._out)
+                (self._out / VECTORS).unlink(missing_ok=True)
 
     def _mix(self, choose: Choose) -> None:
         """Put the chosen share of the training into the encoder."""
@@ -270,3 +271,27 @@ def _result(out: Path, state: dict[str, Any], *, interrupted: bool, finished: bo
         dev=dev,
         finished=finished,
     )
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Answers whether the loop ought to end. Outside of the main thread nothing can be caught: never."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -12,6 +12,7 @@ The learning rate falls to the end of a stage, so its steps are counted before i
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +20,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.files.bounded import parse_json
+from models.files.fsync import replace_text
 from models.sources.folder import read_source
+from models.words.progress import silent
 from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import Recipe
+from training.methods.sources import steps_of_a_round
 from training.methods.stages import Stages
 from training.model.base import version_of
 from training.model.encoder import digest_of
@@ -30,8 +35,8 @@ from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, Result, claim, read_run, write_run
 from training.runs.device import open_device
 from training.runs.loop import goes_in_bf16, run
-from training.runs.options import Options
-from training.runs.pace import steps_within
+from training.runs.options import Options, unheard
+from training.runs.record import FILE_NAME as RECORD
 from training.text.corpus import TEXTS, Corpus, Kind, holds, read_corpus
 
 
@@ -181,3 +186,46 @@ def _finish(
     state = {"done": sum(steps), "loss": result.loss, "dev": {str(k): v for k, v in result.dev.items()}}
     write_run(out, identity | {"stages": made, "finished": state})
     return replace(result, out=out, steps=sum(steps))
+
+
+COUNTED = "steps.json"
+_TRIAL = 10  # steps; the first is slow
+
+
+def steps_within(
+    minutes: float,
+    recipe: Recipe,
+    corpus: Corpus,
+    base: Path,
+    folder: Path,
+    options: Options,
+    name: str = "run",
+) -> int:
+    """Steps of `recipe` in these minutes, or of all its epochs if those are fewer; one at least.
+
+    name: of the run, for the number that is kept in `folder`.
+    """
+    kept = folder / COUNTED
+    counted: dict[str, int] = parse_json(kept.read_bytes()) if kept.is_file() else {}
+    if name not in counted:
+        most = recipe.optim.epochs * steps_of_a_round(len(corpus), recipe.optim.batch)
+        trial = folder / ".trial"
+        shutil.rmtree(trial, ignore_errors=True)
+        tried = min(_TRIAL, most)
+        options.say(f"timing {tried} steps, to see how many fit into {minutes:g} min")
+        timed = replace(options, steps=tried, data=None, dev=None, choose=None, say=silent, told=unheard)
+        if run(recipe, corpus, base, trial, timed).interrupted:
+            shutil.rmtree(trial)
+            raise KeyboardInterrupt
+        fitting = 60 * minutes * _rate(trial) / recipe.optim.batch
+        shutil.rmtree(trial)
+        counted[name] = max(1, min(most, int(fitting)))
+        replace_text(kept, json.dumps(counted, indent=2) + "\n")
+    return counted[name]
+
+
+def _rate(trial: Path) -> float:
+    """Rows of a second."""
+    events = [json.loads(line) for line in (trial / RECORD).read_text(encoding="utf-8").splitlines()]
+    found: float = next(event["sentences_per_second"] for event in events if event["event"] == "step")
+    return found

@@ -23,15 +23,13 @@ from training.evaluation.encoding import Choose, Encode
 from training.methods.fit import column_of_each_view
 from training.methods.negatives import Rows
 from training.methods.objectives import Extra, Materials, Reps
-from training.methods.recipe import Recipe
+from training.methods.recipe import Optim, Recipe
 from training.methods.sources import Batch, Source
 from training.methods.token_objectives import word_table
 from training.methods.twins import Ema
 from training.methods.views import stands_aside
 from training.model.encoder import TrainedEncoder
-from training.runs.forward import Forward, Rates
-from training.runs.gradcache import backward_in_chunks
-from training.runs.optimizer import adamw, rate
+from training.runs.forward import Forward, Rates, backward_in_chunks
 from training.runs.processes import World
 from training.text.tokens import Tokens
 
@@ -231,3 +229,43 @@ def _uniformity(z_ND: Tensor) -> float:
     above = torch.triu_indices(len(unit), len(unit), 1, device=unit.device)
     cosines = (unit @ unit.T)[above[0], above[1]]
     return (4 * cosines - 4).exp().mean().log().item()
+
+
+_RATIO = 32  # of the highest rate to the lowest: Howard and Ruder 2018, section 3.2; AllenNLP's default
+
+
+def adamw(model: nn.ModuleDict, optim: Optim, table: Tensor | None) -> torch.optim.AdamW:
+    """Biases and normalisations do not decay. table: the word table, where it has a rate of its own.
+
+    A group whose rate is its own has it under `highest`.
+    """
+    heads: list[Tensor] = (
+        [*model["head"].parameters(), *model["objectives"].parameters()] if optim.head_lr else []
+    )
+    apart = {id(tensor) for tensor in [*heads, *([] if table is None else [table])]}
+    others: list[Tensor] = [tensor for tensor in model.parameters() if id(tensor) not in apart]
+    groups = [*_groups(others, optim), *_groups(heads, optim, highest=optim.head_lr)]
+    groups += [] if table is None else _groups([table], optim, highest=optim.table_lr)
+    return torch.optim.AdamW(groups, eps=optim.epsilon, fused=True)
+
+
+def _groups(tensors: list[Tensor], optim: Optim, **more: Any) -> list[dict[str, Any]]:
+    trained = [tensor for tensor in tensors if tensor.requires_grad]
+    matrices = [tensor for tensor in trained if tensor.ndim > 1]
+    vectors = [tensor for tensor in trained if tensor.ndim <= 1]
+    decays = ((matrices, optim.weight_decay), (vectors, 0.0))
+    return [{"params": part, "weight_decay": decay, **more} for part, decay in decays if part]
+
+
+def rate(optim: Optim, steps: int, number: int, highest: float | None = None) -> float:
+    """The learning rate of step `number` of `steps`: up over the warmup, and then as `decay` says.
+
+    linear: down to 0 after the last. constant: flat. slanted: from a 32nd up and back down to it.
+    highest: instead of `lr`.
+    """
+    lr = optim.lr if highest is None else highest
+    warmup = round(optim.warmup * steps)
+    share = number / warmup if number < warmup else (steps - number) / (steps - warmup)
+    if optim.decay == "slanted":
+        return lr * (1 + share * (_RATIO - 1)) / _RATIO
+    return lr if optim.decay == "constant" and number >= warmup else lr * share

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, spearmanr
 
-from training.evaluation.bootstrap import Graded, of_mean, of_spearman
+from training.evaluation.significance import Graded, of_mean, of_spearman
 
 
 def test_the_interval_of_a_mean_is_that_of_the_normal_law() -> None:

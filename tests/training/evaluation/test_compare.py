@@ -14,7 +14,7 @@ from tests.training.evaluation.pairs import small_data
 from tests.training.evaluation.written import save, scores, searched, shape, similar, tables, transferred
 from training.__main__ import main
 from training.errors import TrainingError
-from training.evaluation.report.files import read_models
+from training.evaluation.report.comparison import read_models
 from training.evaluation.report.plots import LIGHT
 
 SPEARMAN = "Similarity: Spearman"
@@ -261,6 +261,6 @@ def test_what_evaluate_writes_is_what_compare_reads(
 
 
 def test_comparing_needs_no_torch() -> None:
-    program = "import sys, training.evaluation.report.many; sys.exit('torch' in sys.modules)"
+    program = "import sys, training.evaluation.report.comparison; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

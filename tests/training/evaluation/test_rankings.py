@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.training.evaluation.beir import by_brute_force
-from training.evaluation.rankings import Ranking, judge, mean
+from training.evaluation.retrieval import Ranking, judge, mean
 
 
 def test_a_list_worked_out_by_hand() -> None:

@@ -14,9 +14,9 @@ from tests.training.evaluation.pairs import small_data
 from tests.training.evaluation.written import scores, searched, shape, similar, tables, transferred
 from training.__main__ import main
 from training.errors import TrainingError
-from training.evaluation.report.courses import read_runs
-from training.evaluation.report.one import write_report
-from training.runs import dev, log
+from training.evaluation.report.model_report import write_report
+from training.evaluation.report.runs import read_runs
+from training.runs import dev, record
 from training.runs.options import unheard
 
 
@@ -207,7 +207,7 @@ def test_a_fitted_post_processor_makes_the_last_step_the_best(tmp_path: Path) ->
 
 
 def test_the_record_that_a_run_writes_is_the_one_that_is_read(tmp_path: Path) -> None:
-    with closing(log.Record(tmp_path / log.FILE_NAME, unheard)) as written:
+    with closing(record.Record(tmp_path / record.FILE_NAME, unheard)) as written:
         written.write(
             "start", method="pairs", seed=3, steps=2, texts=9, base_name="tiny", described={"post": []}
         )

@@ -15,8 +15,7 @@ from models.store import Store
 from tests.service.process import Service, free_port
 from tests.training.evaluation.pairs import small_data
 from training.errors import TrainingError
-from training.evaluation.scorable import open_scorable
-from training.evaluation.server import Server
+from training.evaluation.scorable import Server, open_scorable
 from training.evaluation.suites import score
 
 Headers = dict[str, str]

@@ -282,7 +282,7 @@ def test_a_stopped_one_goes_on_and_is_refused_where_it_forgets_too_much(
 ) -> None:
     tight = ("mean_fall = 0.1", "mean_fall = 0.0")
     with monkeypatch.context() as patched:
-        patched.setattr("training.runs.pace._TRIAL", 1)  # which is not stopped in
+        patched.setattr("training.runs.stages._TRIAL", 1)  # which is not stopped in
         stop_after(patched, 2)
         assert retrain(unread_text, tight, train="minutes = 0.05") == 130
     [run] = job.work.glob("*/run/1-mlm")

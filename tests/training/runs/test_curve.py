@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from training.runs.curve import MOST, read_curve
-from training.runs.log import FILE_NAME
+from training.runs.record import FILE_NAME, MOST, read_curve
 
 
 def recorded(folder: Path, *events: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from training.methods.start import load_encoder
 from training.model.encoder import TrainedEncoder
 from training.model.student import evenly
 from training.runs.export import export_run
-from training.runs.teacher import FILE_NAME, taught, teach
+from training.runs.setup import VECTORS, taught, teach
 from training.text.corpus import Corpus
 from training.text.token_file import tokenise
 
@@ -96,7 +96,7 @@ def test_a_student_comes_nearer_to_its_teacher_and_is_published_with_its_name(
     assert found[30] < 0.6 * found[1]
     if trained:
         assert nearness(teacher, trained, corpus) > nearness(teacher, opened(base, layers), corpus) + 0.05
-    assert not (result.out / FILE_NAME).exists()
+    assert not (result.out / VECTORS).exists()
     store = Store(tmp_path / "models")
     manifest = export_run(result.out, store)
     taught_by = live.verify(version)

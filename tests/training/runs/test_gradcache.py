@@ -18,8 +18,8 @@ from training.methods.catalogue import load_recipe
 from training.methods.objectives import info_nce
 from training.methods.start import load_encoder
 from training.model.encoder import TrainedEncoder
-from training.runs import gradcache
-from training.runs.gradcache import backward_in_chunks
+from training.runs import forward
+from training.runs.forward import backward_in_chunks
 from training.text.tokens import Tokens, tokens_of
 
 ROWS = tokens_of([[2, *range(60 + row, 64 + 2 * row), 3] for row in range(12)])
@@ -86,7 +86,7 @@ def test_without_the_replay_of_its_random_numbers_the_gradient_is_another(
     encoder: TrainedEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, expected = gradients_of(encoder, kept_whole)
-    monkeypatch.setattr(gradcache, "set_random_state", lambda state: None)
+    monkeypatch.setattr(forward, "set_random_state", lambda state: None)
     _, found = gradients_of(encoder, in_chunks)
     name = "backbone.encoder.layer.0.output.dense.weight"
     cosine = nn.functional.cosine_similarity(found[name].flatten(), expected[name].flatten(), dim=0)

@@ -12,7 +12,7 @@ from training.__main__ import main
 from training.errors import NothingToLearn
 from training.methods.catalogue import load_recipe
 from training.retraining.one import Job
-from training.runs.saturation import LOOK, SATURATED, Saturation
+from training.runs.alarms import LOOK, SATURATED, Saturation
 from training.text.corpus import Corpus
 
 # Without dropout both views are one vector, and so small a tau makes much of any difference of texts.

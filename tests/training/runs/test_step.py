@@ -21,7 +21,7 @@ from tests.training.world_process import recipe_of, trainer_for
 from training.errors import TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.recipe import Recipe
-from training.runs.collapse import LONG
+from training.runs.alarms import LONG
 from training.runs.step import Step, Trainer, _uniformity
 from training.text.corpus import TEXTS, Corpus
 

@@ -12,6 +12,7 @@ from training.evaluation.data import BY_KEY
 from training.evaluation.modes import MODES
 from training.evaluation.tasks import TITLES
 
+Scores = Mapping[str, Any]  # as `suites.score` returns them, or a file of `evaluate --json`
 COLUMNS = ("spearman_all", "spearman_mean", "spearman_wmean", "pearson_all")
 SEARCH = {
     "nDCG@10": "ndcg10",
@@ -64,7 +65,7 @@ class Section(NamedTuple):
         return "\n".join([self.title, *(line.rstrip() for line in lines)])
 
 
-def table(scores: Mapping[str, Any]) -> str:
+def table(scores: Scores) -> str:
     """`scores` as `suites.score` gives them. Ends without a newline."""
     parts = [str(section) for section in sections(scores)]
     if scores["absent"]:
@@ -74,7 +75,7 @@ def table(scores: Mapping[str, Any]) -> str:
     return "\n\n".join([*parts, f"{sentences}{scores['seconds']:.1f} s"])
 
 
-def sections(scores: Mapping[str, Any]) -> Iterator[Section]:
+def sections(scores: Scores) -> Iterator[Section]:
     if "sts" in scores:
         yield _similarity(scores)
     if "geometry" in scores:
@@ -103,7 +104,7 @@ def sections(scores: Mapping[str, Any]) -> Iterator[Section]:
         yield Section("Clustering", ("", "accuracy", "classes", "sentences"), clustered)
 
 
-def _similarity(scores: Mapping[str, Any]) -> Section:
+def _similarity(scores: Scores) -> Section:
     rows = {}
     for key, figures in scores["sts"].items():
         cells = (percent(figures[column]) for column in COLUMNS)

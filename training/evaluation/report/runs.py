@@ -13,7 +13,7 @@ from models.files.bounded import parse_json
 from training.arguments import expanded
 from training.errors import TrainingError
 
-_FILE_NAME = "record.jsonl"  # training/runs/log.py says what is in it
+_FILE_NAME = "record.jsonl"  # training/runs/record.py says what is in it
 _DEV = "stsb_dev"
 
 

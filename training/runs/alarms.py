@@ -1,19 +1,42 @@
-"""An alarm for a loss that is next to nothing from the start: Adam would then make noise large.
-
-A loss that falls so low later has taught something on its way, so only the first steps count. Measured with
-the default model, the highest loss of the first ten steps: `simcse-unsup` 0.003 on Cranfield, 0.0006 on
-SciFact and 0.00001 on Wikipedia's sentences, `gs-infonce` 0.0001 and `esimcse` 0.00002 there. Of all others
-that contrast it was above 0.05: `triplet` 0.054, `triples` 0.44, `pairs` 0.77, `crops` 1.5, `ict` 1.0.
-
-Where another objective stands beside, nothing is watched. DiffCSE's has a weight of 0.005, so the sum can be
-0.004 while its own loss is 0.7, and Adam makes much of it.
-"""
+"""An alarm for vectors that have become one."""
 
 from __future__ import annotations
+
+import math
 
 from training.errors import NothingToLearn
 from training.methods.objectives import InfoNCE, NTXent, Triplet
 from training.methods.recipe import Recipe
+from training.runs.step import Step
+
+COLLAPSED = -0.05  # uniformity of a batch; a mean cosine of about 0.99
+LONG = 100  # steps that vectors may stay alike which begin so, as a raw RoBERTa's do
+
+
+class Collapse:
+    """Says once when the vectors of a batch have become one: training goes on, and would teach nothing."""
+
+    def __init__(self) -> None:
+        self.newest: float | None = None
+        self._apart = self._said = False
+        self._alike = 0  # steps since they were apart
+
+    def seen(self, step: Step) -> str:
+        if not math.isfinite(step.uniformity):
+            return ""
+        self.newest = step.uniformity
+        if step.uniformity <= COLLAPSED:
+            self._apart, self._alike = True, 0
+            return ""
+        self._alike += 1
+        if self._said or not (self._apart or self._alike >= LONG):
+            return ""
+        self._said = True
+        return (
+            f"WARNING: the vectors have collapsed: uniformity {step.uniformity:.3f}, where 0 is all alike. "
+            "Lower the recipe's lr, or look for texts that are all the same."
+        )
+
 
 SATURATED = 0.01
 LOOK = 10  # steps, or all of a shorter run

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from training.evaluation.report.courses import Course
-from training.evaluation.report.files import Scores
 from training.evaluation.report.markdown import escape, listed, picture, table, write
-from training.evaluation.report.table import percent, sections, title
+from training.evaluation.report.runs import Course
+from training.evaluation.report.table import Scores, percent, sections, title
 
 if TYPE_CHECKING:
     from training.evaluation.report.plots import Picture
