@@ -29,6 +29,8 @@ MISTAKES = [
     ("train simcse-unsup --corpus none.txt --out run", "There is no file none.txt."),
     (f"train simcse-unsup {TRAIN} --base ./nowhere", "There is no model './nowhere'."),
     (f"train simcse-unsup {TRAIN} --base active", "`active` is for retrain"),
+    (f"train simcse-unsup {TRAIN} --base ~nosuchuser/x", "There is no home folder for '~nosuchuser' in"),
+    (f"train simcse-unsup {TRAIN} --seed {1 << 63}", "a whole number from 0 to 9223372036854775807"),
     (f"train simcse-unsup {TRAIN} --device gpu", "'gpu' is none of auto, cpu, cuda and cuda:N"),
     (f"train simcse-unsup {TRAIN} --set optim.lrr=1e-5", "optim has no key 'lrr'; 'lr' is."),
     (f"train simcse-unsup {TRAIN} --set optim.lr=5.0", "optim.lr must be above 0 and at most 1"),
@@ -55,6 +57,8 @@ MISTAKES = [
     ("evaluate defualt --data .", "defualt is not a model"),
     ("extend-vocabulary new --corpus none.txt", "none.txt"),
     ("mine dedupe --corpus none.txt --out new.txt", "none.txt"),
+    ("mine pairs --corpus texts.txt --out pairs.tsv", "must end in .jsonl"),
+    ("report --corpus texts.txt --recipe triples", "triples reads rows of several"),
 ]
 
 FILES = {

@@ -66,11 +66,7 @@ def test_each_stage_begins_where_the_last_one_ended(given: list[str], tmp_path: 
         ("simcse-unsup", 4),
         ("triples", 8),
     ]
-
-
-def test_what_it_made_is_exported_with_its_stages_and_its_tokenizer(given: list[str], tmp_path: Path) -> None:
-    out, store = tmp_path / "out", tmp_path / "models"
-    assert main([*given, "--out", str(out)]) == 0
+    store = tmp_path / "models"
     assert main(["export", str(out), "--models-dir", str(store)]) == 0
     (folder,) = (path for path in store.iterdir() if path.is_dir() and (path / "manifest.json").is_file())
     lineage = Manifest.read(folder).lineage
