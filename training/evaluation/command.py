@@ -1,4 +1,4 @@
-"""`python -m training evaluate MODEL`: the scores as a table, and as JSON or a report where asked for."""
+"""`python -m training evaluate`: scores of a model as a table, JSON, CSV or report."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--precision",
         choices=("fp32", "bf16", "int8", "auto"),
-        help="of the model's arithmetic, as SIMILE_PRECISION (default: fp32; of a server whatever it has)",
+        help="as SIMILE_PRECISION (default: fp32; a server keeps its own)",
     )
     add_data(command)
     command.add_argument(
@@ -66,7 +66,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Evaluate; what can be refused is refused before the model is opened."""
+    """Evaluates a model. Wrong arguments are refused before the model is opened."""
     suites = check_suites(options.suite.split(","))
     data = data_folder(options.data)
     file = target(options.json) if options.json and options.json != _STDOUT else None

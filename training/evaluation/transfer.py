@@ -8,9 +8,10 @@
     SST2 SICK-E        l2 chosen on dev; scored on test
 
 The features of MRPC and SICK-E are [|u - v|; u * v] of the two vectors u and v. Vectors are those of the
-model, so they have length 1 if the service returns such vectors. Differences to SentEval: other folds, a fit
-to the optimum instead of Adam that stops early, no penalty on the bias, an l2 for features of unit variance
-in total, and a last fit to all training examples. Accuracies may differ by some tenths of a point.
+model, so they have length 1 if the service returns such vectors. Differences from SentEval: other folds, a
+fit to the optimum instead of Adam with early stopping, no penalty on the bias. l2 is for features of unit
+variance in total, and the last fit uses all training examples. Accuracies may differ by some tenths of a
+point.
 
 `clustering` compares k-means clusters with the classes, as short-text clustering is scored (Xu et al. 2017;
 Zhang et al. 2021, PairSupCon): each cluster stands for one class, in the pairing that agrees most (Kuhn

@@ -1,6 +1,6 @@
-"""python -m training train RECIPE --corpus FILE --base MODEL --out FOLDER, and the same as a function.
+"""`python -m training train`, and the same as a function: `train`.
 
-torch is imported when a training begins, and not before: `--help` needs none.
+torch is imported when a training begins, so `--help` and refused arguments need no torch.
 """
 
 from __future__ import annotations
@@ -32,10 +32,14 @@ if TYPE_CHECKING:
 
 
 def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options | None = None) -> Result:
-    """Train `recipe` on `corpus` from the folder `base`; the run is kept in the folder `out`.
+    """Trains `recipe` on `corpus` from the folder `base` and keeps the run in the folder `out`.
 
-    Ctrl-C and SIGTERM end it after the step that it is in, when it is called from the main thread; the Result
-    says so, and `resume` goes on from there. Raise TrainingError or ModelError.
+    In the main thread, Ctrl-C and SIGTERM end the run after the current step. `Result.interrupted` is then
+    True, and `Options.resume` continues the run.
+
+    Raises:
+        TrainingError: The recipe, corpus or folder cannot be used.
+        ModelError: The base cannot be used.
     """
     from training.methods.catalogue import fitted  # noqa: PLC0415  torch
     from training.runs.device import give_back  # noqa: PLC0415  torch
@@ -98,7 +102,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--device",
         type=arguments.device,
         default="auto",
-        help="cpu, cuda or cuda:N (default: the first GPU there is, else cpu)",
+        help="cpu, cuda or cuda:N (default: the first GPU, if any, else cpu)",
     )
     command.add_argument(
         "--chunk",
@@ -124,7 +128,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Train; a wrong name is refused before torch is imported."""
     names = [name.strip() for name in options.recipe.split(",")]
     for name in names:
         check_name(name)
@@ -152,7 +155,7 @@ def _run_recipes(names: Sequence[str], options: argparse.Namespace, base: Base) 
     corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
     for number, (recipe, corpus) in enumerate(zip(recipes, corpora, strict=True), 1):
         out = options.out / f"{number}-{recipe.name}" if len(recipes) > 1 else options.out
-        # of several recipes one may be stopped in before the next has begun
+        # With several recipes, a stopped command may have left later ones unstarted.
         resume = options.resume and (out == options.out or (out / RUN).is_file())
         known = replace(given, base_name=base.name, parent=base.version, resume=resume)
         result = train(recipe, corpus, base.folder, out, known)
@@ -210,7 +213,7 @@ def _done(result: Result) -> str:
 
 
 def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]:
-    """A corpus for each recipe, or one for all."""
+    """Returns the corpus of each recipe. Recipes that read the same file and kind share one."""
     files = options.corpus or []
     if len(files) not in (0, 1, len(kinds)):
         raise TrainingError(
@@ -236,5 +239,5 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
 
 
 def _say(step: str) -> None:
-    if os.environ.get("RANK", "0") == "0":  # of the processes under torchrun one speaks
+    if os.environ.get("RANK", "0") == "0":  # under torchrun only the first process prints
         print(step, file=sys.stderr)  # noqa: T201  a command's own progress

@@ -1,10 +1,17 @@
-"""From views to the vectors of a step: which rows pass which encoder, and what is taken from them.
+"""Forward passes of a step: from views to vectors, in one pass or in chunks.
 
     views ─▶ one row of all tokens ─▶ encoder ─▶ (texts, V, D) ─▶ less a template's bias, with a twin's layers
 
-One forward has the rows of all views. They pass one by one where they differ in more than their tokens: in
-the encoder (the twin `clone`) or the rates of dropout (`dropouts`), or where even their masks are one
-(`fixed_mask`).
+One pass encodes the rows of all views. Views are encoded one by one if they differ in the encoder (the twin
+`clone`) or the dropout rates (`dropouts`), or if they share their masks (`fixed_mask`).
+
+`backward_in_chunks` is GradCache (Gao et al. 2021), which computes exact large batches in small memory:
+
+    1. each chunk of rows ─▶ vectors, without a graph; its random state is remembered
+    2. all vectors ─▶ loss ─▶ the gradient of every vector
+    3. each chunk again, from the same random state, with a graph ─▶ its part of the encoder's gradient
+
+Without the replay, dropout in step 3 would differ and the gradient would silently be wrong.
 """
 
 # ruff: noqa: N806  shapes live in names
@@ -27,7 +34,7 @@ Rates = float | list[float]
 
 class Forward:
     def __init__(self, recipe: Recipe, encoder: TrainedEncoder, twin: TrainedEncoder, *, bf16: bool) -> None:
-        """twin: of a recipe that has one, else the encoder itself."""
+        """Without a twin in the recipe, `twin` is the encoder itself."""
         self._recipe, self._encoder, self._twin, self._bf16 = recipe, encoder, twin, bf16
         self._contrasted = sum(not stands_aside(view) for view in recipe.views)
         self._cloned = isinstance(recipe.twin, Clone)
@@ -37,7 +44,10 @@ class Forward:
         return torch.autocast(self._encoder.device.type, torch.bfloat16, enabled=self._bf16)
 
     def rows(self, own: tuple[Tokens, ...]) -> tuple[Tokens, list[Tensor]]:
-        """Views to encode: the contrasted views, those aside if they are read, the templates' biases."""
+        """Returns the rows to encode, and for each template view the row of its bias.
+
+        Rows are the contrasted views, the other views if they are read, and the templates' empty texts.
+        """
         encoded = list(own if self._recipe.reads("hidden") else own[: self._contrasted])
         which: list[Tensor] = []
         for view, tokens in zip(self._recipe.views, own, strict=True):
@@ -50,7 +60,7 @@ class Forward:
     def all(
         self, rows: Tokens, own: tuple[Tokens, ...], rates: list[Rates]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The vector of each row, and the token vectors of each encoded view."""
+        """Returns the vector of each row, and the token vectors of each encoded view."""
         if self.one_by_one:
             return torch.cat(self._each(own[: self._contrasted], rates)), ()
         pooled_R, hidden = self.encode(rows)
@@ -60,7 +70,7 @@ class Forward:
         return pooled_R, torch.split(hidden[: sum(sizes)], sizes)
 
     def _each(self, views: tuple[Tokens, ...], rates: list[Rates]) -> list[Tensor]:
-        """The vectors of each view, (texts, D), by a forward of its own."""
+        """Returns the vectors of each view, (texts, D), from a pass of its own."""
         state = random_state()
         pooled = []
         for place, (view, rate) in enumerate(zip(views, rates, strict=True)):
@@ -77,7 +87,7 @@ class Forward:
             return encoded
 
     def rates(self, generator: torch.Generator) -> list[Rates]:
-        """The dropout of each contrasted view in one step: one rate, or one for each place that has it."""
+        """Returns the dropout of each contrasted view in one step: one rate, or one for each layer."""
         dropouts = self._recipe.dropouts
         if not dropouts:
             return [self._recipe.dropout] * self._contrasted
@@ -89,7 +99,7 @@ class Forward:
         """(rows, D) -> (texts of this process, V, D)."""
         V, texts = self._contrasted, len(own[0])
         vectors = pooled[: V * texts].reshape(V, texts, -1)
-        if bias:  # of each view the empty templates' vectors stand behind all others (rows)
+        if bias:  # `rows` puts the vectors of the empty templates last
             counts = [int(which.max()) + 1 for which in bias]
             parts = torch.split(pooled[len(pooled) - sum(counts) :], counts)
             vectors = vectors - torch.stack(
@@ -102,13 +112,13 @@ class Forward:
 
     @torch.no_grad()
     def _layers(self, view: Tokens) -> Tensor:
-        """The mean of each of the twin's layers over the tokens, without dropout, (texts, layers, D)."""
+        """Returns the mean of each twin layer over the tokens, without dropout: (texts, layers, D)."""
         with self.autocast():
             return self._twin.layers(view)
 
     @torch.no_grad()
     def by_twin(self, view: Tokens) -> Tensor:
-        """The twin's vectors without dropout, (texts, D), in the precision of the encoder's own."""
+        """Returns the twin's vectors without dropout, (texts, D), in the encoder's precision."""
         with self.autocast():
             pooled: Tensor = self._twin(view, 0.0).pooled
         return pooled
@@ -117,9 +127,11 @@ class Forward:
 def backward_in_chunks(
     encode: Callable[[Tokens], Tensor], chunks: Sequence[Tokens], loss_of: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """The loss of all rows' vectors, with its gradient added to every weight that took part.
+    """Returns the loss over the vectors of all rows, and accumulates its gradient in the weights.
 
-    encode: rows -> (rows, D), with dropout. loss_of: (all rows, D) -> a scalar.
+    Args:
+        encode: rows -> (rows, D), with dropout.
+        loss_of: (all rows, D) -> a scalar.
     """
     states, parts = [], []
     with torch.no_grad():
@@ -143,7 +155,7 @@ def backward_in_chunks(
 
 
 def random_state() -> tuple[Tensor, list[Tensor]]:
-    """Random states of the CPU and of every GPU: dropout draws from the one that it runs on."""
+    """Returns the random states of the CPU and of every GPU, because dropout draws on its own device."""
     return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
 

@@ -1,10 +1,9 @@
-"""A training run in its folder: begun, watched, stopped, resumed and finished. The step itself is step.py.
+"""A training run in its folder, from the first step to the last. Start reading at `run`.
 
-    step ─▶ record ─▶ dev score, and the best kept ─▶ checkpoint ─▶ asked to stop? ─▶ step …
-                                                                        after the last one: post-processors
+    step ─▶ record ─▶ dev score, and the best step kept ─▶ checkpoint ─▶ asked to stop? ─▶ step …
+                                                                         after the last step: post-processors
 
-Under torchrun every process makes the same steps, and the first of them writes. Imports torch; command.py is
-the door that does not.
+Under torchrun every process makes the same steps, and the first process writes. step.py has the step itself.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from training.text.token_file import clear
 
 
 class _Job(NamedTuple):
-    """The parts that do not change while a run goes on."""
+    """Parts of a run that do not change."""
 
     recipe: Recipe
     corpus: Corpus
@@ -62,7 +61,12 @@ class _Job(NamedTuple):
 
 
 def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options) -> Result:
-    """Raise TrainingError or ModelError for what cannot be used; then nothing was written."""
+    """Runs a training in the folder `out`. If the arguments are refused, nothing is written.
+
+    Raises:
+        TrainingError: The recipe, corpus, folder or device cannot be used.
+        ModelError: The base cannot be used.
+    """
     if len(corpus) < 2:
         raise NothingToLearn("One text alone has no negatives: the corpus needs two or more.")
     if isinstance(recipe.source, Pieces):
@@ -98,7 +102,7 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
 
 
 def goes_in_bf16(out: Path, options: Options, device: torch.device) -> bool:
-    """True for bfloat16. With `auto` a run goes on in the precision that it was begun in, on any machine."""
+    """Returns True for bfloat16. With `auto`, a resumed run keeps its precision on any machine."""
     here = use_bf16(options.precision, device)
     if options.precision != "auto" or not options.resume:
         return here
@@ -116,7 +120,7 @@ class _Run:
         self._choose = chosen_by(job.options.choose, job.recipe, self._steps)
         self._collapse, self._saturation = Collapse(), Saturation(job.recipe, self._steps)
         self._state: dict[str, Any] = {"done": 0, "loss": math.nan, "dev": {}}
-        self._seconds, self._texts = 0.0, 0  # of the steps since the last line of the record
+        self._seconds, self._texts = 0.0, 0  # since the last line of the record
 
     def loop(self) -> Result:
         options = self._options
@@ -141,8 +145,8 @@ class _Run:
             return _result(self._out, self._state, interrupted=stopped, finished=True)
 
     def _begin(self) -> int:
-        """Start or resume; return the number of steps that are done already."""
-        if self._record.empty:  # also where a run was killed before its first step
+        """Starts or resumes the run and returns the number of finished steps."""
+        if self._record.empty:  # also if a run was killed before its first step
             about = {"versions": versions(), "machine": machine(self._trainer.encoder.device)}
             self._record.write("start", **self._job.identity, **about)
         if self._options.resume and (self._out / CHECKPOINT).exists():
@@ -170,7 +174,7 @@ class _Run:
         self._texts += step.texts
         self._state |= {"done": number + 1, "loss": step.loss}
         warning = self._collapse.seen(step)
-        if warning and self._job.recipe.result != "backbone":  # whose vectors nobody trains
+        if warning and self._job.recipe.result != "backbone":  # a backbone's vectors are not trained
             self._say(warning)
             self._record.write("collapse", step=number + 1, uniformity=step.uniformity)
         self._progress.add(more=f"loss {step.loss:.4f}, {self._rate():.0f} texts/s")
@@ -192,15 +196,15 @@ class _Run:
 
     def _evaluate(self) -> None:
         if self._job.dev is None or self._choose or self._job.recipe.result == "backbone":
-            return  # the share of the training is chosen at its end, and not the step
+            return  # `choose` chooses the share of the training at its end, not a step
         name, score_of = self._job.dev
         score = score_of(self._trainer.encoder)
         done, dev = self._state["done"], self._state["dev"]
         better = math.isfinite(score) and all(before is None or score > before for before in dev.values())
         self._say(f"step {done}: {name} {score:.4f}{', the best so far' if better else ''}")
-        dev[str(done)] = score if math.isfinite(score) else None  # NaN is no JSON
+        dev[str(done)] = score if math.isfinite(score) else None  # JSON has no NaN
         self._record.write("dev", step=done, **{name: dev[str(done)]})
-        # Of several processes one decides: in the last bit of a score they may differ.
+        # The first of several processes decides, because scores may differ in the last bit.
         better = self._job.world.any(self._job.world.leads and better)
         if better and not self._job.recipe.post:
             self._save("best")
@@ -219,7 +223,7 @@ class _Run:
         self._record.write("pause", step=self._state["done"])
 
     def _finish(self) -> None:
-        """A post-processor is fitted once, on the last step, which is then the best one as well."""
+        """Finishes the run. Post-processors are fitted once, on the last step, which is then the best."""
         recipe = self._job.recipe
         if recipe.post:
             self._options.say("fitting " + " and ".join(type(each).__name__ for each in recipe.post))
@@ -231,7 +235,7 @@ class _Run:
         if self._choose:
             self._mix(self._choose)
         if recipe.post or self._choose or all(score is None for score in self._state["dev"].values()):
-            self._save("best")  # no step was ever chosen
+            self._save("best")  # no step was chosen
         with self._job.world.together():
             if self._job.world.leads:
                 loss = self._state["loss"] if self._steps else None
@@ -244,7 +248,7 @@ class _Run:
                 (self._out / VECTORS).unlink(missing_ok=True)
 
     def _mix(self, choose: Choose) -> None:
-        """Put the chosen share of the training into the encoder."""
+        """Puts the chosen share of the training into the encoder."""
         with self._job.world.together():
             if self._job.world.leads:
                 encoder = self._trainer.encoder
@@ -278,7 +282,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Answers whether the loop ought to end. Outside of the main thread nothing can be caught: never."""
+    """Ctrl-C and SIGTERM end a loop after the current step. A second signal ends it at once.
+
+    Yields:
+        A function that returns True if the loop should end. Outside the main thread it always returns False.
+    """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set

@@ -1,4 +1,4 @@
-"""The record of a run: JSON lines that are only ever appended, so that it tells of interruptions as well.
+"""The record of a run: JSON lines that are only appended, and the curves that a drawing shows.
 
     {"event": "start", "recipe": {…}, "corpus": …, "seed": …, "versions": {…}, "machine": {…}}
     {"event": "step", "step": 10, "loss": 1.25, "lr": 2.9e-05, "sentences_per_second": 61.3}
@@ -6,9 +6,8 @@
     {"event": "resume", "step": 300, "steps": 500}
     {"event": "end", "step": 500, …}
 
-A run that ended by an alarm has `saturated` (nothing left to learn) or `diverged` (a loss that is no number)
-in the place of `end`. A step is counted from 1 here: after step 10, ten are done. Steps after a resumption
-supersede those of the same number before it.
+The last event of a run that an alarm ended is `saturated` or `diverged`. Steps count from 1. Steps after a
+resumption replace earlier steps with the same number. Imports no torch.
 """
 
 from __future__ import annotations
@@ -20,24 +19,26 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from training.runs.options import Told
 
+if TYPE_CHECKING:
+    import torch
+
 FILE_NAME = "record.jsonl"
-ALARMS = ("saturated", "diverged")  # the last event of a run that one of them ended
+MOST = 200  # points of each curve
+_ABOUT = {"event", "time", "step"}
 
 
 class Record:
     def __init__(self, file: Path | None, told: Told) -> None:
-        """file: None writes nothing. told: hears every line that is written."""
+        """Without a `file`, nothing is written. `told` receives every written line."""
         self._file, self._told = file.open("a", encoding="utf-8") if file else None, told
 
     @property
     def empty(self) -> bool:
-        """True if nothing was ever written; False without a file, where there is nothing to write."""
+        """True if the file has no lines. False without a file."""
         return self._file is not None and self._file.tell() == 0
 
     def write(self, event: str, **fields: Any) -> None:
@@ -60,17 +61,15 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
+    import torch  # noqa: PLC0415  seconds
+
     cuda = device.type == "cuda"
     name = torch.cuda.get_device_name(device) if cuda else platform.processor() or platform.machine()
     return {"device": name, "threads": torch.get_num_threads(), "cpus": len(os.sched_getaffinity(0))}
 
 
-MOST = 200  # points of each line: as many as a drawing shows
-_ABOUT = {"event", "time", "step"}
-
-
 class Curve:
-    """`add` takes the events of a record one by one."""
+    """Losses and dev scores by step, from the events of records. Steps count on through stages."""
 
     def __init__(self) -> None:
         self._loss: dict[int, float] = {}
@@ -83,7 +82,7 @@ class Curve:
         kind, step = event["event"], event.get("step", 0) + self._before
         if kind in {"start", "resume"}:
             self.steps = event.get("steps", self.steps)
-            for line in (self._loss, self._dev):  # what came after it was lost, and is done again
+            for line in (self._loss, self._dev):  # later steps were lost and are repeated
                 for lost in [at for at in line if at > step]:
                     del line[lost]
         elif kind == "step":
@@ -96,12 +95,12 @@ class Curve:
             self._before = step
 
     def shown(self) -> dict[str, Any]:
-        """As JSON; every so many of the points where they are more than `MOST`."""
+        """Returns {"loss": [(10, 1.25), …], "dev": [(125, 0.7712), …], "dev_name": "stsb_dev"}."""
         return {"loss": _thinned(self._loss), "dev": _thinned(self._dev), "dev_name": self._name}
 
 
 def read_curve(run: Path) -> dict[str, Any]:
-    """The curve of a run, or of the stages in its folder; empty lines where there is no record."""
+    """Returns the curves of a run, or of the stages in its folder. They are empty without a record."""
     curve = Curve()
     for file in sorted(run.glob(f"**/{FILE_NAME}"), key=_place):
         for line in file.read_text(encoding="utf-8").splitlines():
@@ -110,7 +109,7 @@ def read_curve(run: Path) -> dict[str, Any]:
 
 
 def _place(file: Path) -> tuple[int, str]:
-    """Stages are numbered: 1-mlm, 2-triples, …, 10-…"""
+    """Sorts the folders of stages by their number: 1-mlm, 2-triples, …, 10-…"""
     number = file.parent.name.partition("-")[0]
     return (int(number) if number.isdigit() else 0, file.parent.name)
 
@@ -118,4 +117,4 @@ def _place(file: Path) -> tuple[int, str]:
 def _thinned(line: Mapping[int, float]) -> Sequence[tuple[int, float]]:
     points = sorted(line.items())
     every = -(-len(points) // MOST) or 1
-    return points[::-1][::every][::-1]  # the last one stays
+    return points[::-1][::every][::-1]  # keeps the last point

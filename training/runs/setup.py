@@ -60,8 +60,13 @@ def build_trainer(
     steps: int,
     bf16: bool,
 ) -> Trainer:
-    """Raise NothingToLearn when no two texts differ, TrainingError when base and recipe do not fit."""
-    options.say("tokenising")
+    """Builds a trainer that is ready for the first step.
+
+    Raises:
+        NothingToLearn: No two texts differ.
+        TrainingError: The base and the recipe do not fit.
+    """
+    options.say("tokenizing")
     with world.together():
         encoder, head = load_encoder(base, recipe, device)
         room = min(
@@ -75,13 +80,13 @@ def build_trainer(
             batch=recipe.optim.batch,
             steps=max(steps, 1),
             seed=recipe.seed,
-            prompt=encoder.source.document_prompt,  # a corpus is documents: so they will be embedded
+            prompt=encoder.source.document_prompt,  # a corpus holds documents
             search_prompt=encoder.source.search_prompt,
             threads=torch.get_num_threads(),
             folder=out,
             longest=min(recipe.max_length, encoder.source.max_length),
         )
-        # The first process writes the tokens' files, which the others then only open.
+        # The first process writes the token files; the others only open them.
         source = recipe.source.build(given) if world.leads else None
     with world.together():
         if source is None:
@@ -113,7 +118,7 @@ def build_trainer(
 
 
 def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> Iterator[str]:
-    """Remarks on what a reader of the recipe may not expect."""
+    """Yields remarks on behavior that the recipe does not show."""
     if (base / "modules.json").is_file():
         names = "+".join(trainer.encoder.source.head.names)
         yield f"the base keeps its own pooling ({names}); the recipe's pool and head are for raw ones"
@@ -127,7 +132,7 @@ def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> It
 def identity_of(
     recipe: Recipe, corpus: Corpus, base: Path, options: Options, steps: int, *, bf16: bool
 ) -> Identity:
-    """The identity of a folder's run: whatever decides its losses."""
+    """Returns the identity of a run: all values that decide its losses."""
     return {
         "method": recipe.name,
         "recipe": recipe.digest(),
@@ -147,7 +152,7 @@ def identity_of(
 
 
 def _fingerprint(base: Path) -> str:
-    """The name of the base's vector space, published or not."""
+    """Returns the name of the base's vector space."""
     if version_of(base):
         return Manifest.read(base).fingerprint
     return fingerprint_of(prepare_trained(read_source(base)).space)
@@ -156,14 +161,16 @@ def _fingerprint(base: Path) -> str:
 def teach(
     teacher: TrainedEncoder, student: Lexicon, shelf: Shelf, out: Path, *, bf16: bool, progress: bool
 ) -> None:
-    """Write the teacher's vectors of the shelf's texts, whole or not at all.
+    """Writes the teacher's vectors of the shelf's texts, all or none.
 
-    student: whose tokenizer the shelf's tokens are of; it may put less around a text than the teacher's does.
+    Args:
+        student: Lexicon of the tokenizer that made the shelf. It may add fewer special tokens than the
+            teacher's.
     """
     count = len(shelf.starts) - 1
     temporary = out / f".{VECTORS}"
     table = np.lib.format.open_memmap(temporary, "w+", np.float16, (count, teacher.width))
-    with temporary.open("rb+") as stream:  # else a full disk ends the process by a signal
+    with temporary.open("rb+") as stream:  # otherwise a full disk kills the process
         os.posix_fallocate(stream.fileno(), 0, temporary.stat().st_size)
     say = to_stderr if progress else silent
     with Progress("texts", count, "encoding by the teacher", say=say) as told, torch.inference_mode():
@@ -179,13 +186,13 @@ def teach(
 
 
 def taught(out: Path) -> Tensor:
-    """The vectors that `teach` wrote, mapped: float16 (texts, P)."""
+    """Returns the vectors that `teach` wrote, memory-mapped: float16 (texts, P)."""
     return torch.from_numpy(np.load(out / VECTORS, mmap_mode="c"))
 
 
 @contextlib.contextmanager
 def claimed(out: Path, identity: Identity, world: World, *, resume: bool) -> Iterator[None]:
-    """The folder, claimed while the run's trainer is built; nothing is left when that is refused."""
+    """Claims the folder while the trainer is built. If that fails, everything written is removed."""
     existed = out.exists()
     with world.together():
         if world.leads:
@@ -203,7 +210,7 @@ def claimed(out: Path, identity: Identity, world: World, *, resume: bool) -> Ite
 
 
 def save(out: Path, name: str, trainer: Trainer, result: str) -> None:
-    """Whole or not at all: a reader finds the old folder, the new one, or for a moment none."""
+    """Saves the encoder, all or nothing. Readers find the old folder, the new one, or briefly none."""
     target, temporary = out / name, out / f".{name}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()

@@ -1,12 +1,13 @@
 """A run of several stages in one folder, resumed where it stopped.
 
 OUT/
-├── run.json, best/ last/     as of a run of one recipe, once the last stage is finished
-├── steps.json                the steps of each stage, as a short trial on this machine has timed them
+├── run.json, best/ last/     those of the last stage, once it is finished
+├── steps.json                the steps of each stage, timed by a short trial on this machine
 ├── 0-vocabulary/             the base with its new tokens
 └── 1-mlm/ 2-triples/ …       a run each
 
-The learning rate falls to the end of a stage, so its steps are counted before it begins and then kept.
+The learning rate falls until the end of a stage, so its steps are counted before it begins. A resumed run
+keeps the count.
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ from training.runs.options import Options, unheard
 from training.runs.record import FILE_NAME as RECORD
 from training.text.corpus import TEXTS, Corpus, Kind, holds, read_corpus
 
+COUNTED = "steps.json"
+_TRIAL = 10  # steps; the first is slow
+
 
 class Part(NamedTuple):
-    """A stage that has something to read."""
+    """A stage with its corpus."""
 
     name: str
     recipe: Recipe
@@ -50,7 +54,11 @@ class Part(NamedTuple):
 
 
 def read_corpora(stages: Stages, files: Sequence[Path]) -> dict[Kind, Corpus]:
-    """files: of texts, pairs, triples …; each stage reads the first of its kind. Raise TrainingError."""
+    """Returns a corpus for each kind of rows that the stages read, from the first file of that kind.
+
+    Raises:
+        TrainingError: A file cannot be read.
+    """
     found = {}
     for kind in {recipe.source.kind for recipe in stages.recipes()}:
         file = next((file for file in files if holds(file, kind)), None)
@@ -62,11 +70,13 @@ def read_corpora(stages: Stages, files: Sequence[Path]) -> dict[Kind, Corpus]:
 def run_stages(
     stages: Stages, corpora: Mapping[Kind, Corpus], base: Path, out: Path, options: Options
 ) -> Result:
-    """Run each stage from the end of the one before; `best` and `last` are those of the last one.
+    """Runs each stage from the end of the previous stage. `best` and `last` are those of the last stage.
 
-    Raise TrainingError or ModelError.
+    Raises:
+        TrainingError: The stages, corpora or folder cannot be used.
+        ModelError: The base cannot be used.
     """
-    # No dev set: it is of English, and would choose the step that has learned the least of another language.
+    # The dev set is English, so it would choose the step that has learned the least of another language.
     options = replace(options, data=None, resume=options.resume and (out / RUN).is_file())
     bf16 = goes_in_bf16(out, options, open_device(options.device))
     options = replace(options, precision="bf16" if bf16 else "fp32")  # of every stage
@@ -102,13 +112,17 @@ def run_stages(
         steps.append(result.steps)
         made.append(part)
         begin, name = within / "last", f"{name}, {part.recipe.name}"
-        if not begin.is_dir():  # where a stop has left it
+        if not begin.is_dir():  # a stopped run has moved it
             begin = out / "last"
     return _finish(out, identity, made, steps, result)
 
 
 def parts_of(stages: Stages, corpora: Mapping[Kind, Corpus], options: Options) -> list[Part]:
-    """The stages that have something to read, each with its time. Raise TrainingError."""
+    """Returns the stages that have a corpus, each with its time.
+
+    Raises:
+        TrainingError: No stage has a corpus, or a stage would lose the base's pooling.
+    """
     chosen = []
     for stage, recipe in zip(stages.stages, stages.recipes(), strict=True):
         if recipe.result == "backbone":
@@ -146,7 +160,7 @@ def _identity(stages: Stages, parts: Sequence[Part], base: Path, options: Option
 
 
 def asked_of(stages: Stages, parts: Sequence[Part]) -> Identity:
-    """The part of a run's identity that its lineage keeps: the same of the same base is the same model."""
+    """Returns the identity that the lineage keeps. With the same base it gives the same model."""
     corpora = " ".join(part.corpus.digest for part in parts)
     return {
         "recipe": stages.digest(),
@@ -156,7 +170,7 @@ def asked_of(stages: Stages, parts: Sequence[Part]) -> Identity:
 
 
 def _vocabulary(parts: Sequence[Part], base: Path, folder: Path, count: int, options: Options) -> Path:
-    """The base with new tokens, learned once: what a stopped run has left half done is made again."""
+    """Returns the base with new tokens. They are learned once, and again if a run was stopped meanwhile."""
     if not folder.is_dir():
         texts = next((part.corpus for part in parts if part.recipe.source.kind is TEXTS), parts[0].corpus)
         half = folder.with_name(f".{folder.name}")
@@ -188,10 +202,6 @@ def _finish(
     return replace(result, out=out, steps=sum(steps))
 
 
-COUNTED = "steps.json"
-_TRIAL = 10  # steps; the first is slow
-
-
 def steps_within(
     minutes: float,
     recipe: Recipe,
@@ -201,9 +211,10 @@ def steps_within(
     options: Options,
     name: str = "run",
 ) -> int:
-    """Steps of `recipe` in these minutes, or of all its epochs if those are fewer; one at least.
+    """Returns the steps of `recipe` in these minutes, at most those of all its epochs and at least 1.
 
-    name: of the run, for the number that is kept in `folder`.
+    Args:
+        name: Key of the count in `folder`/steps.json.
     """
     kept = folder / COUNTED
     counted: dict[str, int] = parse_json(kept.read_bytes()) if kept.is_file() else {}
@@ -225,7 +236,7 @@ def steps_within(
 
 
 def _rate(trial: Path) -> float:
-    """Rows of a second."""
+    """Returns rows per second."""
     events = [json.loads(line) for line in (trial / RECORD).read_text(encoding="utf-8").splitlines()]
     found: float = next(event["sentences_per_second"] for event in events if event["event"] == "step")
     return found

@@ -1,4 +1,7 @@
-"""`python -m training compare FILE.json …`: evaluated models as the rows of a table, seeds as mean ± sd."""
+"""`python -m training compare`: models as rows of tables, seeds as mean ± standard deviation.
+
+Reads files of `evaluate --json`. Files of several seeds form one row.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +137,7 @@ def _tables(models: Models) -> Iterator[str]:
 
 
 def _rows(models: Models, figures: Mapping[str, Figure], *shows: Show) -> str:
-    """A row for each model. shows: one for each figure, or one for all."""
+    """Returns a table with a row for each model. `shows` has a formatter for each figure, or one for all."""
     each = shows if len(shows) > 1 else shows * len(figures)
     rows = [
         (
@@ -148,7 +151,7 @@ def _rows(models: Models, figures: Mapping[str, Figure], *shows: Show) -> str:
 
 
 def _cell(files: Sequence[Evaluated], figure: Figure, show: Show) -> str:
-    """Mean ± sd over the seeds that have the figure; how many, where it is not all of them."""
+    """Returns mean ± sd over the seeds that have the figure, and their number if some do not."""
     found = [figure(scores) for _, scores in files]
     values = [value for value in found if value is not None and value is not _MISSING]
     if not values:
@@ -158,7 +161,7 @@ def _cell(files: Sequence[Evaluated], figure: Figure, show: Show) -> str:
     return f"{show(statistics.fmean(values))}{spread}{part}"
 
 
-_MISSING = object()  # not measured; None is a figure that is no number
+_MISSING = object()  # not measured; None is a figure that is not finite
 
 
 def _figure(*path: str) -> Figure:
@@ -174,7 +177,7 @@ def _figure(*path: str) -> Figure:
 
 
 def _mean_of(suite: str, keys: Sequence[str], column: str) -> dict[str, Figure]:
-    """A column, where there is something that all have."""
+    """Returns the column of the mean over sets that all files have, if any."""
 
     def look(scores: Scores) -> Any:
         values = [_figure(suite, key, column)(scores) for key in keys]
@@ -186,13 +189,13 @@ def _mean_of(suite: str, keys: Sequence[str], column: str) -> dict[str, Figure]:
 
 
 def _common(models: Models, mean: str) -> list[str]:
-    """The sets that every file's mean is over, of the files that have one."""
+    """Returns the sets that are in the mean of every file with a mean."""
     each = [scores[mean]["sets"] for _, scores in _all(models) if mean in scores]
     return [key for key in each[0] if all(key in sets for sets in each)] if each else []
 
 
 def _present(models: Models, suite: str, order: Mapping[str, object] | None = None) -> list[str]:
-    """The sets that some file has of a suite, in the order of `order`."""
+    """Returns the sets of a suite that any file has, in the order of `order`."""
     found = dict.fromkeys(key for _, scores in _all(models) for key in scores.get(suite, {}))
     return [key for key in order if key in found] if order else list(found)
 
@@ -221,7 +224,7 @@ def _remarks(models: Models) -> Iterator[str]:
 
 
 def _unequal(models: Models) -> Iterator[str]:
-    """Remarks on files that are not over the same data."""
+    """Yields remarks on files with different data."""
     for mean in ("mean", "transfer_mean"):
         common = _common(models, mean)
         sets = chain.from_iterable(scores.get(mean, {}).get("sets", ()) for _, scores in _all(models))
@@ -246,18 +249,20 @@ def _of(scores: Scores) -> Iterator[str]:
 
 
 class Evaluated(NamedTuple):
-    file: str  # its name, without the folder
+    file: str  # name without the folder
     scores: Scores
 
 
-Models = Mapping[str, Sequence[Evaluated]]  # the seeds of each
+Models = Mapping[str, Sequence[Evaluated]]  # the files of each model
 
 
 def read_models(files: Sequence[str]) -> dict[str, list[Evaluated]]:
-    """By name, in the order given: NAME of NAME=FILE, else the file's name without .json.
+    """Reads files by model name: NAME of NAME=FILE, else the file's name without .json.
 
-    Files whose names differ in a last -N only are of one model. Raise TrainingError for a file that
-    `evaluate --json` of this release has not written.
+    Files whose names differ only in a final -N belong to one model.
+
+    Raises:
+        TrainingError: `evaluate --json` of this release has not written the file.
     """
     named = [_named(given) for given in files]
     bases = [name if said else re.sub(r"-\d+$", "", name) for name, _, said in named]
@@ -269,7 +274,7 @@ def read_models(files: Sequence[str]) -> dict[str, list[Evaluated]]:
 
 
 def _named(given: str) -> tuple[str, Path, bool]:
-    """The name, the file, and whether the name was said with it."""
+    """Returns the name, the file, and True if the name was given."""
     name, equals, file = given.partition("=")
     if equals and name and not expanded(given).exists():
         return name, expanded(file), True
@@ -290,7 +295,7 @@ def _read(file: Path) -> Scores:
 
 
 def _fault(found: Any) -> str | None:
-    """The first thing that is missing in it, or of another kind."""
+    """Returns the first missing field, or field of another type."""
     try:
         _EVALUATION.model_validate(found)
     except ValidationError as error:
@@ -318,7 +323,7 @@ def _table(figures: Iterable[str] = (), counts: Iterable[str] = (), **more: Any)
 
 
 def _by_name(names: Iterable[str], value: Any) -> Any:
-    """The type of a dictionary with none but these keys."""
+    """Returns the type of a dictionary with only these keys."""
     return GenericAlias(dict, (Literal.__getitem__(tuple(names)), value))
 
 

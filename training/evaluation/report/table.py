@@ -1,7 +1,4 @@
-"""The scores as tables, for the terminal and for reports: correlations and search times 100 as in papers.
-
-Figures that are lists are in the JSON only.
-"""
+"""Scores as tables for the terminal and for reports. Correlations and search are times 100, as in papers."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ _SAYS = {
 
 
 class Section(NamedTuple):
-    """Figures of a suite; the first column has the names of its rows."""
+    """Figures of a suite. The first column has the names of the rows."""
 
     title: str
     header: tuple[str, ...]
@@ -50,7 +47,7 @@ class Section(NamedTuple):
 
     @property
     def words(self) -> list[int]:
-        """Columns that stand to the left; those of figures to the right."""
+        """Left-aligned columns. Figures are right-aligned."""
         return [at for at, head in enumerate(self.header) if head in ("", "remarks")]
 
     def __str__(self) -> str:
@@ -66,7 +63,7 @@ class Section(NamedTuple):
 
 
 def table(scores: Scores) -> str:
-    """`scores` as `suites.score` gives them. Ends without a newline."""
+    """Returns the scores of `suites.score` as text without a final newline."""
     parts = [str(section) for section in sections(scores)]
     if scores["absent"]:
         names = ", ".join(map(title, scores["absent"]))
@@ -91,7 +88,7 @@ def sections(scores: Scores) -> Iterator[Section]:
         for name, figures in scores["retrieval"].items():
             counted = str(figures["queries"]), str(figures["documents"]), "; ".join(search_remarks(figures))
             searches += [(name, *_found(figures), *counted)]
-            modes = [mode for mode in MODES if figures.get(mode)]  # dense ones stand before them
+            modes = [mode for mode in MODES if figures.get(mode)]  # the row before has dense search
             searches += [(f"{name}, {mode}", *_found(figures[mode]), "", "", "") for mode in modes]
         yield Section("Search", ("", *SEARCH, "queries", "documents", "remarks"), searches)
     if "transfer" in scores:
@@ -137,7 +134,7 @@ def _found(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def similarity_remarks(figures: Mapping[str, Any], published: int) -> list[str]:
-    """Reasons that keep a figure from being compared with others."""
+    """Returns reasons why a figure cannot be compared with others."""
     remarks = []
     if figures["pairs"] != published:
         remarks += [f"the published set has {published}"]
@@ -165,7 +162,7 @@ def transfer_remarks(figures: Mapping[str, Any]) -> list[str]:
 
 
 def title(key: str) -> str:
-    """The title of a set of similarity or transfer; anything else is its own title."""
+    """Returns the title of a set of similarity or transfer. Other keys are their own titles."""
     known = BY_KEY.get(key)
     return known.title if known else TITLES.get(key, key)
 
