@@ -1,4 +1,4 @@
-"""What a retraining needs: evaluation data that knows the right answer, and a model that is worse."""
+"""Evaluation data, models and configuration files for tests of retraining."""
 
 from __future__ import annotations
 

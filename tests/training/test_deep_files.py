@@ -188,7 +188,6 @@ def test_a_mebibyte_of_quotes_is_refused_in_time(part: str) -> None:
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH, MAX_DEPTH + 1])
 def test_the_deepest_value_that_is_read_has_so_many_levels(depth: int) -> None:
-    """What is read can be walked through and written again; orjson's own limit is 254."""
     spelled: dict[Callable[[str], Any], list[str]] = {
         parse_json: ["[" * depth + "]" * depth, '{"a": ' * depth + "1" + "}" * depth],
         parse_toml: [f"x = {'[' * (depth - 1)}{']' * (depth - 1)}", f"x{'.a' * (depth - 1)} = 1"],

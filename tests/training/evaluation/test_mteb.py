@@ -1,8 +1,4 @@
-"""mteb as a judge: its own tasks on the sets that are here, with the same vectors, give the same scores.
-
-mteb is no dependency: the tests are skipped where it is not installed. They passed with mteb 2.26.24.
-Figures of other versions of a set, as STSBenchmark.v2, and of models with prompts are other figures.
-"""
+"""Comparison with mteb, whose tasks give the same scores. Skipped if mteb is not installed."""
 
 from __future__ import annotations
 
@@ -38,8 +34,6 @@ def _word(word: str) -> Vectors:
 
 
 class Model:
-    """What mteb asks of an encoder."""
-
     mteb_model_meta = None
 
     def encode(self, inputs: Any, **_: Any) -> Vectors:

@@ -97,7 +97,7 @@ def test_every_folder_in_beirs_layout_is_searched(tmp_path: Path) -> None:
 
 def test_queries_and_documents_have_their_own_functions(tmp_path: Path) -> None:
     write_collection(tmp_path / "tiny")
-    # Documents behind `-` lie west: both lists are d c b a. Queries turned round: d c b a, and a b c d.
+    # Documents with `-` lie west, so both lists are d c b a. Negated queries find d c b a, and a b c d.
     found = score(
         encode, tmp_path, ["retrieval"], encode_documents=lambda texts: encode([f"-{x}" for x in texts])
     )

@@ -352,7 +352,7 @@ def test_each_collection_is_looked_at_by_itself(tokenizer: Path) -> None:
 
 @pytest.mark.parametrize(
     ("choice", "minutes"),
-    # Texts of a choice times 3 for the backward pass, at 10 texts of a second, and what is mined once.
+    # Texts of a choice, times 3 for the backward pass, at 10 texts per second, and the mining.
     [
         (TRIPLES, (4000 + (300 + 700) * 5 * 3) / 600),
         (DISTIL, (4000 + 2000 + 2000 * 9 * 3) / 600),
@@ -402,7 +402,6 @@ def test_the_minutes_are_those_of_the_trainings_that_a_run_makes(
 def test_beside_a_pair_only_the_search_is_advised(
     job: Job, tmp_path: Path, tiny_source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`auto` does the same: what it trains would be slower, and is refused before."""
     _, both = publish_pair(job.store, job.store.versions()[0], tiny_source)
     job.store.want(both.version)
     assert _advise(job, tmp_path, WORDS, 420, judged=80) == 0

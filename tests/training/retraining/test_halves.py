@@ -128,7 +128,6 @@ def test_a_few_queries_alone_do_not_let_stages_train(job: Job, config: Config, t
 
 
 def text_of(*collections: tuple[str, int]) -> Split:
-    """Documents to train on, so many of each collection."""
     return Split(
         tuple(
             Document(f"{name}{at}", "", "text", collection=name)
@@ -267,7 +266,6 @@ def test_every_judged_query_judges_a_model_that_did_not_see_it(
     assert judged["queries"] == 40 - held_for_dev == report["gains"][0]["queries"]
     assert report["active"]["own"]["judged"]["queries"] == judged["queries"]
     assert report["meta"]["documents"]["queries_trained_on"] == judged["queries"]
-    # Two models that were trained on different halves are no copies of the published one.
     [run] = job.work.glob("*/run")
     made = [next(folder.glob("2*")).name for folder in sorted(run.parent.glob("fold-*/artifact"))]
     assert len({*made, version}) == 3

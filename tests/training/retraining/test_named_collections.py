@@ -259,7 +259,6 @@ def test_every_command_that_would_use_another_folder_ends_before_it_trains(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The folder is the one that the environment names, as in the shell of another service."""
     monkeypatch.setenv("SIMILE_MODELS_DIR", str(other))
     before = sorted(path.name for path in other.iterdir())
     name, *config = command.split()

@@ -294,7 +294,7 @@ def test_one_that_failed_and_one_that_a_retraining_published_are_no_obstacle(
     asked = store.desired()
     assert asked is not None
     store.write_state({"live": live, "versions": {chosen: state}, REQUESTED: asked.id})
-    os.utime(store.root / "wanted", (2**33, 2**33))  # by a machine whose clock is ahead
+    os.utime(store.root / "wanted", (2**33, 2**33))
     assert want(store, live, candidate, None).published
     assert store.wanted() == candidate
 
@@ -307,7 +307,7 @@ def test_what_the_state_says_is_older_than_the_decision_of_a_person(
     left = {chosen: {"state": "retired", "reason": "rolled back from"}}
     store.write_state({"live": live, "versions": left})
     store.want(chosen, "activate")
-    os.utime(store.root / "wanted", (1, 1))  # by a machine whose clock is behind
+    os.utime(store.root / "wanted", (1, 1))
     assert not want(store, live, candidate, None).published
     assert store.wanted() == chosen
 

@@ -66,8 +66,10 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
         say: Say = silent,
         served: Searches = USUALLY,
     ) -> Outcome:
-        """active: other than the one in service. clicked: judged are queries that dense search answers, by
-        clicks or in so many words. key: on which all of them rest.
+        """Args:
+        active: Version that is tuned, if it is not in service.
+        clicked: The judged queries are those that dense search answers, by clicks or by feedback.
+        key: Key of all judgments.
         """
         queries = [
             f"{' '.join(each['text'].split()[4:7])} {at}"
@@ -175,7 +177,6 @@ def test_a_search_that_is_as_good_already_is_left(job: Job, tuned: Retune) -> No
 def test_a_search_that_was_rolled_back_from_is_not_wanted_again(
     job: Job, tuned: Retune, verdict: Literal["accepted", "refused"]
 ) -> None:
-    """Also one that the gate had refused, and that a person had activated all the same."""
     active, left = gone_back(job, tuned, verdict)
     said = {left: {"state": "retired", "reason": f"rolled back from, to {active}"}}
     job.store.write_state({"live": active, "versions": said})
@@ -186,7 +187,6 @@ def test_a_search_that_was_rolled_back_from_is_not_wanted_again(
 
 
 def gone_back(job: Job, tuned: Retune, verdict: Literal["accepted", "refused"]) -> tuple[str, str]:
-    """The active version, which is wanted again, and the tuned one, with that verdict."""
     active, version = str(job.store.wanted()), str(tuned().version)
     judged_so(job, version, verdict)
     job.store.want(active)
@@ -228,7 +228,6 @@ def test_a_search_that_is_refused_again_has_the_newer_report_and_counts_the_look
 
 
 def test_a_search_is_judged_in_the_mode_that_the_service_was_told_to_use() -> None:
-    """Words alone find nothing here, so what is learned of the mode changes nothing that people see."""
     asked, model = search("dense")
     halves = [Half(asked, asked)]
     was = {DEFAULT: SearchDefaults(mode="lexical", weight=0.0)}
@@ -280,7 +279,7 @@ def test_where_no_document_is_split_no_length_is_tried_and_none_is_forgotten(
     )
     job.store.write_state({"live": live})
     job.store.want(learned)
-    monkeypatch.setattr(tuning, "_LENGTHS", (32,))  # one that the tiny model can read, beside the usual
+    monkeypatch.setattr(tuning, "_LENGTHS", (32,))
     said: list[str] = []
     outcome = tuned(active=learned, say=said.append, served=Searches(passages=False))
     assert outcome.published, outcome.reason
@@ -342,7 +341,6 @@ def test_judged_queries_choose_and_judge_in_two_halves(job: Job, tuned: Retune) 
 
 
 def test_each_half_is_judged_by_what_the_other_chose() -> None:
-    """One half asks for vectors and the other for words, so each is judged by what is wrong for it."""
     (near, model), (worded, _) = search("dense"), search("lexical")
     _, wrong = crossed([Half(near, worded), Half(worded, near)], model, {})
     _, right = crossed([Half(near, near), Half(worded, worded)], model, {})
@@ -354,7 +352,6 @@ def test_each_half_is_judged_by_what_the_other_chose() -> None:
 
 
 def test_the_search_of_a_version_that_the_service_still_builds_is_wanted(job: Job, tuned: Retune) -> None:
-    """As behind a recipe of the same retraining: the swap takes longer than to choose a search."""
     live = str(job.store.wanted())
     built = with_search(job.store, live, {"other": SearchDefaults(mode="hybrid", weight=0.4)})
     job.store.write_state({"live": live})
@@ -503,7 +500,6 @@ def test_shorter_passages_are_taken_where_they_clearly_find_more() -> None:
 
 
 def test_a_length_counts_for_dense_and_hybrid_search_although_another_weight_is_served() -> None:
-    """Words alone find everything whatever the passages are; a query that asks for dense search gains."""
     scores = np.full((100, len(LENGTHS), len(WEIGHTS)), 0.5) + rng.normal(0, 0.05, (100, 1, 1))
     scores[:, :, WEIGHTS.index(0.2)] = 0.9
     scores[:, LENGTHS.index(64), WEIGHTS.index(1.0)] += 0.1

@@ -140,7 +140,6 @@ def test_nothing_that_judges_is_trained_on_however_it_is_written() -> None:
 
 
 def test_triples_are_named_by_their_pairs_whatever_is_mined_for_them() -> None:
-    """After a promotion the active model finds other negatives: that is no new text."""
     somehow = drawn()
 
     found = [corpus_of(TRIPLES, DOCUMENTS, JUDGED, lambda: model(somehow, somehow), 1) for _ in range(8)]
@@ -170,7 +169,7 @@ def test_lists_are_queries_of_the_text_with_documents_of_their_collection() -> N
     for row in rows:
         if row[0] != "Stone":
             word = row[0].split()[-1].strip(".")
-            title = f"{word.title()} " if word == "stone" else ""  # the one that has a title
+            title = f"{word.title()} " if word == "stone" else ""
             assert row[1] == f"{title}{word} again"
             assert {text.removeprefix("Stone ").split()[0] for text in row[2:]} == {row[0].split()[0]}
         assert "one is of a paper. paper again" not in row
@@ -309,7 +308,6 @@ MADE_OF = "0" * 64
 
 
 def mined(rows: Sequence[tuple[str, ...]]) -> Corpus:
-    """Rows that are named by what they were made of, as those with negatives that a model found."""
     return replace(Corpus.of_rows(((row, None) for row in rows), "mined"), digest=MADE_OF)
 
 

@@ -284,7 +284,7 @@ def test_what_came_due_while_the_clock_jumped_runs_once(
             wall.now = datetime.fromisoformat(at).replace(tzinfo=UTC)
             while looks.acquire(blocking=False):
                 pass
-            looks.acquire(timeout=60)  # one that may have begun before the jump
+            looks.acquire(timeout=60)  # may have begun before the jump
             looks.acquire(timeout=60)
         assert runs_of(tmp_path) == runs
         due = datetime.fromisoformat(read_runs(tmp_path)["next_run"])

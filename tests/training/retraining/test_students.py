@@ -123,7 +123,7 @@ def test_distil_is_accepted_for_its_speed_and_distils_the_teacher_again(
     assert student.lineage[TEACHER] == teacher.fingerprint
     assert student.parent == teacher.version
     assert job.store.wanted() == student.version
-    paces.pop()  # as fast as the one before
+    paces.pop()
     more = Corpus.of([*job.corpus.texts, "one more text"], "more")
     again = retrain(replace(asked, corpus=more, require="not worse"))
     second = job.store.verify(str(again.version))
@@ -174,7 +174,7 @@ def test_a_pair_is_judged_as_it_would_be_served_and_a_second_one_has_a_student_o
     assert job.store.wanted() == both.version
     with pytest.raises(NothingToLearn, match="came of this very text by this recipe"):
         retrain(asked)
-    paces.pop()  # as fast as the one before
+    paces.pop()
     more = Corpus.of([*job.corpus.texts, "one more text"], "more")
     again = retrain(replace(asked, corpus=more, require="not worse"))
     second = job.store.verify(str(again.version))

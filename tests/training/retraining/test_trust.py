@@ -21,7 +21,6 @@ PAGE = ["wrong", "right", "other"]
 
 
 def shop(key: str = "shop", visitors: int = VISITORS, queries: int = QUERIES, *, users: bool = True) -> Rows:
-    """Each query is asked by every visitor, who clicks the second hit."""
     return [
         event(f"q{at}", "right", PAGE, search=f"{at} {who}", key=key, user=f"u{who}" if users else "")
         for at in range(queries)
@@ -88,7 +87,6 @@ def test_a_flood_of_one_key_pushes_out_no_other_searches(
 def test_a_flood_leaves_a_shop_with_many_searches_its_share(
     monkeypatch: pytest.MonkeyPatch, visitors: int, who: Callable[[int], dict[str, str]], keeps: int
 ) -> None:
-    """400 searches of 500 that are read. By the rule of before, 250 stayed beside a flood of one visitor."""
     monkeypatch.setattr(clicks, "MOST", 500)
     rows = shop(visitors=visitors, queries=400 // visitors)
     flood = [event(f"x{at}", "x", search=f"f{at}") | who(at) for at in range(1500)]
@@ -262,7 +260,6 @@ def test_searches_are_read_in_turns_of_keys_and_visitors() -> None:
     assert trust.in_turns(callers, 10) == [*range(10)]
     assert trust.in_turns(callers, 1) == [3]
     assert trust.in_turns(callers, 3) == [3, 8, 9]
-    # The second turn of `a` is of its other visitor, though that one searched long ago.
     assert trust.in_turns(callers, 4) == [1, 3, 8, 9]
     assert trust.in_turns(callers, 5) == [1, 2, 3, 8, 9], "with two visitors, `a` has two turns for one"
     assert trust.in_turns(callers, 8) == [0, 1, 2, 3, 6, 7, 8, 9]
@@ -336,9 +333,6 @@ def test_a_visitor_weighs_as_much_as_the_median_one_at_most(
     if len(searches) > 1:
         share = max(searches[who] * weight for who, weight in weights.items()) / sum(found)
         assert share <= 2 / (len(searches) + 1) + 1e-9
-
-
-# What the report says
 
 
 def use(monkeypatch: pytest.MonkeyPatch, rows: Rows, visitors: int = 2) -> Use:
@@ -446,7 +440,6 @@ USERS: dict[str, Callable[[int], dict[str, Any]]] = {
 def test_a_key_judges_half_at_most_whichever_users_it_names(
     who: Callable[[int], dict[str, Any]],
 ) -> None:
-    """By the rule of before, 160 queries of the key judged beside 22 of the file."""
     file = [Judgement(f"question {at}", f"d{at}", True) for at in range(40)]
     bot = [Judgement(f"spam {at}", f"d{at}", True, "bot")._replace(**who(at)) for at in range(40, 360)]
     bot += [

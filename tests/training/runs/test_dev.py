@@ -36,7 +36,6 @@ from training.text.corpus import Corpus
 
 
 def write_dev(data: Path) -> Path:
-    """A dev set in which the texts with more words in common have the higher score."""
     rows = ["genre\tscore\tsentence1\tsentence2"]
     pairs = [
         ("river", "river stone", 4.0),
@@ -234,8 +233,6 @@ def test_the_best_share_is_kept_and_of_equal_ones_the_largest(means: tuple[float
 
 
 class Peak:
-    """Searches that one share is best for; it counts how often it is asked."""
-
     def __init__(self, share: float) -> None:
         self._best, self.asked = share, 0
         self.vectors: list[NDArray[np.float32]] = []

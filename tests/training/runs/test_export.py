@@ -1,4 +1,4 @@
-"""What was trained is proved against torch and published with its lineage, or not published at all."""
+"""Export of a run: verified against torch and published with its lineage, or refused."""
 
 from __future__ import annotations
 

@@ -168,7 +168,6 @@ def test_a_row_of_the_table_is_what_the_teacher_says_of_the_token_alone(tiny_sou
 def test_the_teacher_encodes_what_the_student_reads(
     layers: int, tiny_source: Path, corpus: Corpus, tmp_path: Path
 ) -> None:
-    """The tokens of a table lack the special ones, which the teacher gets all the same."""
     teacher, student = opened(tiny_source, None), opened(tiny_source, layers)
     shelf = tokenise(corpus.texts, student.tokenizer(64))
     teach(teacher, student.lexicon, shelf, tmp_path, bf16=False, progress=False)

@@ -183,7 +183,6 @@ def test_help_and_the_other_commands_import_no_torch() -> None:
 
 
 def test_freed_memory_goes_back_to_the_system() -> None:
-    """Free blocks between live ones stay with glibc until it is asked for them."""
     blocks = [np.ones(8_000) for _ in range(3_000)]  # 64 kB each: too small for pages of their own
     live = blocks[::100]
     blocks.clear()
@@ -358,7 +357,6 @@ def test_the_loop_s_folder_is_whole_or_not_there(run: Run, monkeypatch: pytest.M
 def test_a_run_with_the_precision_left_open_goes_on_in_the_one_that_it_was_begun_in(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine that is slow in bf16 finds the run of one that is fast at it, and the other way round."""
     for begun, here in (("bf16", False), ("fp32", True)):
         monkeypatch.setattr("training.runs.loop.use_bf16", lambda _, __, fast=not here: fast)
         straight = run(f"straight-{begun}", precision="auto")
@@ -558,3 +556,5 @@ def test_negatives_are_for_triples(tmp_path: Path, capsys: pytest.CaptureFixture
     given = ["train", "simcse-unsup", "--corpus", str(tmp_path / "t.txt"), "--out", str(tmp_path / "out")]
     assert main([*given, "--negatives", "2"]) == 1
     assert "--negatives is for a recipe that reads triples." in capsys.readouterr().err
+    assert main(["report", "--corpus", str(tmp_path / "t.txt"), "--recipe", "triples"]) == 1
+    assert "triples reads rows of several" in capsys.readouterr().err

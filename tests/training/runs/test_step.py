@@ -110,7 +110,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_no_model(run: Run, tmp
 
     base = raw_source(tmp_path / "raw")
     tensors = load_file(base / "model.safetensors")
-    tensors["encoder.layer.1.output.dense.bias"][3:] = 3e38  # each is a number, and their squares are none
+    tensors["encoder.layer.1.output.dense.bias"][3:] = 3e38  # their squares overflow
     save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(TrainingError, match=r"The loss is nan at step 1\. Lower the recipe's lr"):
         run("out", base=base)
@@ -221,7 +221,6 @@ def test_a_recipe_without_objectives_makes_no_step_and_changes_no_weight(
 
 
 def test_a_corpus_larger_than_a_batch_is_seen_whole_by_a_post_processor(run: Run, tmp_path: Path) -> None:
-    """A recipe without steps tokenises one batch only; what is fitted reads every text."""
     texts = corpus_of(TEXTS)
     changes: dict[str, Any] = {"post": [{"name": "whiten", "dimension": 30}], "optim.batch": 4}
     base = raw_source(tmp_path / "raw")
@@ -241,7 +240,6 @@ DEVICES = [
 
 
 def loss_of(vectors: Tensor) -> Tensor:
-    """Of all rows together: each finds the one six places on. Dropout here as well, as a head might have."""
     kept = nn.functional.dropout(vectors, 0.1)
     none = torch.zeros(6, len(kept) - 6, device=kept.device)
     return info_nce(kept[:6], kept[6:], tau=0.05, same_NM=none.bool(), bonus_NM=none)
