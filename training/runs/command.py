@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -222,20 +223,20 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
     if options.negatives and TRIPLES not in kinds:
         raise TrainingError("--negatives is for a recipe that reads triples.")
     negatives = options.negatives or MOST_NEGATIVES
-    wanted = service_collections.chosen(options)
-    found: dict[tuple[Path | None, Kind], Corpus] = {}
-    answer = []
-    for place, kind in enumerate(kinds):
-        file = files[place if len(files) > 1 else 0] if files else None
-        if (file, kind) not in found:
-            _say("reading the corpus")
-            if file:
-                found[file, kind] = read_corpus(file, kind, negatives)
-            else:
-                found[file, kind] = from_service(options.from_service, kind, wanted)
-            _say(str(found[file, kind]))
-        answer.append(found[file, kind])
-    return answer
+    chosen = service_collections.chosen(options)
+
+    @cache
+    def read(file: Path | None, kind: Kind) -> Corpus:
+        _say("reading the corpus")
+        if file:
+            corpus = read_corpus(file, kind, negatives)
+        else:
+            corpus = from_service(options.from_service, kind, chosen)
+        _say(str(corpus))
+        return corpus
+
+    each: Sequence[Path | None] = files if len(files) == len(kinds) else [*files, None][:1] * len(kinds)
+    return [read(file, kind) for file, kind in zip(each, kinds, strict=True)]
 
 
 def _say(step: str) -> None:

@@ -107,14 +107,10 @@ class Forward:
             )
         vectors = vectors.transpose(0, 1)
         if isinstance(self._recipe.twin, Frozen):
-            vectors = torch.cat([vectors, self._layers(own[0])], dim=1)
+            # The mean of each twin layer over the tokens, without dropout: (texts, layers, D).
+            with torch.no_grad(), self.autocast():
+                vectors = torch.cat([vectors, self._twin.layers(own[0])], dim=1)
         return vectors
-
-    @torch.no_grad()
-    def _layers(self, view: Tokens) -> Tensor:
-        """Returns the mean of each twin layer over the tokens, without dropout: (texts, layers, D)."""
-        with self.autocast():
-            return self._twin.layers(view)
 
     @torch.no_grad()
     def by_twin(self, view: Tokens) -> Tensor:

@@ -138,7 +138,8 @@ class _Run:
                 if done % options.checkpoint_steps == 0 and done < self._steps:
                     self._checkpoint()
                 if self._job.world.any(stop()) and done < self._steps:
-                    self._pause()
+                    self._checkpoint()
+                    self._record.write("pause", step=done)
                     return _result(self._out, self._state, interrupted=True, finished=False)
             self._finish()
             stopped = self._job.world.any(stop())
@@ -217,10 +218,6 @@ class _Run:
         with self._job.world.together():
             if self._job.world.leads:
                 write_checkpoint(self._out / CHECKPOINT, self._trainer, self._state)
-
-    def _pause(self) -> None:
-        self._checkpoint()
-        self._record.write("pause", step=self._state["done"])
 
     def _finish(self) -> None:
         """Finishes the run. Post-processors are fitted once, on the last step, which is then the best."""
