@@ -17,7 +17,7 @@ from models.store import Store
 from tests.service.process import Service
 from tests.service.swapping import publish_pair
 from tests.training.conftest import WORDS
-from tests.training.jobs import as_if_served, tiny_config
+from tests.training.jobs import as_if_served, tiny_config, write_documents
 from tests.training.run_cases import events, stop_after
 from training.__main__ import main
 from training.methods.declared import TRIED
@@ -49,6 +49,10 @@ def documents(words: list[str], count: int) -> list[dict[str, str]]:
     ]
 
 
+def judging(rows: list[dict[str, str]]) -> list[tuple[str, str]]:
+    return [(f"{each['text'][:14]} {at}", each["id"]) for at, each in enumerate(rows)]
+
+
 @pytest.fixture
 def retrain(job: Job) -> Auto:
     """Run `retrain --config` with auto; its exit status. more: [(what, by what)] changes to the file."""
@@ -57,9 +61,7 @@ def retrain(job: Job) -> Auto:
     def run(
         found: list[dict[str, str]], *more: tuple[str, str], judged: int = 0, train: str = "steps = 2"
     ) -> int:
-        (place / "documents.jsonl").write_text("\n".join(map(json.dumps, found)), encoding="utf-8")
-        rows = [f"{each['text'][:14]} {at}\t{each['id']}" for at, each in enumerate(found[:judged])]
-        (place / "judged.tsv").write_text("\n".join(["query\tid", *rows]) + "\n", encoding="utf-8")
+        write_documents(place, found, judging(found[:judged]))
         text = tiny_config(
             'file = "documents.jsonl"',
             "anchor",
@@ -461,9 +463,7 @@ def test_text_that_cannot_be_read_is_advised_to_be_learned(
 
 def _advise(job: Job, folder: Path, words: list[str], count: int, gate: str = "on", judged: int = 0) -> int:
     found = documents(words, count)
-    (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, found)), encoding="utf-8")
-    rows = [f"{each['text'][:14]} {at}\t{each['id']}" for at, each in enumerate(found[:judged])]
-    (folder / "judged.tsv").write_text("\n".join(["query\tid", *rows]) + "\n", encoding="utf-8")
+    write_documents(folder, found, judging(found[:judged]))
     text = (
         '[corpus]\nfile = "documents.jsonl"\n[judgements]\nfile = "judged.tsv"\n'
         f'[folders]\nmodels = "{job.store.root}"\n[gate]\nmode = "{gate}"\n'

@@ -12,7 +12,7 @@ from models.manifest import REPORT
 from models.search.content import Content
 from models.words.progress import silent
 from tests.training.conftest import WORDS
-from tests.training.jobs import tiny_config
+from tests.training.jobs import configured, tiny_config, write_documents
 from tests.training.retraining.test_auto import documents
 from training.__main__ import main
 from training.errors import NothingToLearn
@@ -21,7 +21,7 @@ from training.methods.catalogue import load_recipe
 from training.methods.stages import find_stages
 from training.retraining.adapt import adapt_job
 from training.retraining.auto import material_of
-from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
+from training.retraining.config import Config, GateTable
 from training.retraining.crossfit import Fold, asked, pooled
 from training.retraining.documents import Document
 from training.retraining.gate.verdict import LABELLED
@@ -42,13 +42,8 @@ ANSWERED = 40
 def config(tmp_path: Path) -> Config:
     """500 documents with a title and two sentences each; 40 queries, each on a document of its own."""
     rows = documents(WORDS, 500)
-    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    lines = [f"query {at * 7919}\t{each['id']}" for at, each in enumerate(rows[:ANSWERED])]
-    (tmp_path / "judged.tsv").write_text("\n".join(["query\tid", *lines]) + "\n", encoding="utf-8")
-    return Config(
-        corpus=CorpusTable(file=tmp_path / "documents.jsonl", least=2),
-        judgements=JudgementsTable(file=tmp_path / "judged.tsv"),
-    )
+    asked = [(f"query {at * 7919}", each["id"]) for at, each in enumerate(rows[:ANSWERED])]
+    return configured(tmp_path, rows, asked, least=2)
 
 
 def job_for(method: str, gathered: Gathered, config: Config, job: Job, *, labels: bool = False) -> Job:
@@ -116,10 +111,7 @@ def test_what_the_active_version_learned_trains_both_halves(job: Job, config: Co
 def test_a_few_queries_alone_do_not_let_stages_train(job: Job, config: Config, tmp_path: Path) -> None:
     """Documents so short that no search can be made of them: nothing could show a gain."""
     rows = [{"id": f"d{at}", "text": f"{WORDS[at % 9]} {at}"} for at in range(300)]
-    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    (tmp_path / "judged.tsv").write_text(
-        "\n".join(["query\tid", *(f"query {at * 7919}\td{at}" for at in range(16))]), encoding="utf-8"
-    )
+    write_documents(tmp_path, rows, [(f"query {at * 7919}", f"d{at}") for at in range(16)])
     gathered = gather(config, job.store, silent)
     stages = find_stages("adapt")
     assert stages is not None
@@ -228,14 +220,9 @@ def place(job: Job) -> Path:
     """A configuration with 40 judged queries, each on a document of its own."""
     place = job.store.root.parent
     rng = random.Random(1)
-    with (place / "documents.jsonl").open("w", encoding="utf-8") as file:
-        for at in range(260):
-            text = " ".join(rng.choices(WORDS, k=12))
-            file.write(json.dumps({"id": f"d{at}", "text": text}) + "\n")
-    with (place / "judged.tsv").open("w", encoding="utf-8") as file:
-        file.write("query\tid\n")
-        for at in range(40):
-            file.write(f"{' '.join(rng.choices(WORDS, k=4))} {at}\td{at}\n")
+    rows = [{"id": f"d{at}", "text": " ".join(rng.choices(WORDS, k=12))} for at in range(260)]
+    asked = [(f"{' '.join(rng.choices(WORDS, k=4))} {at}", f"d{at}") for at in range(40)]
+    write_documents(place, rows, asked)
     config = tiny_config(
         'file = "documents.jsonl"',
         "active",

@@ -19,13 +19,13 @@ from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.process import Service
 from tests.service.swapping import publish_pair
 from tests.training.conftest import WORDS
+from tests.training.jobs import configured
 from tests.training.retraining.test_auto import KOREAN, documents
 from training.errors import NothingToLearn
 from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
 from training.retraining import tuning
-from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
 from training.retraining.gathered import gather
 from training.retraining.judgements import Judgement, judged
 from training.retraining.one import Job
@@ -77,16 +77,9 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
             else f"{each['title']} {each['text']}"
             for at, each in enumerate(found)
         ]
-        asked = [f"{query}\t{each['id']}" for query, each in zip(queries, found, strict=True)]
-        lines = "\n".join(["query\tid", *asked[:judged]])
-        (tmp_path / "judged.tsv").write_text(lines + "\n", encoding="utf-8")
+        asked = [(query, each["id"]) for query, each in zip(queries, found, strict=True)][:judged]
         rows = [each if titled else {"id": each["id"], "text": each["text"]} for each in found[:count]]
-        (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-        config = Config(
-            corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20),
-            judgements=JudgementsTable(file=tmp_path / "judged.tsv"),
-            gate=GateTable(),
-        )
+        config = configured(tmp_path, rows, asked, held_out=0.3, least=20)
         gathered = gather(config, job.store, lambda _: None)
         every = frozenset((*gathered.found.train, *gathered.found.dev, *gathered.found.held))
         if clicked:
@@ -304,9 +297,7 @@ def test_judgements_that_rest_on_one_key_are_warned_of(job: Job, tuned: Retune) 
 def test_words_may_lead_in_a_collection_that_the_model_cannot_read(job: Job, tmp_path: Path) -> None:
     """Titles and known items choose among all weights there, and between two in the other collection."""
     korean = [each | {"id": f"k{each['id']}", "collection": "notes"} for each in documents(KOREAN, 420)]
-    rows = [*documents(WORDS, 420), *korean]
-    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    config = Config(corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20))
+    config = configured(tmp_path, [*documents(WORDS, 420), *korean], held_out=0.3, least=20)
     said: list[str] = []
     outcome = retune(gather(config, job.store, lambda _: None), config, job.store, said.append)
     assert outcome.published, outcome.reason
@@ -375,8 +366,7 @@ def test_a_rollback_meanwhile_is_newer_than_the_search(job: Job, tuned: Retune) 
 
 def test_one_key_whose_word_does_not_judge_chooses_no_search(job: Job, tmp_path: Path) -> None:
     rows = documents(WORDS, 420)
-    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    config = Config(corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20))
+    config = configured(tmp_path, rows, held_out=0.3, least=20)
     gathered = gather(config, job.store, lambda _: None)
 
     def choosing(*keys: str | None) -> set[str]:
@@ -398,8 +388,7 @@ def test_queries_that_a_model_has_learned_choose_no_search_and_the_others_do(
     job: Job, tmp_path: Path
 ) -> None:
     rows = documents(WORDS, 420)
-    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    config = Config(corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20))
+    config = configured(tmp_path, rows, held_out=0.3, least=20)
     gathered = gather(config, job.store, lambda _: None)
     said = [Judgement(f"{each['text']} {at}", each["id"], True) for at, each in enumerate(rows[:200])]
     found = judged(said, {document.id: document.id for document in gathered.documents.kept}, 0.5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
@@ -21,6 +20,7 @@ from models.search.content import Content
 from models.words.progress import silent
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.training.conftest import WORDS
+from tests.training.jobs import configured
 from tests.training.retraining.test_auto import documents
 from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
@@ -30,7 +30,7 @@ from training.retraining import one
 from training.retraining import searches as own
 from training.retraining.changed import MOST, MOST_ANSWERS, answers, changed
 from training.retraining.choosing import CANDIDATES, score_of
-from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
+from training.retraining.config import GateTable
 from training.retraining.documents import Document
 from training.retraining.gathered import gather
 from training.retraining.heldout import Split, hold_out
@@ -319,11 +319,7 @@ def test_where_no_document_is_split_its_head_alone_is_searched(asked: Asked) -> 
 
 
 def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path) -> None:
-    rows = documents(WORDS, 200)
-    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    config = Config(
-        corpus=CorpusTable(file=tmp_path / "documents.jsonl", least=2), gate=GateTable(data=job.data)
-    )
+    config = configured(tmp_path, documents(WORDS, 200), gate=GateTable(data=job.data), least=2)
     gathered = gather(config, job.store, silent)
 
     def data_of(served: Searches) -> tuple[Any, ...]:
@@ -336,16 +332,8 @@ def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path
 @pytest.mark.parametrize("method", ["simcse-unsup", "pairs"])
 def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: Path, method: str) -> None:
     rows = documents(WORDS, 200)
-    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    lines = [
-        "query\tid",
-        *(f"{each['text'].split()[0]} {at}\t{each['id']}" for at, each in enumerate(rows[:15])),
-    ]
-    (tmp_path / "judged.tsv").write_text("\n".join(lines), encoding="utf-8")
-    config = Config(
-        corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=2),
-        judgements=JudgementsTable(file=tmp_path / "judged.tsv"),
-    )
+    asked = [(f"{each['text'].split()[0]} {at}", each["id"]) for at, each in enumerate(rows[:15])]
+    config = configured(tmp_path, rows, asked, held_out=0.3, least=2)
     gathered = gather(config, job.store, silent)
     found = job_of(gathered, config, load_recipe(method), job.store, job.work, silent)
     # Text alone learns from none of them, so all judge.
