@@ -42,9 +42,9 @@ from models.engines.opening import BF16, require
 from models.publishing.default import default_source, publish_named
 from models.store import Store
 from training.errors import NothingToLearn
-from training.evaluation.bootstrap import of_mean
 from training.evaluation.retrieval import Collection, judge_all, load, search
 from training.evaluation.scorable import scorable_of
+from training.evaluation.significance import of_mean
 from training.evaluation.suites import score
 from training.methods.recipe_files import AUTO, SEARCH
 from training.retraining.config import Config

@@ -55,9 +55,9 @@ from training.errors import TrainingError
 from training.methods.objectives import InfoNCE
 from training.methods.recipe import Recipe, load_recipe
 from training.runs.device import deterministic
-from training.runs.log import versions
 from training.runs.options import Options
 from training.runs.processes import World
+from training.runs.record import versions
 from training.runs.setup import build_trainer
 from training.text.corpus import Corpus
 

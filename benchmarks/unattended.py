@@ -30,8 +30,8 @@ from benchmarks.workloads import evaluation_folder
 from models.files.retrainings import read_runs
 from models.publishing.default import publish_named
 from models.store import Store
-from training.evaluation.bootstrap import of_mean
 from training.evaluation.retrieval import load
+from training.evaluation.significance import of_mean
 
 MODES = {"served": "", "dense": "dense", "hybrid": "hybrid"}
 BATCH = 200  # events of a request

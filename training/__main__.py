@@ -18,7 +18,7 @@ try:
     from training import errors
     from training.evaluation import command as evaluate
     from training.evaluation import significance
-    from training.evaluation.report import many
+    from training.evaluation.report import comparison
     from training.mining import command as mine
     from training.mining import corpus_report
     from training.model import new_bases
@@ -37,7 +37,7 @@ COMMANDS = (
     new_bases,
     word_vectors,
     evaluate,
-    many,
+    comparison,
     significance,
     export,
     retrain,

@@ -1,16 +1,19 @@
-"""What a retraining needs: evaluation data that knows the right answer, and a model that is worse."""
+"""Evaluation data, models and configuration files for tests of retraining."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from tests.service.process import Service
+from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
 
 
 def gold(folder: Path, encode: Callable[[list[str]], np.ndarray], texts: tuple[str, ...]) -> Path:
@@ -37,6 +40,32 @@ def noised(folder: Path, source: Path, scale: float) -> Path:
         weights[name] = tensor + noise if tensor.ndim > 1 else tensor
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def write_documents(
+    folder: Path, rows: Iterable[Mapping[str, Any]], judged: Iterable[tuple[str, str]] = ()
+) -> None:
+    """Writes documents.jsonl, and judged.tsv with pairs of query and id."""
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (folder / "documents.jsonl").write_text(text, encoding="utf-8")
+    lines = ["query\tid", *map("\t".join, judged)]
+    (folder / "judged.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def configured(
+    folder: Path,
+    rows: Iterable[Mapping[str, Any]],
+    judged: Iterable[tuple[str, str]] = (),
+    gate: GateTable | None = None,
+    **corpus: Any,
+) -> Config:
+    """Returns a configuration with these documents and judged queries."""
+    write_documents(folder, rows, judged)
+    return Config(
+        corpus=CorpusTable(file=folder / "documents.jsonl", **corpus),
+        judgements=JudgementsTable(file=folder / "judged.tsv"),
+        gate=gate or GateTable(),
+    )
 
 
 def tiny_config(

@@ -29,7 +29,7 @@ ROWS = tokens_of([[CLS, 90, 91, 92, 93, SEP], [CLS, 95, SEP], [CLS, 100, 101, 10
 class Family(NamedTuple):
     config: Any
     guesser: Any  # a masked language model
-    decoder: Any  # one that writes from left to right
+    decoder: Any  # an autoregressive model
     prefix: str  # of its encoder
 
 

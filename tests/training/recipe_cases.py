@@ -1,4 +1,4 @@
-"""What tests of methods share: a raw tiny backbone with its masked-language head, corpora of each kind."""
+"""A raw tiny backbone with its masked-language head, and corpora of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run left behind, and how to stop one at a step."""
+"""Records and weights of a run, and a way to stop it at a step."""
 
 from __future__ import annotations
 

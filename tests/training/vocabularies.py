@@ -81,7 +81,7 @@ def sentences(lexicon: Lexicon, words: int, count: int) -> Tokens:
 
 
 def alike(counts: list[int]) -> bool:
-    """Whether they may come from draws of which each is as likely as the others."""
+    """Returns True if the counts may come from draws with equal probabilities."""
     return len(counts) == 1 or bool(stats.chisquare(counts).pvalue > 1e-3)
 
 

@@ -1,4 +1,4 @@
-"""What one of several processes does in test_world.py, and the same for one alone.
+"""The work of one process in test_processes.py, with several processes or a single one.
 
     python -m torch.distributed.run --nproc-per-node 2 tests/training/world_process.py FOLDER
 
@@ -38,7 +38,7 @@ _MLM = (
     "--set",
     'objectives=[{name="info_nce", tau=0.05}, "mlm"]',
 )
-ROWS = 11  # in batches of 5: shares of 2 and 3, and a last batch of 1, of which one process has nothing
+ROWS = 11  # in batches of 5: shares of 2 and 3, and a last batch of 1, where one process has no share
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "simcse-unsup": ("simcse-unsup", {}),
     "simcse-sup": ("simcse-sup", {}),
@@ -88,7 +88,7 @@ def found_by(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def refusals(folder: Path, world: World) -> dict[str, Any]:
-    """What ends the work of both processes, and that they go on with something else after it."""
+    """Reports errors that end the work of both processes, and continues afterwards."""
     answers: dict[str, Any] = {"agree": world.agree("the same"), "differ": world.agree(str(world.rank))}
     for who in range(world.size):
         try:
@@ -119,7 +119,7 @@ def _refuse_if(wrong: bool, words: str) -> None:
 
 
 def _left(out: Path, world: World) -> bool:
-    """Whether it is there when both have ended."""
+    """Returns True if it exists after both have ended."""
     with world.together():
         pass
     return out.exists()

@@ -1,1 +1,1 @@
-"""The quality of an encoder: against people's judgement, and by its geometry. Imports no torch."""
+"""Quality of an encoder: agreement with human judgments, search, transfer and geometry. Imports no torch."""

@@ -1,4 +1,4 @@
-"""`python -m training evaluate MODEL`: the scores as a table, and as JSON or a report where asked for."""
+"""`python -m training evaluate`: scores of a model as a table, JSON, CSV or report."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from models.progress import step_to_stderr
 from training.arguments import add_data, target
 from training.errors import TrainingError
 from training.evaluation.data import data_folder
-from training.evaluation.report.courses import add_runs, read_runs
 from training.evaluation.report.markdown import report_folder
-from training.evaluation.report.one import write_report
+from training.evaluation.report.model_report import write_report
+from training.evaluation.report.runs import add_runs, read_runs
 from training.evaluation.report.table import table
 from training.evaluation.scorable import open_scorable
 from training.evaluation.suites import DEFAULT, SUITES, check_suites, score
@@ -42,7 +42,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--precision",
         choices=("fp32", "bf16", "int8", "auto"),
-        help="of the model's arithmetic, as SIMILE_PRECISION (default: fp32; of a server whatever it has)",
+        help="as SIMILE_PRECISION (default: fp32; a server keeps its own)",
     )
     add_data(command)
     command.add_argument(
@@ -66,7 +66,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Evaluate; what can be refused is refused before the model is opened."""
+    """Evaluates a model. Wrong arguments are refused before the model is opened."""
     suites = check_suites(options.suite.split(","))
     data = data_folder(options.data)
     file = target(options.json) if options.json and options.json != _STDOUT else None

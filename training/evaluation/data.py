@@ -5,14 +5,14 @@
                DIR/sick/test.tsv.gz         the same, also as sickr/
                DIR/korsts/test.tsv.gz       the same, in Korean
     SentEval   DIR/STS/STS12-en-test/       STS.input.MSRpar.txt: two sentences per line. STS.gs.MSRpar.txt:
-                                            scores; an empty line is a pair without a score
-               DIR/STS/STSBenchmark/        sts-SPLIT.csv: tabs, no header; from the fifth field on, score and
-                                            two sentences
-               DIR/SICK/                    SICK_test_annotated.txt: tabs; SICK_trial.txt is dev
+                                            scores. An empty line is a pair without a score.
+               DIR/STS/STSBenchmark/        sts-SPLIT.csv: tabs, no header. Score and two sentences follow
+                                            the fourth field.
+               DIR/SICK/                    SICK_test_annotated.txt: tabs. SICK_trial.txt is dev.
     JGLUE      DIR/jsts/                    valid-v1.1.json or valid.jsonl[.gz]: Japanese, an object per line
 
-A set without a folder is absent. A set with a folder that cannot be read is an error. retrieval.py has the
-sets for search and tasks.py the sets for classification.
+A set without a folder is absent. A set whose folder cannot be read is an error. Sets for search are in
+retrieval.py, sets for classification in tasks.py.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def senteval_year(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterato
 
 def senteval_benchmark(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
     for line in read_lines(folder / f"sts-{split}.csv"):
-        yield Row(line.at, *_fields(line.text, 7, line.at)[4:7])  # a source and a licence may follow
+        yield Row(line.at, *_fields(line.text, 7, line.at)[4:7])  # a source and a license may follow
 
 
 def senteval_sick(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
@@ -97,11 +97,11 @@ def _fields(line: str, least: int, where: str) -> list[str]:
 class EvaluationSet(NamedTuple):
     key: str  # in the JSON and on the command line
     title: str  # in the table
-    places: tuple[tuple[str, Layout], ...]  # the first folder that is there
+    places: tuple[tuple[str, Layout], ...]  # the first existing folder counts
     published: int  # scored pairs of the split as others report on it
     subsets: tuple[str, ...] = ()  # the sources that it is made of, where papers tell them apart
     lowest: float = 0.0  # gold score
-    split: str = "test"  # what is scored
+    split: str = "test"  # the split to score
 
 
 def _year(year: int, published: int, *subsets: str) -> EvaluationSet:
@@ -109,7 +109,7 @@ def _year(year: int, published: int, *subsets: str) -> EvaluationSet:
     return EvaluationSet(f"sts{year}", f"STS{year}", places, published, subsets)
 
 
-# Counts as SimCSE's evaluation has them: STS13 is without SMT, whose licence keeps it out.
+# Counts are those of SimCSE's evaluation. STS13 excludes SMT because of its license.
 SETS = (
     _year(12, 3108, "MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     _year(13, 1500, "FNWN", "headlines", "OnWN"),
@@ -121,8 +121,8 @@ SETS = (
         "sickr", "SICK-R", (("sick", own), ("sickr", own), ("SICK", senteval_sick)), 4927, lowest=1.0
     ),
 )
-# Other languages: scored where they are there, and kept out of the mean, which is over English sets.
-# JSTS has no public test scores, so everybody reports on its validation split.
+# Sets in other languages are optional and do not count in the mean. JSTS has no public test scores, so its
+# validation split is scored, as in other reports.
 OTHERS = (
     EvaluationSet("korsts", "KorSTS", (("korsts", own),), 1379),
     EvaluationSet("jsts", "JSTS", (("jsts", jglue), ("jsts-v1.1", jglue)), 1457, split="valid"),
@@ -135,12 +135,12 @@ class Pairs(NamedTuple):
     left: list[str]
     right: list[str]
     gold: NDArray[np.float64]  # (n,)
-    subset: list[str]  # of each pair; all the same where the set has none
+    subset: list[str]  # of each pair; empty if the set has no subsets
     unscored: int  # rows without a gold score, left out
 
 
 def data_folder(given: str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Returns the folder `given`, else the one that SIMILE_EVAL_DATA names.
+    """Returns the folder `given`, else the folder that SIMILE_EVAL_DATA names.
 
     Raises:
         TrainingError: Neither is given, or it is not a folder.
@@ -167,9 +167,10 @@ def is_absent(key: str, data: Path) -> bool:
 
 
 def load(key: str, data: Path, split: str | None = None) -> Pairs:
-    """The pairs of one split of a set that is not absent: `split`, or the one that is scored.
+    """Returns the pairs of a split. Without `split` it is the split that is scored.
 
-    Raise TrainingError with the file and the line.
+    Raises:
+        TrainingError: The set is absent, or a file cannot be read. Names the file and the line.
     """
     known = BY_KEY[key]
     place = _place(key, data)
@@ -186,7 +187,7 @@ def _place(key: str, data: Path) -> tuple[Path, Layout] | None:
 
 
 def _pairs(rows: Iterable[Row], source: str, lowest: float) -> Pairs:
-    """With white space as single spaces."""
+    """Collects the scored rows. White space becomes single spaces."""
     pairs = Pairs([], [], np.empty(0), [], 0)
     gold: list[float] = []
     unscored = 0
@@ -210,7 +211,7 @@ def _score(row: Row, lowest: float) -> float:
         score = float(row.score)
     except ValueError:
         raise TrainingError(f"{row.where}: the score {row.score[:40]!r} is not a number.") from None
-    if not lowest <= score <= _HIGHEST:  # NaN as well
+    if not lowest <= score <= _HIGHEST:  # also False for NaN
         raise TrainingError(
             f"{row.where}: the score {row.score[:40]} is not between {lowest:g} and {_HIGHEST:g}."
         )

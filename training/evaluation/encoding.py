@@ -1,4 +1,4 @@
-"""The seam: an evaluator knows an encoder as one function, sentences in, vectors out."""
+"""Encoders as the evaluation sees them: functions from sentences to vectors."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from training.errors import TrainingError
 
 Vectors = NDArray[np.float32]  # (n, dimension)
 Encode = Callable[[list[str]], Vectors]
-# From the encoders of queries and of documents to a figure of each search, in their order; more is better.
+# Takes the encoders of queries and of documents. Returns a score for each search; higher is better.
 Choose = Callable[[Encode, Encode], NDArray[np.float64]]
 
-_CHUNK = 64  # sentences between two steps of the progress: seconds on a busy machine
+_CHUNK = 64  # sentences per step of the progress bar
 
 
 def encode_once(encode: Encode, sentences: Iterable[str]) -> Encode:
-    """Encode each distinct sentence now, once; the answer looks vectors up and knows no others.
+    """Encodes each distinct sentence once and returns a function that looks the vectors up.
 
-    Longest first, so that the bar's forecast does not grow and too little memory shows at once.
-    Raise TrainingError when `encode` does not give one vector per sentence.
+    The longest sentences come first, so that the forecast does not grow and memory errors appear early.
+
+    Raises:
+        TrainingError: `encode` does not return one vector per sentence.
     """
     unique = sorted(set(sentences), key=lambda sentence: (-len(sentence), sentence))
     row = {sentence: at for at, sentence in enumerate(unique)}
@@ -43,9 +45,9 @@ def encode_once(encode: Encode, sentences: Iterable[str]) -> Encode:
 
 
 def remembering(encode: Encode) -> Encode:
-    """Encode each distinct text once, however often it is asked for: searches share most of their documents.
+    """Returns a function that encodes each distinct text once. Searches share most of their documents.
 
-    Every vector is kept as long as the answer is: 4 bytes for each dimension.
+    The function keeps every vector: 4 bytes per dimension.
     """
     known: dict[str, NDArray[np.float32]] = {}
 

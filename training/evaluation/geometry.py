@@ -1,11 +1,11 @@
-"""The shape of the space: how near like pairs are, how evenly vectors lie, and how many directions they use.
+"""Geometry of the vector space: how close similar pairs are, how evenly vectors spread, and the spectrum.
 
-Alignment and uniformity are Wang & Isola's (2020), as SimCSE reports them: lower is better. The mean cosine
-of two sentences is Ethayarajh's (2019) anisotropy: 0 when directions are spread evenly, 1 when all are one.
-The spectrum and its effective rank (Roy & Vetterli 2007) say how many directions carry the vectors.
+Alignment and uniformity follow Wang & Isola (2020), as SimCSE reports them; lower is better. The mean
+cosine of two sentences is the anisotropy of Ethayarajh (2019): 0 if directions spread evenly, 1 if all are
+equal. The spectrum and its effective rank (Roy & Vetterli 2007) show how many directions carry the vectors.
 
-All are of vectors of length 1; without normalising they are other numbers. They explain a score and do not
-replace it: a model may be better in each and worse at similarity.
+All figures are over vectors of length 1. They explain a score and do not replace it: a model may be better in
+each figure and worse at similarity.
 """
 
 from __future__ import annotations
@@ -20,21 +20,15 @@ from numpy.typing import NDArray
 from training.evaluation.data import Pairs
 from training.evaluation.encoding import Encode, Vectors
 
-_ALIKE = 4.0  # a pair with a gold score above it means the same (SimCSE, section 3)
-_ROWS = 512  # of the matrix of cosines at a time: 64 MB for STS-B's 15,500 sentences
+_ALIKE = 4.0  # pairs with a higher gold score mean the same (SimCSE, section 3)
+_ROWS = 512  # of the cosine matrix at a time: 64 MB for the 15,500 sentences of STS-B
 BINS = 40  # of a cosine's histogram, from -1 to 1
-GRADES = (
-    "0-1",
-    "1-2",
-    "2-3",
-    "3-4",
-    "4-5",
-)  # gold scores; a whole number belongs to the upper, 5 to the last
+GRADES = ("0-1", "1-2", "2-3", "3-4", "4-5")  # gold scores, without the upper end; 5 is in the last
 _DECIMALS = 6  # of a value of the spectrum
 
 
 class Spread(NamedTuple):
-    """The use that vectors make of their dimensions; NaN and empty where one has no direction."""
+    """Use of the dimensions. NaN and empty if a vector has no direction."""
 
     mean_cosine: float  # -1 to 1, of two different sentences
     top_energy: float  # 0 to 1: share of the squared lengths that lies along one direction
@@ -43,22 +37,22 @@ class Spread(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    alignment: float  # 0 to 4: mean squared distance of pairs that mean the same
+    alignment: float  # 0 to 4: mean squared distance of pairs with the same meaning
     uniformity: float  # -8 to 0: log of the mean of exp(-2 squared distance); 0 when all vectors are equal
     mean_cosine: float
     top_energy: float
     effective_rank: float
     spectrum: list[float]
     histogram: dict[str, list[int]]  # by gold score: pairs in each of 40 steps of the cosine from -1 to 1
-    pairs: int  # that alignment is over
+    pairs: int  # with the same meaning
     sentences: int
 
 
 def geometry(splits: Iterable[Pairs], encode: Encode) -> Geometry:
-    """Alignment over pairs with a gold score above 4, the rest over the distinct sentences of all splits.
+    """Measures alignment over pairs with a gold score above 4 and the rest over the distinct sentences.
 
-    The histogram is over all pairs. NaN where a vector has no direction (length 0, or not finite), or where
-    there is nothing to measure; the histogram leaves out such a pair.
+    A figure is NaN if a vector has no direction (length 0 or not finite), or without data. The histogram
+    leaves out such pairs.
     """
     left: list[str] = []
     right: list[str] = []
@@ -82,15 +76,15 @@ def geometry(splits: Iterable[Pairs], encode: Encode) -> Geometry:
 
 
 def alignment(left: Vectors, right: Vectors) -> float:
-    """(n, d) twice -> the mean over rows of |x - y|², x and y of length 1."""
+    """Returns the mean over rows of |x - y|² for x and y of length 1, both (n, d)."""
     return float(np.square(directions(left) - directions(right)).sum(axis=1).mean())
 
 
 def uniformity(vectors: Vectors) -> float:
-    """(n, d), n > 1 -> log of the mean over i < j of exp(-2|x_i - x_j|²), each x of length 1.
+    """Returns the log of the mean over i < j of exp(-2|x_i - x_j|²), each x of length 1. NaN if n < 2.
 
-    |x - y|² = 2 - 2 cos, so a term is exp(4 cos - 4), between exp(-8) and 1: their sum in float64 needs no
-    shift. One mean over all pairs; a mean of the logarithms of parts would be another number.
+    |x - y|² = 2 - 2 cos, so a term is exp(4 cos - 4), between exp(-8) and 1. Their sum in float64 needs no
+    shift.
     """
     x = directions(vectors)
     n = len(x)
@@ -106,18 +100,18 @@ def uniformity(vectors: Vectors) -> float:
 
 
 def spread(vectors: Vectors) -> Spread:
-    """(n, d), n > 1. The matrix of the vectors at length 1 is not centred: a common direction is a finding.
+    """Returns mean cosine and spectrum of vectors (n, d), scaled to length 1 and not centered.
 
-    The mean cosine over i ≠ j is (|Σx|² - n) / (n(n - 1)). A direction's energy is its squared singular
-    value, as a share of their sum (which is n); the effective rank is exp of the energies' entropy. Roy &
-    Vetterli take shares of the singular values themselves, which weighs small directions more.
+    The mean cosine over i ≠ j is (|Σx|² - n) / (n(n - 1)). The energy of a direction is its squared singular
+    value as a share of their sum, n. The effective rank is exp of the entropy of the energies. Roy & Vetterli
+    use shares of the singular values instead, which weights small directions more.
     """
     x = directions(vectors)
     n, d = x.shape
     if n < 2 or not np.isfinite(x).all():
         return Spread(math.nan, math.nan, math.nan, [])
     mean_cosine = (np.square(x.sum(axis=0)).sum() - n) / (n * (n - 1))
-    # Eigenvalues of the (d, d) product: quick for many sentences, and exact to 1e-8 of the largest value.
+    # Eigenvalues of the (d, d) product are fast for many sentences, and exact to 1e-8 of the largest value.
     squares = np.linalg.eigvalsh(x.T @ x)[::-1][: min(n, d)].clip(min=0)
     energy = squares / squares.sum()
     seen = energy[energy > 0]
@@ -132,7 +126,7 @@ def spread(vectors: Vectors) -> Spread:
 def histogram(
     left: Vectors, right: Vectors, gold: Sequence[float] | NDArray[np.float64]
 ) -> dict[str, list[int]]:
-    """(n, d), (n, d), (n,) -> cosines in each of 40 equal steps, for each unit of the gold score."""
+    """Counts cosines in 40 equal steps, for each unit of the gold score. Shapes (n, d), (n, d), (n,)."""
     cosine = np.einsum("nd,nd->n", directions(left), directions(right))
     grade = np.minimum(np.asarray(gold).astype(int), len(GRADES) - 1)
     known = np.isfinite(cosine)
@@ -143,7 +137,7 @@ def histogram(
 
 
 def directions(vectors: Vectors) -> NDArray[np.float64]:
-    """Each row at length 1, in float64; rows without a direction become NaN."""
+    """Returns each row at length 1, in float64. Rows without a direction become NaN."""
     x = vectors.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         x /= np.linalg.norm(x, axis=1, keepdims=True)

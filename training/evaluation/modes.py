@@ -1,10 +1,10 @@
-"""The three ways to search that the service has, over documents in memory: dense, lexical and hybrid.
+"""The search modes of the service over documents in memory: dense, lexical and hybrid. Start at `find`.
 
-    texts ─▶ passages, as the service splits them ─▶ vectors ─▶ a document's cosine is that of its best one
-          └▶ words, as the service counts them ─▶ BM25
-                                   both, the best CANDIDATES of each ─▶ fused, as the service fuses them
+    texts ─▶ passages, split like in the service ─▶ vectors ─▶ a document has the cosine of its best passage
+          └▶ terms, counted like in the service ─▶ BM25
+                                   both, the best CANDIDATES of each ─▶ fused like in the service
 
-Exact, where the service's index may be approximate.
+Search is exact, while the index of the service may be approximate.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from training.evaluation.geometry import directions
 
 DENSE: Mode = "dense"
 MODES: tuple[Mode, ...] = (DENSE, "lexical", "hybrid")
-# The passages of a title and text, at least one. Tokens of each; None: as many as is usual.
+# Splits a document into passages of so many tokens, at least one. None is the usual length.
 Split = Callable[[Content, int | None], list[str]]
-CANDIDATES = 1000  # of each ranking, that hybrid search fuses: as service/corpus/search.py
-_QUERIES = 64  # whose cosines are in memory at a time
-_DECIMALS = 6  # of a cosine: equal vectors at different places of a product differ behind it in float32
+CANDIDATES = 1000  # of each ranking that hybrid search fuses, as in service/corpus/search.py
+_QUERIES = 64  # queries whose cosines are in memory at a time
+_DECIMALS = 6  # of a cosine; float32 products of equal vectors differ in later decimals
 
-Scores = dict[int, float]  # a document's place to its score, best first; equal scores by place
+Scores = dict[int, float]  # from the places of documents to their scores, best first
 
 
 class Passages(NamedTuple):
-    """Vectors (p, d) of unit length, and the place of the document that each is of (p,), rising."""
+    """Vectors (p, d) of unit length, and the places of their documents (p,), ascending."""
 
     vectors: Vectors
     owners: NDArray[np.int64]
 
 
 class Found(NamedTuple):
-    """The rankings of one query. A document without the query's words is in `dense` and `hybrid` alone."""
+    """Rankings of a query. `lexical` has only documents with a term of the query."""
 
     dense: Scores
     lexical: Scores
@@ -52,7 +52,7 @@ class Found(NamedTuple):
 
 
 class WordIndex:
-    """Keyword search over texts in memory, as the service counts words: BM25 by SQLite's FTS5. Close it."""
+    """Keyword search over texts in memory, like in the service: BM25 by SQLite's FTS5. Must be closed."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -74,7 +74,7 @@ class WordIndex:
 
 
 def whole(content: Content, _passage_tokens: int | None) -> list[str]:
-    """No split: the model sees as much of a text as it reads."""
+    """Returns the document as a single passage, which the model cuts."""
     return [content.whole]
 
 
@@ -96,7 +96,7 @@ def find(
     depth: int,
     weight: float = DENSE_WEIGHT,
 ) -> Iterator[Found]:
-    """The rankings of each query, cut to the first `depth`; its vector is that of the same row."""
+    """Yields the rankings of each query, cut to `depth`. Row i of `vectors` (q, d) belongs to query i."""
     for (near,), worded in candidates(queries, vectors, [passages], words, max(depth, CANDIDATES)):
         yield Found(_first(near, depth), _first(worded, depth), fused(near, worded, weight, depth))
 
@@ -108,10 +108,7 @@ def candidates(
     words: WordIndex,
     depth: int = CANDIDATES,
 ) -> Iterator[tuple[list[Scores], Scores]]:
-    """The best `depth` documents of each query: what hybrid search fuses.
-
-    By the vectors of each of `splits` of the same documents, and by words, which no split changes.
-    """
+    """Yields the best `depth` documents of each query, by vectors for each of `splits`, and by keywords."""
     units = np.nan_to_num(directions(vectors)).astype(np.float32)
     with Progress("queries", len(queries), "searching") as progress:
         for start in range(0, len(queries), _QUERIES):
@@ -123,14 +120,14 @@ def candidates(
 
 
 def fused(near: Scores, worded: Scores, weight: float, depth: int) -> Scores:
-    """Both rankings as one, with the `weight` of the vectors, cut to the first `depth`."""
+    """Fuses two rankings. `weight` is that of the vectors. Cuts the result to `depth`."""
     scores = {place: float(score) for place, score in fuse(near, worded, weight).items()}
     order = sorted(scores, key=lambda place: (-scores[place], place))[:depth]
     return {place: scores[place] for place in order}
 
 
 def _cosines(queries: Vectors, passages: Passages) -> NDArray[np.float64]:
-    """(q, d) -> (q, n): the cosine of each document's best passage."""
+    """Returns the cosine of each document's best passage: (q, d) -> (q, n)."""
     cosines = (queries @ passages.vectors.T).round(_DECIMALS)
     starts = np.flatnonzero(np.diff(passages.owners, prepend=-1))
     return np.maximum.reduceat(cosines, starts, axis=1).astype(np.float64)

@@ -1,11 +1,11 @@
-"""Search: how well queries find the documents that people judged relevant, over folders in BEIR's layout.
+"""Search over judged collections, and the figures of rankings. Start reading at `search`.
 
-    DIR/NAME/corpus.jsonl[.gz]     {"_id": …, "title": …, "text": …} in each line; the title may be missing
+    DIR/NAME/corpus.jsonl[.gz]     {"_id": …, "title": …, "text": …} on each line; the title may be missing
     DIR/NAME/queries.jsonl[.gz]    {"_id": …, "text": …}
-    DIR/NAME/qrels.test.tsv[.gz]   query_id corpus_id score, with a header; BEIR's qrels/test.tsv is read too
+    DIR/NAME/qrels.test.tsv[.gz]   query_id corpus_id score, with a header; also BEIR's qrels/test.tsv
 
-Every folder with a corpus and queries is a set. Documents are ranked in each mode that the service has
-(modes.py); the figures themselves are in rankings.py.
+Every folder with a corpus and queries is a set. Documents are ranked in each search mode of the service
+(modes.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.geometry import directions
 from training.evaluation.modes import DENSE, MODES, Split, WordIndex, find, passages_of
-from training.evaluation.rankings import DEPTH, Ranking, judge, mean
 from training.text.lines import read_records, text_of
 from training.text.service import DEFAULT
 
@@ -36,15 +35,15 @@ _COLUMNS = (("query_id", "query-id"), ("corpus_id", "corpus-id"), ("score",))  #
 
 
 class Collection(NamedTuple):
-    documents: dict[str, Content]  # by id; those without any text are left out
-    queries: dict[str, str]  # those with a relevant document
+    documents: dict[str, Content]  # by id; documents without text are left out
+    queries: dict[str, str]  # queries with a relevant document
     relevant: dict[str, dict[str, float]]  # query id to document id to gain, above 0
-    empty: int  # documents without text: no service would take them, so they are never found
-    # Query or document id to a part: a query finds documents of its own part only. None: there is one part.
+    empty: int  # documents without text, which no service stores
+    # From the ids of queries and documents to a part. A query finds documents of its own part only.
     within: Mapping[str, str] | None = None
 
     def parts(self) -> Iterator[tuple[str, Collection]]:
-        """Each part that has queries, judged or not, by its name, with that part's documents alone."""
+        """Yields the name of each part with queries, and the collection of that part."""
         within = self.within or {}
         documents: dict[str, dict[str, Content]] = {}
         for id, content in self.documents.items():
@@ -59,7 +58,7 @@ class Collection(NamedTuple):
 
 
 def collections(data: Path) -> dict[str, Path]:
-    """Every set in `data`: its folder's name and the folder, by name."""
+    """Returns the folders of all sets in `data` by their names, sorted."""
     folders = sorted(folder for folder in data.iterdir() if folder.is_dir())
     return {
         folder.name: folder for folder in folders if all(_found(folder, name) for name in (_CORPUS, _QUERIES))
@@ -67,9 +66,10 @@ def collections(data: Path) -> dict[str, Path]:
 
 
 def load(folder: Path, split: str = "test") -> Collection:
-    """Queries with a relevant document in that split, and all documents.
+    """Loads all documents, and the queries with a relevant document in that split.
 
-    Raise TrainingError, with the file and the line, for what cannot be read or does not fit together.
+    Raises:
+        TrainingError: A file cannot be read, or the files do not fit together. Names the file and the line.
     """
     documents = {name: content for _, name, content in _contents(_file(folder, _CORPUS))}
     queries: dict[str, str] = {}
@@ -97,9 +97,9 @@ def load(folder: Path, split: str = "test") -> Collection:
 def retrieval(
     collection: Collection, encode_queries: Encode, encode_documents: Encode, split: Split
 ) -> dict[str, Any]:
-    """The figures of `rankings.Ranking`, each the mean over queries, and what they are over.
+    """Returns the means of `Ranking` over all queries, and the counts of the data.
 
-    Those of dense search; those of the other modes stand behind them, under `lexical` and `hybrid`.
+    Top-level figures are those of dense search. The other modes have the keys `lexical` and `hybrid`.
     """
     lists, undefined = search(collection, encode_queries, encode_documents, split)
     means = {mode: mean(judge_all(collection, ranked))._asdict() for mode, ranked in lists.items()}
@@ -113,11 +113,17 @@ def search(
     split: Split,
     learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
 ) -> tuple[dict[Mode, list[list[str]]], int]:
-    """By mode, document ids for every query, in their order, best first; and the vectors without a direction.
+    """Ranks documents for all queries in each mode.
 
-    A document has the cosine of the best of its passages, which `split` gives. Equal scores are ranked by
-    descending id, as trec_eval ranks them, and a document with the query's own id is left out of its list,
-    as BEIR does. learned: the weight and the passages of each part.
+    A document has the cosine of its best passage. Equal scores are ranked by descending id, as in
+    trec_eval. A document with the id of the query is left out, as in BEIR.
+
+    Args:
+        learned: Search settings (weight and passage length) of each part.
+
+    Returns:
+        For each mode the document ids of all queries, best first, and the number of vectors without a
+        direction.
     """
     lists: dict[Mode, dict[str, list[str]]] = {mode: {} for mode in MODES}
     encoded = encode_queries(list(collection.queries.values()))
@@ -132,7 +138,7 @@ def search(
         passages = passages_of(some, split, encode_documents, learned_tokens(of_part))
         undefined += int((~passages.vectors.any(axis=1)).sum())
         with closing(WordIndex([content.whole for content in some])) as words:
-            # One more, in place of the query's own.
+            # One more, because the query's own document is left out.
             rankings = find(queries, vectors, passages, words, DEPTH + 1, weight_of(of_part))
             for query, found in zip(part.queries, rankings, strict=True):
                 for mode, ranked in zip(MODES, found, strict=True):
@@ -142,7 +148,7 @@ def search(
 
 
 def judge_all(collection: Collection, lists: Sequence[Sequence[str]]) -> list[Ranking]:
-    """The figures of every query, in their order; `lists` as `search` gives them."""
+    """Returns the figures of all queries, for lists as `search` returns them."""
     return [
         judge(ranked, collection.relevant[query])
         for query, ranked in zip(collection.queries, lists, strict=True)
@@ -150,12 +156,12 @@ def judge_all(collection: Collection, lists: Sequence[Sequence[str]]) -> list[Ra
 
 
 def counts(collection: Collection, undefined: int) -> dict[str, int]:
-    """The numbers of what a collection's figures are over."""
+    """Returns the counts of the data behind the figures."""
     return {
         "queries": len(collection.queries),
         "documents": len(collection.documents) + collection.empty,
         "empty": collection.empty,
-        "undefined": undefined,  # vectors without a direction: their cosines count as 0
+        "undefined": undefined,  # vectors without a direction, whose cosines count as 0
     }
 
 
@@ -172,7 +178,7 @@ def _found(folder: Path, *names: str) -> Path | None:
 
 
 def _contents(file: Path) -> Iterator[tuple[str, str, Content]]:
-    """(file and line, id, title and text) of each line; a title alone is the text."""
+    """Yields file and line, id, and content of each line. A title without a text becomes the text."""
     seen: set[str] = set()
     for record in read_records(file, kind=".jsonl"):
         name, text = text_of(record, ["_id"]), text_of(record, ["text"])
@@ -185,7 +191,7 @@ def _contents(file: Path) -> Iterator[tuple[str, str, Content]]:
 
 
 def _read(file: Path) -> Iterator[tuple[str, str, str, float]]:
-    """(file and line, query id, document id, gain) of each row."""
+    """Yields file and line, query id, document id and gain of each row."""
     for record in read_records(file, _COLUMNS, ".tsv"):
         query, document, score = (text_of(record, names) for names in _COLUMNS)
         try:
@@ -195,3 +201,49 @@ def _read(file: Path) -> Iterator[tuple[str, str, str, float]]:
         if not math.isfinite(gain):
             raise TrainingError(f"{record.at}: the score {score[:40]!r} is not a number.")
         yield record.at, query, document, gain
+
+
+DEPTH = 100  # of the longest list that a figure looks at
+
+
+class Ranking(NamedTuple):
+    """Figures from 0 to 1, of one query or the means over many; trec_eval's definitions."""
+
+    ndcg10: float
+    recall1: float
+    recall10: float
+    recall100: float
+    mrr10: float
+    map100: float
+
+
+def judge(ranked: Sequence[str], relevant: Mapping[str, float]) -> Ranking:
+    """Returns the figures of a ranking.
+
+    nDCG has linear gain, and its ideal list has all relevant documents, found or not (Järvelin & Kekäläinen
+    2002). Recall and average precision divide by the number of all relevant documents.
+
+    Args:
+        ranked: Distinct document ids, best first.
+        relevant: Gains above 0 by document id, at least one.
+    """
+    gains = [relevant.get(document, 0.0) for document in ranked[:DEPTH]]
+    hits = [rank for rank, gain in enumerate(gains, 1) if gain > 0]
+    ideal = sorted(relevant.values(), reverse=True)
+    return Ranking(
+        ndcg10=_dcg(gains[:10]) / _dcg(ideal[:10]),
+        recall1=sum(rank <= 1 for rank in hits) / len(relevant),
+        recall10=sum(rank <= 10 for rank in hits) / len(relevant),
+        recall100=len(hits) / len(relevant),
+        mrr10=1 / hits[0] if hits and hits[0] <= 10 else 0.0,
+        map100=sum(found / rank for found, rank in enumerate(hits, 1)) / len(relevant),
+    )
+
+
+def mean(rankings: Sequence[Ranking]) -> Ranking:
+    """Returns the mean of each figure over all queries."""
+    return Ranking(*(math.fsum(figure) / len(rankings) for figure in zip(*rankings, strict=True)))
+
+
+def _dcg(gains: Sequence[float]) -> float:
+    return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, 1))

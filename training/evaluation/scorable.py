@@ -1,61 +1,69 @@
-"""The models that `evaluate` may name: the default model, a published version, a folder, or a server.
+"""Models that `evaluate` accepts: the default model, a published version, a folder, or a running server.
 
     default                  the model that the service starts with
     2026…-name-1a2b3c4d      a version in the models folder
     RUN                      the --out of a `train`: its best step
     FOLDER                   a published version's folder, or a sentence-transformers or Hugging Face folder
-    http://HOST:PORT         a running server (server.py)
+    http://HOST:PORT         a running server
 
-A folder that is not published is published into a temporary store, through the same proof as any other, and
-forgotten afterwards: what is scored is what would be served. Sentences go in without a prompt; queries and
-documents go in behind the model's own, as in a search: those of a pair by both of its encoders.
+An unpublished folder is published into a temporary store and verified there, so that the scores are those
+of the model as it would be served. Sentences get no prompt. Queries and documents get the model's prompts,
+as in a search. Queries of a pair go to its query encoder. Start reading at `open_scorable`.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import httpx2
+import numpy as np
 
 from models import cpus
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
-from models.manifest import check
-from models.messages import did_you_mean
-from models.progress import Say, silent
+from models.files.bounded import parse_json
 from models.publishing.default import publish_named
 from models.search.content import Content
 from models.search.passages import split
 from models.store import Store, models_dir
 from training.errors import TrainingError
-from training.evaluation.encoding import Encode
+from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.modes import Split, whole
-from training.evaluation.server import Server
 from training.model_names import find_model
+from training.text.service import key_header, shown
 
 
 class Scorable(NamedTuple):
-    version: str | None  # None for a model that is not in the models folder
-    fingerprint: str | None  # None for a server that does not say
-    form: str | None  # as the one above; the precision and the runtime
+    version: str | None  # None for an unpublished model
+    fingerprint: str | None  # None for a server that does not report it
+    form: str | None  # precision and runtime; None like `fingerprint`
     encode: Encode  # without a prompt
     encode_queries: Encode
     encode_documents: Encode
-    split: Split  # as the service splits a document
-    reads: int  # tokens of a text; 0 for a server, which does not say, and where no text is split
+    split: Split  # splits a document like the service
+    reads: int  # tokens that the model reads; 0 for a server, or without passages
 
 
 @contextmanager
 def open_scorable(
     name: str, environ: Mapping[str, str] = os.environ, say: Say = silent, precision: str | None = None
 ) -> Iterator[Scorable]:
-    """Raise TrainingError when `name` is nothing that can be scored, or ModelError with its reason.
+    """Opens the model `name`.
 
-    precision: as the service takes it; None: fp32, and of a server whatever it has.
+    Args:
+        precision: As in the settings of the service. None is fp32. A server keeps its own.
+
+    Raises:
+        TrainingError: `name` is not a model, or the server cannot be used.
+        ModelError: The model cannot be opened.
     """
     if name.lower().startswith(("http://", "https://")):
         if precision:
@@ -66,7 +74,7 @@ def open_scorable(
             if server.query_encoder:
                 say(f"! {name} serves a pair, and /embed gives its teacher's vectors to queries, too")
             queries, documents = server.behind("query"), server.behind("document", "passage")
-            # A server says nothing of its tokens, so nobody can split as it does.
+            # A server does not report its tokens, so its documents cannot be split here.
             yield Scorable(
                 server.version, server.fingerprint, server.form, server.encode, queries, documents, whole, 0
             )
@@ -92,7 +100,7 @@ def open_scorable(
 
 
 def scorable_of(encoder: Encoder, *, passages: bool = True) -> Scorable:
-    """An open version; whoever opened it closes it. passages: False where the service splits no document."""
+    """Wraps an open version, which the caller closes. Without `passages`, documents are not split."""
     manifest = encoder.manifest
 
     def behind(prompt: str, encoder: Encoder = encoder) -> Encode:
@@ -118,3 +126,114 @@ def scorable_of(encoder: Encoder, *, passages: bool = True) -> Scorable:
 
 def _opened(folder: Path, form: Form) -> Scorable:
     return scorable_of(Encoder(folder, check(folder), threads=cpus.available(), form=form))
+
+
+_BATCH = 256  # texts in one request
+_TRIES = 5
+_LONGEST_WAIT_SECONDS = 30.0  # before a retry
+_BUSY = (429, 503)
+_REFUSED = 422  # the model does not have the prompt
+
+
+class Server:
+    """A running server as an encoder: texts over HTTP, vectors back as raw float32, all from one version.
+
+    Texts get no prompt unless a call names it. Long texts are cut.
+    """
+
+    def __init__(self, url: str, timeout_seconds: float = 120) -> None:
+        """Connects to the server.
+
+        Raises:
+            TrainingError: No server answers at `url`, or it is not a Simile service.
+        """
+        self._url = url.rstrip("/")
+        self._typed, self._shown = shown(url), shown(self._url)
+        self._client = httpx2.Client(timeout=timeout_seconds, trust_env=False, headers=key_header())
+        try:
+            info = self._json(self._send("GET", "/info"))
+        except BaseException:
+            self._client.close()
+            raise
+        self.version: str | None = info.get("model_version")
+        self.fingerprint: str | None = info.get("fingerprint")
+        self.form: str | None = info.get("form")
+        # Of a pair. No route returns its vectors.
+        self.query_encoder: dict[str, Any] | None = info.get("query_encoder")
+
+    def close(self) -> None:
+        self._client.close()
+
+    def encode(self, texts: list[str], prompt: str | None = None) -> Vectors:
+        """Returns vectors (n, dimension) of texts after the model's prompt of that name.
+
+        Raises:
+            TrainingError: The server refused a request, or changed its version meanwhile.
+        """
+        batches = [self._embed(texts[at : at + _BATCH], prompt) for at in range(0, len(texts), _BATCH)]
+        if len({batch.shape[1] for batch in batches}) > 1:
+            raise TrainingError(f"{self._shown} gave vectors of different dimensions.")
+        return np.concatenate(batches) if batches else np.empty((0, 0), np.float32)
+
+    def behind(self, *prompts: str) -> Encode:
+        """Returns `encode` with the first of these prompts that the model has, or without a prompt.
+
+        A server does not list its prompts, so the first call requests a vector with each prompt.
+        """
+        named = cache(lambda: next((prompt for prompt in prompts if self._has(prompt)), None))
+        return lambda texts: self.encode(texts, named())
+
+    def _has(self, prompt: str) -> bool:
+        body = {"inputs": ["a"], "prompt_name": prompt}
+        return self._send("POST", "/embed", body, allowed=(200, _REFUSED)).status_code == 200
+
+    def _embed(self, texts: list[str], prompt: str | None) -> Vectors:
+        body = {"inputs": texts, "truncate": True} | ({"prompt_name": prompt} if prompt else {})
+        answer = self._send("POST", "/embed", body)
+        version = answer.headers.get("x-model-version")
+        if version != self.version:
+            raise TrainingError(
+                f"{self._shown} changed from {self.version} to {version} during the evaluation. "
+                "Start it again."
+            )
+        shape = answer.headers.get("x-embedding-shape", "")
+        try:
+            rows, dimension = (int(part) for part in shape.split(","))
+            vectors = np.frombuffer(answer.content, "<f4").reshape(rows, dimension)
+        except ValueError:
+            raise TrainingError(
+                f"{self._shown}/embed gave no float32 vectors ({len(answer.content)} bytes, "
+                f"x-embedding-shape {shape!r})."
+            ) from None
+        if rows != len(texts):
+            raise TrainingError(f"{self._shown}/embed gave {rows} vectors for {len(texts)} texts.")
+        return vectors.astype(np.float32, copy=False)
+
+    def _send(
+        self, method: str, path: str, body: object = None, allowed: tuple[int, ...] = (200,)
+    ) -> httpx2.Response:
+        """Sends a request, and again while the server is busy, so that hours of work are not lost."""
+        headers = {"accept": "application/octet-stream" if body else "application/json"}
+        for attempt in range(1, _TRIES + 1):
+            try:
+                answer = self._client.request(method, self._url + path, json=body, headers=headers)
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                raise TrainingError(f"{self._typed} cannot be reached: {error}") from None
+            if answer.status_code not in _BUSY or attempt == _TRIES:
+                break
+            asked = answer.headers.get("retry-after", "")  # in seconds; dates are ignored
+            time.sleep(min(float(asked), _LONGEST_WAIT_SECONDS) if asked.isdecimal() else 1.0)
+        if answer.status_code not in allowed:
+            raise TrainingError(f"{self._shown}{path} refused ({answer.status_code}): {answer.text[:300]}")
+        return answer
+
+    def _json(self, answer: httpx2.Response) -> dict[str, Any]:
+        try:
+            content = parse_json(answer.content)
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            raise TrainingError(
+                f"{shown(str(answer.url))} is not an embedding server's: it gave no JSON object."
+            )
+        return content

@@ -1,12 +1,15 @@
-"""`python -m training significance BEFORE AFTER`: whether a difference between two models may be luck.
+"""Whether a difference between two models may be luck: `python -m training significance BEFORE AFTER`.
 
     both models ─▶ the same pairs and queries ─▶ paired bootstrap ─▶ each difference with its interval
 
-Models are named as for `evaluate`. Similarity is Spearman over a set's pairs, KorSTS and JSTS among them.
-Search is nDCG@10 over a set's queries, by vectors, and by vectors and words. An interval that holds 0 says
-that another draw of the same kind could have shown nothing. Seeds of training are not drawn again: two runs
-of one recipe may differ by more than their intervals say. Transfer, clustering and geometry are not here:
-`evaluate` has one figure of a whole set for them, and none of each item that could be drawn again.
+Similarity is Spearman over the pairs of a set, search is nDCG@10 over its queries, dense and hybrid. If an
+interval contains 0, another sample could have shown no difference. Training seeds are not resampled: two
+runs of a recipe may differ by more than their intervals. Transfer, clustering and geometry have one figure
+for a whole set, so they are not compared here.
+
+The bootstrap draws queries or pairs with replacement, as many as the set has, and scores both models on the
+same draw. The interval is the middle of the differences over many draws (Efron and Tibshirani 1993,
+percentile interval; Koehn 2004 for two systems on one test set).
 """
 
 from __future__ import annotations
@@ -26,7 +29,6 @@ from numpy.typing import NDArray
 from models.progress import Say, step_to_stderr
 from training.arguments import add_data, target
 from training.errors import TrainingError
-from training.evaluation.bootstrap import Graded, Interval, of_mean, of_spearman
 from training.evaluation.data import BY_KEY, SETS, data_folder, is_absent
 from training.evaluation.data import load as load_pairs
 from training.evaluation.encoding import encode_once
@@ -42,10 +44,10 @@ Floats = NDArray[np.float64]
 
 
 class Measured(NamedTuple):
-    """What one model gets on each set, item by item."""
+    """Scores of one model on each set, item by item."""
 
     pairs: dict[str, tuple[Floats, Floats]]  # gold scores and cosines
-    # nDCG@10 of each, by the name of the set, with "hybrid" behind it for that; words alone know no model
+    # nDCG@10 of each query. Keys are names of sets; hybrid search has "hybrid" after the name.
     queries: dict[str, list[float]]
 
 
@@ -100,7 +102,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured:
-    """Raise TrainingError when there is no such model, or none of the sets."""
+    """Scores the model `given` on the sets in `data`.
+
+    Raises:
+        TrainingError: The model does not exist, or `data` holds none of the sets.
+    """
     found = Measured({}, {})
     with open_scorable(given, os.environ, say) as model:
         if "sts" in suites:
@@ -121,7 +127,7 @@ def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured
 
 
 def differences(before: Measured, after: Measured) -> Iterator[Difference]:
-    """Yield one for each set, and one for the mean of the English ones. Both are of the same data."""
+    """Yields the difference on each set and in the mean over English sets, for models with equal data."""
     graded = {
         key: Graded(gold, cosines, after.pairs[key][1]) for key, (gold, cosines) in before.pairs.items()
     }
@@ -142,7 +148,7 @@ def differences(before: Measured, after: Measured) -> Iterator[Difference]:
 
 
 def table(found: list[Difference]) -> str:
-    """Times 100, as papers print them."""
+    """Returns the differences as a table. Scores are times 100, as in papers."""
     width = max(12, *(len(each.name) + 1 for each in found))
     lines = [f"{'':{width}}{'before':>9}{'after':>9}{'change':>9}   95 % interval       items"]
     for each in found:
@@ -152,3 +158,66 @@ def table(found: list[Difference]) -> str:
         interval = f"[{low:+.2f}, {high:+.2f}]"
         lines += [f"{each.name:{width}}{cells}   {interval:<18}{each.items:>7}  {each.verdict}"]
     return "\n".join(lines)
+
+
+Floats = NDArray[np.float64]
+ROUNDS = 1000
+_SEED = 20_110_531  # constant, so that equal scores give equal verdicts
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+class Graded(NamedTuple):
+    """Scored pairs of a set: gold scores and the cosines of both models, (n,) each."""
+
+    gold: Floats
+    before: Floats
+    after: Floats
+
+
+def of_mean(
+    before: Sequence[float] | Floats, after: Sequence[float] | Floats, *, level: float, rounds: int = ROUNDS
+) -> Interval:
+    """Returns the interval of mean(after) - mean(before) over the same queries. NaN without queries.
+
+    Args:
+        level: Probability that the interval contains the true difference, such as 0.95.
+    """
+    difference = np.asarray(after, np.float64) - np.asarray(before, np.float64)
+    n = len(difference)
+    if not n:
+        return Interval(float("nan"), float("nan"))
+    random = np.random.default_rng(_SEED)
+    # A row counts how often each query is drawn.
+    draws = random.multinomial(n, np.full(n, 1 / n), size=rounds)
+    return _interval(draws @ difference / n, level)
+
+
+def of_spearman(sets: Sequence[Graded], *, level: float, rounds: int = ROUNDS) -> Interval:
+    """Returns the interval of the mean difference in Spearman's correlation. Pairs are drawn within a set."""
+    from scipy.stats import rankdata  # noqa: PLC0415  a second
+
+    random = np.random.default_rng(_SEED)
+    totals = np.zeros(rounds)
+    for gold, before, after in sets:
+        for at in range(rounds):
+            drawn = random.integers(len(gold), size=len(gold))
+            people = rankdata(gold[drawn])
+            totals[at] += _correlation(people, rankdata(after[drawn]))
+            totals[at] -= _correlation(people, rankdata(before[drawn]))
+    return _interval(totals / max(1, len(sets)), level)
+
+
+def _interval(differences: Floats, level: float) -> Interval:
+    low, high = np.quantile(differences, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high))
+
+
+def _correlation(x: Floats, y: Floats) -> float:
+    """Returns the correlation of ranks. 0 if a side is constant, as in a draw of few pairs."""
+    a, b = x - x.mean(), y - y.mean()
+    lengths = np.sqrt((a @ a) * (b @ b))
+    return float(a @ b / lengths) if lengths else 0.0

@@ -1,8 +1,7 @@
-"""Semantic textual similarity: how well the cosine of two sentences ranks pairs as people did.
+"""Semantic textual similarity: how well cosines rank pairs of sentences like the gold scores do.
 
-The figure that papers report is `spearman_all`: the subsets of a year are put together and ranked once
-(SimCSE, Gao et al. 2021, appendix B). The mean over subsets is another number, often higher or lower by
-points; it stands beside the first so that a comparison can pick the right one. No regressor is trained.
+Papers report `spearman_all`: the subsets of a year are put together and ranked once (SimCSE, Gao et al. 2021,
+appendix B). The mean over subsets may differ by points, so it is reported as well. No regressor is trained.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 class Similarity(NamedTuple):
-    """Correlations from -1 to 1, NaN where one side is constant."""
+    """Correlations from -1 to 1. NaN if a side is constant."""
 
     spearman_all: float
     spearman_mean: float  # over subsets, each counting once
@@ -28,7 +27,7 @@ class Similarity(NamedTuple):
     pearson_all: float
     pairs: int
     unscored: int  # rows without a gold score, left out
-    undefined: int  # cosines that were no number and counted as 0
+    undefined: int  # cosines that were not finite and count as 0
 
 
 def similarity(pairs: Pairs, encode: Encode) -> Similarity:
@@ -48,12 +47,12 @@ def similarity(pairs: Pairs, encode: Encode) -> Similarity:
 
 
 def sample(pairs: Pairs, encode: Encode) -> tuple[Floats, Floats]:
-    """(n,) and (n,): gold scores and cosines, for comparing two models pair by pair."""
+    """Returns gold scores and cosines, (n,) each, to compare two models pair by pair."""
     return pairs.gold, cosines(encode(pairs.left), encode(pairs.right))[0]
 
 
 def cosines(left: Vectors, right: Vectors) -> tuple[Floats, int]:
-    """(n, d) twice -> the cosine of each row's two vectors, and how many were no number and became 0."""
+    """Returns the cosines of rows of (n, d) and (n, d), and how many were not finite and became 0."""
     a, b = left.astype(np.float64), right.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):  # a vector of length 0 or with an infinity in it
         lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
@@ -64,7 +63,7 @@ def cosines(left: Vectors, right: Vectors) -> tuple[Floats, int]:
 
 
 def spearman(x: Floats, y: Floats) -> float:
-    """Rank correlation of (n,) and (n,); equal values share the mean of their ranks. NaN for a constant."""
+    """Returns the rank correlation of (n,) and (n,). Ties share the mean rank. NaN if a side is constant."""
     if _is_constant(x) or _is_constant(y):
         return math.nan
     from scipy.stats import spearmanr  # noqa: PLC0415  a second

@@ -1,12 +1,10 @@
-"""Suites: which figures are asked for, and all of them for one encoder.
+"""Suites of figures, and all of them for one encoder. Start reading at `score`.
 
-    sts         Spearman of STS12 to STS16, STS-B (test) and SICK-R (test); KorSTS and JSTS beside them
-    geometry    alignment, uniformity, anisotropy and spectrum over STS-B (train, dev and test)
-    retrieval   nDCG@10 and others over every folder in BEIR's layout, by vectors, words and both
-    transfer    accuracy of a linear classifier: MR, CR, SUBJ, MPQA, SST2, TREC and MRPC; SICK-E beside them
-    clustering  accuracy of k-means against the labels of the same single sentences
-
-What a figure means is said where it is computed.
+sts         Spearman of STS12 to STS16, STS-B (test) and SICK-R (test), and of KorSTS and JSTS
+geometry    alignment, uniformity, anisotropy and spectrum over STS-B (train, dev and test)
+retrieval   nDCG@10 and others over every folder in BEIR's layout: dense, lexical, hybrid
+transfer    accuracy of a linear classifier: MR, CR, SUBJ, MPQA, SST2, TREC and MRPC, and SICK-E
+clustering  accuracy of k-means against the labels of the same single sentences
 """
 
 from __future__ import annotations
@@ -33,12 +31,16 @@ from training.evaluation.tasks import load as load_tasks
 from training.evaluation.transfer import clustering, transfer
 
 SUITES = ("sts", "geometry", "retrieval", "transfer", "clustering")
-DEFAULT = ("sts", "geometry")  # the quick ones, which a promotion gate compares
+DEFAULT = ("sts", "geometry")  # the fast suites, which the gate compares
 _SPLITS = ("train", "dev", "test")
 
 
 def check_suites(names: Iterable[str], known: Sequence[str] = SUITES) -> tuple[str, ...]:
-    """`names` without repetition. Raise TrainingError for one that there is not, or for none."""
+    """Returns `names` without repetition.
+
+    Raises:
+        TrainingError: A suite is unknown, or no suite is named.
+    """
     chosen = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     there_are = f"There are: {', '.join(known)}."
     if not chosen:
@@ -60,7 +62,7 @@ def score(
     split: Split = whole,
     samples: bool = False,
 ) -> dict[str, Any]:
-    """The figures of `suites` on what `data` holds, as fractions and ready for JSON.
+    """Returns the figures of `suites` on the sets in `data`, as fractions and ready for JSON.
 
         {"sts": {"stsb": {"spearman_all": 0.82, …}}, "mean": {"spearman_all": 0.77, "sets": […]},
          "geometry": {"alignment": …, "uniformity": …, …},
@@ -69,12 +71,18 @@ def score(
          "clustering": {"trec": {"accuracy": 0.5, …}},
          "absent": ["sts13"], "sentences": …, "seconds": …}
 
-    `encode` is for sentences; queries and documents have their own functions where the model has prompts for
-    them, and `split` gives a document's passages. `mean` is over the English sets of `sts`; KorSTS and JSTS,
-    after those, are not in it. A figure that is no number is None. `absent` names the sets that were wanted
-    and whose folder is missing; a set of another language is not missed. With `samples` there is also
-    {"samples": {"stsb": (gold, cosines)}}: arrays for a comparison pair by pair, which JSON cannot hold.
-    Raise TrainingError for an unknown suite, for data that cannot be read, or when every set is absent.
+    `mean` covers the English sets of `sts`. Figures that are not finite are None. `absent` names missing sets
+    of the suites, except those in other languages.
+
+    Args:
+        encode: Encodes sentences.
+        encode_queries: Encodes queries, if the model has a prompt for them.
+        encode_documents: Encodes documents, if the model has a prompt for them.
+        split: Splits a document into passages.
+        samples: Adds {"samples": {"stsb": (gold, cosines)}}, arrays to compare models pair by pair.
+
+    Raises:
+        TrainingError: A suite is unknown, a file cannot be read, or all sets are absent.
     """
     began = time.monotonic()
     suites = check_suites(suites)
@@ -102,7 +110,7 @@ def score(
 
 
 class _Loaded(NamedTuple):
-    sts: dict[str, Pairs]  # the English sets, then the others
+    sts: dict[str, Pairs]  # English sets first
     stsb: list[Pairs]  # each split, for the geometry
     collections: dict[str, Collection]
     tasks: dict[str, Task]
@@ -117,7 +125,7 @@ class _Loaded(NamedTuple):
 
 
 def _load(data: Path, suites: tuple[str, ...]) -> _Loaded:
-    """Everything is read before anything is encoded, so a damaged file costs seconds."""
+    """Reads all sets before anything is encoded, so a damaged file costs seconds."""
     similar, geometric = "sts" in suites, "geometry" in suites
     wanted = [known.key for known in SETS if similar or (geometric and known.key == STSB)]
     absent = [key for key in wanted if is_absent(key, data)]
@@ -167,14 +175,14 @@ def _of_sentences(loaded: _Loaded, encode: Encode, say: Say) -> dict[str, Any]:
 
 
 def _mean(sets: dict[str, dict[str, Any]], figure: str) -> dict[str, Any]:
-    """Over the sets that are there; which ones is said, since a mean over others is not comparable."""
+    """Returns the mean with the names of its sets, because means over other sets are not comparable."""
     each = [figures[figure] for figures in sets.values()]
     mean = None if None in each or not each else sum(each) / len(each)
     return {figure: mean, "sets": list(sets)}
 
 
 def _plain(figures: Any) -> dict[str, Any]:
-    """A named tuple as JSON can hold it: NaN is no JSON."""
+    """Returns a named tuple as JSON values. JSON has no NaN, so it becomes None."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in figures._asdict().items()

@@ -1,4 +1,4 @@
-"""The transfer sets: which there are, where they lie, and their labelled sentences.
+"""Sets of labeled sentences for transfer and clustering: their names, folders and files.
 
     DIR/{mr,cr,subj,mpqa}/all.tsv.gz    label text                  gzip, UTF-8, a header row, no quoting
     DIR/sst2/{train,dev,test}.tsv.gz    label text                  further columns are ignored
@@ -6,14 +6,14 @@
     DIR/mrpc/{train,val,test}.tsv.gz    label sentence1 sentence2
     DIR/sick/{train,trial,test}.tsv.gz  entailment sentence1 sentence2
 
-or, where those are not, as SentEval's own script leaves them:
+or the files that SentEval's own script leaves:
 
     DIR/MR/rt-polarity.{pos,neg}   DIR/CR/custrev.{pos,neg}   DIR/SUBJ/subj.{objective,subjective}
     DIR/MPQA/mpqa.{pos,neg}        DIR/SST/binary/sentiment-{train,dev,test}
     DIR/TREC/{train_5500,TREC_10}.label                       DIR/MRPC/msr_paraphrase_{train,test}.txt
 
-A set with no folder of either kind is absent; one that is there but cannot be read is an error. SICK-E stands
-beside the seven that papers take the mean of, and is not missed.
+A set without a folder is absent. A set whose files cannot be read is an error. SICK-E is optional and does
+not count in the mean over the seven sets that papers report.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _DOES = {"all": "trained and tested on", "train": "trained on", "dev": "chosen o
 
 class Examples(NamedTuple):
     labels: NDArray[np.int64]  # (n,), places in the task's classes
-    sides: tuple[list[str], ...]  # the sentences; twice for pairs
+    sides: tuple[list[str], ...]  # one list of sentences, or two for pairs
 
 
 class Task(NamedTuple):
     key: str
     title: str
     classes: tuple[str, ...]
-    splits: dict[str, Examples]  # all, for cross-validation; or train, test, and dev where there is one
-    remarks: list[str]  # where the set is not the one that others report on
-    beside: bool = False  # whether it is left out of the mean
+    splits: dict[str, Examples]  # all, for cross-validation; else train, test and perhaps dev
+    remarks: list[str]  # differences from the published set
+    beside: bool = False  # True if it does not count in the mean
 
     def single(self) -> bool:
-        """True where an example is one sentence."""
+        """Returns True if an example is a single sentence."""
         return all(len(split.sides) == 1 for split in self.splits.values())
 
     def sentences(self) -> Iterable[str]:
@@ -61,7 +61,7 @@ class Example(NamedTuple):
 
 
 Reader = Callable[[Path], Iterator[Example]]
-Layout = Mapping[str, Sequence[tuple[str, Reader]]]  # of each split, its files under DIR, one after another
+Layout = Mapping[str, Sequence[tuple[str, Reader]]]  # the files of each split, relative to DIR
 
 
 def _tsv(label: str, *texts: str) -> Reader:
@@ -96,7 +96,7 @@ def _trec(file: Path) -> Iterator[Example]:
 
 
 def _mrpc(file: Path) -> Iterator[Example]:
-    """Label, two ids, two sentences, below a header."""
+    """Reads label, two ids and two sentences after a header."""
     for number, line in enumerate(_lines(file)):
         fields = line.text.split("\t")
         if len(fields) != 5:
@@ -106,12 +106,12 @@ def _mrpc(file: Path) -> Iterator[Example]:
 
 
 class Known(NamedTuple):
-    key: str  # in the JSON and in our layout
+    key: str  # in JSON and in our layout
     title: str  # in the table
     classes: tuple[str, ...]
-    published: dict[str, str]  # what each split holds in SentEval
+    published: dict[str, str]  # size of each split in SentEval
     layouts: tuple[Layout, ...]  # ours first
-    beside: bool = False  # as of Task
+    beside: bool = False  # as in Task
 
 
 def _polarity(key: str, title: str, published: str, positive: str, negative: str) -> Known:
@@ -177,18 +177,22 @@ _KNOWN = (
         beside=True,
     ),
 )
-TITLES = {known.key: known.title for known in _KNOWN}  # of all tasks, in the order of tables
+TITLES = {known.key: known.title for known in _KNOWN}  # in the order of tables
 
 
 def load(data: Path) -> tuple[dict[str, Task], list[str]]:
-    """The tasks that are in `data`, by key, and the keys of those that are absent. Raise TrainingError."""
+    """Loads the tasks in `data`. Also returns the keys of absent tasks.
+
+    Raises:
+        TrainingError: A file cannot be read. Names the file and the line.
+    """
     tasks = {known.key: _task(known, layout, data) for known in _KNOWN if (layout := _layout(known, data))}
     return tasks, [known.key for known in _KNOWN if known.key not in tasks and not known.beside]
 
 
 def _layout(known: Known, data: Path) -> Layout | None:
-    """The one with a file that is there, else one with a folder, whose missing file reading will name."""
-    if known.beside:  # its folder is another set's, too
+    """Returns the first layout with an existing file, else with an existing folder."""
+    if known.beside:  # another set uses the same folder
         whole = (all((data / name).is_file() for name, _ in chain(*each.values())) for each in known.layouts)
         return next((layout for layout, there in zip(known.layouts, whole, strict=True) if there), None)
     files = [(layout, data / name) for layout in known.layouts for name, _ in chain(*layout.values())]
@@ -228,5 +232,5 @@ def _split(known: Known, files: Sequence[tuple[Path, Reader]]) -> Examples:
 
 
 def _lines(file: Path) -> Iterator[Line]:
-    """SentEval's files are older than UTF-8."""
+    """Reads the lines of a file of SentEval, some of which are latin-1."""
     return read_lines(file, otherwise="latin-1")

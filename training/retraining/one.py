@@ -49,10 +49,10 @@ from training.runfile import FILE_NAME as RUN
 from training.runfile import OtherRun, Result
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.command import train
-from training.runs.curve import read_curve
 from training.runs.export import export_run
 from training.runs.options import Options
-from training.runs.pace import COUNTED, steps_within
+from training.runs.record import read_curve
+from training.runs.stages import COUNTED, steps_within
 from training.text.corpus import Corpus
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from models.search.fusion import DENSE_WEIGHT, weight_of
 from models.search.passages import learned_tokens, usual_tokens
 from training.evaluation.encoding import encode_once
 from training.evaluation.modes import WordIndex, candidates, fused, passages_of
-from training.evaluation.rankings import judge
-from training.evaluation.retrieval import Collection
+from training.evaluation.retrieval import Collection, judge
 from training.evaluation.scorable import Scorable
 from training.retraining.gate.verdict import JUDGED
 

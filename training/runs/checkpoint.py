@@ -1,11 +1,11 @@
-"""Checkpoint: everything that a run needs to go on, in one safetensors file. Nothing is ever pickled.
+"""Checkpoints: all state that a run needs to continue, in one safetensors file without pickles.
 
     model.…                        weights of encoder and head, by their names
     exp_avg.…  exp_avg_sq.…        AdamW's averages of each parameter, under the parameter's name
     metadata: {"state": JSON}      how many steps are done, the best score so far
 
-The file is written beside the old one and then renamed over it: a killed run keeps the older checkpoint.
-Random states are not here, since each step draws its own (step.py).
+The file is written next to the old one and then renamed over it, so a killed run keeps the older checkpoint.
+Random states are not stored, because each step draws its own (step.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ _AVERAGES = ("exp_avg", "exp_avg_sq")
 
 
 def write_checkpoint(file: Path, trainer: Trainer, state: dict[str, Any]) -> None:
-    """state: what JSON can hold; `done` counts the steps that are done. Raise TrainingError."""
+    """Writes a checkpoint.
+
+    Args:
+        state: JSON values; `done` is the number of finished steps.
+
+    Raises:
+        TrainingError: The file cannot be written.
+    """
     tensors = {f"model.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
     for name, parameter in trainer.model.named_parameters():
         for average in _AVERAGES:
@@ -43,7 +50,11 @@ def write_checkpoint(file: Path, trainer: Trainer, state: dict[str, Any]) -> Non
 
 
 def read_checkpoint(file: Path, trainer: Trainer) -> dict[str, Any]:
-    """Put the checkpoint into `trainer`; its state. Raise TrainingError when it cannot be used."""
+    """Loads the checkpoint into `trainer` and returns its state.
+
+    Raises:
+        OtherRun: The file is not a checkpoint of this run.
+    """
     try:
         with safe_open(file, framework="pt") as opened:
             state: dict[str, Any] = parse_json(opened.metadata()["state"])

@@ -1,6 +1,6 @@
-"""python -m training train RECIPE --corpus FILE --base MODEL --out FOLDER, and the same as a function.
+"""`python -m training train`, and the same as a function: `train`.
 
-torch is imported when a training begins, and not before: `--help` needs none.
+torch is imported when a training begins, so `--help` and refused arguments need no torch.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,10 +33,14 @@ if TYPE_CHECKING:
 
 
 def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options | None = None) -> Result:
-    """Train `recipe` on `corpus` from the folder `base`; the run is kept in the folder `out`.
+    """Trains `recipe` on `corpus` from the folder `base` and keeps the run in the folder `out`.
 
-    Ctrl-C and SIGTERM end it after the step that it is in, when it is called from the main thread; the Result
-    says so, and `resume` goes on from there. Raise TrainingError or ModelError.
+    In the main thread, Ctrl-C and SIGTERM end the run after the current step. `Result.interrupted` is then
+    True, and `Options.resume` continues the run.
+
+    Raises:
+        TrainingError: The recipe, corpus or folder cannot be used.
+        ModelError: The base cannot be used.
     """
     from training.methods.recipe import fitted  # noqa: PLC0415  torch
     from training.runs.device import give_back  # noqa: PLC0415  torch
@@ -98,7 +103,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--device",
         type=arguments.device,
         default="auto",
-        help="cpu, cuda or cuda:N (default: the first GPU there is, else cpu)",
+        help="cpu, cuda or cuda:N (default: the first GPU, if any, else cpu)",
     )
     command.add_argument(
         "--chunk",
@@ -124,7 +129,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Train; a wrong name is refused before torch is imported."""
     names = [name.strip() for name in options.recipe.split(",")]
     for name in names:
         check_name(name)
@@ -152,7 +156,7 @@ def _run_recipes(names: Sequence[str], options: argparse.Namespace, base: Base) 
     corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
     for number, (recipe, corpus) in enumerate(zip(recipes, corpora, strict=True), 1):
         out = options.out / f"{number}-{recipe.name}" if len(recipes) > 1 else options.out
-        # of several recipes one may be stopped in before the next has begun
+        # With several recipes, a stopped command may have left later ones unstarted.
         resume = options.resume and (out == options.out or (out / RUN).is_file())
         known = replace(given, base_name=base.name, parent=base.version, resume=resume)
         result = train(recipe, corpus, base.folder, out, known)
@@ -210,7 +214,7 @@ def _done(result: Result) -> str:
 
 
 def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]:
-    """A corpus for each recipe, or one for all."""
+    """Returns the corpus of each recipe. Recipes that read the same file and kind share one."""
     files = options.corpus or []
     if len(files) not in (0, 1, len(kinds)):
         raise TrainingError(
@@ -219,22 +223,22 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
     if options.negatives and TRIPLES not in kinds:
         raise TrainingError("--negatives is for a recipe that reads triples.")
     negatives = options.negatives or MOST_NEGATIVES
-    wanted = chosen(options)
-    found: dict[tuple[Path | None, Kind], Corpus] = {}
-    answer = []
-    for place, kind in enumerate(kinds):
-        file = files[place if len(files) > 1 else 0] if files else None
-        if (file, kind) not in found:
-            _say("reading the corpus")
-            if file:
-                found[file, kind] = read_corpus(file, kind, negatives)
-            else:
-                found[file, kind] = from_service(options.from_service, kind, wanted)
-            _say(str(found[file, kind]))
-        answer.append(found[file, kind])
-    return answer
+    chosen = service_collections.chosen(options)
+
+    @cache
+    def read(file: Path | None, kind: Kind) -> Corpus:
+        _say("reading the corpus")
+        if file:
+            corpus = read_corpus(file, kind, negatives)
+        else:
+            corpus = from_service(options.from_service, kind, chosen)
+        _say(str(corpus))
+        return corpus
+
+    each: Sequence[Path | None] = files if len(files) == len(kinds) else [*files, None][:1] * len(kinds)
+    return [read(file, kind) for file, kind in zip(each, kinds, strict=True)]
 
 
 def _say(step: str) -> None:
-    if os.environ.get("RANK", "0") == "0":  # of the processes under torchrun one speaks
+    if os.environ.get("RANK", "0") == "0":  # under torchrun only the first process prints
         print(step, file=sys.stderr)  # noqa: T201  a command's own progress

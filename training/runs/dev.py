@@ -1,9 +1,9 @@
 """The score that chooses the best step of a run.
 
-For sentences it is STS-B dev, 1500 pairs with a score from 0 to 5. A recipe that learns to search is never
-chosen by it: a retraining gives such a run searches of its own, and without any the last step is the best.
-Choosing by labels uses them, so the last step is kept as well (methods, 4.8). Not here: the test sets and
-what else is measured, which is the work of `python -m training evaluate`.
+For sentences it is STS-B dev, 1500 pairs with a score from 0 to 5. Recipes that learn to search do not use
+it: a retraining gives such a run searches of its own, and without them the last step is the best. Choosing
+by labels uses the labels up, so the last step is kept as well. `python -m training evaluate` scores the
+test sets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from training.model.encoder import TrainedEncoder
 
 STSB_DEV, SEARCH_DEV = "stsb_dev", "search_dev"
-# Of an encoder in training; the higher the better, and NaN is no score.
+# Scores an encoder in training. Higher is better; NaN means that it has no score.
 Score = Callable[["TrainedEncoder"], float]
 
 
@@ -32,7 +32,11 @@ class Dev(NamedTuple):
 
 
 def dev_of(recipe: Recipe, data: Path | None, given: Score | None) -> Dev | None:
-    """None where nothing says which step is the best. Raise TrainingError for data that cannot be read."""
+    """Returns the score that chooses the best step, or None if the last step is the best.
+
+    Raises:
+        TrainingError: The evaluation data cannot be read.
+    """
     pairs = read_dev(data)
     if given is not None:
         return Dev(SEARCH_DEV, given)
@@ -43,7 +47,11 @@ def dev_of(recipe: Recipe, data: Path | None, given: Score | None) -> Dev | None
 
 
 def read_dev(data: Path | None) -> Pairs | None:
-    """DATA/stsb/dev.tsv.gz; None when it is not there. Raise TrainingError when it cannot be read."""
+    """Returns DATA/stsb/dev.tsv.gz, or None if the file is missing.
+
+    Raises:
+        TrainingError: The file cannot be read, or `data` is not a folder.
+    """
     if data is None:
         return None
     if not data.is_dir():
@@ -52,5 +60,5 @@ def read_dev(data: Path | None) -> Pairs | None:
 
 
 def spearman(encode: Encode, pairs: Pairs) -> float:
-    """Rank correlation of cosine and score, from -1 to 1; NaN when every cosine is the same."""
+    """Returns the rank correlation of cosines and scores, from -1 to 1. NaN if all cosines are equal."""
     return similarity(pairs, encode).spearman_all

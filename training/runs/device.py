@@ -1,4 +1,4 @@
-"""The machine side of a run: its device, its precision, and the same numbers each time."""
+"""Device, precision and reproducibility of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from training.errors import TrainingError
 
 
 def open_device(name: str) -> torch.device:
-    """auto, cpu, cuda or cuda:N. Raise TrainingError when there is no such device here."""
+    """Returns the device that `name` stands for: auto, cpu, cuda or cuda:N.
+
+    Raises:
+        TrainingError: This machine does not have the device.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not DEVICE.fullmatch(name):
@@ -27,7 +31,7 @@ def open_device(name: str) -> torch.device:
 
 
 def use_bf16(precision: str, device: torch.device) -> bool:
-    """Without its instructions a processor is slower in bf16; with them it was 1.8 times as fast."""
+    """Returns True for bfloat16. `auto` uses it if the device has instructions for it (1.8 times as fast)."""
     if precision != "auto":
         return precision == "bf16"
     if device.type == "cuda":
@@ -38,11 +42,12 @@ def use_bf16(precision: str, device: torch.device) -> bool:
 
 @contextlib.contextmanager
 def deterministic() -> Iterator[None]:
-    """The same numbers from run to run on one machine; a kernel that cannot says so and stops.
+    """Gives the same numbers from run to run on one machine. Kernels that cannot raise an error.
 
-    New memory is not filled, which took 3 % of a step: no kernel that is used reads what it has not written.
+    New memory is not filled, which took 3 % of a step, because no kernel in use reads memory that it has not
+    written.
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS requires it
     algorithms = torch.are_deterministic_algorithms_enabled()
     memory: Any = torch.utils.deterministic
     filled = memory.fill_uninitialized_memory
@@ -57,7 +62,7 @@ def deterministic() -> Iterator[None]:
 
 @contextlib.contextmanager
 def enough_memory() -> Iterator[None]:
-    """Say what helps when the device is too small."""
+    """Turns an out-of-memory error into a TrainingError that says what helps."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -68,9 +73,9 @@ def enough_memory() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Return freed memory to the system, for what comes behind a training in the same process.
+    """Returns freed memory to the system after a training, because glibc keeps it.
 
-    glibc keeps it: four steps of the default model left 1.4 GB so.
+    Four steps of the default model left 1.4 GB.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

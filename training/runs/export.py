@@ -1,6 +1,6 @@
-"""python -m training export FOLDER: prove what a run trained and publish it as a candidate.
+"""`python -m training export`: verifies the encoder of a run and publishes it as a candidate.
 
-A candidate is published and not wanted: nothing serves it until somebody says so.
+A candidate is served only after an operator activates it.
 """
 
 from __future__ import annotations
@@ -50,11 +50,15 @@ def add_models_dir(command: argparse.ArgumentParser) -> None:
 def export_run(
     out: Path, store: Store, *, step: str = "best", anchor: str | None = None, say: Say = silent
 ) -> Manifest:
-    """Publish `best` or `last` of a finished run; the version already there if it is published.
+    """Publishes `best` or `last` of a finished run and returns its manifest, also if it was published before.
 
-    anchor: the version that its line of retrainings began with, if any.
+    Args:
+        anchor: Version that the line of retrainings began with.
 
-    Raises TrainingError when there is no finished run, ProofFailed or Unsupported when it cannot be one.
+    Raises:
+        TrainingError: The run is not finished, or made a backbone.
+        ProofFailed: The graph does not compute what the weights compute.
+        Unsupported: The model cannot be published.
     """
     run = read_run(out)
     if "finished" not in run:
@@ -70,7 +74,7 @@ def export_run(
 
 
 def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:
-    """The lineage in the manifest: where the weights came from."""
+    """Returns the lineage in the manifest: where the weights came from."""
     kept = ("method", "recipe", "corpus", "texts", "seed", "precision", "code", "stages", TEACHER)
     finished = run["finished"]
     share = {"share": finished["share"]} if step == "best" and "share" in finished else {}

@@ -1,14 +1,23 @@
-"""From views to the vectors of a step: which rows pass which encoder, and what is taken from them.
+"""Forward passes of a step: from views to vectors, in one pass or in chunks.
 
     views ─▶ one row of all tokens ─▶ encoder ─▶ (texts, V, D) ─▶ less a template's bias, with a twin's layers
 
-One forward has the rows of all views. They pass one by one where they differ in more than their tokens: in
-the encoder (the twin `clone`) or the rates of dropout (`dropouts`), or where even their masks are one
-(`fixed_mask`).
+One pass encodes the rows of all views. Views are encoded one by one if they differ in the encoder (the twin
+`clone`) or the dropout rates (`dropouts`), or if they share their masks (`fixed_mask`).
+
+`backward_in_chunks` is GradCache (Gao et al. 2021), which computes exact large batches in small memory:
+
+    1. each chunk of rows ─▶ vectors, without a graph; its random state is remembered
+    2. all vectors ─▶ loss ─▶ the gradient of every vector
+    3. each chunk again, from the same random state, with a graph ─▶ its part of the encoder's gradient
+
+Without the replay, dropout in step 3 would differ and the gradient would silently be wrong.
 """
 
 # ruff: noqa: N806  shapes live in names
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +27,6 @@ from training.methods.recipe import Recipe
 from training.methods.views import Template, stands_aside
 from training.model.dropout import dropouts_of
 from training.model.encoder import Encoded, TrainedEncoder
-from training.runs.gradcache import random_state, set_random_state
 from training.text.tokens import Tokens, join
 
 Rates = float | list[float]
@@ -26,7 +34,7 @@ Rates = float | list[float]
 
 class Forward:
     def __init__(self, recipe: Recipe, encoder: TrainedEncoder, twin: TrainedEncoder, *, bf16: bool) -> None:
-        """twin: of a recipe that has one, else the encoder itself."""
+        """Without a twin in the recipe, `twin` is the encoder itself."""
         self._recipe, self._encoder, self._twin, self._bf16 = recipe, encoder, twin, bf16
         self._contrasted = sum(not stands_aside(view) for view in recipe.views)
         self._cloned = isinstance(recipe.twin, Clone)
@@ -36,7 +44,10 @@ class Forward:
         return torch.autocast(self._encoder.device.type, torch.bfloat16, enabled=self._bf16)
 
     def rows(self, own: tuple[Tokens, ...]) -> tuple[Tokens, list[Tensor]]:
-        """Views to encode: the contrasted views, those aside if they are read, the templates' biases."""
+        """Returns the rows to encode, and for each template view the row of its bias.
+
+        Rows are the contrasted views, the other views if they are read, and the templates' empty texts.
+        """
         encoded = list(own if self._recipe.reads("hidden") else own[: self._contrasted])
         which: list[Tensor] = []
         for view, tokens in zip(self._recipe.views, own, strict=True):
@@ -49,7 +60,7 @@ class Forward:
     def all(
         self, rows: Tokens, own: tuple[Tokens, ...], rates: list[Rates]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The vector of each row, and the token vectors of each encoded view."""
+        """Returns the vector of each row, and the token vectors of each encoded view."""
         if self.one_by_one:
             return torch.cat(self._each(own[: self._contrasted], rates)), ()
         pooled_R, hidden = self.encode(rows)
@@ -59,7 +70,7 @@ class Forward:
         return pooled_R, torch.split(hidden[: sum(sizes)], sizes)
 
     def _each(self, views: tuple[Tokens, ...], rates: list[Rates]) -> list[Tensor]:
-        """The vectors of each view, (texts, D), by a forward of its own."""
+        """Returns the vectors of each view, (texts, D), from a pass of its own."""
         state = random_state()
         pooled = []
         for place, (view, rate) in enumerate(zip(views, rates, strict=True)):
@@ -76,7 +87,7 @@ class Forward:
             return encoded
 
     def rates(self, generator: torch.Generator) -> list[Rates]:
-        """The dropout of each contrasted view in one step: one rate, or one for each place that has it."""
+        """Returns the dropout of each contrasted view in one step: one rate, or one for each layer."""
         dropouts = self._recipe.dropouts
         if not dropouts:
             return [self._recipe.dropout] * self._contrasted
@@ -88,7 +99,7 @@ class Forward:
         """(rows, D) -> (texts of this process, V, D)."""
         V, texts = self._contrasted, len(own[0])
         vectors = pooled[: V * texts].reshape(V, texts, -1)
-        if bias:  # of each view the empty templates' vectors stand behind all others (rows)
+        if bias:  # `rows` puts the vectors of the empty templates last
             counts = [int(which.max()) + 1 for which in bias]
             parts = torch.split(pooled[len(pooled) - sum(counts) :], counts)
             vectors = vectors - torch.stack(
@@ -96,18 +107,55 @@ class Forward:
             )
         vectors = vectors.transpose(0, 1)
         if isinstance(self._recipe.twin, Frozen):
-            vectors = torch.cat([vectors, self._layers(own[0])], dim=1)
+            # The mean of each twin layer over the tokens, without dropout: (texts, layers, D).
+            with torch.no_grad(), self.autocast():
+                vectors = torch.cat([vectors, self._twin.layers(own[0])], dim=1)
         return vectors
 
     @torch.no_grad()
-    def _layers(self, view: Tokens) -> Tensor:
-        """The mean of each of the twin's layers over the tokens, without dropout, (texts, layers, D)."""
-        with self.autocast():
-            return self._twin.layers(view)
-
-    @torch.no_grad()
     def by_twin(self, view: Tokens) -> Tensor:
-        """The twin's vectors without dropout, (texts, D), in the precision of the encoder's own."""
+        """Returns the twin's vectors without dropout, (texts, D), in the encoder's precision."""
         with self.autocast():
             pooled: Tensor = self._twin(view, 0.0).pooled
         return pooled
+
+
+def backward_in_chunks(
+    encode: Callable[[Tokens], Tensor], chunks: Sequence[Tokens], loss_of: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Returns the loss over the vectors of all rows, and accumulates its gradient in the weights.
+
+    Args:
+        encode: rows -> (rows, D), with dropout.
+        loss_of: (all rows, D) -> a scalar.
+    """
+    states, parts = [], []
+    with torch.no_grad():
+        for chunk in chunks:
+            states.append(random_state())
+            parts.append(encode(chunk))
+    vectors = torch.cat(parts).requires_grad_()
+    loss = loss_of(vectors)
+    loss.backward()  # type: ignore[no-untyped-call]
+    after = random_state()
+    gradients = vectors.grad
+    if gradients is None:
+        raise ValueError("the loss does not depend on the vectors")
+    for chunk, state, gradient in zip(
+        chunks, states, torch.split(gradients, [len(part) for part in parts]), strict=True
+    ):
+        set_random_state(state)
+        encode(chunk).backward(gradient)  # type: ignore[no-untyped-call]
+    set_random_state(after)
+    return loss.detach()
+
+
+def random_state() -> tuple[Tensor, list[Tensor]]:
+    """Returns the random states of the CPU and of every GPU, because dropout draws on its own device."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+
+def set_random_state(state: tuple[Tensor, list[Tensor]]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])

@@ -1,19 +1,23 @@
-"""A training run in its folder: begun, watched, stopped, resumed and finished. The step itself is step.py.
+"""A training run in its folder, from the first step to the last. Start reading at `run`.
 
-    step ─▶ record ─▶ dev score, and the best kept ─▶ checkpoint ─▶ asked to stop? ─▶ step …
-                                                                        after the last one: post-processors
+    step ─▶ record ─▶ dev score, and the best step kept ─▶ checkpoint ─▶ asked to stop? ─▶ step …
+                                                                         after the last step: post-processors
 
-Under torchrun every process makes the same steps, and the first of them writes. Imports torch; command.py is
-the door that does not.
+Under torchrun every process makes the same steps, and the first process writes. step.py has the step itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import signal
+import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -26,28 +30,24 @@ from training.methods.loading import load_encoder
 from training.methods.recipe import Recipe
 from training.methods.sources import Pieces, pieces_of, steps_of_a_round
 from training.runfile import Identity, Result, check, read_run, write_run
-from training.runs import teacher
+from training.runs.alarms import Collapse, Saturation
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.checkpoint import read_checkpoint, write_checkpoint
-from training.runs.collapse import Collapse
 from training.runs.dev import Dev, dev_of
 from training.runs.device import deterministic, enough_memory, open_device, use_bf16
-from training.runs.folder import claimed, save
-from training.runs.interrupt import interruptible
-from training.runs.log import FILE_NAME as RECORD
-from training.runs.log import Record, machine, versions
 from training.runs.mix import chosen_by, keep_share
 from training.runs.options import Options
 from training.runs.processes import World, join_world, own_device
-from training.runs.saturation import Saturation
-from training.runs.setup import build_trainer, identity_of
+from training.runs.record import FILE_NAME as RECORD
+from training.runs.record import Record, machine, versions
+from training.runs.setup import VECTORS, build_trainer, claimed, identity_of, save
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
 from training.text.tokens import clear
 
 
 class _Job(NamedTuple):
-    """The parts that do not change while a run goes on."""
+    """Parts of a run that do not change."""
 
     recipe: Recipe
     corpus: Corpus
@@ -60,7 +60,12 @@ class _Job(NamedTuple):
 
 
 def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options) -> Result:
-    """Raise TrainingError or ModelError for what cannot be used; then nothing was written."""
+    """Runs a training in the folder `out`. If the arguments are refused, nothing is written.
+
+    Raises:
+        TrainingError: The recipe, corpus, folder or device cannot be used.
+        ModelError: The base cannot be used.
+    """
     if len(corpus) < 2:
         raise NothingToLearn("One text alone has no negatives: the corpus needs two or more.")
     if isinstance(recipe.source, Pieces):
@@ -96,7 +101,7 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
 
 
 def goes_in_bf16(out: Path, options: Options, device: torch.device) -> bool:
-    """True for bfloat16. With `auto` a run goes on in the precision that it was begun in, on any machine."""
+    """Returns True for bfloat16. With `auto`, a resumed run keeps its precision on any machine."""
     here = use_bf16(options.precision, device)
     if options.precision != "auto" or not options.resume:
         return here
@@ -114,7 +119,7 @@ class _Run:
         self._choose = chosen_by(job.options.choose, job.recipe, self._steps)
         self._collapse, self._saturation = Collapse(), Saturation(job.recipe, self._steps)
         self._state: dict[str, Any] = {"done": 0, "loss": math.nan, "dev": {}}
-        self._seconds, self._texts = 0.0, 0  # of the steps since the last line of the record
+        self._seconds, self._texts = 0.0, 0  # since the last line of the record
 
     def loop(self) -> Result:
         options = self._options
@@ -132,15 +137,16 @@ class _Run:
                 if done % options.checkpoint_steps == 0 and done < self._steps:
                     self._checkpoint()
                 if self._job.world.any(stop()) and done < self._steps:
-                    self._pause()
+                    self._checkpoint()
+                    self._record.write("pause", step=done)
                     return _result(self._out, self._state, interrupted=True, finished=False)
             self._finish()
             stopped = self._job.world.any(stop())
             return _result(self._out, self._state, interrupted=stopped, finished=True)
 
     def _begin(self) -> int:
-        """Start or resume; return the number of steps that are done already."""
-        if self._record.empty:  # also where a run was killed before its first step
+        """Starts or resumes the run and returns the number of finished steps."""
+        if self._record.empty:  # also if a run was killed before its first step
             about = {"versions": versions(), "machine": machine(self._trainer.encoder.device)}
             self._record.write("start", **self._job.identity, **about)
         if self._options.resume and (self._out / CHECKPOINT).exists():
@@ -168,7 +174,7 @@ class _Run:
         self._texts += step.texts
         self._state |= {"done": number + 1, "loss": step.loss}
         warning = self._collapse.seen(step)
-        if warning and self._job.recipe.result != "backbone":  # whose vectors nobody trains
+        if warning and self._job.recipe.result != "backbone":  # a backbone's vectors are not trained
             self._say(warning)
             self._record.write("collapse", step=number + 1, uniformity=step.uniformity)
         self._progress.add(more=f"loss {step.loss:.4f}, {self._rate():.0f} texts/s")
@@ -190,15 +196,15 @@ class _Run:
 
     def _evaluate(self) -> None:
         if self._job.dev is None or self._choose or self._job.recipe.result == "backbone":
-            return  # the share of the training is chosen at its end, and not the step
+            return  # `choose` chooses the share of the training at its end, not a step
         name, score_of = self._job.dev
         score = score_of(self._trainer.encoder)
         done, dev = self._state["done"], self._state["dev"]
         better = math.isfinite(score) and all(before is None or score > before for before in dev.values())
         self._say(f"step {done}: {name} {score:.4f}{', the best so far' if better else ''}")
-        dev[str(done)] = score if math.isfinite(score) else None  # NaN is no JSON
+        dev[str(done)] = score if math.isfinite(score) else None  # JSON has no NaN
         self._record.write("dev", step=done, **{name: dev[str(done)]})
-        # Of several processes one decides: in the last bit of a score they may differ.
+        # The first of several processes decides, because scores may differ in the last bit.
         better = self._job.world.any(self._job.world.leads and better)
         if better and not self._job.recipe.post:
             self._save("best")
@@ -212,12 +218,8 @@ class _Run:
             if self._job.world.leads:
                 write_checkpoint(self._out / CHECKPOINT, self._trainer, self._state)
 
-    def _pause(self) -> None:
-        self._checkpoint()
-        self._record.write("pause", step=self._state["done"])
-
     def _finish(self) -> None:
-        """A post-processor is fitted once, on the last step, which is then the best one as well."""
+        """Finishes the run. Post-processors are fitted once, on the last step, which is then the best."""
         recipe = self._job.recipe
         if recipe.post:
             self._options.say("fitting " + " and ".join(type(each).__name__ for each in recipe.post))
@@ -229,7 +231,7 @@ class _Run:
         if self._choose:
             self._mix(self._choose)
         if recipe.post or self._choose or all(score is None for score in self._state["dev"].values()):
-            self._save("best")  # no step was ever chosen
+            self._save("best")  # no step was chosen
         with self._job.world.together():
             if self._job.world.leads:
                 loss = self._state["loss"] if self._steps else None
@@ -239,10 +241,10 @@ class _Run:
                 write_run(self._out, self._job.identity | chosen | finished)
                 (self._out / CHECKPOINT).unlink(missing_ok=True)
                 clear(self._out)
-                teacher.clear(self._out)
+                (self._out / VECTORS).unlink(missing_ok=True)
 
     def _mix(self, choose: Choose) -> None:
-        """Put the chosen share of the training into the encoder."""
+        """Puts the chosen share of the training into the encoder."""
         with self._job.world.together():
             if self._job.world.leads:
                 encoder = self._trainer.encoder
@@ -269,3 +271,31 @@ def _result(out: Path, state: dict[str, Any], *, interrupted: bool, finished: bo
         dev=dev,
         finished=finished,
     )
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM end a loop after the current step. A second signal ends it at once.
+
+    Yields:
+        A function that returns True if the loop should end. Outside the main thread it always returns False.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,9 +1,9 @@
-"""The share of a training that is kept: weights between the base's and the trained ones.
+"""Interpolation between the weights of the base and the trained weights.
 
     base ── 0.25 ── 0.5 ── 0.75 ── trained        each scored on searches that neither train nor judge
 
-Fine-tuning on one task costs others, and a point on the way costs less than it loses (Wortsman et al. 2022,
-WiSE-FT; Xiao et al. 2023, LM-Cocktail, arXiv 2311.13534, for embedding models).
+Fine-tuning on one task costs quality on others. Interpolated weights lose less of it than they give up in
+gain (Wortsman et al. 2022, WiSE-FT; Xiao et al. 2023, LM-Cocktail, arXiv 2311.13534, for embedding models).
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,10 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 
 
 def chosen_by(choose: Choose | None, recipe: Recipe, steps: int) -> Choose | None:
-    """`choose`, where there are weights to choose between: not for a backbone, nor before a fitted map.
+    """Returns `choose` if the run has weights to interpolate, else None.
 
-    Nor for a student, whose beginning is the teacher without some of its layers: that knows nothing to keep.
+    Backbones and fitted maps have none. A student has none either: it begins as its teacher without some
+    layers, which is not worth keeping.
     """
     shares = recipe.result == "encoder" and not recipe.post and recipe.student is None
     return choose if steps and shares else None
@@ -31,7 +32,7 @@ def chosen_by(choose: Choose | None, recipe: Recipe, steps: int) -> Choose | Non
 def keep_share(
     encoder: TrainedEncoder, base: TrainedEncoder, choose: Choose, say: Say
 ) -> tuple[float, dict[str, float]]:
-    """Put the chosen weights into `encoder`; the share, and of each share the mean of its figures."""
+    """Puts the chosen weights into `encoder`. Returns the share, and the mean score of each share."""
     start = base.state_dict()
     trained = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     figures = {}
@@ -45,17 +46,16 @@ def keep_share(
 
 
 def best(figures: Mapping[float, float]) -> float:
-    """The share with the highest mean; of equal ones the largest.
+    """Returns the share with the highest mean; of equal shares the largest.
 
-    The smallest of equal ones, and the smallest within one standard error, were tried: each kept a quarter
-    of a training whose whole was worth far more (training/RESULTS.md). The gate says if the best is good
-    enough.
+    The smallest of equal shares, and the smallest within one standard error, each kept a quarter of a
+    training whose whole was worth far more (training/RESULTS.md).
     """
     return max(figures, key=lambda share: (figures[share], share))
 
 
 def between(base: Mapping[str, Tensor], trained: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
-    """The weights at `share` of the way from base to trained; what is no fraction is the trained one's."""
+    """Returns weights at `share` of the way from base to trained. Integer tensors are the trained ones."""
     return {
         name: torch.lerp(base[name], tensor, share) if tensor.is_floating_point() else tensor
         for name, tensor in trained.items()

@@ -1,11 +1,11 @@
-"""Several processes that train one model: who has which texts, and how vectors and gradients meet.
+"""Several processes that train one model: shares of texts, and exchanges of vectors and gradients.
 
     each process encodes its share ─▶ gather: all vectors everywhere ─▶ the loss of all / processes
                                       ◀─ the gradients of all processes, summed ─▶ each encoder's own share
 
-So a batch means the same on any number of processes: negatives are those of all, and the sum of the
-processes' gradients is the gradient of one that had seen everything. A gather without gradient, or a loss of
-a process's own rows alone, would not be that.
+So a batch means the same on any number of processes. Negatives are those of all processes, and the sum of
+their gradients is the gradient of a single process with the whole batch. A gather without gradient, or a loss
+over a process's own rows, would change the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from training.errors import TrainingError
 
-_PATIENCE = timedelta(hours=12)  # others wait while one tokenises; torchrun sees when one has died
+_PATIENCE = timedelta(hours=12)  # others wait while one tokenizes; torchrun notices a dead process
 
 
 class World(NamedTuple):
@@ -33,22 +33,22 @@ class World(NamedTuple):
 
     @property
     def leads(self) -> bool:
-        """True for the process that writes files and speaks."""
+        """True for the process that writes files and prints."""
         return self.rank == 0
 
     def share(self, count: int) -> slice:
-        """The places of this process's share of `count` texts: as even as can be, in order."""
+        """Returns the slice of `count` texts that this process encodes. Shares are even and in order."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def gather(self, own: Tensor, count: int) -> Tensor:
-        """(share, …) of each process -> (count, …) everywhere; its gradient comes back from everywhere."""
+        """(share, …) of each process -> (count, …) in all; the gradient is the sum over all processes."""
         if self.size == 1:
             return own
         gathered: Tensor = _Gather.apply(own, count, self)  # type: ignore[no-untyped-call]
         return gathered
 
     def total(self, number: Tensor) -> Tensor:
-        """The sum over all processes, without gradient."""
+        """Returns the sum over all processes, without gradient."""
         if self.size == 1:
             return number
         number = number.detach().clone()
@@ -56,7 +56,7 @@ class World(NamedTuple):
         return number
 
     def any(self, asked: bool) -> bool:
-        """True if any process says so, so that all do the same."""
+        """Returns True in all processes if `asked` is True in any of them."""
         if self.size == 1:
             return asked
         return bool(self.total(torch.tensor(float(asked), device=_device())))
@@ -65,14 +65,15 @@ class World(NamedTuple):
         if self.size == 1:
             return
         for parameter in parameters:
-            if parameter.grad is not None:  # the same ones everywhere, as all have the same graph
+            if parameter.grad is not None:  # all processes have the same graph
                 dist.all_reduce(parameter.grad)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """All come to the end of this, or none: what one process raises ends the others as well.
+        """Ends the block in all processes if it fails in any, so that none waits forever. Must not be nested.
 
-        Not within itself. Without it, those that wait for one that has refused would wait for ever.
+        Raises:
+            TrainingError: The block failed in another process.
         """
         failed = True
         try:
@@ -84,7 +85,7 @@ class World(NamedTuple):
             raise TrainingError("Another process of this run cannot go on, and says why.")
 
     def agree(self, words: str) -> bool:
-        """True if all processes say the same."""
+        """Returns True if `words` are equal in all processes."""
         if self.size == 1:
             return True
         own = torch.tensor(list(hashlib.sha256(words.encode()).digest()), device=_device())
@@ -92,14 +93,14 @@ class World(NamedTuple):
 
 
 def own_device(name: str) -> str:
-    """The device that is meant: each of several processes on a machine has a GPU of its own."""
+    """Returns the device for `name`. Each of several processes on a machine uses its own GPU."""
     if name in ("auto", "cuda") and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         return f"cuda:{os.environ['LOCAL_RANK']}"
     return name
 
 
 def join_world(device: torch.device) -> World:
-    """The processes, by torchrun's environment (RANK, WORLD_SIZE, MASTER_ADDR); alone without it."""
+    """Joins the processes that torchrun's environment describes (RANK, WORLD_SIZE, MASTER_ADDR)."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or "RANK" not in os.environ:
         return World()
@@ -107,7 +108,7 @@ def join_world(device: torch.device) -> World:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
-        atexit.register(dist.destroy_process_group)  # its threads; with them an exit may be an abort
+        atexit.register(dist.destroy_process_group)  # else its threads may abort the exit
     return World(dist.get_rank(), dist.get_world_size())
 
 

@@ -1,17 +1,19 @@
 """A run of several stages in one folder, resumed where it stopped.
 
 OUT/
-├── run.json, best/ last/     as of a run of one recipe, once the last stage is finished
-├── steps.json                the steps of each stage, as a short trial on this machine has timed them
+├── run.json, best/ last/     those of the last stage, once it is finished
+├── steps.json                the steps of each stage, timed by a short trial on this machine
 ├── 0-vocabulary/             the base with its new tokens
 └── 1-mlm/ 2-triples/ …       a run each
 
-The learning rate falls to the end of a stage, so its steps are counted before it begins and then kept.
+The learning rate falls until the end of a stage, so its steps are counted before it begins. A resumed run
+keeps the count.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +21,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.files.bounded import parse_json
+from models.files.fsync import replace_text
 from models.sources.folder import read_source
+from models.words.progress import silent
 from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import Recipe
+from training.methods.sources import steps_of_a_round
 from training.methods.stages import Stages
 from training.model.base import version_of
 from training.model.encoder import digest_of
@@ -30,13 +36,16 @@ from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, Result, claim, read_run, write_run
 from training.runs.device import open_device
 from training.runs.loop import goes_in_bf16, run
-from training.runs.options import Options
-from training.runs.pace import steps_within
+from training.runs.options import Options, unheard
+from training.runs.record import FILE_NAME as RECORD
 from training.text.corpus import TEXTS, Corpus, Kind, holds, read_corpus
+
+COUNTED = "steps.json"
+_TRIAL = 10  # steps; the first is slow
 
 
 class Part(NamedTuple):
-    """A stage that has something to read."""
+    """A stage with its corpus."""
 
     name: str
     recipe: Recipe
@@ -45,7 +54,11 @@ class Part(NamedTuple):
 
 
 def read_corpora(stages: Stages, files: Sequence[Path]) -> dict[Kind, Corpus]:
-    """files: of texts, pairs, triples …; each stage reads the first of its kind. Raise TrainingError."""
+    """Returns a corpus for each kind of rows that the stages read, from the first file of that kind.
+
+    Raises:
+        TrainingError: A file cannot be read.
+    """
     found = {}
     for kind in {recipe.source.kind for recipe in stages.recipes()}:
         file = next((file for file in files if holds(file, kind)), None)
@@ -57,11 +70,13 @@ def read_corpora(stages: Stages, files: Sequence[Path]) -> dict[Kind, Corpus]:
 def run_stages(
     stages: Stages, corpora: Mapping[Kind, Corpus], base: Path, out: Path, options: Options
 ) -> Result:
-    """Run each stage from the end of the one before; `best` and `last` are those of the last one.
+    """Runs each stage from the end of the previous stage. `best` and `last` are those of the last stage.
 
-    Raise TrainingError or ModelError.
+    Raises:
+        TrainingError: The stages, corpora or folder cannot be used.
+        ModelError: The base cannot be used.
     """
-    # No dev set: it is of English, and would choose the step that has learned the least of another language.
+    # The dev set is English, so it would choose the step that has learned the least of another language.
     options = replace(options, data=None, resume=options.resume and (out / RUN).is_file())
     bf16 = goes_in_bf16(out, options, open_device(options.device))
     options = replace(options, precision="bf16" if bf16 else "fp32")  # of every stage
@@ -97,13 +112,17 @@ def run_stages(
         steps.append(result.steps)
         made.append(part)
         begin, name = within / "last", f"{name}, {part.recipe.name}"
-        if not begin.is_dir():  # where a stop has left it
+        if not begin.is_dir():  # a stopped run has moved it
             begin = out / "last"
     return _finish(out, identity, made, steps, result)
 
 
 def parts_of(stages: Stages, corpora: Mapping[Kind, Corpus], options: Options) -> list[Part]:
-    """The stages that have something to read, each with its time. Raise TrainingError."""
+    """Returns the stages that have a corpus, each with its time.
+
+    Raises:
+        TrainingError: No stage has a corpus, or a stage would lose the base's pooling.
+    """
     chosen = []
     for stage, recipe in zip(stages.stages, stages.recipes(), strict=True):
         if recipe.result == "backbone":
@@ -141,7 +160,7 @@ def _identity(stages: Stages, parts: Sequence[Part], base: Path, options: Option
 
 
 def asked_of(stages: Stages, parts: Sequence[Part]) -> Identity:
-    """The part of a run's identity that its lineage keeps: the same of the same base is the same model."""
+    """Returns the identity that the lineage keeps. With the same base it gives the same model."""
     corpora = " ".join(part.corpus.digest for part in parts)
     return {
         "recipe": stages.digest(),
@@ -151,7 +170,7 @@ def asked_of(stages: Stages, parts: Sequence[Part]) -> Identity:
 
 
 def _vocabulary(parts: Sequence[Part], base: Path, folder: Path, count: int, options: Options) -> Path:
-    """The base with new tokens, learned once: what a stopped run has left half done is made again."""
+    """Returns the base with new tokens. They are learned once, and again if a run was stopped meanwhile."""
     if not folder.is_dir():
         texts = next((part.corpus for part in parts if part.recipe.source.kind is TEXTS), parts[0].corpus)
         half = folder.with_name(f".{folder.name}")
@@ -181,3 +200,43 @@ def _finish(
     state = {"done": sum(steps), "loss": result.loss, "dev": {str(k): v for k, v in result.dev.items()}}
     write_run(out, identity | {"stages": made, "finished": state})
     return replace(result, out=out, steps=sum(steps))
+
+
+def steps_within(
+    minutes: float,
+    recipe: Recipe,
+    corpus: Corpus,
+    base: Path,
+    folder: Path,
+    options: Options,
+    name: str = "run",
+) -> int:
+    """Returns the steps of `recipe` in these minutes, at most those of all its epochs and at least 1.
+
+    Args:
+        name: Key of the count in `folder`/steps.json.
+    """
+    kept = folder / COUNTED
+    counted: dict[str, int] = parse_json(kept.read_bytes()) if kept.is_file() else {}
+    if name not in counted:
+        most = recipe.optim.epochs * steps_of_a_round(len(corpus), recipe.optim.batch)
+        trial = folder / ".trial"
+        shutil.rmtree(trial, ignore_errors=True)
+        tried = min(_TRIAL, most)
+        options.say(f"timing {tried} steps, to see how many fit into {minutes:g} min")
+        timed = replace(options, steps=tried, data=None, dev=None, choose=None, say=silent, told=unheard)
+        if run(recipe, corpus, base, trial, timed).interrupted:
+            shutil.rmtree(trial)
+            raise KeyboardInterrupt
+        fitting = 60 * minutes * _rate(trial) / recipe.optim.batch
+        shutil.rmtree(trial)
+        counted[name] = max(1, min(most, int(fitting)))
+        replace_text(kept, json.dumps(counted, indent=2) + "\n")
+    return counted[name]
+
+
+def _rate(trial: Path) -> float:
+    """Returns rows per second."""
+    events = [json.loads(line) for line in (trial / RECORD).read_text(encoding="utf-8").splitlines()]
+    found: float = next(event["sentences_per_second"] for event in events if event["event"] == "step")
+    return found

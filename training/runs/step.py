@@ -1,10 +1,10 @@
-"""The training step, as the papers write it.
+"""The training step: views, forward pass, objectives, AdamW and the learning rate. Start at `Trainer.step`.
 
     views ─▶ one forward of all rows of all views ─▶ head ─▶ Σ weight · objective ─▶ backward ─▶ clip ─▶ AdamW
                                                                                            └▶ twin, negatives
 
-Every random number of a step follows from the seed and the number of the step, so a checkpoint needs none.
-Not here: how often anything is reported, evaluated or saved (loop.py).
+Every random number of a step follows from the seed and the number of the step, so checkpoints store none.
+loop.py decides when to report, evaluate and save.
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -22,23 +22,23 @@ from training.errors import TrainingError
 from training.evaluation.encoding import Choose, Encode
 from training.methods.components import Ema, Rows
 from training.methods.objectives import Extra, Materials, Reps
-from training.methods.recipe import Recipe, column_of_each_view
+from training.methods.recipe import Optim, Recipe
 from training.methods.sources import Batch, Source
 from training.methods.token_objectives import word_table
 from training.methods.views import stands_aside
 from training.model.encoder import TrainedEncoder
-from training.runs.forward import Forward, Rates
-from training.runs.gradcache import backward_in_chunks
-from training.runs.optimizer import adamw, rate
+from training.runs.forward import Forward, Rates, backward_in_chunks
 from training.runs.processes import World
 from training.text.tokens import Tokens
 
-_STEPS = 1  # beside the seed: sources.py draws its order from 0 and its spans from 2
+# A second seed. sources.py draws its order from 0 and its spans from 2.
+_STEPS = 1
+_RATIO = 32  # of the highest rate to the lowest: Howard and Ruder 2018, section 3.2; AllenNLP's default
 
 
 class Step(NamedTuple):
     loss: float
-    texts: int  # that it saw, over all processes
+    texts: int  # of all processes
     uniformity: float  # of the first view's vectors before the head: 0 when all are one
 
 
@@ -56,10 +56,16 @@ class Trainer:
         world: World = World(),  # noqa: B008  a value
         taught: Tensor | None = None,
     ) -> None:
-        """steps: of the whole run, which the learning rate follows. bf16: compute in bfloat16 by autocast.
+        """Builds the modules and the optimizer.
 
-        chunk: rows that are encoded at once, for batches that memory does not hold. taught: as in Materials.
-        Raise TrainingError when the recipe does not allow it.
+        Args:
+            steps: Of the whole run; the learning rate depends on them.
+            bf16: Compute in bfloat16 by autocast.
+            chunk: Rows encoded at once, for batches that do not fit into memory.
+            taught: As in `Materials`.
+
+        Raises:
+            TrainingError: The recipe cannot be computed in chunks.
         """
         self.encoder = encoder
         self._recipe, self._source, self._world = recipe, source, world
@@ -80,7 +86,7 @@ class Trainer:
         self.optimizer = adamw(self.model, recipe.optim, table)
 
     def step(self, number: int) -> Step:
-        """Make step `number`, counted from 0."""
+        """Makes step `number`, counted from 0. If the loss is not finite, the weights keep their values."""
         generator = self._seed(number)
         batch = self._source.batch(number)
         views = self._views(batch, generator)
@@ -95,8 +101,7 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._recipe.optim.clip)
         total = self._world.total(loss).item()
         if not math.isfinite(total) or not norm.isfinite():
-            # The weights of the step before are still good. A head's averages over batches have moved, and
-            # nothing reads them: it has the batch's own.
+            # The weights are still good. A head's averages over batches have moved, but nothing reads them.
             return Step(math.nan, texts, math.nan)
         for group in self.optimizer.param_groups:
             group["lr"] = rate(self._recipe.optim, self._steps, number, group.get("highest"))
@@ -107,7 +112,10 @@ class Trainer:
     def _backward(
         self, own: tuple[Tokens, ...], batch: Batch, share: slice, extra: Extra | None, rates: list[Rates]
     ) -> tuple[Tensor, Tensor]:
-        """The loss, as far as it is this process's, and (N, D) of the first view; gradients are added."""
+        """Returns this process's share of the loss and the first view's vectors, shape (N, D).
+
+        Accumulates gradients.
+        """
         rows, bias = self._forward.rows(own)
         size = share.stop - share.start
         seen: list[Tensor] = []
@@ -132,9 +140,9 @@ class Trainer:
             pairs = zip(self._recipe.objectives, self._objectives, strict=True)
             with self._forward.autocast():
                 losses = [objective.weight * module(reps) for objective, module in pairs]
-            # The processes' losses are summed in the end. One over vectors is the whole batch's in each of
-            # them, so it counts as a part of `size`; one over tokens is a process's own sum over the count of
-            # all, which `total` divides by `size` so that it counts in full.
+            # The losses of all processes are summed later. A loss over vectors is that of the whole batch in
+            # each process, so it is divided by `size`. A loss over tokens is a process's own sum; `total`
+            # divides the count by `size`, so the loss counts in full.
             return torch.stack(losses).sum() / self._world.size
 
         if self._chunk and len(rows) > self._chunk:
@@ -153,17 +161,17 @@ class Trainer:
         )
 
     def quickly(self, choose: Choose) -> Choose:
-        """`choose` in the precision of the training: bf16 was 2.6 times as fast, at cosines of 0.99998."""
+        """Returns `choose` in the training precision. bf16 was 2.6 times as fast, at cosines of 0.99998."""
 
         def figures(encode_queries: Encode, encode_documents: Encode) -> NDArray[np.float64]:
-            # Anew each time: autocast keeps the weights that it has cast, and several are asked about.
+            # A new context for each call, because autocast caches the weights that it has cast.
             with self._forward.autocast():
                 return choose(encode_queries, encode_documents)
 
         return figures
 
     def _head(self, all_NVD: Tensor) -> Tensor:
-        """(N, V, P). A head that normalises batches sees the rows of all views together."""
+        """Returns (N, V, P). A head that normalizes batches sees the rows of all views together."""
         z: Tensor = self.model["head"](all_NVD.transpose(0, 1).flatten(0, 1))
         return z.reshape(all_NVD.shape[1], len(all_NVD), -1).transpose(0, 1)
 
@@ -176,7 +184,7 @@ class Trainer:
 
     @torch.no_grad()
     def _follow(self, first: Tokens, batch: Batch, share: slice) -> None:
-        """The twin follows, and its vectors of this batch, without dropout, are negatives of later ones."""
+        """Updates the twin. Its vectors of this batch, without dropout, become negatives of later batches."""
         twin = self._recipe.twin
         if not isinstance(twin, Ema):
             return
@@ -187,17 +195,17 @@ class Trainer:
             negatives.push(Extra(z, batch.texts[:, 0]))
 
     def rate(self, number: int) -> float:
-        """The learning rate of a step, counted from 0."""
+        """Returns the learning rate of a step, counted from 0."""
         return rate(self._recipe.optim, self._steps, number)
 
     def _seed(self, number: int) -> torch.Generator:
-        """Dropout draws from torch's own generators, other numbers in each process; views from the answer."""
+        """Seeds dropout, differently in each process, and returns the generator of the views."""
         entropy = np.random.SeedSequence([self._recipe.seed, _STEPS, number]).generate_state(2, np.uint64)
         torch.manual_seed((int(entropy[0]) + self._world.rank) % (1 << 64))
         return torch.Generator().manual_seed(int(entropy[1]))
 
     def _build(self, taught: Tensor | None) -> tuple[list[nn.Module], list[Rows]]:
-        """Modules beside the encoder: objectives with weights of their own, and kept negatives."""
+        """Builds objectives with their own weights, and kept negatives."""
         recipe, width = self._recipe, self.encoder.width
         generator = torch.Generator().manual_seed(recipe.seed)
         materials = Materials(self.encoder, self.encoder.lexicon, width, generator, taught)
@@ -205,7 +213,7 @@ class Trainer:
         return objectives, [negatives.build(width, recipe.optim.batch) for negatives in recipe.negatives]
 
     def _modules(self, head: nn.Module) -> nn.ModuleDict:
-        """All that a checkpoint has to keep."""
+        """Returns all modules that a checkpoint stores."""
         modules: dict[str, nn.Module] = {"encoder": self.encoder, "head": head}
         modules["objectives"] = nn.ModuleList(self._objectives)
         modules["negatives"] = nn.ModuleList(self._negatives)
@@ -215,17 +223,57 @@ class Trainer:
 
 
 def _or_first(share: slice) -> slice:
-    """A process without a share of a small batch encodes its first text for nothing, as a guest.
+    """Gives a process without a share of a small batch the first text.
 
-    So that it has the same graph as the others, and meets them in every exchange.
+    It then has the same graph as the other processes and takes part in every exchange.
     """
     return share if share.start < share.stop else slice(0, 1)
 
 
 @torch.no_grad()
 def _uniformity(z_ND: Tensor) -> float:
-    """Wang and Isola 2020 over the pairs of one batch; NaN for a single text."""
+    """Returns the uniformity (Wang and Isola 2020) over the pairs of a batch. NaN for a single text."""
     unit = nn.functional.normalize(z_ND.float(), dim=-1)
     above = torch.triu_indices(len(unit), len(unit), 1, device=unit.device)
     cosines = (unit @ unit.T)[above[0], above[1]]
     return (4 * cosines - 4).exp().mean().log().item()
+
+
+def adamw(model: nn.ModuleDict, optim: Optim, table: Tensor | None) -> torch.optim.AdamW:
+    """Returns AdamW without weight decay for biases and normalizations.
+
+    Args:
+        table: The word table, if it has its own rate. Groups with their own rate store it under `highest`.
+    """
+    heads: list[Tensor] = (
+        [*model["head"].parameters(), *model["objectives"].parameters()] if optim.head_lr else []
+    )
+    apart = {id(tensor) for tensor in [*heads, *([] if table is None else [table])]}
+    others: list[Tensor] = [tensor for tensor in model.parameters() if id(tensor) not in apart]
+    groups = [*_groups(others, optim), *_groups(heads, optim, highest=optim.head_lr)]
+    groups += [] if table is None else _groups([table], optim, highest=optim.table_lr)
+    return torch.optim.AdamW(groups, eps=optim.epsilon, fused=True)
+
+
+def _groups(tensors: list[Tensor], optim: Optim, **more: Any) -> list[dict[str, Any]]:
+    trained = [tensor for tensor in tensors if tensor.requires_grad]
+    matrices = [tensor for tensor in trained if tensor.ndim > 1]
+    vectors = [tensor for tensor in trained if tensor.ndim <= 1]
+    decays = ((matrices, optim.weight_decay), (vectors, 0.0))
+    return [{"params": part, "weight_decay": decay, **more} for part, decay in decays if part]
+
+
+def rate(optim: Optim, steps: int, number: int, highest: float | None = None) -> float:
+    """Returns the learning rate of step `number` of `steps`: a warmup, then `decay`.
+
+    linear falls to 0 after the last step. constant stays. slanted rises from a 32nd and falls back to it.
+
+    Args:
+        highest: Used instead of `optim.lr`.
+    """
+    lr = optim.lr if highest is None else highest
+    warmup = round(optim.warmup * steps)
+    share = number / warmup if number < warmup else (steps - number) / (steps - warmup)
+    if optim.decay == "slanted":
+        return lr * (1 + share * (_RATIO - 1)) / _RATIO
+    return lr if optim.decay == "constant" and number >= warmup else lr * share

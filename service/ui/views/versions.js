@@ -12,7 +12,7 @@ const SILENT = 600_000; // milliseconds without news of a retraining before the 
 const KEEP = 3600; // seconds
 const REPORTED = 10; // newest versions whose gain is loaded at once
 // Phases of a retraining by their names. It scores the active version first, and the candidate last.
-const PHASES = [/^beginning/, /^reading the documents/, /^(scoring|searching)/, /^training/, /^(reading the model|exporting|writing)/, /^proving/, /^(calibrating|leaving)/, /^(scoring|searching)/, /^timing/];
+const PHASES = [/^beginning/, /^reading the documents/, /^(scoring|searching)/, /^training/, /^(reading the model|exporting|writing)/, /^verifying/, /^(calibrating|leaving)/, /^(scoring|searching)/, /^timing/];
 const STATES = {
   active: ["active", "It answers all searches."],
   building: ["being built", "It embeds all documents in the background."],

@@ -72,7 +72,7 @@ def test_korean_is_scored_beside_the_mean(default: Measured) -> None:
 
 
 def sampled(name: str) -> Collection:
-    """Every fifth query, what is relevant to it, and every 25th of the other documents.
+    """Returns every fifth query, its relevant documents, and every 25th of the other documents.
 
     All of them take minutes: benchmarks/retrieval.py; Cranfield in tests/service/corpus/test_retrieval.py.
     """

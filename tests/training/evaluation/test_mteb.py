@@ -1,8 +1,4 @@
-"""mteb as a judge: its own tasks on the sets that are here, with the same vectors, give the same scores.
-
-mteb is no dependency: the tests are skipped where it is not installed. They passed with mteb 2.26.24.
-Figures of other versions of a set, as STSBenchmark.v2, and of models with prompts are other figures.
-"""
+"""Comparison with mteb, whose tasks give the same scores. Skipped if mteb is not installed."""
 
 from __future__ import annotations
 
@@ -16,8 +12,7 @@ from tests.evaldata import FOLDER, needs
 from training.evaluation.data import load
 from training.evaluation.encoding import Vectors
 from training.evaluation.modes import whole
-from training.evaluation.rankings import mean
-from training.evaluation.retrieval import judge_all, search
+from training.evaluation.retrieval import judge_all, mean, search
 from training.evaluation.retrieval import load as load_collection
 from training.evaluation.sts import similarity
 
@@ -39,8 +34,6 @@ def _word(word: str) -> Vectors:
 
 
 class Model:
-    """What mteb asks of an encoder."""
-
     mteb_model_meta = None
 
     def encode(self, inputs: Any, **_: Any) -> Vectors:

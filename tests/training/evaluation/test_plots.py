@@ -37,7 +37,6 @@ Place = tuple[float, float]
 
 
 def lines(picture: Picture, colour: int) -> list[Line2D]:
-    """Marks of the model with this number, in the order in which they were drawn."""
     [axes] = picture.figure.axes
     return [line for line in axes.lines if line.get_color() == LIGHT[colour]]
 

@@ -1,4 +1,6 @@
-"""evaluate --report: every figure that was measured, what is missing, the pictures, and a run's course."""
+"""Reports of one model and comparisons of several."""
+
+from __future__ import annotations
 
 import json
 import re
@@ -11,12 +13,14 @@ import pytest
 
 from models.store import Store
 from tests.training.evaluation.pairs import small_data
-from tests.training.evaluation.written import scores, searched, shape, similar, tables, transferred
+from tests.training.evaluation.written import save, scores, searched, shape, similar, tables, transferred
 from training.__main__ import main
 from training.errors import TrainingError
-from training.evaluation.report.courses import read_runs
-from training.evaluation.report.one import write_report
-from training.runs import dev, log
+from training.evaluation.report.comparison import read_models
+from training.evaluation.report.model_report import write_report
+from training.evaluation.report.plots import LIGHT
+from training.evaluation.report.runs import read_runs
+from training.runs import dev, record
 from training.runs.options import unheard
 
 
@@ -207,7 +211,7 @@ def test_a_fitted_post_processor_makes_the_last_step_the_best(tmp_path: Path) ->
 
 
 def test_the_record_that_a_run_writes_is_the_one_that_is_read(tmp_path: Path) -> None:
-    with closing(log.Record(tmp_path / log.FILE_NAME, unheard)) as written:
+    with closing(record.Record(tmp_path / record.FILE_NAME, unheard)) as written:
         written.write(
             "start", method="pairs", seed=3, steps=2, texts=9, base_name="tiny", described={"post": []}
         )
@@ -305,3 +309,241 @@ def test_a_report_that_cannot_be_is_refused_before_anything_is_measured(
     assert captured.out == ""
     assert (tmp_path / "file").read_text() == "kept"
     assert not (tmp_path / "new").exists()
+
+
+SPEARMAN = "Similarity: Spearman"
+
+
+def _compared(folder: Path, contents: dict[str, dict[str, Any]], *more: str) -> Path:
+    files = [save(folder / f"{name}.json", content) for name, content in contents.items()]
+    assert main(["compare", *files, "--report", str(folder / "report"), *more]) == 0
+    return folder / "report" / "report.md"
+
+
+def _remarks(report: Path) -> list[str]:
+    return [line.removeprefix("- ") for line in report.read_text().splitlines() if line.startswith("- ")]
+
+
+def test_seeds_are_one_row_with_their_mean_and_the_standard_deviation_of_a_sample(tmp_path: Path) -> None:
+    seeds = {f"simcse-{at}": scores({"stsb": 0.68 + 0.02 * at, "sickr": 0.5}) for at in (1, 2, 3)}
+    report = _compared(tmp_path, {**seeds, "default": scores({"stsb": 0.8, "sickr": 0.7})})
+    rows = tables(report)[SPEARMAN]
+    assert rows[""] == ["seeds", "STS-B", "SICK-R", "mean of 2"]
+    # 70, 72, 74: deviations -2, 0, 2, so a variance of 8 / 2.
+    assert rows["simcse"] == ["3", "72.00 ± 2.00", "50.00 ± 0.00", "61.00 ± 1.00"]
+    assert rows["default"] == ["1", "80.00", "70.00", "75.00"]
+    assert list(rows)[1:] == ["simcse", "default"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["a-1.json", "a-2.json"], {"a": ["a-1.json", "a-2.json"]}),
+        (["a.json", "b-1.json", "a-12.json"], {"a": ["a.json", "a-12.json"], "b-1": ["b-1.json"]}),
+        (["l6-v2.json", "l6-v3.json"], {"l6-v2": ["l6-v2.json"], "l6-v3": ["l6-v3.json"]}),
+        (["a-1.json", "A=a-2.json"], {"a-1": ["a-1.json"], "A": ["a-2.json"]}),
+        (["e5=b-1.json", "e5=a.json"], {"e5": ["b-1.json", "a.json"]}),
+        (["x=y.json"], {"x=y": ["x=y.json"]}),
+    ],
+)
+def test_the_files_of_a_model_are_found_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], expected: dict[str, list[str]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {each for of in expected.values() for each in of}
+    for name in files:
+        save(Path(name), scores({"stsb": 0.5}))
+    found = read_models(given)
+    assert {name: [each.file for each in of] for name, of in found.items()} == expected
+
+
+def test_a_mean_is_over_the_sets_that_every_file_has_and_the_others_are_named(tmp_path: Path) -> None:
+    more = scores({"sts12": 0.9, "stsb": 0.5, "sickr": 0.75, "korsts": 0.1})
+    report = _compared(tmp_path, {"a": more, "b": scores({"stsb": 0.25, "sickr": 0.5})})
+    rows = tables(report)[SPEARMAN]
+    assert rows[""] == ["seeds", "STS12", "STS-B", "SICK-R", "mean of 2", "KorSTS"]
+    assert rows["a"] == ["1", "90.00", "50.00", "75.00", "62.50", "10.00"]
+    assert rows["b"] == ["1", "", "25.00", "50.00", "37.50", ""]
+    assert "Not in the mean, because not every file has it: STS12." in _remarks(report)
+
+
+def test_a_figure_that_some_seeds_lack_says_of_how_many_it_is(tmp_path: Path) -> None:
+    seeds = {
+        "a-1": scores({"stsb": 0.5, "sickr": None}),
+        "a-2": scores({"stsb": 0.75, "sickr": 0.25}),
+        "a-3": scores(geometry=shape()),
+        "b": scores({"stsb": None}),
+    }
+    found = tables(_compared(tmp_path, seeds))
+    assert found[SPEARMAN]["a"][1:3] == ["62.50 ± 17.68 (2 of 3)", "25.00 (1 of 3)"]
+    assert found[SPEARMAN]["b"][1:3] == ["undefined", ""]
+    assert found["Geometry of STS-B"]["a"][1] == "0.2500 (1 of 3)"
+
+
+def test_every_kind_of_figure_has_its_table(tmp_path: Path) -> None:
+    body = {
+        "geometry": shape(),
+        "retrieval": {"mine": searched(0.5)},
+        "transfer": {"sst2": transferred(0.75), "mrpc": transferred(0.5, f1=0.625)},
+        "transfer_mean": {"accuracy": 0.625, "sets": ["sst2", "mrpc"]},
+    }
+    found = tables(_compared(tmp_path, {"a": scores({"sts12": 0.75}, **body), "b": scores()}))
+    of_a = {heading: rows["a"] for heading, rows in found.items() if heading.startswith(("S", "G", "T"))}
+    assert of_a == {
+        "Similarity: Spearman": ["1", "75.00", "75.00"],
+        "Similarity: Spearman, mean of subsets": ["1", "50.00", "50.00"],
+        "Similarity: Spearman, weighted mean of subsets": ["1", "25.00", "25.00"],
+        "Similarity: Pearson": ["1", "12.50", "12.50"],
+        "Geometry of STS-B": ["1", "0.2500", "-2.0000", "0.1250", "0.5000", "2.5"],
+        "Search: mine": ["1", "50.00", "10.00", "20.00", "30.00", "40.00", "50.00"],
+        "Transfer: accuracy": ["1", "75.00", "50.00", "62.50", "62.50"],
+    }
+    assert found["Transfer: accuracy"][""] == ["seeds", "SST2", "MRPC", "mean of 2", "MRPC F1"]
+    assert found["Search: mine"]["b"] == ["1", *[""] * 6]
+
+
+def test_what_keeps_figures_from_being_compared_is_said_once(tmp_path: Path) -> None:
+    sst2 = {"sst2": transferred(0.5, remarks=["trained on 6920 sentences"])}
+    other = scores({"stsb": similar(0.5, pairs=1378, undefined=1)}, transfer=sst2)
+    same = {"fingerprint": "ab" * 32}
+    int8, fp32 = "int8/onnxruntime", "fp32/onnxruntime"
+    contents = {
+        "a-1": scores({"stsb": 0.5}, transfer=sst2, retrieval={"mine": searched(0.5)}, form=int8, **same),
+        "a-2": scores(
+            {"stsb": 0.5}, transfer=sst2, retrieval={"mine": searched(0.5, documents=21)}, form=fp32, **same
+        ),
+        "b": other,
+    }
+    assert _remarks(_compared(tmp_path, contents)) == [
+        "STS-B is not the same data in all files: 1378, 1379 pairs.",
+        "mine is not the same data in all files: 20, 21 documents.",
+        "a: two of its files are of the same model, so they are not two seeds.",
+        "a: its files were computed in different forms: fp32/onnxruntime, int8/onnxruntime.",
+        "SST2: trained on 6920 sentences",
+        "STS-B: the published set has 1379 (b.json)",
+        "STS-B: 1 cosines undefined, counted as 0 (b.json)",
+    ]
+
+
+def test_nothing_is_said_where_nothing_keeps_them_from_it(tmp_path: Path) -> None:
+    contents = {name: scores({"stsb": 0.5}, fingerprint=name * 64) for name in ("a", "b")}
+    assert "keeps figures from being compared" not in _compared(tmp_path, contents).read_text()
+
+
+def test_every_file_is_listed_with_its_model_and_date(tmp_path: Path) -> None:
+    about: dict[str, Any] = {
+        "version": "20261121T000000-a-1a2b3c4d",
+        "fingerprint": "0123456789",
+        "form": "int8/onnxruntime",
+        "absent": ["sts13"],
+    }
+    rows = tables(_compared(tmp_path, {"a-1": scores(**about), "a-2": scores()}))["Comparison"]
+    date = "2026-11-21T09:42:27+00:00"
+    form = about["form"]
+    assert rows["a"] == ["a-1.json", "default", about["version"], "01234567", form, date, "sets", "STS13"]
+
+
+def test_models_share_the_pictures_and_seeds_a_colour(tmp_path: Path) -> None:
+    contents = {
+        "a-1": scores(geometry=shape(uniformity=-3.0)),
+        "a-2": scores(
+            geometry=shape(uniformity=-1.0, histogram=shape()["histogram"] | {"0-1": [0] * 39 + [4]})
+        ),
+        "b": scores(geometry=shape(alignment=None)),
+        "c": scores({"stsb": 0.5}),
+    }
+    folder = _compared(tmp_path, contents).parent
+    assert "a: uniformity -2.000, alignment 0.250.<" in (folder / "plane.svg").read_text()
+    spectrum = (folder / "spectrum.svg").read_text()
+    assert [_lines(spectrum, colour) for colour in LIGHT[:3]] == [2, 1, 0]
+    # a's pairs: four at -0.9 and four at 0.975.
+    assert "a: mean cosine by gold score 0-1 at 0.04" in (folder / "cosines.svg").read_text()
+    assert not (folder / "dev.svg").exists()
+
+
+def test_runs_are_lines_of_one_picture(tmp_path: Path) -> None:
+    more = []
+    for seed in ("x", "y"):
+        (tmp_path / seed).mkdir()
+        time = {"time": "2026-11-21T09:42:27+00:00"}
+        events = [{"event": "start"} | time, {"event": "dev", "step": 10, "stsb_dev": 0.5} | time]
+        (tmp_path / seed / "record.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        more += ["--run", str(tmp_path / seed)]
+    report = _compared(tmp_path, {"a": scores({"stsb": 0.5})}, *more)
+    assert [cells[5] for cells in tables(report)["Training"].values()] == ["best dev", "50.00", "50.00"]
+    svg = (report.parent / "dev.svg").read_text()
+    assert ["x: 50.00 at step 10" in svg, "y: 50.00 at step 10" in svg] == [True, True]
+    assert [_lines(svg, colour) for colour in LIGHT[:3]] == [1, 1, 0]
+
+
+def _lines(svg: str, colour: str) -> int:
+    """Number of marks of a panel in this colour; the legend's own are not clipped."""
+    return len(re.findall(rf'clip-path="[^"]*" style="fill: none; [^"]*stroke: {colour}', svg))
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("[]", "it is no JSON object"),
+        ("{}", "model is missing or of another kind"),
+        (scores() | {"absent": "sts13"}, "absent is missing or of another kind"),
+        (scores({"stsb": {"spearman_all": 0.5}}), "sts.stsb.spearman_mean is missing"),
+        (scores({"stsb": similar(0.5, pairs=None)}), "sts.stsb.pairs is missing or of another kind"),
+        (scores() | {"sts": []}, "sts is no JSON object"),
+        (scores() | {"sts": {"sts99": similar(0.5)}}, "sts.sts99 is no set that is known"),
+        (scores({"stsb": 0.5}) | {"mean": {"sets": ["sts12"]}}, "mean.sets is missing or of another kind"),
+        (scores(geometry=shape(spectrum=[1.0, None])), "geometry.spectrum is missing or of another kind"),
+        (
+            scores(geometry=shape(histogram=shape()["histogram"] | {"1-2": [1, 2]})),
+            "geometry.histogram.1-2 is missing",
+        ),
+        (scores(geometry=shape(uniformity="-2")), "geometry.uniformity is missing or of another kind"),
+        (scores(retrieval={"mine": {}}), "retrieval.mine.ndcg10 is missing"),
+        (scores(transfer={"sst2": transferred(0.5, remarks="x")}), "transfer.sst2.remarks is missing"),
+    ],
+)
+def test_a_file_that_evaluate_has_not_written_is_refused_by_what_it_lacks(
+    tmp_path: Path, content: str | dict[str, Any], fault: str
+) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(TrainingError) as refused:
+        read_models([str(file)])
+    expected = f"{file} is not what `evaluate --json` of this release writes: {fault}"
+    assert str(refused.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("none.json", "none.json cannot be read: No such file or directory."),
+        ("broken.json", "broken.json is not JSON: Expecting value"),
+        ("latin.json", "latin.json is not JSON: 'utf-8' codec can't decode"),
+        ("folder", "folder cannot be read: Is a directory."),
+    ],
+)
+def test_a_file_that_cannot_be_read_leaves_no_report(
+    tmp_path: Path, name: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.json").write_text("model")
+    (tmp_path / "latin.json").write_bytes(b'{"model": "\xe9"}')
+    (tmp_path / "folder").mkdir()
+    good = save(tmp_path / "good.json", scores({"stsb": 0.5}))
+    assert main(["compare", good, str(tmp_path / name), "--report", str(tmp_path / "report")]) == 1
+    assert capsys.readouterr().err.startswith(f"python -m training: {tmp_path}/{reason}")
+    assert not (tmp_path / "report").exists()
+
+
+def test_what_evaluate_writes_is_what_compare_reads(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
+    version, data = Store(tiny_models_dir).versions()[0].version, small_data(tmp_path / "data")
+    file, folder = str(tmp_path / "tiny.json"), tmp_path / "report"
+    assert main(["evaluate", version, "--data", str(data), "--json", file]) == 0
+    capsys.readouterr()
+    assert main(["compare", file, "--report", str(folder)]) == 0
+    assert capsys.readouterr().out == f"{folder / 'report.md'}\n"
+    written = json.loads(Path(file).read_text())
+    rows = tables(folder / "report.md")[SPEARMAN]
+    assert rows["tiny"][-1] == f"{100 * written['mean']['spearman_all']:.2f}"

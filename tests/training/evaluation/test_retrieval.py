@@ -1,7 +1,10 @@
-"""Folders in BEIR's layout: what is read, what does not fit together, and the figures of a known space."""
+"""Search: rankings, search modes and figures worked out by hand."""
+
+from __future__ import annotations
 
 import gzip
 import math
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,26 @@ import pytest
 
 from models.manifest import SearchDefaults
 from models.search.content import Content
+from models.search.fusion import fuse
+from service.store.sqlite import fulltext, secondary_indexes
+from service.store.sqlite.schema import connect, migrate
+from service.store.sqlite.secondary_indexes import bring_up_to_date
+from service.store.values import DEFAULT_COLLECTION
 from tests.training.evaluation.beir import DOCUMENTS, QRELS, QUERIES, by_brute_force, write_collection
 from tests.training.evaluation.pairs import encode
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode, Vectors
-from training.evaluation.modes import whole
-from training.evaluation.retrieval import Collection, collections, load, retrieval, search
+from training.evaluation.modes import CANDIDATES, Passages, WordIndex, find, passages_of, whole
+from training.evaluation.retrieval import (
+    Collection,
+    Ranking,
+    collections,
+    judge,
+    load,
+    mean,
+    retrieval,
+    search,
+)
 
 
 def contents(documents: dict[str, str]) -> dict[str, Content]:
@@ -99,23 +116,6 @@ def test_a_random_collection_agrees_with_loops_over_every_document() -> None:
     found = dense(Collection(contents(documents), queries, relevant, 0), encode, encode)
     for figure in expected[0]:
         assert found[figure] == pytest.approx(np.mean([each[figure] for each in expected]))
-
-
-def test_queries_and_documents_go_through_their_own_functions(tmp_path: Path) -> None:
-    asked: list[str] = []
-    stored: list[str] = []
-
-    def query(texts: list[str]) -> Vectors:
-        asked.extend(texts)
-        return encode(texts)
-
-    def document(texts: list[str]) -> Vectors:
-        stored.extend(texts)
-        return encode(texts)
-
-    dense(load(write_collection(tmp_path)), query, document)
-    assert sorted(asked) == ["0.0", "east"]
-    assert sorted(stored) == ["0.6", "0.7", "0.8", "0.9"]
 
 
 def test_words_and_both_are_measured_beside_the_vectors_and_documents_by_their_passages() -> None:
@@ -233,3 +233,108 @@ def test_each_part_is_searched_as_its_collection_has_learned(tmp_path: Path) -> 
     assert of_x == ["c", "b", "a"], "the word, and then the heads"
     assert of_y == ["a", "b", "c"], "the best passages alone"
     assert lengths == [None] * 3 + [16] * 3
+
+
+def test_a_list_worked_out_by_hand() -> None:
+    # Gains 0 3 0 1 at ranks 1 to 4, and one relevant document, of gain 2, that is not in the list.
+    found = judge(["x", "a", "y", "b"], {"a": 3, "b": 1, "c": 2})
+    dcg = 3 / math.log2(3) + 1 / math.log2(5)
+    ideal = 3 + 2 / math.log2(3) + 1 / 2
+    assert found.ndcg10 == pytest.approx(dcg / ideal)
+    assert (found.recall1, found.recall10, found.recall100) == pytest.approx((0, 2 / 3, 2 / 3))
+    assert found.mrr10 == 1 / 2
+    assert found.map100 == pytest.approx((1 / 2 + 2 / 4) / 3)
+
+
+@pytest.mark.parametrize(
+    ("rank", "expected"),
+    [
+        (1, Ranking(1, 1, 1, 1, 1, 1)),
+        (2, Ranking(1 / math.log2(3), 0, 1, 1, 1 / 2, 1 / 2)),
+        (10, Ranking(1 / math.log2(11), 0, 1, 1, 1 / 10, 1 / 10)),
+        (11, Ranking(0, 0, 0, 1, 0, 1 / 11)),
+        (100, Ranking(0, 0, 0, 1, 0, 1 / 100)),
+        (101, Ranking(0, 0, 0, 0, 0, 0)),
+    ],
+)
+def test_each_figure_looks_as_deep_as_its_name_says(rank: int, expected: Ranking) -> None:
+    ranked = [f"other {at}" for at in range(120)]
+    ranked[rank - 1] = "the one"
+    assert judge(ranked, {"the one": 1}) == pytest.approx(expected)
+
+
+def test_the_ideal_list_is_cut_at_ten_and_recall_is_not() -> None:
+    relevant = {str(at): 1.0 for at in range(20)}
+    found = judge([str(at) for at in range(10)], relevant)
+    assert found.ndcg10 == pytest.approx(1)
+    assert (found.recall1, found.recall10, found.map100) == pytest.approx((1 / 20, 1 / 2, 1 / 2))
+
+
+def test_random_lists_agree_with_the_definitions() -> None:
+    generator = np.random.default_rng(3)
+    for _ in range(50):
+        ranked = [str(at) for at in generator.permutation(150)]
+        judged = generator.choice(200, generator.integers(1, 40), replace=False)
+        relevant = {str(at): float(generator.integers(1, 5)) for at in judged}
+        assert judge(ranked, relevant)._asdict() == pytest.approx(by_brute_force(ranked, relevant))
+
+
+def test_every_query_counts_once() -> None:
+    assert mean([Ranking(1, 0, 1, 1, 0.5, 0.25), Ranking(0, 1, 1, 0, 0, 0.75)]) == pytest.approx(
+        (0.5, 0.5, 1, 0.5, 0.25, 0.5)
+    )
+
+
+TEXTS = [
+    "Searching for search engines: the searched and the searching",
+    "서울에서 부산까지 기차로 간다",
+    "東京都の天気",
+    "A café near the river, naïve and small",
+    "the river and the engines",
+    "",
+]
+
+
+def test_words_are_counted_as_the_service_counts_them(tmp_path: Path) -> None:
+    migrate(tmp_path / "simile.db")
+    connection = connect(tmp_path / "simile.db")
+    bring_up_to_date(connection)
+    for at, text in enumerate(TEXTS):
+        revision = connection.execute(
+            "INSERT INTO documents (collection, id, text, metadata) VALUES (?, ?, ?, '{}')",
+            (DEFAULT_COLLECTION, str(at), text),
+        ).lastrowid
+        assert revision is not None
+        secondary_indexes.add(connection, revision)
+    with closing(WordIndex(TEXTS)) as words:
+        for query in ("searches", "서울", "京", "cafe engines river", "the", "nothing", "…"):
+            revisions, scores = fulltext.nearest(connection, query, 10, None, DEFAULT_COLLECTION)
+            expected = dict(zip((revisions - 1).tolist(), scores.tolist(), strict=True))
+            assert words.nearest(query, 10) == pytest.approx(expected)
+    connection.close()
+
+
+def test_a_document_has_the_cosine_of_its_best_passage() -> None:
+    vectors = np.array([[1, 0], [0, 2], [0.6, 0.8]], np.float32)
+    passages = Passages(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.array([0, 0, 1]))
+    with closing(WordIndex(["one", "two"])) as words:
+        (found,) = find(["x"], np.array([[0, 3]], np.float32), passages, words, 10)
+    assert found.dense == pytest.approx({0: 1.0, 1: 0.8})
+    assert found.lexical == {}
+
+
+def test_both_rankings_are_fused_with_the_weight_before_they_are_cut() -> None:
+    texts = [f"word {at}" for at in range(30)] + ["zebra"]
+    vectors = np.stack([np.cos(np.arange(31) / 31), np.sin(np.arange(31) / 31)], axis=1).astype(np.float32)
+    query = np.array([[1, 0]], np.float32)
+    contents = [Content(text) for text in texts]
+    passages = passages_of(contents, whole, lambda parts: vectors[: len(parts)])
+    for weight in (0.0, 0.5, 1.0):
+        with closing(WordIndex(texts)) as words:
+            (found,) = find(["zebra 7"], query, passages, words, 3, weight)
+            near, worded = vectors @ query[0], words.nearest("zebra 7", CANDIDATES)
+        fused = fuse(dict(enumerate(near.tolist())), worded, weight)
+        order = sorted(fused, key=lambda place: (-round(float(fused[place]), 5), place))[:3]
+        assert list(found.hybrid) == order, weight
+        assert found.hybrid == pytest.approx({place: fused[place] for place in order}, rel=1e-5)
+        assert list(found.dense) == [0, 1, 2]

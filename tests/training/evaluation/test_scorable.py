@@ -1,18 +1,26 @@
-"""Prompts: sentences go in without one, queries and documents behind the model's own, here and over HTTP."""
+"""Models that `evaluate` opens: published versions, folders, pairs and servers."""
+
+from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from models.publishing.publish import publish
 from models.store import Store
-from tests.service.process import Service
+from tests.service.process import Service, free_port
 from tests.service.swapping import published_pair
 from tests.tiny import tiny_source
-from training.evaluation.scorable import open_scorable
+from training.errors import TrainingError
+from training.evaluation.scorable import Server, open_scorable
 
 TEXTS = ["the cat sleeps", "red paper"]
 
@@ -51,7 +59,9 @@ def test_a_server_does_so_too(prompted: Store, service: Service) -> None:
         open_scorable(f"http://127.0.0.1:{service.port}") as served,
         open_scorable(version, {"SIMILE_MODELS_DIR": str(prompted.root)}) as local,
     ):
-        assert served.encode(TEXTS) == pytest.approx(local.encode(TEXTS), abs=1e-6)
+        assert (served.version, served.fingerprint) == (local.version, local.fingerprint)
+        texts = [*TEXTS, "天地 with a stone", "x " * 300]
+        assert served.encode(texts) == pytest.approx(local.encode(texts), abs=1e-6)
         assert served.encode_queries(TEXTS) == pytest.approx(local.encode_queries(TEXTS), abs=1e-6)
         assert served.encode_documents(TEXTS) == pytest.approx(local.encode_documents(TEXTS), abs=1e-6)
 
@@ -72,3 +82,132 @@ def test_a_model_without_prompts_has_one_function_for_all(tiny_models_dir: Path)
     with open_scorable(version, {"SIMILE_MODELS_DIR": str(tiny_models_dir)}) as found:
         assert np.array_equal(found.encode_queries(TEXTS), found.encode(TEXTS))
         assert np.array_equal(found.encode_documents(TEXTS), found.encode(TEXTS))
+
+
+Headers = dict[str, str]
+Answer = tuple[int, Headers, bytes]
+INFO: Answer = (200, {}, b'{"model_version": "v1", "fingerprint": "f1"}')
+
+
+@contextmanager
+def _server(embed: Callable[[list[str]], Answer], info: Answer = INFO) -> Iterator[str]:
+    """A real HTTP server whose `/embed` answers as told; its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(info)
+
+        def do_POST(self) -> None:
+            body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            assert self.headers["accept"] == "application/octet-stream"
+            self._answer(embed(body["inputs"]))
+
+        def _answer(self, answer: Answer) -> None:
+            status, headers, content = answer
+            self.send_response(status)
+            for name, value in ({"content-length": str(len(content))} | headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Nothing on the test's stderr."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _numbers(texts: list[str], version: str = "v1") -> Answer:
+    """Two numbers for each text: itself and its double."""
+    vectors = np.array([[float(text), 2 * float(text)] for text in texts], "<f4")
+    headers = {"x-model-version": version, "x-embedding-shape": f"{len(texts)},2"}
+    return 200, headers, vectors.tobytes()
+
+
+def test_many_texts_go_in_batches_of_256_and_come_back_in_order() -> None:
+    sizes: list[int] = []
+
+    def embed(texts: list[str]) -> Answer:
+        sizes.append(len(texts))
+        return _numbers(texts)
+
+    with _server(embed) as url, closing(Server(url)) as server:
+        vectors = server.encode([str(number) for number in range(600)])
+        assert server.encode([]).shape == (0, 0)
+    assert sizes == [256, 256, 88]
+    assert np.array_equal(vectors, np.outer(np.arange(600), [1, 2]))
+
+
+def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with _server(_numbers) as url, closing(Server(url)) as server:
+        assert server.encode(["3"]).tolist() == [[3, 6]]
+
+
+def test_a_version_that_changes_between_batches_is_refused() -> None:
+    versions = iter(["v1", "v2"])
+    with (
+        _server(lambda texts: _numbers(texts, next(versions))) as url,
+        closing(Server(url)) as server,
+        pytest.raises(TrainingError, match="changed from v1 to v2 during the evaluation"),
+    ):
+        server.encode(["1"] * 300)
+
+
+def test_a_busy_server_is_asked_again() -> None:
+    answers = iter([(429, {"retry-after": "0"}, b"busy"), (503, {"retry-after": "0"}, b"starting")])
+    with _server(lambda texts: next(answers, None) or _numbers(texts)) as url, closing(Server(url)) as server:
+        assert server.encode(["3"]).tolist() == [[3, 6]]
+
+
+def test_a_server_that_stays_busy_is_refused_with_its_own_words() -> None:
+    with (
+        _server(lambda _: (429, {"retry-after": "0"}, b"the queue is full")) as url,
+        closing(Server(url)) as server,
+        pytest.raises(TrainingError, match=r"/embed refused \(429\): the queue is full"),
+    ):
+        server.encode(["1"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((200, {"x-model-version": "v1"}, b"[[1, 2]]"), r"gave no float32 vectors \(8 bytes"),
+        ((200, {"x-model-version": "v1", "x-embedding-shape": "1,2"}, b"1234"), "gave no float32 vectors"),
+        (
+            (200, {"x-model-version": "v1", "x-embedding-shape": "2,1"}, bytes(8)),
+            "gave 2 vectors for 1 texts",
+        ),
+        ((413, {}, b"too large"), r"/embed refused \(413\): too large"),
+    ],
+)
+def test_an_answer_that_is_not_the_texts_vectors_is_refused(answer: Answer, reason: str) -> None:
+    with (
+        _server(lambda _: answer) as url,
+        closing(Server(url)) as server,
+        pytest.raises(TrainingError, match=reason),
+    ):
+        server.encode(["1"])
+
+
+def test_a_page_of_something_else_is_no_server_of_embeddings() -> None:
+    with (
+        _server(_numbers, info=(200, {}, b"<html>")) as url,
+        pytest.raises(TrainingError, match="is not an embedding server's: it gave no JSON object"),
+    ):
+        Server(url)
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(TrainingError, match=f"{url} cannot be reached"):
+        Server(url)

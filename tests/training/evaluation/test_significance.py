@@ -1,21 +1,22 @@
-"""Differences between two models with their intervals: clear ones, none, and the command on real models."""
+"""Differences between two models, with their bootstrap intervals."""
 
 from __future__ import annotations
 
 import csv
+import math
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import norm, spearmanr
 
 from models.store import Store
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.evaluation.beir import write_collection
 from tests.training.evaluation.pairs import small_data
 from training.__main__ import main
-from training.evaluation.significance import Measured, differences, table
+from training.evaluation.significance import Graded, Measured, differences, of_mean, of_spearman, table
 
 RANDOM = np.random.default_rng(0)
 GOLD = RANDOM.uniform(0, 5, 120)
@@ -92,3 +93,56 @@ def test_two_versions_are_compared_by_their_names(
     assert rows["mean of 3"]["items"] == str(sum(int(rows[name]["items"]) for name in names[:3]))
     assert main(["significance", first, second, "--data", str(data), "--suite", "transfer"]) == 1
     assert "There is no suite 'transfer'. There are: sts, retrieval." in capsys.readouterr().err
+
+
+def test_the_interval_of_a_mean_is_that_of_the_normal_law() -> None:
+    """For many values: mean ± 1.96 standard deviations / sqrt(n)."""
+    rng = np.random.default_rng(3)
+    before = rng.uniform(0, 1, 400)
+    difference = rng.normal(0.02, 0.1, 400)
+    low, high = of_mean(before, before + difference, level=0.95, rounds=20_000)
+    error = difference.std() / 20
+    assert low == pytest.approx(difference.mean() + norm.ppf(0.025) * error, abs=0.0003)
+    assert high == pytest.approx(difference.mean() + norm.ppf(0.975) * error, abs=0.0003)
+
+
+def test_a_constant_difference_leaves_no_doubt() -> None:
+    assert of_mean([0.0, 0.5, 0.75], [0.25, 0.75, 1.0], level=0.95) == (0.25, 0.25)
+    assert math.isnan(of_mean([], [], level=0.95).low)
+
+
+def test_a_higher_level_is_wider_and_the_same_scores_give_the_same_interval() -> None:
+    rng = np.random.default_rng(4)
+    before, after = rng.uniform(0, 1, (2, 100))
+    one = of_mean(before, after, level=0.95)
+    wider = of_mean(before, after, level=0.99)
+    assert wider.low < one.low < one.high < wider.high
+    assert one == of_mean(before, after, level=0.95)
+
+
+@pytest.mark.long
+def test_the_interval_of_spearman_is_that_of_differences_drawn_one_by_one() -> None:
+    rng = np.random.default_rng(5)
+    sets = []
+    for n in (60, 90):
+        gold = rng.integers(0, 6, n).astype(float)
+        sets.append(Graded(gold, gold + rng.normal(0, 3, n), gold + rng.normal(0, 2, n)))
+    low, high = of_spearman(sets, level=0.9, rounds=1500)
+    draw = np.random.default_rng(99)
+    found = []
+    for _ in range(1500):
+        total = 0.0
+        for gold, before, after in sets:
+            at = draw.choice(len(gold), len(gold))
+            total += spearmanr(after[at], gold[at]).statistic - spearmanr(before[at], gold[at]).statistic
+        found.append(total / 2)
+    assert low == pytest.approx(np.quantile(found, 0.05), abs=0.025)
+    assert high == pytest.approx(np.quantile(found, 0.95), abs=0.025)
+
+
+def test_a_model_against_itself_has_no_difference() -> None:
+    gold = np.arange(20.0)
+    cosine = np.sin(gold)
+    assert of_spearman([Graded(gold, cosine, cosine)], level=0.95, rounds=50) == (0.0, 0.0)
+    constant = np.ones(20)
+    assert of_spearman([Graded(gold, constant, constant)], level=0.95, rounds=5) == (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""What `evaluate --json` writes, made by hand; and a report's tables, read back."""
+"""Files of `evaluate --json`, made by hand, and the tables of a report, read back."""
 
 import json
 from pathlib import Path

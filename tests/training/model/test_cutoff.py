@@ -16,7 +16,7 @@ from tests.training.vocabularies import seeded
 from training.errors import TrainingError
 from training.methods.views import Cutoff, Shuffle
 from training.model.encoder import kept
-from training.runs.gradcache import random_state, set_random_state
+from training.runs.forward import random_state, set_random_state
 from training.text.lexicon import Lexicon
 from training.text.tokens import Tokens, join
 

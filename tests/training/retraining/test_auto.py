@@ -1,33 +1,35 @@
-"""`recipe = "auto"`: the choices by what there is to learn from, and the way from one to the next."""
+"""Automatic choice of recipes: what `retrain` tries and what `advise` recommends."""
 
 from __future__ import annotations
 
 import errno
 import json
 import random
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from models.files.retrainings import read_runs
 from models.manifest import REPORT
+from models.store import Store
+from tests.service.process import Service
 from tests.service.swapping import publish_pair
 from tests.training.conftest import WORDS
-from tests.training.jobs import tiny_config
-from tests.training.retraining.test_schedule import started
+from tests.training.jobs import as_if_served, tiny_config, write_documents
 from tests.training.run_cases import events, stop_after
-from tests.waiting import until
 from training.__main__ import main
-from training.methods.recipe_files import TRIED
-from training.mining.corpus_report import read as read_texts
-from training.retraining import auto, halves
+from training.methods.declared import TRIED
+from training.mining.figures import unread
+from training.retraining import advise, auto, halves
+from training.retraining.advise import advice
 from training.retraining.anchor import anchor_of
-from training.retraining.auto import Material, choices, nothing
-from training.retraining.config import read_config
+from training.retraining.auto import ADAPT, DISTIL, TRIPLES, TUNE, Choice, Material, choices, nothing
+from training.retraining.documents import Document
 from training.retraining.one import Job
-from training.retraining.schedule import Schedule
+from training.retraining.readability import reading_of, unread_collections
+from training.retraining.rows import MOST_LISTS
 from training.runs.step import Step, Trainer
 
 SYLLABLES = "가나다라마바사아자차카타파하"
@@ -47,6 +49,10 @@ def documents(words: list[str], count: int) -> list[dict[str, str]]:
     ]
 
 
+def judging(rows: list[dict[str, str]]) -> list[tuple[str, str]]:
+    return [(f"{each['text'][:14]} {at}", each["id"]) for at, each in enumerate(rows)]
+
+
 @pytest.fixture
 def retrain(job: Job) -> Auto:
     """Run `retrain --config` with auto; its exit status. more: [(what, by what)] changes to the file."""
@@ -55,9 +61,7 @@ def retrain(job: Job) -> Auto:
     def run(
         found: list[dict[str, str]], *more: tuple[str, str], judged: int = 0, train: str = "steps = 2"
     ) -> int:
-        (place / "documents.jsonl").write_text("\n".join(map(json.dumps, found)), encoding="utf-8")
-        rows = [f"{each['text'][:14]} {at}\t{each['id']}" for at, each in enumerate(found[:judged])]
-        (place / "judged.tsv").write_text("\n".join(["query\tid", *rows]) + "\n", encoding="utf-8")
+        write_documents(place, found, judging(found[:judged]))
         text = tiny_config(
             'file = "documents.jsonl"',
             "anchor",
@@ -282,7 +286,7 @@ def test_a_stopped_one_goes_on_and_is_refused_where_it_forgets_too_much(
 ) -> None:
     tight = ("mean_fall = 0.1", "mean_fall = 0.0")
     with monkeypatch.context() as patched:
-        patched.setattr("training.runs.pace._TRIAL", 1)  # which is not stopped in
+        patched.setattr("training.runs.stages._TRIAL", 1)  # which is not stopped in
         stop_after(patched, 2)
         assert retrain(unread_text, tight, train="minutes = 0.05") == 130
     [run] = job.work.glob("*/run/1-mlm")
@@ -320,15 +324,149 @@ def test_changes_to_a_recipe_need_its_name(
     assert "Say which recipe reads the rows of this file: --recipe pairs, triples" in line
 
 
+@pytest.fixture(scope="module")
+def tokenizer(tiny_models_dir: Path) -> Path:
+    store = Store(tiny_models_dir)
+    return store.folder(store.versions()[0].version) / "tokenizer.json"
+
+
+def made(words: list[str], count: int, collection: str = "default") -> list[Document]:
+    return [Document(each["id"], each["title"], each["text"], collection) for each in documents(words, count)]
+
+
+@pytest.mark.parametrize(
+    ("english", "korean", "whole", "most"),
+    [(100, 0, True, True), (90, 10, False, True), (50, 50, False, False), (0, 100, False, False)],
+)
+def test_what_is_read_of_a_mixture(
+    tokenizer: Path, english: int, korean: int, whole: bool, most: bool
+) -> None:
+    why_not, found = reading_of([*made(WORDS, english), *made(KOREAN, korean)], tokenizer)
+    assert (why_not == "", found) == (whole, most)
+
+
+def test_each_collection_is_looked_at_by_itself(tokenizer: Path) -> None:
+    mixed = [*made(WORDS, 90, "mixed"), *made(KOREAN, 10, "mixed")]
+    found = [*made(WORDS, 100), *made(KOREAN, 100, "notes"), *mixed]
+    assert unread_collections(found, {"default", "notes", "mixed"}, tokenizer) == {"notes"}
+    assert unread_collections(found, {"default"}, tokenizer) == set()
+
+
+@pytest.mark.parametrize(
+    ("choice", "minutes"),
+    # Texts of a choice, times 3 for the backward pass, at 10 texts per second, and the mining.
+    [
+        (TRIPLES, (4000 + (300 + 700) * 5 * 3) / 600),
+        (DISTIL, (4000 + 2000 + 2000 * 9 * 3) / 600),
+        (ADAPT, 4000 * 5 * 3 / 600),
+        (TUNE, 4000 * 3 / 600),
+    ],
+)
+def test_a_choice_has_its_reason_its_gain_and_its_minutes(choice: Choice, minutes: float) -> None:
+    [line] = advice(Material(4000, 300, 2000, "", titles=700), [choice], 10.0, 1000)
+    assert line.startswith(f"1. {choice.recipe}, because {choice.why}. It gained {choice.gained}. ")
+    assert line.endswith(f"About {minutes:.0f} min here.")
+
+
+def test_less_than_a_minute_is_one_and_a_training_has_its_bound() -> None:
+    [line] = advice(Material(400, 30, 200, ""), [TRIPLES], 1e6, 30)
+    assert line.endswith("About 1 min here.")
+    large = Material(60_000, 30, 100_000, "")
+    [line] = advice(large, [DISTIL], 100.0, 30)
+    assert line.endswith(f"About {30 + (60_000 + MOST_LISTS) / 6000:.0f} min here.")
+
+
+def test_judged_queries_that_are_cross_fitted_take_three_trainings() -> None:
+    material = Material(4000, 300, 2000, "", titles=700)
+    once = advice(material, [TRIPLES, DISTIL], 10.0, 1000)
+    crossed = advice(material, [TRIPLES, DISTIL], 10.0, 1000, crossed=True)
+    assert once[0].endswith("About 32 min here.")
+    assert crossed[0].endswith("About 95 min here.")
+    assert crossed[1] == once[1], "it reads no judged query"
+
+
+@pytest.mark.parametrize(("few", "times"), [(1, 1), (1000, 3)])
+def test_the_minutes_are_those_of_the_trainings_that_a_run_makes(
+    job: Job,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    few: int,
+    times: int,
+) -> None:
+    monkeypatch.setattr(halves, "FEW", few)  # groups held out, from which on one half is enough
+    monkeypatch.setattr(advise, "_pace", lambda *_: 1.0)
+    monkeypatch.setattr(advise, "_minutes", lambda *_: 7.0)
+    assert _advise(job, tmp_path, WORDS, 420, judged=80) == 0
+    assert re.search(rf"\n1\. triples, .* About {7 * times} min here\.", capsys.readouterr().out)
+
+
+def test_beside_a_pair_only_the_search_is_advised(
+    job: Job, tmp_path: Path, tiny_source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, both = publish_pair(job.store, job.store.versions()[0], tiny_source)
+    job.store.want(both.version)
+    assert _advise(job, tmp_path, WORDS, 420, judged=80) == 0
+    said = capsys.readouterr()
+    assert "\n1. search, because" in said.out
+    assert "triples, because" not in said.out
+    assert f"! {both.version} is a pair, and what triples or distil-hybrid trains has no student" in said.err
+    assert _advise(job, tmp_path, WORDS, 420, judged=80, gate='on"\nslower = 1 #') == 0
+    assert "\n1. triples, because" in capsys.readouterr().out, "the file says that it may be slower"
+
+
 @pytest.mark.long
-def test_a_schedule_says_what_was_missing(job: Job, retrain: Auto) -> None:
-    found = [{"id": each["id"], "text": each["text"]} for each in documents(WORDS, 160)]
-    assert retrain(found, ("[gate]", '[gate]\n        mode = "off"')) == 4
-    file = job.store.root.parent / "retrain.toml"
-    clock = '[schedule]\n        cron = "* * * * * *"\n        jitter_seconds = 0'
-    file.write_text(file.read_text(encoding="utf-8").replace("[schedule]", clock), encoding="utf-8")
-    with started(Schedule(file, read_config(file))):
-        until(lambda: read_runs(job.store.root).get("last_run"))
-    last = read_runs(job.store.root)["last_run"]
-    assert last["outcome"] == "nothing to learn"
-    assert "That is too little: it takes 30 judged queries" in last["said"]
+def test_a_service_is_advised_and_nothing_is_trained(
+    job: Job, tmp_path: Path, tiny_models_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = [manifest.version for manifest in job.store.versions()]
+    (tmp_path / "service").mkdir()
+    with Service(tmp_path / "service", tiny_models_dir) as service:
+        service.client.post("/documents", json={"documents": documents(WORDS, 420)}).raise_for_status()
+        where = ["--from-service", f"http://127.0.0.1:{service.port}"]
+        assert main(["advise", *where, "--models-dir", str(as_if_served(job.store.root, service))]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"There are \d+ documents, 0 judged queries, and \d+ titles", said)
+    assert "\n1. distil-hybrid, because words find what vectors miss" in said
+    assert [manifest.version for manifest in job.store.versions()] == before
+
+
+def test_a_file_that_teaches_nothing_ends_with_status_4(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _advise(job, tmp_path, KOREAN, 30) == 4
+    assert "are too few" in capsys.readouterr().out
+    assert _advise(job, tmp_path, KOREAN, 150, gate="off") == 4
+    said = capsys.readouterr().out
+    assert said.startswith("Nothing to learn: ")
+    assert "It takes 1,000 documents to learn tokens from" in said
+
+
+def test_where_nothing_can_be_trained_the_search_may_still_be_set(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _advise(job, tmp_path, KOREAN, 420) == 0
+    said = capsys.readouterr().out
+    assert "\n1. search, because words, vectors and passages may be set better" in said
+    assert "About 1 min here." in said
+
+
+def test_text_that_cannot_be_read_is_advised_to_be_learned(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "LEAST_TO_READ", 100)
+    assert _advise(job, tmp_path, KOREAN, 260) == 0
+    said = capsys.readouterr().out
+    assert "The model cannot read the text: " in said
+    assert "\n1. adapt, because the model cannot read the text" in said
+
+
+def _advise(job: Job, folder: Path, words: list[str], count: int, gate: str = "on", judged: int = 0) -> int:
+    found = documents(words, count)
+    write_documents(folder, found, judging(found[:judged]))
+    text = (
+        '[corpus]\nfile = "documents.jsonl"\n[judgements]\nfile = "judged.tsv"\n'
+        f'[folders]\nmodels = "{job.store.root}"\n[gate]\nmode = "{gate}"\n'
+    )
+    (folder / "retrain.toml").write_text(text, encoding="utf-8")
+    return main(["advise", "--config", str(folder / "retrain.toml")])

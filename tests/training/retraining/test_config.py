@@ -1,14 +1,29 @@
-"""retrain.toml: what is not given has a default, what is not known is refused by its name."""
+"""The command `retrain` and its configuration file."""
 
 from __future__ import annotations
 
+import json
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
+from models.files.lock import lock
+from models.manifest import REPORT, REPORT_PAGE
+from tests.service.process import plain_environment
+from tests.service.store.test_storage_faults import needs_mounts
+from tests.training.conftest import WORDS
+from tests.training.jobs import noised, tiny_config
+from training.__main__ import main
 from training.errors import TrainingError
 from training.retraining.config import Config, check, folders, read_config
 from training.retraining.gate.rules import Thresholds
+from training.retraining.one import Job
 from training.retraining.plan import limits_of
 from training.retraining.schedule import clock
 
@@ -123,3 +138,225 @@ def test_a_pair_is_of_a_student_and_may_be_twice_as_large(tmp_path: Path) -> Non
     assert limits_of(students).larger == 1
     assert limits_of(config(tmp_path, text.format("distil") + "[gate]\nlarger = 0.4\n")).larger == 0.4
     assert limits_of(config(tmp_path, '[corpus]\nfile = "b"\n')).larger == 0.25
+
+
+Retrain = Callable[..., int]
+
+
+def documents(count: int = 180) -> str:
+    rng = random.Random(1)
+    texts = (" ".join(rng.choices(WORDS, k=12)) for _ in range(count))
+    return "".join(
+        json.dumps({"id": f"d{at}", "title": text[:20], "text": text}) + "\n" for at, text in enumerate(texts)
+    )
+
+
+def config_file(job: Job, corpus: str = 'file = "documents.jsonl"', base: str = "active") -> Path:
+    text = tiny_config(
+        corpus, base, models=job.store.root, work=job.work, sets=Path(str(job.data)), steps=3, batch=8
+    )
+    file = job.store.root.parent / "retrain.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def retrain(job: Job) -> Retrain:
+    """Run the command; its exit status. `content` is the corpus."""
+
+    def run(content: str | bytes | None = None, name: str = "documents.jsonl", **changed: str) -> int:
+        raw = documents() if content is None else content
+        (job.store.root.parent / name).write_bytes(raw.encode() if isinstance(raw, str) else raw)
+        changed.setdefault("corpus", f'file = "{name}"')
+        return main(["retrain", "--config", str(config_file(job, **changed))])
+
+    return run
+
+
+@pytest.mark.long
+def test_held_out_text_judges_and_the_report_tells_of_it(
+    job: Job, retrain: Retrain, capsys: pytest.CaptureFixture[str]
+) -> None:
+    active = job.store.wanted()
+    assert retrain() == 0
+    said = capsys.readouterr()
+    assert "is published and wanted" in said.out
+    assert "Search for a text by its title" in said.out
+    version = job.store.wanted()
+    assert version not in {active, None}
+    report = json.loads((job.store.folder(str(version)) / REPORT).read_bytes())
+    counts = report["meta"]["documents"]
+    assert counts["all"] == 180
+    assert (
+        sum(
+            counts[name] for name in ("trained_on", "held_out", "held_out_for_dev", "left_out_as_near_copies")
+        )
+        == 180
+    )
+    assert 36 <= counts["held_out"] <= 72
+    assert report["meta"]["corpus_report"]["texts"] == counts["trained_on"]
+    assert report["candidate"]["own"]["titles"]["queries"] <= counts["held_out"]
+    assert not {"hits", "each"} & report["candidate"]["own"]["titles"]["hybrid"].keys()
+    assert report["candidate"]["own"]["titles"]["lexical"] == report["active"]["own"]["titles"]["lexical"]
+    assert 0 < report["overlap"]["titles"] <= 1
+    assert {row["name"] for row in report["rows"]} >= {"stsb", "own titles", "texts per second", "megabytes"}
+    assert [gain["name"] for gain in report["gains"]] == ["own titles", "own known"]
+    assert report["meta"]["looks"] == 1
+    assert job.store.verify(str(version)).scores["own"].keys() == {
+        f"{name}{mode}" for name in ("titles", "known") for mode in ("", " hybrid")
+    }
+    page = (job.store.folder(str(version)) / REPORT_PAGE / "report.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# {version}\n\nSearch for a text by its title: ".replace("_", r"\_"))
+    assert f"**Accepted: not worse than the active version.** Compared with {active}" in page
+    assert {*report["changed"]} == {"gained", "lost"}
+    [titles] = [row for row in report["rows"] if row["name"] == "own titles"]
+    both = f"{titles['active']:.4f} | {titles['candidate']:.4f}"
+    assert f"| Search for a text by its title, dense | nDCG@10 | {both} |" in page
+    html = (job.store.folder(str(version)) / REPORT_PAGE / "report.html").read_text(encoding="utf-8")
+    assert html.count("<svg") == 4
+    assert not re.search(r"<(img|link|script)|(src|href)=.?https?:", html), "it needs no other file"
+    assert "<td>Search for a text by its title, dense</td>" in html.replace(' style="text-align:left"', "")
+    named = set(re.findall(r"\]\((.*?)\)", page))
+    assert named == {"gains.svg", "plane.svg", "spectrum.svg", "cosines.svg"}
+    for file in named:
+        ET.parse(job.store.folder(str(version)) / REPORT_PAGE / file)
+    assert retrain() == 4
+    assert "by this recipe" in capsys.readouterr().out
+    (job.work / "mine").mkdir()
+    [kept] = job.work.glob("*/run")
+    assert retrain(documents(190)) == 0
+    [other] = job.work.glob("*/run")
+    assert other != kept, "runs pile up in the work folder"
+    assert (job.work / "mine").is_dir()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "content", "status", "says"),
+    [
+        ("long.txt", b"a text\n" + b"x" * 100_000_000 + b"\n", 1, "line 2 is longer than 1 MiB"),
+        ("bytes.txt", b"a text\n\xff\xfe\n", 1, "line 2 is not UTF-8"),
+        ("broken.jsonl", b'{"text": "x"}\n{"text": \n', 1, "line 2 is not JSON"),
+        ("copies.txt", b"the very same line\n" * 1_000_000, 4, "1 documents are too few; at least 100"),
+        ("one.txt", b"one document\n", 4, "1 documents are too few"),
+        ("blank.txt", b" \n\t\n" * 1000, 4, "holds no text"),
+        ("empty.txt", b"", 4, "holds no text"),
+    ],
+)
+def test_text_that_cannot_be_learned_from_ends_well(
+    job: Job,
+    retrain: Retrain,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    content: bytes,
+    status: int,
+    says: str,
+) -> None:
+    before = sorted(path.name for path in job.store.root.iterdir())
+    assert retrain(content, name) == status
+    said = capsys.readouterr()
+    assert says in said.out + said.err
+    assert "Traceback" not in said.err
+    assert sorted(path.name for path in job.store.root.iterdir()) == before
+
+
+def test_two_at_once_are_one_and_the_other_says_so(
+    job: Job, retrain: Retrain, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = lock(job.store.root)
+    assert held is not None
+    assert retrain() == 5
+    assert "Another retraining is at work" in capsys.readouterr().err
+
+
+def test_what_the_file_says_is_not_said_beside_it(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["retrain", "--config", str(config_file(job)), "--steps", "3"]) == 1
+    assert "--steps goes with no --config" in capsys.readouterr().err
+    assert main(["retrain", "--config", str(config_file(job)), "--minutes", "3"]) == 1
+    assert "--minutes goes with no --config" in capsys.readouterr().err
+    assert main(["retrain", "--corpus", "rows.tsv", "--minutes", "3"]) == 1
+    assert "--minutes goes with --from-service" in capsys.readouterr().err
+
+
+@pytest.mark.long
+@needs_mounts
+@pytest.mark.parametrize(("options", "says"), [("size=700k", "No space left"), ("ro", "Read-only")])
+def test_a_models_folder_that_takes_nothing_more_is_left_as_it_was(job: Job, options: str, says: str) -> None:
+    """The folder is moved onto a file system of its own, with no room for a second version, or read-only."""
+    (job.store.root.parent / "documents.jsonl").write_text(documents(), encoding="utf-8")
+    room = options if options != "ro" else "size=64m"
+    script = f"""
+        mkdir /mnt/models && mount -t tmpfs -o {room} tmpfs /mnt/models || exit 99
+        cp -a "{job.store.root}/." /mnt/models/ && mount --bind /mnt/models "{job.store.root}" || exit 98
+        {f'mount -o remount,ro,bind "{job.store.root}"' if options == "ro" else ":"} || exit 97
+        "$@"; status=$?
+        ls -A "{job.store.root}"; exit $status
+    """
+    command = [sys.executable, "-m", "training", "retrain", "--config", str(config_file(job))]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"mount -t tmpfs tmpfs /mnt; {script}", "sh", *command],
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    left = set(done.stdout.split("\n")) - {""}
+    assert left == {path.name for path in job.store.root.iterdir()}
+
+
+@pytest.mark.parametrize("wrong", [["--steps", "0"], ["--steps", "-1"], ["--seed", "-1"], ["--threads", "0"]])
+def test_a_number_that_makes_no_sense_is_wrong_usage(job: Job, tmp_path: Path, wrong: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(job, tmp_path / "corpus.txt", *wrong)
+    assert caught.value.code == 2
+
+
+def run(job: Job, corpus: Path, *more: str) -> int:
+    given = [
+        "retrain",
+        "--corpus",
+        str(corpus),
+        "--recipe",
+        "simcse-unsup",
+        "--steps",
+        "3",
+        "--least",
+        "2",
+        "--models-dir",
+        str(job.store.root),
+    ]
+    return main([*given, "--precision", "fp32", "--data", str(job.data), *more])
+
+
+def test_the_command_answers_0_3_and_4(
+    job: Job, tmp_path: Path, tiny_source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(job.corpus.texts), encoding="utf-8")
+    bad = noised(tmp_path / "bad", tiny_source, 0.5)
+    assert run(job, corpus, "--base", str(bad)) == 3
+    said = capsys.readouterr().out
+    assert "REFUSED" in said
+    assert "is kept, not wanted" in said
+    assert run(job, corpus) == 0
+    assert "is published and wanted" in capsys.readouterr().out
+    assert run(job, corpus) == 4
+    assert "Nothing to learn" in capsys.readouterr().out
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n \n")
+    assert run(job, empty) == 4
+
+
+def test_without_an_active_version_or_data_the_command_says_what_is_missing(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(job.corpus.texts), encoding="utf-8")
+    assert run(job, corpus, "--data", str(tmp_path / "nowhere")) == 1
+    assert "--data" in capsys.readouterr().err
+    (job.store.root / "wanted").unlink()
+    assert run(job, corpus) == 1
+    assert "no active version" in capsys.readouterr().err

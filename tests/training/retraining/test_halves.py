@@ -1,22 +1,28 @@
-"""The judged queries that judge a recipe: those held out, both halves in turn, or all of them at once."""
+"""Judged queries that train one half and judge the other."""
 
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
-from models.progress import silent
+from models.manifest import REPORT
+from models.search.content import Content
+from models.words.progress import silent
 from tests.training.conftest import WORDS
+from tests.training.jobs import configured, tiny_config, write_documents
 from tests.training.retraining.test_auto import documents
+from training.__main__ import main
 from training.errors import NothingToLearn
 from training.evaluation.retrieval import Collection
 from training.methods.recipe import load_recipe
 from training.methods.stages import find_stages
 from training.retraining.adapt import adapt_job
 from training.retraining.auto import material_of
-from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
+from training.retraining.config import Config, GateTable
+from training.retraining.crossfit import Fold, asked, pooled
 from training.retraining.documents import Document
 from training.retraining.gate.verdict import LABELLED
 from training.retraining.gathered import Gathered, gather
@@ -26,7 +32,7 @@ from training.retraining.judgements import Judged, Judgement, judged, judgements
 from training.retraining.one import Job
 from training.retraining.plan import job_of
 from training.retraining.sides import digest, learned
-from training.text.corpus import TRIPLES
+from training.text.corpus import TRIPLES, Corpus
 
 NONE = Collection({}, {}, {}, 0)
 ANSWERED = 40
@@ -36,13 +42,8 @@ ANSWERED = 40
 def config(tmp_path: Path) -> Config:
     """500 documents with a title and two sentences each; 40 queries, each on a document of its own."""
     rows = documents(WORDS, 500)
-    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    lines = [f"query {at * 7919}\t{each['id']}" for at, each in enumerate(rows[:ANSWERED])]
-    (tmp_path / "judged.tsv").write_text("\n".join(["query\tid", *lines]) + "\n", encoding="utf-8")
-    return Config(
-        corpus=CorpusTable(file=tmp_path / "documents.jsonl", least=2),
-        judgements=JudgementsTable(file=tmp_path / "judged.tsv"),
-    )
+    asked = [(f"query {at * 7919}", each["id"]) for at, each in enumerate(rows[:ANSWERED])]
+    return configured(tmp_path, rows, asked, least=2)
 
 
 def job_for(method: str, gathered: Gathered, config: Config, job: Job, *, labels: bool = False) -> Job:
@@ -110,10 +111,7 @@ def test_what_the_active_version_learned_trains_both_halves(job: Job, config: Co
 def test_a_few_queries_alone_do_not_let_stages_train(job: Job, config: Config, tmp_path: Path) -> None:
     """Documents so short that no search can be made of them: nothing could show a gain."""
     rows = [{"id": f"d{at}", "text": f"{WORDS[at % 9]} {at}"} for at in range(300)]
-    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    (tmp_path / "judged.tsv").write_text(
-        "\n".join(["query\tid", *(f"query {at * 7919}\td{at}" for at in range(16))]), encoding="utf-8"
-    )
+    write_documents(tmp_path, rows, [(f"query {at * 7919}", f"d{at}") for at in range(16)])
     gathered = gather(config, job.store, silent)
     stages = find_stages("adapt")
     assert stages is not None
@@ -122,7 +120,6 @@ def test_a_few_queries_alone_do_not_let_stages_train(job: Job, config: Config, t
 
 
 def text_of(*collections: tuple[str, int]) -> Split:
-    """Documents to train on, so many of each collection."""
     return Split(
         tuple(
             Document(f"{name}{at}", "", "text", collection=name)
@@ -134,7 +131,7 @@ def text_of(*collections: tuple[str, int]) -> Split:
     )
 
 
-def asked(split: Split, answers: dict[str, list[str]], **how: object) -> tuple[Split, Judged]:
+def asked_of(split: Split, answers: dict[str, list[str]], **how: object) -> tuple[Split, Judged]:
     ids = {document.id: document.id for document in split.train}
     found = judged(
         [Judgement(query, id, True) for query, some in answers.items() for id in some],
@@ -148,7 +145,7 @@ def asked(split: Split, answers: dict[str, list[str]], **how: object) -> tuple[S
 def test_of_each_collection_a_tenth_of_the_text_is_held_back_at_most() -> None:
     answers = {f"ask {at * 7919}": [f"few{at}"] for at in range(20)}
     answers |= {f"say {at * 7919}": [f"many{at}"] for at in range(60)}
-    split, found = asked(text_of(("few", 40), ("many", 1000)), answers)
+    split, found = asked_of(text_of(("few", 40), ("many", 1000)), answers)
     moved, all_of_them = all_judging(split, found)
     left = {name: sum(each.collection == name for each in split.train) for name in ("few", "many")}
     now = {name: sum(each.collection == name for each in moved.train) for name in ("few", "many")}
@@ -161,7 +158,7 @@ def test_of_each_collection_a_tenth_of_the_text_is_held_back_at_most() -> None:
 def test_a_query_judges_with_all_its_answers() -> None:
     """A component of most queries is cut, so a query that trains may have an answer on another side."""
     answers = {f"ask {at * 7919}": [f"d{at}", f"d{at + 1}"] for at in range(60)}
-    split, found = asked(text_of(("d", 3000)), answers)
+    split, found = asked_of(text_of(("d", 3000)), answers)
     assert any(len(ids) < len(answers[query]) for query, ids in found.crossed.items())
     moved, both = all_judging(split, found)
     assert both.held.keys() == found.held.keys() | found.crossed.keys()
@@ -175,7 +172,7 @@ def test_what_nearly_equals_a_learned_query_judges_no_recipe() -> None:
     ids = {id for some in answers.values() for id in some}
     split = Split(tuple(Document(id, "", "text") for id in sorted(ids)), (), {})
     first = long.format(0)
-    _, found = asked(split, answers, learned=learned({first: answers[first]}))
+    _, found = asked_of(split, answers, learned=learned({first: answers[first]}))
     assert {first, f"{first}?"} <= found.train.keys()
     assert not {first, f"{first}?"} & found.crossed.keys()
     assert digest(f"{first}?") not in learned({first: answers[first]})
@@ -184,5 +181,105 @@ def test_what_nearly_equals_a_learned_query_judges_no_recipe() -> None:
 @pytest.mark.parametrize(("queries", "documents"), [(3, 3), (30, 1)])
 def test_nothing_is_held_back_for_queries_that_could_not_even_guard(queries: int, documents: int) -> None:
     answers = {f"ask {at * 7919}": [f"d{at % documents}"] for at in range(queries)}
-    split, found = asked(text_of(("d", 1000)), answers)
+    split, found = asked_of(text_of(("d", 1000)), answers)
     assert all_judging(split, found) == (split, found)
+
+
+def figures(each: list[float], documents: int) -> dict[str, object]:
+    mean = sum(each) / len(each)
+    return {"ndcg10": mean, "each": each, "hits": [["a"]] * len(each), "queries": len(each)} | {
+        "documents": documents,
+        "keys": [None] * len(each),
+        "hybrid": {"ndcg10": mean / 2, "each": [value / 2 for value in each]},
+    }
+
+
+def test_both_halves_are_one_search_in_which_each_query_counts_once() -> None:
+    found = pooled([figures([1.0, 0.0, 0.5], 10), figures([0.0], 12)])
+    assert found["each"] == [1.0, 0.0, 0.5, 0.0]
+    assert found["ndcg10"] == pytest.approx(1.5 / 4)
+    assert found["hybrid"]["ndcg10"] == pytest.approx(1.5 / 8)
+    assert (found["queries"], found["documents"], len(found["keys"])) == (4, 12, 4)
+
+
+def test_the_queries_of_both_halves_keep_their_order() -> None:
+    halves = [
+        Collection({"d": Content("x"), name: Content("y")}, {name: name}, {name: {name: 1.0}}, 0)
+        for name in "ba"
+    ]
+    corpus = Corpus.of(["a text"], "a text")
+    assert list(asked([Fold(corpus, {"judged": half}, {}) for half in halves])["judged"].queries) == [
+        "b",
+        "a",
+    ]
+    assert asked([]) == {}
+
+
+@pytest.fixture
+def place(job: Job) -> Path:
+    """A configuration with 40 judged queries, each on a document of its own."""
+    place = job.store.root.parent
+    rng = random.Random(1)
+    rows = [{"id": f"d{at}", "text": " ".join(rng.choices(WORDS, k=12))} for at in range(260)]
+    asked = [(f"{' '.join(rng.choices(WORDS, k=4))} {at}", f"d{at}") for at in range(40)]
+    write_documents(place, rows, asked)
+    config = tiny_config(
+        'file = "documents.jsonl"',
+        "active",
+        models=job.store.root,
+        work=job.work,
+        sets=Path(str(job.data)),
+        steps=2,
+        batch=4,
+        schedule='[judgements]\nfile = "judged.tsv"',
+    ).replace("simcse-unsup", "pairs")
+    (place / "retrain.toml").write_text(config, encoding="utf-8")
+    return place
+
+
+@pytest.mark.long
+def test_every_judged_query_judges_a_model_that_did_not_see_it(
+    job: Job, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["retrain", "--config", str(place / "retrain.toml")]) == 0
+    said = capsys.readouterr()
+    assert "training without half of the judged queries, 2 of 2" in said.err
+    assert "Search on your judged queries" in said.out
+    version = str(job.store.wanted())
+    report = json.loads((job.store.folder(version) / REPORT).read_bytes())
+    assert report["meta"]["cross_fitted"] is True
+    judged = report["candidate"]["own"]["judged"]
+    held_for_dev = report["meta"]["documents"]["queries_held_out_for_dev"]
+    assert judged["queries"] == 40 - held_for_dev == report["gains"][0]["queries"]
+    assert report["active"]["own"]["judged"]["queries"] == judged["queries"]
+    assert report["meta"]["documents"]["queries_trained_on"] == judged["queries"]
+    [run] = job.work.glob("*/run")
+    made = [next(folder.glob("2*")).name for folder in sorted(run.parent.glob("fold-*/artifact"))]
+    assert len({*made, version}) == 3
+    learned = {*report["meta"]["learned"]}
+    queries = [line.split("\t")[0] for line in (place / "judged.tsv").read_text().splitlines()[1:]]
+    assert sum(digest(query) in learned for query in queries) == judged["queries"]
+
+
+@pytest.mark.long
+def test_what_the_candidate_learned_from_judges_no_more(
+    job: Job, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["retrain", "--config", str(place / "retrain.toml")]) == 0
+    capsys.readouterr()
+    assert main(["retrain", "--config", str(place / "retrain.toml")]) == 4, "the very same pairs train again"
+    assert "came of this very text" in capsys.readouterr().out
+    rng = random.Random(2)
+    with (place / "documents.jsonl").open("a", encoding="utf-8") as file:
+        for at in range(10):
+            text = " ".join(rng.choices(WORDS, k=12))
+            file.write(json.dumps({"id": f"new{at}", "title": f"the {WORDS[at]}", "text": text}) + "\n")
+    assert main(["retrain", "--config", str(place / "retrain.toml")]) in {0, 3}
+    said = capsys.readouterr()
+    assert "without half" not in said.err
+    assert "Search on your judged queries" not in said.out
+    first, second = (
+        json.loads((job.store.folder(each.version) / REPORT).read_bytes())["meta"]["documents"]
+        for each in job.store.versions()[-2:]
+    )
+    assert second["queries_trained_on"] == first["queries_trained_on"], "all of them train again"

@@ -1,15 +1,20 @@
-"""A collection with a name, on every path of a retraining: rows, judgements, new documents."""
+"""Retraining on the documents of a running service."""
 
 from __future__ import annotations
 
 import json
 import random
+import shutil
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from models.manifest import REPORT
+from models.publishing.card import CARD
+from models.store import Store
 from tests.service.process import Service
 from tests.training.conftest import WORDS
 from tests.training.jobs import as_if_served
@@ -18,6 +23,7 @@ from training.methods.recipe import load_recipe
 from training.retraining.config import Config, CorpusTable, JudgementsTable, TrainTable
 from training.retraining.one import Job
 from training.retraining.plan import prepare
+from training.retraining.same_folder import OtherFolder, require_same_folder
 from training.text.service import count_of
 
 NAMES = ("tickets", "manuals")
@@ -128,3 +134,178 @@ def test_a_named_collection_is_retrained_on_from_end_to_end(
     assert "own known" in {row["name"] for row in report["rows"]}
     assert set(made.lineage) >= {"share"}
     assert "stsb_dev" not in made.lineage
+
+
+@pytest.fixture
+def filled(tmp_path: Path, tiny_models_dir: Path) -> Iterator[Service]:
+    rng = random.Random(1)
+    texts = (" ".join(rng.choices(WORDS, k=12)) for _ in range(300))
+    documents = [
+        {"id": f"d{at}", "text": text, "metadata": {"title": text[:20]}} for at, text in enumerate(texts)
+    ]
+    folder = tmp_path / "service"
+    folder.mkdir()
+    with Service(folder, tiny_models_dir) as filled:
+        filled.client.post("/documents", json={"documents": documents}).raise_for_status()
+        yield filled
+
+
+def run(job: Job, filled: Service, *more: str) -> int:
+    address = f"http://127.0.0.1:{filled.port}"
+    models = as_if_served(job.store.root, filled)
+    given = ["retrain", "--from-service", address, "--models-dir", str(models), "--steps", "2"]
+    recipe = ["--recipe", "simcse-unsup", "--set", "optim.batch=8"]
+    return main([*given, *recipe, "--precision", "fp32", *more])
+
+
+@pytest.mark.long
+def test_documents_of_the_service_are_held_out_and_judge(
+    job: Job, filled: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(job, filled, "--data", str(job.data)) == 3, "two steps gain nothing, and a gain is asked for"
+    assert "held out" in capsys.readouterr().err
+    [refused] = [manifest for manifest in job.store.versions() if manifest.gate is not None]
+    report = json.loads((job.store.folder(refused.version) / REPORT).read_text(encoding="utf-8"))
+    assert report["meta"]["require"] == "better"
+    assert report["meta"]["documents"]["held_out"] > 0
+    assert "own titles" in {row["name"] for row in report["rows"]}
+    counts = report["meta"]["documents"]
+    card = (job.store.folder(refused.version) / CARD).read_text(encoding="utf-8")
+    assert (
+        f"Of the corpus, {counts['trained_on']} documents were there to learn from, and {counts['held_out']}"
+    ) in card
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("gate", ["on", "off"])
+def test_too_few_texts_train_nothing_whatever_the_gate(
+    job: Job, filled: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str], gate: str
+) -> None:
+    before = [manifest.version for manifest in job.store.versions()]
+    assert run(job, filled, "--gate", gate, "--least", "301") == 4
+    assert "300 documents are too few; at least 301" in capsys.readouterr().out
+    corpus = tmp_path / "three.txt"
+    corpus.write_text("one text\nanother text\na third text\n")
+    models = ["--models-dir", str(job.store.root), "--data", str(job.data)]
+    assert main(["retrain", "--recipe", "crops", "--corpus", str(corpus), "--gate", gate, *models]) == 4
+    assert "3 texts are too few; at least 100" in capsys.readouterr().out
+    assert [manifest.version for manifest in job.store.versions()] == before
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
+    with Service(tmp_path_factory.mktemp("served"), tiny_models_dir) as small:
+        small.put({"a": "red river", "b": "blue stone"}).raise_for_status()
+        yield small
+
+
+def address(small: Service) -> str:
+    return f"http://127.0.0.1:{small.port}"
+
+
+@pytest.fixture
+def other(tmp_path: Path, tiny_models_dir: Path) -> Path:
+    """The models folder of another service."""
+    models = tmp_path / "other"
+    shutil.copytree(tiny_models_dir, models)
+    Store(models).renew_id()
+    return models
+
+
+def test_the_folder_of_the_service_is_taken_by_whatever_path(small: Service, tmp_path: Path) -> None:
+    models = small.folder / "models"
+    (tmp_path / "link").symlink_to(models)
+    for path in (models, tmp_path / "link", models.parent / "." / "models", models / ".." / "models"):
+        require_same_folder(address(small), path)
+
+
+@pytest.mark.parametrize(
+    "how", ["another service's", "no id", "a copy that is served", "an old backup", "damaged", "missing"]
+)
+def test_another_folder_is_refused_and_both_are_named(
+    small: Service, other: Path, tmp_path: Path, how: str
+) -> None:
+    served = small.folder / "models"
+    if how == "no id":
+        (other / "id").unlink()
+    elif how == "damaged":
+        (other / "id").write_text("not an id\n")
+    elif how == "missing":
+        other = tmp_path / "nowhere"
+    elif how != "another service's":
+        shutil.copy(served / "id", other / "id")
+        if how == "an old backup":  # made before the service started again
+            Store(served).renew_id()
+        else:
+            Store(other).renew_id()
+    with pytest.raises(OtherFolder) as refused:
+        require_same_folder(address(small), other)
+    said = str(refused.value)
+    ours = Store(other).id()
+    assert f"{address(small)} uses the models folder {served} (id {Store(served).id()})" in said
+    assert f"{other} ({f'id {ours}' if ours else 'without an id'})" in said
+    assert f"--models-dir {served}" in said
+    assert "folders.models in retrain.toml" in said
+
+
+@pytest.mark.parametrize(
+    "command", ["retrain", "retrain --config", "advise", "advise --config", "schedule --config"]
+)
+def test_every_command_that_would_use_another_folder_ends_before_it_trains(
+    small: Service,
+    other: Path,
+    tmp_path: Path,
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SIMILE_MODELS_DIR", str(other))
+    before = sorted(path.name for path in other.iterdir())
+    name, *config = command.split()
+    if config:
+        (tmp_path / "retrain.toml").write_text(f'[corpus]\nservice = "{address(small)}"\n')
+        given = [name, "--config", str(tmp_path / "retrain.toml")]
+    else:
+        given = [name, "--from-service", address(small)]
+    assert main(given) == 1
+    said = capsys.readouterr().err
+    assert f"uses the models folder {small.folder / 'models'} (id " in said
+    assert "loading torch" not in said
+    assert sorted(path.name for path in other.iterdir()) == before
+
+
+@pytest.fixture
+def old(tiny_models_dir: Path) -> Iterator[str]:
+    """A service of an earlier release, with the version that the tiny folder wants."""
+
+    class Old(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = json.dumps({"model_version": Store(tiny_models_dir).wanted()}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Old) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_of_a_service_without_an_id_the_active_version_tells(
+    old: str, other: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(OtherFolder) as refused:  # a newer service used it, and may use it still
+        require_same_folder(old, other)
+    said = str(refused.value)
+    assert f"The models folder {other} has an id, and the service at {old} is of an earlier release" in said
+    assert f"Delete {other / 'id'} if the folder is this service's." in said
+    assert "another service" not in said
+    (other / "id").unlink()
+    require_same_folder(old, other)
+    assert f"! The service at {old} does not report the id" in capsys.readouterr().err
+    Store(other).write_state({"live": "20200102T030405-another-1a2b3c4d"})
+    with pytest.raises(OtherFolder, match="is 20200102T030405-another-1a2b3c4d: it is the folder of another"):
+        require_same_folder(old, other)

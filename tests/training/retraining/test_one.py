@@ -1,4 +1,4 @@
-"""One retraining: what is published, what is refused and kept, and when there is nothing to learn."""
+"""One retraining: candidate, gate, publication, anchor, and the count of looks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import Damaged
-from models.manifest import REPORT, SearchDefaults
-from models.publishing.layout import CARD
+from models.errors import Damaged, InUse
+from models.manifest import FILE_NAME, REPORT, Gate, SearchDefaults
+from models.publishing.card import CARD
 from models.publishing.publish import publish
-from models.store import Store
+from models.seal import read_manifest
+from models.store import REQUESTED, Kind, Store
 from tests.service.lifecycle.test_learned_search import with_search
+from tests.service.swapping import published
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.jobs import noised
 from tests.training.run_cases import stop_after
 from training.errors import Interrupted, NothingToLearn, TrainingError
+from training.evaluation.retrieval import Collection
 from training.retraining import one
+from training.retraining.anchor import anchor_of
 from training.retraining.crossfit import Fold
 from training.retraining.gate.rules import Thresholds
 from training.retraining.gate.words import figure
+from training.retraining.looks import count_looks
 from training.retraining.one import Job, judge, retrain
+from training.retraining.publication import want
 from training.retraining.workplace import workplace
 from training.text.corpus import Corpus
 
@@ -118,15 +124,6 @@ def test_the_same_text_from_the_same_start_is_nothing_to_learn(job: Job) -> None
     assert retrain(replace(job, corpus=more, work=job.work / "more")).version
 
 
-@pytest.mark.long
-def test_a_refused_candidate_is_not_made_again(job: Job) -> None:
-    impossible = Thresholds(mean_fall=0, set_fall=0, uniformity_loss=0)
-    first = retrain(replace(job, thresholds=impossible, steps=6))
-    assert not first.published
-    with pytest.raises(NothingToLearn, match=str(first.version)):
-        retrain(replace(job, thresholds=impossible, steps=6, work=job.work / "again"))
-
-
 def test_with_the_gate_off_it_is_published_and_says_so_for_ever(job: Job) -> None:
     outcome = retrain(replace(job, mode="off", data=None))
     assert outcome.published
@@ -159,13 +156,15 @@ def test_an_artifact_broken_after_its_export_is_refused_and_not_published(
 
 
 @pytest.mark.long
-def test_the_same_weights_again_keep_the_verdict_that_they_have(job: Job, tmp_path: Path) -> None:
+def test_a_refused_candidate_is_not_made_again_and_keeps_its_verdict(job: Job, tmp_path: Path) -> None:
     impossible = Thresholds(mean_fall=0, set_fall=0, uniformity_loss=0)
     refused = retrain(replace(job, thresholds=impossible, steps=6))
     assert not refused.published
     wanted = job.store.wanted()
+    with pytest.raises(NothingToLearn, match=str(refused.version)):
+        retrain(replace(job, thresholds=impossible, steps=6, work=tmp_path / "again"))
     with pytest.raises(NothingToLearn, match=f"models activate {refused.version}"):
-        retrain(replace(job, mode="off", steps=6, work=tmp_path / "other", corpus=job.corpus))
+        retrain(replace(job, mode="off", steps=6, work=tmp_path / "other"))
     assert job.store.wanted() == wanted, "a version was wanted that its own gate refused"
     manifest = job.store.verify(str(refused.version))
     assert manifest.gate is not None
@@ -253,3 +252,211 @@ def test_a_temporary_work_folder_goes_with_its_process_and_dead_ones_are_swept(
             os.kill(os.getpid(), signal.SIGTERM)
         assert not third.exists()
     assert not first.exists()
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> tuple[Store, list[str]]:
+    """The first of three versions is live."""
+    versions = published(tmp_path / "models", 3)
+    store = Store(tmp_path / "models")
+    store.write_state({"live": versions[0]})
+    return store, versions
+
+
+@pytest.mark.parametrize("state", [None, {"state": "building", "reason": None}, {"state": "retired"}])
+def test_what_a_person_activated_is_not_overridden_while_it_is_built(
+    three: tuple[Store, list[str]], state: dict[str, str] | None
+) -> None:
+    store, (live, chosen, candidate) = three
+    store.want(chosen, "activate")
+    store.write_state({"live": live, "versions": {chosen: state} if state else {}})
+    outcome = want(store, live, candidate, None)
+    assert not outcome.published
+    assert outcome.reason == (
+        f"{chosen} was activated by hand and is about to go live; it was compared with {live}."
+    )
+    assert store.wanted() == chosen
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [
+        ("activate", {"state": "failed", "reason": "onnx/model.onnx is missing"}),
+        ("activate", {"state": "retired", "reason": "rolled back from"}),
+        ("want", {"state": "ready", "reason": None}),
+    ],
+)
+def test_one_that_failed_and_one_that_a_retraining_published_are_no_obstacle(
+    three: tuple[Store, list[str]], kind: Kind, state: dict[str, str | None]
+) -> None:
+    store, (live, chosen, candidate) = three
+    store.want(chosen, kind)
+    asked = store.desired()
+    assert asked is not None
+    store.write_state({"live": live, "versions": {chosen: state}, REQUESTED: asked.id})
+    os.utime(store.root / "wanted", (2**33, 2**33))
+    assert want(store, live, candidate, None).published
+    assert store.wanted() == candidate
+
+
+def test_what_the_state_says_is_older_than_the_decision_of_a_person(
+    three: tuple[Store, list[str]],
+) -> None:
+    """The service is stopped, or has not looked yet: it will honour the decision."""
+    store, (live, chosen, candidate) = three
+    left = {chosen: {"state": "retired", "reason": "rolled back from"}}
+    store.write_state({"live": live, "versions": left})
+    store.want(chosen, "activate")
+    os.utime(store.root / "wanted", (1, 1))
+    assert not want(store, live, candidate, None).published
+    assert store.wanted() == chosen
+
+
+def test_a_search_of_what_a_person_activated_goes_with_it(three: tuple[Store, list[str]]) -> None:
+    store, (_, chosen, candidate) = three
+    store.want(chosen, "activate")
+    assert want(store, chosen, candidate, None).published
+
+
+LOOSE = Thresholds(mean_fall=1, set_fall=1, uniformity_loss=1, slower=1)
+
+
+def more(job: Job, text: str) -> Job:
+    return replace(job, corpus=Corpus.of([*job.corpus.texts, text], "more"), work=job.work / text)
+
+
+@pytest.mark.long
+def test_every_retraining_begins_with_the_anchor_and_names_it(job: Job) -> None:
+    job = replace(job, base="anchor")
+    first = str(job.store.wanted())
+    versions = [first]
+    for text in ("one", "two"):
+        outcome = retrain(more(job, text))
+        assert outcome.published, outcome.reason
+        manifest = job.store.verify(str(outcome.version))
+        assert (manifest.parent, manifest.lineage["anchor"]) == (first, first)
+        versions.append(manifest.version)
+    assert anchor_of(job.store, versions[2]) == first
+    report = json.loads((job.store.folder(versions[2]) / REPORT).read_bytes())
+    assert (report["meta"]["active"]["version"], report["meta"]["anchor"]) == (versions[1], first)
+    assert report["meta"]["base"] == "anchor"
+    [row] = [row for row in report["rows"] if row["name"] == "drift from the anchor"]
+    assert row["candidate"] == report["candidate"]["drift"]["neighbours"]
+    assert (row["active"], row["passed"]) == (0.0, True)
+    with pytest.raises(InUse, match="the anchor of retrainings"):
+        job.store.prune(first)
+    job.store.prune(versions[1])  # in the middle of no line
+
+
+@pytest.mark.long
+def test_a_line_that_goes_from_active_to_active_has_its_first_as_anchor(job: Job) -> None:
+    first = str(job.store.wanted())
+    for text in ("one", "two"):
+        active = job.store.wanted()
+        manifest = job.store.verify(str(retrain(more(job, text)).version))
+        assert (manifest.parent, manifest.lineage["anchor"]) == (active, first)
+
+
+def test_without_a_name_the_oldest_parent_that_is_here_is_the_anchor(
+    tmp_path: Path, tiny_source: Path
+) -> None:
+    """Versions of an earlier release name a parent only, and an older one may be deleted."""
+    store = Store(tmp_path / "models")
+    line: list[str] = []
+    for scale in (0.1, 0.2, 0.3):
+        folder = noised(tmp_path / str(scale), tiny_source, scale)
+        version = publish(store, folder).version
+        manifest = store.folder(version) / "manifest.json"
+        content = json.loads(manifest.read_text()) | {"parent": line[-1] if line else None}
+        manifest.write_text(json.dumps(content))
+        line.append(version)
+    assert anchor_of(store, line[2]) == anchor_of(store, line[0]) == line[0]
+    store.prune(line[0])
+    assert anchor_of(store, line[2]) == line[1]
+    assert anchor_of(store, "gone") == "gone"
+
+
+@pytest.mark.long
+def test_a_candidate_too_far_from_the_anchor_is_refused(job: Job, tmp_path: Path, tiny_source: Path) -> None:
+    first = str(job.store.wanted())
+    far = publish(job.store, noised(tmp_path / "noised", job.store.folder(first), 0.5)).version
+    manifest = job.store.folder(far) / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"lineage": {"anchor": first}}))
+    job.store.want(far)
+    outcome = retrain(replace(job, thresholds=LOOSE.model_copy(update={"drift": 0.3})))
+    assert not outcome.published
+    assert outcome.reason.startswith("drift from the anchor: ")
+    # Another model, named on purpose, begins a line of its own.
+    other = noised(tmp_path / "other", tiny_source, 0.4)
+    outcome = retrain(replace(job, base=str(other), thresholds=LOOSE, work=tmp_path / "new"))
+    assert outcome.published, outcome.reason
+    assert "anchor" not in job.store.verify(str(outcome.version)).lineage
+    assert anchor_of(job.store, str(outcome.version)) == outcome.version
+
+
+def searches(first: int, count: int = 100) -> dict[str, Collection]:
+    queries = {f"q{at}": f"question {at}" for at in range(first, first + count)}
+    return {"judged": Collection({}, queries, {}, 0), "titles": Collection({}, {"x": "a title"}, {}, 0)}
+
+
+def judged(store: Store, first: int) -> float:
+    """A look that leaves its report with the active version."""
+    looks = count_looks(store, searches(first))
+    version = str(store.wanted())
+    content = {"meta": {"looks": looks.number, "asked": looks.asked}}
+    (store.folder(version) / REPORT).write_text(json.dumps(content), encoding="utf-8")
+    return looks.number
+
+
+@pytest.fixture
+def store(job: Job) -> Store:
+    """The active version of `job` came through a gate."""
+    store = job.store
+    version = str(store.wanted())
+    manifest = store.verify(version).model_copy(update={"gate": Gate(mode="on", verdict="accepted")})
+    (store.folder(version) / FILE_NAME).write_text(manifest.model_dump_json(), encoding="utf-8")
+    return store
+
+
+def test_the_same_queries_count_on_and_new_ones_bring_it_down(store: Store) -> None:
+    assert [judged(store, 0) for _ in range(3)] == [1, 2, 3]
+    assert judged(store, 50) == pytest.approx(1 + 0.5 * 3)
+    assert judged(store, 1000) == 1
+
+
+def test_other_queries_asked_in_between_do_not_begin_the_count_anew(store: Store, tmp_path: Path) -> None:
+    assert [judged(store, 0) for _ in range(2)] == [1, 2]
+    first = str(store.wanted())
+    later = "99991231T235959-tiny-00000000"
+    shutil.copytree(store.folder(first), store.root / later)
+    manifest = read_manifest(store.folder(first)).model_copy(update={"version": later})
+    (store.root / later / FILE_NAME).write_text(manifest.model_dump_json(), encoding="utf-8")
+    between = {"meta": {"looks": 1, "asked": list(count_looks(store, searches(5000)).asked)}}
+    (store.root / later / REPORT).write_text(json.dumps(between), encoding="utf-8")
+    assert count_looks(store, searches(0)).number == 3
+
+
+def test_a_part_of_earlier_queries_is_a_second_look_however_many_there_were(store: Store) -> None:
+    """As the search alone, which asks no neighbours: the samples of many queries end at other places."""
+    many = searches(0, 3000)["judged"]
+    both = {"titles": many, "neighbours": searches(5000, 3000)["judged"]}
+    looks = count_looks(store, both)
+    content = {"meta": {"looks": looks.number, "asked": looks.asked}}
+    (store.folder(str(store.wanted())) / REPORT).write_text(json.dumps(content), encoding="utf-8")
+    assert count_looks(store, {"titles": many}).number == 2
+    assert count_looks(store, both | {"known": searches(9000, 6000)["judged"]}).number == pytest.approx(
+        1.5, abs=0.1
+    )
+
+
+def test_without_judged_queries_the_others_are_counted(store: Store) -> None:
+    titles = {"titles": searches(0)["titles"]}
+    assert count_looks(store, titles).asked != count_looks(store, searches(0)).asked
+    assert count_looks(store, {}).number == 1
+
+
+@pytest.mark.long
+def test_the_count_reaches_the_report_and_the_gate(job: Job) -> None:
+    outcome = retrain(replace(job, looks=7.0))
+    report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
+    assert report["meta"]["looks"] == 7

@@ -1,4 +1,4 @@
-"""The search alone, retuned: a version of the same model with a mode and a weight, by the gate."""
+"""Tuning of search settings for a version."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from models.encoder import Encoded, Encoder
 from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, SearchDefaults
-from models.progress import Say, silent
+from models.search.content import Content
+from models.search.fusion import DENSE_WEIGHT
+from models.words.progress import Say, silent
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.process import Service
 from tests.service.swapping import publish_pair
 from tests.training.conftest import WORDS
+from tests.training.jobs import configured
 from tests.training.retraining.test_auto import KOREAN, documents
-from tests.training.retraining.test_tuning import search
 from training.errors import NothingToLearn
+from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
+from training.evaluation.scorable import Scorable
 from training.retraining import tuning
-from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
 from training.retraining.gathered import gather
 from training.retraining.judgements import Judgement, judged
 from training.retraining.one import Job
@@ -35,8 +39,10 @@ from training.retraining.tuning import (
     USUAL,
     WEIGHTS,
     Setting,
+    choose,
     lengths_of,
     setting_of,
+    tune,
 )
 from training.text.service import DEFAULT, Searches
 
@@ -59,8 +65,10 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
         say: Say = silent,
         served: Searches = USUALLY,
     ) -> Outcome:
-        """active: other than the one in service. clicked: judged are queries that dense search answers, by
-        clicks or in so many words. key: on which all of them rest.
+        """Args:
+        active: Version that is tuned, if it is not in service.
+        clicked: The judged queries are those that dense search answers, by clicks or by feedback.
+        key: Key of all judgments.
         """
         queries = [
             f"{' '.join(each['text'].split()[4:7])} {at}"
@@ -68,16 +76,9 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
             else f"{each['title']} {each['text']}"
             for at, each in enumerate(found)
         ]
-        asked = [f"{query}\t{each['id']}" for query, each in zip(queries, found, strict=True)]
-        lines = "\n".join(["query\tid", *asked[:judged]])
-        (tmp_path / "judged.tsv").write_text(lines + "\n", encoding="utf-8")
+        asked = [(query, each["id"]) for query, each in zip(queries, found, strict=True)][:judged]
         rows = [each if titled else {"id": each["id"], "text": each["text"]} for each in found[:count]]
-        (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-        config = Config(
-            corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20),
-            judgements=JudgementsTable(file=tmp_path / "judged.tsv"),
-            gate=GateTable(),
-        )
+        config = configured(tmp_path, rows, asked, held_out=0.3, least=20)
         gathered = gather(config, job.store, lambda _: None)
         every = frozenset((*gathered.found.train, *gathered.found.dev, *gathered.found.held))
         if clicked:
@@ -168,7 +169,6 @@ def test_a_search_that_is_as_good_already_is_left(job: Job, tuned: Retune) -> No
 def test_a_search_that_was_rolled_back_from_is_not_wanted_again(
     job: Job, tuned: Retune, verdict: Literal["accepted", "refused"]
 ) -> None:
-    """Also one that the gate had refused, and that a person had activated all the same."""
     active, left = gone_back(job, tuned, verdict)
     said = {left: {"state": "retired", "reason": f"rolled back from, to {active}"}}
     job.store.write_state({"live": active, "versions": said})
@@ -179,7 +179,6 @@ def test_a_search_that_was_rolled_back_from_is_not_wanted_again(
 
 
 def gone_back(job: Job, tuned: Retune, verdict: Literal["accepted", "refused"]) -> tuple[str, str]:
-    """The active version, which is wanted again, and the tuned one, with that verdict."""
     active, version = str(job.store.wanted()), str(tuned().version)
     judged_so(job, version, verdict)
     job.store.want(active)
@@ -221,7 +220,6 @@ def test_a_search_that_is_refused_again_has_the_newer_report_and_counts_the_look
 
 
 def test_a_search_is_judged_in_the_mode_that_the_service_was_told_to_use() -> None:
-    """Words alone find nothing here, so what is learned of the mode changes nothing that people see."""
     asked, model = search("dense")
     halves = [Half(asked, asked)]
     was = {DEFAULT: SearchDefaults(mode="lexical", weight=0.0)}
@@ -273,7 +271,7 @@ def test_where_no_document_is_split_no_length_is_tried_and_none_is_forgotten(
     )
     job.store.write_state({"live": live})
     job.store.want(learned)
-    monkeypatch.setattr(tuning, "_LENGTHS", (32,))  # one that the tiny model can read, beside the usual
+    monkeypatch.setattr(tuning, "_LENGTHS", (32,))
     said: list[str] = []
     outcome = tuned(active=learned, say=said.append, served=Searches(passages=False))
     assert outcome.published, outcome.reason
@@ -298,9 +296,7 @@ def test_judgements_that_rest_on_one_key_are_warned_of(job: Job, tuned: Retune) 
 def test_words_may_lead_in_a_collection_that_the_model_cannot_read(job: Job, tmp_path: Path) -> None:
     """Titles and known items choose among all weights there, and between two in the other collection."""
     korean = [each | {"id": f"k{each['id']}", "collection": "notes"} for each in documents(KOREAN, 420)]
-    rows = [*documents(WORDS, 420), *korean]
-    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    config = Config(corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20))
+    config = configured(tmp_path, [*documents(WORDS, 420), *korean], held_out=0.3, least=20)
     said: list[str] = []
     outcome = retune(gather(config, job.store, lambda _: None), config, job.store, said.append)
     assert outcome.published, outcome.reason
@@ -335,7 +331,6 @@ def test_judged_queries_choose_and_judge_in_two_halves(job: Job, tuned: Retune) 
 
 
 def test_each_half_is_judged_by_what_the_other_chose() -> None:
-    """One half asks for vectors and the other for words, so each is judged by what is wrong for it."""
     (near, model), (worded, _) = search("dense"), search("lexical")
     _, wrong = crossed([Half(near, worded), Half(worded, near)], model, {})
     _, right = crossed([Half(near, near), Half(worded, worded)], model, {})
@@ -347,7 +342,6 @@ def test_each_half_is_judged_by_what_the_other_chose() -> None:
 
 
 def test_the_search_of_a_version_that_the_service_still_builds_is_wanted(job: Job, tuned: Retune) -> None:
-    """As behind a recipe of the same retraining: the swap takes longer than to choose a search."""
     live = str(job.store.wanted())
     built = with_search(job.store, live, {"other": SearchDefaults(mode="hybrid", weight=0.4)})
     job.store.write_state({"live": live})
@@ -371,8 +365,7 @@ def test_a_rollback_meanwhile_is_newer_than_the_search(job: Job, tuned: Retune) 
 
 def test_one_key_whose_word_does_not_judge_chooses_no_search(job: Job, tmp_path: Path) -> None:
     rows = documents(WORDS, 420)
-    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    config = Config(corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20))
+    config = configured(tmp_path, rows, held_out=0.3, least=20)
     gathered = gather(config, job.store, lambda _: None)
 
     def choosing(*keys: str | None) -> set[str]:
@@ -394,8 +387,7 @@ def test_queries_that_a_model_has_learned_choose_no_search_and_the_others_do(
     job: Job, tmp_path: Path
 ) -> None:
     rows = documents(WORDS, 420)
-    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    config = Config(corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20))
+    config = configured(tmp_path, rows, held_out=0.3, least=20)
     gathered = gather(config, job.store, lambda _: None)
     said = [Judgement(f"{each['text']} {at}", each["id"], True) for at, each in enumerate(rows[:200])]
     found = judged(said, {document.id: document.id for document in gathered.documents.kept}, 0.5)
@@ -431,3 +423,154 @@ def test_clicks_guard_and_do_not_hide_what_was_never_shown(job: Job, tuned: Retu
     report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
     assert {gain["name"] for gain in report["gains"]} == {"own clicked", "own titles", "own known"}
     assert "own clicked served" in {row["name"] for row in report["rows"]}
+
+
+LENGTHS = lengths_of(256)  # of the default model
+rng = np.random.default_rng(5)
+
+
+def _scores(means: dict[float, float], spread: float, queries: int, shorter: float = -0.2) -> np.ndarray:
+    """(q, lengths, weights): each query has its own level, and noise of `spread` of its own at each setting.
+
+    shorter: what passages of another length than the usual add.
+    """
+    of_settings = [[means[weight] + (shorter if tokens else 0.0) for weight in WEIGHTS] for tokens in LENGTHS]
+    noise = rng.normal(0, spread, (queries, len(LENGTHS), len(WEIGHTS)))
+    return np.array([of_settings]) + rng.uniform(0.2, 0.4, (queries, 1, 1)) + noise
+
+
+@pytest.mark.parametrize(
+    ("reads", "lengths"),
+    [
+        (0, (None,)),
+        (64, (None,)),
+        (128, (None, 128)),
+        (256, (None, 64, 256)),
+        (512, (None, 64, 128, 512)),
+        (8192, (None, 64, 128, 512, 8192)),
+    ],
+)
+def test_lengths_are_those_that_the_model_reads_and_no_two_are_the_same(
+    reads: int, lengths: tuple[int | None, ...]
+) -> None:
+    assert lengths_of(reads) == lengths
+
+
+def test_a_difference_that_may_be_luck_leaves_the_usual_weight() -> None:
+    means = dict.fromkeys(WEIGHTS, 0.30) | {0.3: 0.301}
+    chosen = [choose(_scores(means, 0.2, 40), LENGTHS).chosen.weight for _ in range(100)]
+    assert sum(abs(weight - DENSE_WEIGHT) < 0.21 for weight in chosen) > 60
+    same = np.tile(rng.uniform(0, 1, (30, 1, 1)), (1, len(LENGTHS), len(WEIGHTS)))
+    assert choose(same, LENGTHS).chosen == SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT)
+    one = choose(_scores(means, 0.2, 1), LENGTHS).chosen
+    assert one == SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT), "one query has no spread"
+
+
+@pytest.mark.parametrize(("best", "mode"), [(0.0, "lexical"), (0.4, "hybrid"), (1.0, "dense")])
+def test_a_clear_difference_is_followed(best: float, mode: str) -> None:
+    means = {weight: 0.5 - 0.4 * abs(weight - best) for weight in WEIGHTS}
+    found = choose(_scores(means, 0.01, 200), LENGTHS)
+    assert found.chosen.mode == mode
+    assert found.chosen.weight == best
+    assert found.queries == 200
+    assert max(found.ndcg10, key=lambda setting: found.ndcg10[setting]) == str(Setting(best))
+
+
+def test_shorter_passages_are_taken_where_they_clearly_find_more() -> None:
+    means = dict.fromkeys(WEIGHTS, 0.3)
+    clear = [choose(_scores(means, 0.1, 200, shorter=0.1), LENGTHS).chosen.passage_tokens for _ in range(50)]
+    assert clear.count(None) < 10, "words alone, by luck"
+    longer = _scores(means, 0.05, 200, shorter=0.1)
+    longer[:, LENGTHS.index(256)] += 0.02
+    assert choose(longer, LENGTHS).chosen.passage_tokens == 256, "the better of both"
+    luck = [choose(_scores(means, 0.3, 40, shorter=0.01), LENGTHS).chosen.passage_tokens for _ in range(50)]
+    assert luck.count(None) > 35
+
+
+def test_a_length_counts_for_dense_and_hybrid_search_although_another_weight_is_served() -> None:
+    scores = np.full((100, len(LENGTHS), len(WEIGHTS)), 0.5) + rng.normal(0, 0.05, (100, 1, 1))
+    scores[:, :, WEIGHTS.index(0.2)] = 0.9
+    scores[:, LENGTHS.index(64), WEIGHTS.index(1.0)] += 0.1
+    chosen = choose(scores, LENGTHS).chosen
+    assert chosen == SearchDefaults(mode="hybrid", weight=0.2, passage_tokens=64)
+
+
+# Documents n are on a circle; a query's vector points at `near`, its words are those of `worded`.
+
+
+def _model(vectors: dict[str, np.ndarray]) -> Scorable:
+    def encode(texts: list[str]) -> np.ndarray:
+        return np.array([vectors[text] for text in texts], np.float32)
+
+    return Scorable(None, None, None, encode, encode, encode, whole, 256)
+
+
+def _angle(at: int) -> np.ndarray:
+    return np.array([np.cos(at / 20), np.sin(at / 20)])
+
+
+def search(answer: str) -> tuple[Collection, Scorable]:
+    """Each query's vector is that of document n, and its word that of document n + 30, of 60."""
+    documents = {f"d{at}": Content(f"word{at} other") for at in range(60)}
+    queries = {f"q{at}": f"word{(at + 30) % 60}" for at in range(LEAST_QUERIES)}
+    right = {
+        f"q{at}": {f"d{at if answer == 'dense' else (at + 30) % 60}": 1.0} for at in range(LEAST_QUERIES)
+    }
+    vectors = {content.text: _angle(int(id[1:])) for id, content in documents.items()}
+    vectors |= {text: _angle(int(id[1:])) for id, text in queries.items()} | {"word1": _angle(31)}
+    return Collection(documents, queries, right, 0), _model(vectors)
+
+
+@pytest.mark.parametrize("answer", ["dense", "lexical"])
+def test_the_ranking_that_answers_is_found(answer: str) -> None:
+    asked, model = search(answer)
+    found = tune([asked], model)["default"]
+    good, bad = (1.0, 0.0) if answer == "dense" else (0.0, 1.0)
+    assert found.ndcg10[str(Setting(good))] == found.ndcg10[str(Setting(found.chosen.weight))] == 1.0
+    assert found.ndcg10[str(Setting(bad))] < 0.7
+    assert (found.chosen.weight == DENSE_WEIGHT) == (answer == "dense"), "the nearest of those that are right"
+    assert found.queries == LEAST_QUERIES
+
+
+def test_an_answer_that_stands_first_gains_nothing_where_nothing_tells_documents_apart() -> None:
+    """Equal vectors, and no word in common: words alone find nothing, and vectors no answer but by luck."""
+    texts = [f"a{at:02}" for at in range(LEAST_QUERIES)] + [f"z{at:02}" for at in range(LEAST_QUERIES)]
+    documents = {text: Content(text) for text in texts}  # the answers first, as searches.py has them
+    queries = {f"q{at}": f"ask{at}" for at in range(LEAST_QUERIES)}
+    right = {f"q{at}": {f"a{at:02}": 1.0} for at in range(LEAST_QUERIES)}
+    model = _model(dict.fromkeys([*texts, *queries.values()], _angle(0)))
+    found = tune([Collection(documents, queries, right, 0)], model)["default"]
+    assert set(found.ndcg10.values()) == {0.0}
+
+
+def test_each_collection_learns_its_own_and_one_with_few_queries_learns_nothing() -> None:
+    dense, model = search("dense")
+    within = dict.fromkeys((*dense.documents, *dense.queries), "a")
+    few = {f"few{at}": "word1" for at in range(LEAST_QUERIES - 1)}
+    both = dense._replace(
+        documents=dense.documents | {"x": Content("word1 other")},
+        queries=dense.queries | few,
+        relevant=dense.relevant | {name: {"x": 1.0} for name in few},
+        within=within | {"x": "b"} | dict.fromkeys(few, "b"),
+    )
+    assert [name for name, _ in both.parts()] == ["a", "b"]
+    assert {name: [*part.documents] for name, part in both.parts()}["b"] == ["x"]
+    assert set(tune([both], model)) == {"a"}
+
+
+def test_passages_of_a_length_are_asked_for_and_searched() -> None:
+    """An answer in the middle of a text that only short passages show; words find nothing."""
+    documents = {f"d{at}": Content(f"start{at} {at}") for at in range(60)}
+    queries = {f"q{at}": f"ask{at}" for at in range(LEAST_QUERIES)}
+    right = {f"q{at}": {f"d{at}": 1.0} for at in range(LEAST_QUERIES)}
+    vectors = {content.text: _angle(at + 31) for at, content in enumerate(documents.values())}
+    vectors |= {str(at): _angle(at) for at in range(60)}
+    vectors |= {query: _angle(int(id[1:])) for id, query in queries.items()}
+
+    def split(content: Content, passage_tokens: int | None) -> list[str]:
+        return content.text.split()[1:] if passage_tokens == LENGTHS[-1] else [content.text]
+
+    found = tune([Collection(documents, queries, right, 0)], _model(vectors)._replace(split=split))["default"]
+    assert found.chosen.passage_tokens == LENGTHS[-1]
+    assert found.ndcg10[str(Setting(DENSE_WEIGHT, LENGTHS[-1]))] == 1.0
+    assert found.ndcg10[str(Setting(DENSE_WEIGHT))] < 0.5

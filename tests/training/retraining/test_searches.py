@@ -1,18 +1,42 @@
-"""Searches over the team's own text: who asks, who answers, and among what."""
+"""Searches made of documents, the scores of versions, and the queries that changed."""
 
 from __future__ import annotations
 
 import math
+import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from models.errors import Damaged
+from models.manifest import SearchDefaults
 from models.search.content import Content
+from models.words.progress import silent
+from tests.service.lifecycle.test_learned_search import with_search
+from tests.training.conftest import WORDS
+from tests.training.jobs import configured
+from tests.training.retraining.test_auto import documents
 from training.evaluation.modes import whole
+from training.evaluation.retrieval import Collection
+from training.evaluation.scorable import scorable_of
+from training.methods.catalogue import load_recipe
+from training.retraining import one
+from training.retraining import searches as own
+from training.retraining.changed import MOST, MOST_ANSWERS, answers, changed
+from training.retraining.choosing import CANDIDATES, score_of
+from training.retraining.config import GateTable
 from training.retraining.documents import Document
-from training.retraining.heldout import Split
+from training.retraining.gathered import gather
+from training.retraining.heldout import Split, hold_out
+from training.retraining.one import Job
+from training.retraining.plan import job_of
+from training.retraining.scoring import KnownScores, scores_of
 from training.retraining.searches import (
     LEAST_GUARDING,
     LEAST_QUERIES,
@@ -25,6 +49,8 @@ from training.retraining.searches import (
     score,
     withheld,
 )
+from training.retraining.sides import digest
+from training.text.service import Searches
 
 
 def document(id: str, title: str = "", text: str = "") -> Document:
@@ -220,3 +246,223 @@ def test_the_overlap_is_the_share_of_first_hits_that_both_have() -> None:
     after["neighbours"] = asked("ab", "c")
     # The order of the ten does not count: (10 + 5) of 20. Searches with other queries are not compared.
     assert overlap(before, after) == {"titles": 0.75, "judged": 0.0}
+
+
+DOCUMENTS = {f"d{at}": Content(f"{WORDS[at]} {WORDS[at + 1]}") for at in range(6)}
+TWO = Collection(DOCUMENTS, {"q": f"{WORDS[1]} {WORDS[2]}"}, {"q": {"d1": 1.0}}, 0)
+OTHER = TWO._replace(relevant={"q": {"d5": 1.0}})
+
+
+class Asked:
+    def __init__(self, job: Job) -> None:
+        self.job, self.known, self.said = job, KnownScores(), list[str]()
+
+    def __call__(
+        self, version: str, searched: Collection = TWO, learned: Mapping[str, SearchDefaults] | None = None
+    ) -> dict[str, Any]:
+        data: tuple[Any, ...] = (1, None, {"titles": searched}, {}, learned or {})
+        return self.known.of(self.job.store, version, *data, say=self.said.append)
+
+    @property
+    def scored(self) -> int:
+        return sum(line.startswith("scoring ") for line in self.said)
+
+
+@pytest.fixture
+def asked(job: Job) -> Asked:
+    return Asked(job)
+
+
+def test_equal_data_are_scored_once_and_others_anew(asked: Asked) -> None:
+    store, active = asked.job.store, str(asked.job.store.wanted())
+    first = asked(active)
+    assert first == scores_of(store, active, 1, None, {"titles": TWO}, {}, {}, say=asked.said.append)
+    before = asked.scored
+    assert asked(active, TWO._replace(queries=dict(TWO.queries))) == first
+    assert asked.scored == before, "equal, though another object"
+    assert asked(active, OTHER) != first
+    assert asked(active) == first
+    asked(active, learned={"default": SearchDefaults(mode="lexical", weight=0.5)})
+    asked(with_search(store, active, {"default": SearchDefaults(mode="hybrid", weight=0.5)}))
+    assert asked.scored == before + 4, "another search, another version, and only the last answer is kept"
+
+
+def test_what_a_caller_adds_is_not_remembered(asked: Asked) -> None:
+    active = str(asked.job.store.wanted())
+    asked(active)["own"] = {}
+    assert asked(active)["own"]
+
+
+def test_a_version_that_was_damaged_meanwhile_has_no_scores(asked: Asked) -> None:
+    active = str(asked.job.store.wanted())
+    asked(active)
+    model = next(asked.job.store.folder(active).rglob("*.onnx"))
+    model.write_bytes(model.read_bytes()[:-1])
+    with pytest.raises(Damaged):
+        asked(active)
+
+
+LONG = Content(" ".join([*WORDS[:4] * 16, *WORDS[7:] * 12]))  # the model reads the first words alone
+LIKE = Content(" ".join(WORDS[7:] * 3))  # the last passage of it
+
+
+def test_where_no_document_is_split_its_head_alone_is_searched(asked: Asked) -> None:
+    store, active = asked.job.store, str(asked.job.store.wanted())
+    with closing(store.open(active)) as encoder:
+        *_, passage = scorable_of(encoder).split(LONG, None)
+        heads = scorable_of(encoder, passages=False)
+        assert (heads.split(LONG, None), heads.reads) == ([LONG.whole], 0)
+    searched = Collection({"long": LONG, "like": LIKE}, {"q": passage}, {"q": {"long": 1.0}}, 0)
+    data: tuple[Any, ...] = (1, None, {"titles": searched}, {}, {})
+    found = [asked.known.of(store, active, *data, split, say=asked.said.append) for split in (True, False)]
+    assert [each["own"]["titles"]["hits"][0][0] for each in found] == ["long", "like"]
+
+
+def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path) -> None:
+    config = configured(tmp_path, documents(WORDS, 200), gate=GateTable(data=job.data), least=2)
+    gathered = gather(config, job.store, silent)
+
+    def data_of(served: Searches) -> tuple[Any, ...]:
+        of_service, recipe = gathered._replace(served=served), load_recipe("simcse-unsup")
+        return one._data(job_of(of_service, config, recipe, job.store, job.work, silent), {})
+
+    assert [data_of(Searches(passages=passages))[-1] for passages in (True, False)] == [True, False]
+
+
+@pytest.mark.parametrize("method", ["simcse-unsup", "pairs"])
+def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: Path, method: str) -> None:
+    rows = documents(WORDS, 200)
+    asked = [(f"{each['text'].split()[0]} {at}", each["id"]) for at, each in enumerate(rows[:15])]
+    config = configured(tmp_path, rows, asked, held_out=0.3, least=2)
+    gathered = gather(config, job.store, silent)
+    found = job_of(gathered, config, load_recipe(method), job.store, job.work, silent)
+    # Text alone learns from none of them, so all judge.
+    judging = {**gathered.found.held, **(gathered.found.crossed if method == "simcse-unsup" else {})}
+    assert {*found.searches["few"].queries.values()} == judging.keys()
+    assert "judged" not in found.searches
+    assert not found.folds
+    assert not {digest(query) for query in judging} & {*found.about["asked"]}, "no look to pay"
+    active = str(job.store.wanted())
+    scores = scores_of(job.store, active, 1, None, found.searches, found.evidence, {}, say=silent)
+    few = scores["own"]["few"]
+    assert len(few["groups"]) == len(few["each"]) == len(judging)
+    assert "groups" not in scores["own"]["titles"]
+
+
+def numbered(count: int) -> list[Document]:
+    draw = random.Random(1)
+    texts = [" ".join([*draw.choices(WORDS, k=12), str(at)]) for at in range(count)]
+    return [Document(f"d{at}", f"title {at} {draw.choice(WORDS)}", text) for at, text in enumerate(texts)]
+
+
+class Told:
+    """An encoder that knows each text by the number in it, right or wrong by `shift`."""
+
+    def __init__(self, shift: int) -> None:
+        self.shift = shift
+        self.asked: set[str] = set()
+        self.found: set[str] = set()
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        raise AssertionError(texts)
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.asked |= {*texts}
+        return self._of(texts, self.shift)
+
+    def encode_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.found |= {*texts}
+        return self._of(texts, 0)
+
+    def _of(self, texts: Sequence[str], shift: int) -> NDArray[np.float32]:
+        numbers = [next((int(word) for word in text.split() if word.isdigit()), 2000) for text in texts]
+        return np.eye(3000, dtype=np.float32)[[number + shift for number in numbers]]
+
+
+def test_titles_and_their_like_choose_without_labelled_queries() -> None:
+    split = hold_out(numbered(1000), 0.1)
+    made = own.dev_collections(split, {}, CANDIDATES)
+    score: Any = score_of({"titles": made["titles"]})
+    assert score is not None
+    right, wrong = Told(0), Told(1)
+    assert score(right) == 1.0
+    assert score(wrong) < 0.5, "dense finds nothing; hybrid still has the words"
+    assert right.asked == {document.title for document in split.dev}
+    held = {document.title for document in split.held} | {document.text for document in split.held}
+    assert not held & (right.asked | right.found)
+
+
+def test_labelled_queries_choose_alone_where_there_are_enough() -> None:
+    split = hold_out(numbered(1000), 0.1)
+    judged = {f"query {document.id[1:]} asks": [document.id] for document in split.dev}
+    score: Any = score_of(own.dev_collections(split, judged, CANDIDATES))
+    assert score is not None
+    right = Told(0)
+    assert score(right) == 1.0
+    assert right.asked == {*judged}
+
+
+def test_without_searches_nothing_chooses() -> None:
+    assert score_of({}) is None
+
+
+TWO_DOCUMENTS = {"right": "the  right\none " + "x" * 200, "wrong": "the wrong one"}
+QUERIES = {f"q{at}": f"question {at}" for at in range(40)}
+ASKED = {
+    "judged": Collection(
+        {id: Content(text) for id, text in TWO_DOCUMENTS.items()},
+        QUERIES,
+        {name: {"right": 1.0} for name in QUERIES},
+        0,
+    )
+}
+
+
+def scores(each: list[float], hits: list[list[str]]) -> dict[str, Any]:
+    figures = {"each": each, "hits": hits}
+    return {"judged": figures | {"hybrid": figures}}
+
+
+def test_the_largest_changes_come_first_with_what_both_found() -> None:
+    before = scores([0.5] * 40, [["wrong", "right"]] * 40)
+    after = scores([at / 40 for at in range(40)], [["right", "wrong"]] * 40)
+    found = changed(ASKED, before, after)
+    assert [row["query"] for row in found["gained"]] == [f"question {39 - at}" for at in range(MOST)]
+    assert [row["query"] for row in found["lost"]] == [f"question {at}" for at in range(MOST)]
+    worst = found["lost"][0]
+    assert (worst["difference"], worst["relevant"]) == (-0.5, ["right"])
+    assert worst["active"][0] == {"id": "wrong", "text": "the wrong one"}
+    assert worst["candidate"][0]["text"].startswith("the right one xx")
+    assert len(worst["candidate"][0]["text"]) == 120
+
+
+def test_nothing_changed_is_an_empty_list_and_titles_stand_in_by_their_documents() -> None:
+    same = scores([0.5] * 40, [["wrong"]] * 40)
+    assert changed(ASKED, same, same) == {"gained": [], "lost": []}
+    titles = {"titles": Collection({"a\0text": Content("A text")}, {"a": "A"}, {"a": {"a\0text": 1.0}}, 0)}
+    before, after = ({"titles": {"each": [each], "hits": [["a\0text"]]}} for each in (0.0, 1.0))
+    [row] = changed(titles, before, after)["gained"]
+    assert (row["relevant"], row["candidate"]) == (["a"], [{"id": "a", "text": "A text"}])
+
+
+def test_every_query_has_both_answers_the_largest_change_first() -> None:
+    hits = [f"d{at}" for at in range(12)]
+    documents = {id: Content(id) for id in hits}
+    asked = {"judged": Collection(documents, QUERIES, {name: {"d0": 1.0} for name in QUERIES}, 0)}
+    before = scores([0.5] * 40, [hits] * 40)
+    after = scores([0.5] * 38 + [0.2, 0.7], [hits[::-1]] * 40)
+    found = answers(asked, before, after)
+    assert [row["query"] for row in found[:3]] == ["question 38", "question 39", "question 0"]
+    assert len(found) == 40
+    assert [hit["id"] for hit in found[0]["active"]] == hits[:10]
+    assert [hit["id"] for hit in found[0]["candidate"]] == hits[:1:-1]
+
+
+def test_of_very_many_queries_those_that_changed_most_are_kept() -> None:
+    many = {f"q{at}": f"question {at}" for at in range(MOST_ANSWERS + 5)}
+    asked = {"judged": Collection({"a": Content("a")}, many, {name: {"a": 1.0} for name in many}, 0)}
+    before = scores([0.0] * len(many), [["a"]] * len(many))
+    after = scores([0.0] * 5 + [1.0] * MOST_ANSWERS, [["a"]] * len(many))
+    found = answers(asked, before, after)
+    assert len(found) == MOST_ANSWERS
+    assert {row["difference"] for row in found} == {1.0}

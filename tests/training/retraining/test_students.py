@@ -1,7 +1,8 @@
-"""Students and pairs in service: what a retraining begins with, and what it refuses before it trains."""
+"""Students, pairs, and what a retraining gathers before it begins."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,19 @@ from typing import Any
 
 import pytest
 
-from models.manifest import REPORT, TEACHER
+from models.manifest import FILE_NAME, REPORT, TEACHER
 from models.publishing.pair import pair
+from models.seal import seal
 from models.store import Store
 from tests.service.swapping import publish_pair, published_pair
 from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import load_recipe
 from training.retraining import one
+from training.retraining.clicks import Use
+from training.retraining.config import Config, CorpusTable, EventsTable
 from training.retraining.gate.rules import Thresholds
+from training.retraining.gathered import _learned, _unjudged, gather
+from training.retraining.judgements import Judgement, judged
 from training.retraining.one import Job, retrain
 from training.retraining.students import begin_of, teacher_of
 from training.text.corpus import Corpus
@@ -117,7 +123,7 @@ def test_distil_is_accepted_for_its_speed_and_distils_the_teacher_again(
     assert student.lineage[TEACHER] == teacher.fingerprint
     assert student.parent == teacher.version
     assert job.store.wanted() == student.version
-    paces.pop()  # as fast as the one before
+    paces.pop()
     more = Corpus.of([*job.corpus.texts, "one more text"], "more")
     again = retrain(replace(asked, corpus=more, require="not worse"))
     second = job.store.verify(str(again.version))
@@ -168,7 +174,7 @@ def test_a_pair_is_judged_as_it_would_be_served_and_a_second_one_has_a_student_o
     assert job.store.wanted() == both.version
     with pytest.raises(NothingToLearn, match="came of this very text by this recipe"):
         retrain(asked)
-    paces.pop()  # as fast as the one before
+    paces.pop()
     more = Corpus.of([*job.corpus.texts, "one more text"], "more")
     again = retrain(replace(asked, corpus=more, require="not worse"))
     second = job.store.verify(str(again.version))
@@ -189,3 +195,46 @@ def test_a_pair_of_a_base_that_is_not_published_is_refused_before_it_is_trained(
     ):
         retrain(replace(job, recipe=recipe, base=str(tiny_source), pair=True))
     assert not job.work.exists()
+
+
+JUDGED = "how do I reset the password of my old account on the web page of the shop today"
+NEARLY = f"{JUDGED}?"
+OTHER = "why is the printer on the second floor slow"
+
+
+def test_a_query_that_judges_is_in_no_training_however_it_is_written() -> None:
+    found = judged([Judgement(JUDGED, "a", True)], {"a": "a"}, 0.5)
+    used = Use([], "", {"default": (JUDGED.upper(), NEARLY, OTHER), "notes": (NEARLY, OTHER)})
+
+    def asked(*, allowed: bool) -> dict[str, list[str]]:
+        config = Config(corpus=CorpusTable(service="http://service"), events=EventsTable(queries=allowed))
+        return _unjudged(config, used, found)
+
+    assert asked(allowed=True) == {"default": [OTHER], "notes": [OTHER]}
+    assert asked(allowed=False) == {}
+
+
+def test_nothing_is_trained_while_a_version_that_a_person_activated_is_on_its_way(
+    job: Job, tiny_source: Path, tmp_path: Path
+) -> None:
+    live = job.store.versions()[0]
+    student, _ = publish_pair(job.store, live, tiny_source)
+    job.store.write_state({"live": live.version})
+    chosen = student.version
+    job.store.want(chosen, "activate")
+    config = Config(corpus=CorpusTable(file=tmp_path / "nothing.jsonl"))
+    with pytest.raises(NothingToLearn, match=f"{chosen} was activated by hand and is about to go live"):
+        gather(config, job.store, print)
+
+
+def test_a_pair_made_by_hand_knows_what_its_documents_model_has_learned(job: Job, tiny_source: Path) -> None:
+    teacher = job.store.versions()[0]
+    student, _ = publish_pair(job.store, teacher, tiny_source)
+    folder = job.store.folder(teacher.version)
+    (folder / REPORT).write_text(json.dumps({"meta": {"learned": ["a digest"]}}), encoding="utf-8")
+    (folder / FILE_NAME).unlink()
+    seal(folder, teacher)
+    for version in job.store.names() - {teacher.version, student.version}:
+        job.store.prune(version)  # the pair of before
+    both = pair(job.store, teacher.version, student.version)
+    assert _learned(job.store, both.version) == {"a digest"}

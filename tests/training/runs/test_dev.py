@@ -1,4 +1,4 @@
-"""What a run does with its dev set, and what it leaves when it is stopped at its end."""
+"""The best step, the share of a training that is kept, and the curves of a run."""
 
 from __future__ import annotations
 
@@ -7,27 +7,35 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from models.store import Store
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import Run
 from tests.training.recipe_cases import corpus_for
 from tests.training.run_cases import command, events, stop_after, weights
 from training.__main__ import main
 from training.errors import TrainingError
-from training.methods.loading import load_encoder
-from training.methods.recipe import Recipe, load_recipe
+from training.evaluation.encoding import Encode
+from training.methods.catalogue import load_recipe
+from training.methods.recipe import Recipe
+from training.methods.start import load_encoder
 from training.model.encoder import TrainedEncoder
+from training.papers.postprocess import Whiten
 from training.runfile import Result
+from training.runs.export import export_run
+from training.runs.mix import SHARES, best, between
+from training.runs.record import FILE_NAME, MOST, read_curve
 from training.text.corpus import Corpus
 
 
 def write_dev(data: Path) -> Path:
-    """A dev set in which the texts with more words in common have the higher score."""
     rows = ["genre\tscore\tsentence1\tsentence2"]
     pairs = [
         ("river", "river stone", 4.0),
@@ -51,17 +59,23 @@ def assert_best_is_step_4(result: Result, run: Run, monkeypatch: pytest.MonkeyPa
     )
 
 
+@pytest.mark.parametrize(
+    ("scores", "kept"),
+    [([0.3, 0.7, 0.5], {2: 0.3, 4: 0.7, 6: 0.5}), ([math.nan, 0.4, math.nan], {2: None, 4: 0.4, 6: None})],
+)
 def test_the_best_step_on_dev_is_kept_beside_the_last(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scores: list[float],
+    kept: dict[int, float | None],
 ) -> None:
-    data = write_dev(tmp_path / "data")
-    said: list[str] = []
-    scores = iter([0.3, 0.7, 0.5])
-    monkeypatch.setattr("training.runs.dev.spearman", lambda encode, pairs: next(scores))
-    result = run("out", data=data, eval_steps=2, say=said.append)
-    assert result.dev == {2: 0.3, 4: 0.7, 6: 0.5}
-    assert [line["stsb_dev"] for line in events(result.out, "dev")] == [0.3, 0.7, 0.5]
-    assert "step 4: stsb_dev 0.7000, the best so far" in said
+    found, said = iter(scores), list[str]()
+    monkeypatch.setattr("training.runs.dev.spearman", lambda encode, pairs: next(found))
+    result = run("out", data=write_dev(tmp_path / "data"), eval_steps=2, say=said.append)
+    assert result.dev == kept
+    assert [line["stsb_dev"] for line in events(result.out, "dev")] == list(kept.values())
+    assert f"step 4: stsb_dev {kept[4]:.4f}, the best so far" in said
     monkeypatch.undo()
     assert_best_is_step_4(result, run, monkeypatch)
     assert weights(result.best) != weights(result.last)
@@ -88,19 +102,7 @@ def test_without_a_dev_set_best_is_the_last_step_and_that_is_said(run: Run) -> N
     said: list[str] = []
     result = run("out", say=said.append)
     assert weights(result.best) == weights(result.last)
-    assert said.index("no STS-B dev set was found, so best will be the last step") < said.index("tokenising")
-
-
-def test_a_score_that_is_no_number_is_never_the_best(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = write_dev(tmp_path / "data")
-    scores = iter([math.nan, 0.4, math.nan])
-    monkeypatch.setattr("training.runs.dev.spearman", lambda encode, pairs: next(scores))
-    result = run("out", data=data, eval_steps=2)
-    assert result.dev == {2: None, 4: 0.4, 6: None}
-    monkeypatch.undo()
-    assert_best_is_step_4(result, run, monkeypatch)
+    assert said.index("no STS-B dev set was found, so best will be the last step") < said.index("tokenizing")
 
 
 def test_without_any_score_that_is_a_number_best_is_the_last_step_and_the_files_are_json(
@@ -134,23 +136,10 @@ def test_a_run_resumed_without_the_data_keeps_the_best_that_was_chosen(
     assert "no STS-B dev set was found, so best will be the last step, unless one was chosen before" in said
 
 
-def test_named_data_that_is_not_there_is_refused_before_anything_is_read(
-    run: Run, tmp_path: Path, tiny_source: Path, corpus: Corpus, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = command(tmp_path, tiny_source, corpus, "--steps", "1", "--data", str(tmp_path / "nope"))
-    assert main(arguments) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"python -m training: {tmp_path / 'nope'} is not a folder.")
+def test_named_data_that_is_not_there_is_refused_before_anything_is_read(run: Run, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="nope is not a folder of evaluation sets"):
         run("out", data=tmp_path / "nope")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_damaged_dev_set_is_named_with_its_line(run: Run, tmp_path: Path) -> None:
-    file = write_dev(tmp_path / "data") / "stsb" / "dev.tsv.gz"
-    file.write_bytes(gzip.compress(b"score\tsentence1\tsentence2\n6\ta\tb\n"))
-    with pytest.raises(TrainingError, match=r"dev\.tsv\.gz, line 2: the score 6 is not between 0 and 5"):
-        run("out", data=tmp_path / "data")
 
 
 def test_ctrl_c_in_the_last_step_writes_everything_and_is_not_swallowed(
@@ -219,3 +208,120 @@ def test_sts_b_chooses_no_step_of_a_model_that_learns_to_search(
         assert result.dev == {}
         assert weights(result.best) == weights(result.last)
         assert "no dev searches were given, so best will be the last step" in said
+
+
+def test_weights_are_a_share_of_the_way() -> None:
+    base = {"w": torch.tensor([1.0, -2.0]), "ids": torch.tensor([1, 2])}
+    trained = {"w": torch.tensor([3.0, 2.0]), "ids": torch.tensor([3, 4])}
+    found = between(base, trained, 0.25)
+    assert found["w"].tolist() == [1.5, -1.0]
+    assert found["ids"].tolist() == [3, 4]
+    assert between(base, trained, 1.0)["w"].tolist() == [3.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("means", "kept"),
+    [
+        ((0.3, 0.3, 0.3, 0.3), 1.0),  # a tie
+        ((0.3, 0.4, 0.5, 0.6), 1.0),
+        ((0.3, 0.5, 0.4, 0.1), 0.5),
+        ((0.3, 0.5, 0.4, 0.5), 1.0),
+    ],
+)
+def test_the_best_share_is_kept_and_of_equal_ones_the_largest(means: tuple[float, ...], kept: float) -> None:
+    assert best(dict(zip(SHARES, means, strict=True))) == kept
+
+
+class Peak:
+    def __init__(self, share: float) -> None:
+        self._best, self.asked = share, 0
+        self.vectors: list[NDArray[np.float32]] = []
+
+    def __call__(self, encode_queries: Encode, encode_documents: Encode) -> NDArray[np.float64]:
+        share = SHARES[self.asked]
+        self.asked += 1
+        assert np.array_equal(encode_queries(["a cat"]), encode_documents(["a cat"]))  # no prompts
+        self.vectors.append(encode_queries(["the red river runs"]))
+        return np.full(3, 1 - abs(share - self._best))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_ends_with_the_share_that_searches_choose(
+    run: Run, tiny_source: Path, tmp_path: Path, precision: str
+) -> None:
+    choose = Peak(0.5)
+    result = run("out", steps=6, choose=choose, precision=precision)
+    assert choose.asked == len(SHARES)
+    base, best, last = (
+        load_file(folder / "model.safetensors") for folder in (tiny_source, result.best, result.last)
+    )
+    for name, tensor in best.items():
+        assert tensor == pytest.approx((base[name] + last[name]) / 2, abs=1e-6), name
+    assert len({vectors.tobytes() for vectors in choose.vectors}) == len(SHARES)
+    said = json.loads((result.out / "run.json").read_text())
+    assert said["finished"]["share"] == 0.5
+    assert said["finished"]["shares"] == {"0.25": 0.75, "0.5": 1.0, "0.75": 0.75, "1.0": 0.5}
+    assert events(result.out, "share")[0]["share"] == 0.5
+    plain = load_file(run("plain", steps=6, precision=precision).last / "model.safetensors")
+    assert all(np.array_equal(plain[name], last[name]) for name in plain)  # choosing changes no training
+    store = Store(tmp_path / "models")
+    assert export_run(result.out, store).lineage["share"] == 0.5
+    assert "share" not in export_run(result.out, store, step="last").lineage
+
+
+def test_where_there_is_nothing_between_nothing_is_chosen(run: Run, recipe: Recipe) -> None:
+    choose = Peak(0.5)
+    result = run("out", recipe=replace(recipe, post=(Whiten(8),)), steps=2, choose=choose)
+    assert (choose.asked, result.best.is_dir()) == (0, True)
+    student = run("student", recipe=load_recipe("distil", {"student.layers": 1}), steps=2, choose=choose)
+    assert (choose.asked, student.best.is_dir()) == (0, True)
+
+
+def recorded(folder: Path, *events: dict[str, Any]) -> None:
+    folder.mkdir(parents=True)
+    lines = "".join(f"{json.dumps({'time': 'then'} | event)}\n" for event in events)
+    (folder / FILE_NAME).write_text(lines, encoding="utf-8")
+
+
+def step(number: int, loss: float) -> dict[str, Any]:
+    return {"event": "step", "step": number, "loss": loss, "lr": 1e-5}
+
+
+def test_what_came_after_a_lost_step_is_drawn_once(tmp_path: Path) -> None:
+    recorded(
+        tmp_path / "run",
+        {"event": "start", "steps": 30},
+        step(10, 3.0),
+        {"event": "dev", "step": 10, "stsb_dev": 0.5},
+        step(20, 2.0),
+        {"event": "dev", "step": 20, "stsb_dev": 0.9},
+        {"event": "resume", "step": 10, "steps": 30},
+        step(20, 2.5),
+        {"event": "dev", "step": 20, "stsb_dev": None},
+        {"event": "share", "share": 0.5},
+        {"event": "end", "step": 20, "loss": 2.5},
+    )
+    assert read_curve(tmp_path / "run") == {
+        "loss": [(10, 3.0), (20, 2.5)],
+        "dev": [(10, 0.5)],
+        "dev_name": "stsb_dev",
+    }
+
+
+def test_stages_follow_each_other_by_their_numbers(tmp_path: Path) -> None:
+    for number in (1, 2, 10):
+        recorded(
+            tmp_path / f"{number}-mlm",
+            {"event": "start", "steps": 5},
+            step(5, float(number)),
+            {"event": "end", "step": 5},
+        )
+    assert read_curve(tmp_path)["loss"] == [(5, 1.0), (10, 2.0), (15, 10.0)]
+
+
+def test_a_long_run_is_thinned_and_keeps_its_last_step(tmp_path: Path) -> None:
+    recorded(tmp_path / "run", *(step(at, float(at)) for at in range(1, 1001)))
+    found = read_curve(tmp_path / "run")["loss"]
+    assert MOST / 2 < len(found) <= MOST
+    assert found[-1] == (1000, 1000.0)
+    assert read_curve(tmp_path / "none") == {"loss": [], "dev": [], "dev_name": ""}

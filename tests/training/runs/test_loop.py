@@ -1,14 +1,20 @@
-"""A run from begin to end: it learns, it is watched, and it is the same run each time."""
+"""A training run: steps, record, refusals, stops, and what a resumed run goes on with."""
 
 from __future__ import annotations
 
 import json
+import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +22,30 @@ import torch
 from safetensors.numpy import load_file
 
 from models import cpus
-from tests.tiny import MAX_LENGTH
-from tests.training.conftest import RECIPE_TEXT, Run, read_recipe
-from tests.training.run_cases import command, events, losses, weights
+from models.graph.layers import Dense
+from models.sources.folder import read_source
+from models.store import Store
+from tests.tiny import MAX_LENGTH, tiny_source
+from tests.training.conftest import Run
+from tests.training.recipe_cases import corpus_for, raw_source, triples
+from tests.training.run_cases import command, events, losses, stop_after, weights
+from tests.waiting import LIMIT, until
 from training.__main__ import main
-from training.errors import TrainingError
-from training.methods.loading import load_encoder
-from training.methods.recipe import Recipe, load_recipe
+from training.errors import NothingToLearn, TrainingError
+from training.evaluation.scorable import open_scorable
+from training.methods.catalogue import load_recipe
+from training.methods.recipe import Recipe
 from training.methods.sources import Given, Rows
+from training.methods.start import load_encoder
+from training.methods.views import Repeat
+from training.model.encoder import digest_of
+from training.papers.spans import DocumentSpans
 from training.runfile import Result
+from training.runs.command import train
 from training.runs.device import give_back
+from training.runs.export import export_run
+from training.runs.loop import _Run
+from training.runs.options import Options
 from training.runs.processes import World
 from training.runs.step import Step, Trainer
 from training.text.corpus import Corpus
@@ -111,18 +131,6 @@ def test_the_record_says_what_was_run_and_how_fast(run: Run, recipe: Recipe, cor
     assert events(result.out, "end")[0]["loss"] == result.loss
 
 
-def test_the_rate_rises_over_the_warmup_and_falls_to_nothing() -> None:
-    class Fixed:
-        _steps = 10
-        _recipe = read_recipe(
-            RECIPE_TEXT.replace("warmup = 0.0", "warmup = 0.2"),
-            "w",
-        )
-
-    rates = [Trainer.rate(Fixed(), step) / 3e-5 for step in range(11)]  # type: ignore[arg-type]
-    assert rates == pytest.approx([0, 0.5, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8, 0])
-
-
 def test_each_step_draws_numbers_of_its_own_and_always_the_same() -> None:
     class Fixed:
         _recipe = load_recipe("simcse-unsup")
@@ -137,17 +145,13 @@ def test_each_step_draws_numbers_of_its_own_and_always_the_same() -> None:
     assert len(set(numbers)) == 6
 
 
-def test_a_loss_that_is_no_number_stops_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trainer, "step", lambda self, number: Step(float("nan"), 1, -3.0))
-    with pytest.raises(TrainingError, match="The loss is nan at step 1"):
-        run("out")
-
-
 def test_one_text_and_a_missing_device_are_refused(run: Run) -> None:
     with pytest.raises(TrainingError, match="needs two or more"):
         run("out", corpus=Corpus.of(["alone"], "words"))
     with pytest.raises(TrainingError, match="The device 'nonsense' is not there"):
         run("out", device="nonsense")
+    with pytest.raises(TrainingError, match="The device 'meta' is not there: name auto, cpu, cuda or cuda:N"):
+        run("out", device="meta")
 
 
 def test_bf16_stays_near_fp32(run: Run) -> None:
@@ -164,28 +168,13 @@ def test_outside_the_main_thread_a_run_is_only_not_interruptible(run: Run) -> No
     assert found[0].steps == 1
 
 
-def test_the_command_says_what_it_did_and_what_is_wrong(
+def test_the_command_says_what_it_did(
     tmp_path: Path, tiny_source: Path, corpus: Corpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = command(tmp_path, tiny_source, corpus, "--steps", "2")
-    assert main(arguments) == 0
+    assert main(command(tmp_path, tiny_source, corpus, "--steps", "2")) == 0
     said = capsys.readouterr().err
     assert "64 texts" in said
     assert "2 steps, loss" in said
-    assert main(arguments) == 1
-    assert "holds a run already" in capsys.readouterr().err
-    arguments[arguments.index("--base") + 1] = str(tmp_path / "no such model")
-    assert main([*arguments, "--resume"]) == 1
-    assert "There is no model" in capsys.readouterr().err
-
-
-def test_a_published_version_is_a_base_and_becomes_the_parent(
-    run: Run, tiny_models_dir: Path, tmp_path: Path
-) -> None:
-    (version,) = (path for path in tiny_models_dir.iterdir() if (path / "manifest.json").exists())
-    copied = shutil.copytree(version, tmp_path / version.name)
-    result = run("out", base=copied, steps=1)
-    assert json.loads((result.out / "run.json").read_text())["parent"] == version.name
 
 
 def test_help_and_the_other_commands_import_no_torch() -> None:
@@ -194,7 +183,6 @@ def test_help_and_the_other_commands_import_no_torch() -> None:
 
 
 def test_freed_memory_goes_back_to_the_system() -> None:
-    """Free blocks between live ones stay with glibc until it is asked for them."""
     blocks = [np.ones(8_000) for _ in range(3_000)]  # 64 kB each: too small for pages of their own
     live = blocks[::100]
     blocks.clear()
@@ -206,3 +194,367 @@ def test_freed_memory_goes_back_to_the_system() -> None:
 
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.parametrize("changes", [{}, {"optim.train_layers": 1, "optim.lr": 3e-3}], ids=["all", "layers"])
+def test_a_resumed_run_ends_with_the_same_losses_and_weights_bit_for_bit(
+    run: Run, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    recipe = load_recipe("simcse-unsup", changes)
+    straight = run("straight", recipe=recipe)
+    with monkeypatch.context() as patched:
+        stop_after(patched, 3)
+        stopped = run("stopped", recipe=recipe)
+    assert (stopped.interrupted, stopped.steps) == (True, 3)
+    assert not stopped.last.exists()
+    resumed = run("stopped", recipe=recipe, resume=True)
+    assert (resumed.interrupted, resumed.steps) == (False, 6)
+    assert losses(resumed) == losses(straight)
+    assert weights(resumed.last) == weights(straight.last)
+    assert [line["step"] for line in events(resumed.out, "resume")] == [3]
+
+
+def test_a_killed_run_loses_only_the_steps_since_its_checkpoint(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    straight = run("straight")
+
+    class Killed(BaseException):
+        pass
+
+    whole = Trainer.step
+
+    def killed(self: Trainer, number: int) -> Step:
+        if number == 5:
+            raise Killed
+        return whole(self, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "step", killed)
+        with pytest.raises(Killed):
+            run("killed", checkpoint_steps=2)
+    resumed = run("killed", checkpoint_steps=2, resume=True)
+    assert [line["step"] for line in events(resumed.out, "resume")] == [4]
+    assert weights(resumed.last) == weights(straight.last)
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(run: Run, tmp_path: Path) -> None:
+    straight = run("straight")
+    (tmp_path / "killed").mkdir()
+    unfinished = json.loads((straight.out / "run.json").read_text())
+    del unfinished["finished"]
+    (tmp_path / "killed" / "run.json").write_text(json.dumps(unfinished))
+    resumed = run("killed", resume=True)
+    assert weights(resumed.last) == weights(straight.last)
+    assert [line["seed"] for line in events(resumed.out, "start")] == [42]
+
+
+def test_a_damaged_checkpoint_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        stop_after(patched, 3)
+        out = run("stopped").out
+    file = out / "checkpoint.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(TrainingError, match="not a checkpoint of this run"):
+        run("stopped", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"seed": 43}, "another seed"),
+        ({"steps": 7}, "another number of steps"),
+        ({"batch": 8}, "another recipe"),
+        ({"precision": "bf16"}, "another precision"),
+        ({"corpus": Corpus.of(["river", "stone"], "words")}, "another corpus"),
+    ],
+)
+def test_another_run_is_not_resumed(run: Run, changed: dict[str, Any], words: str) -> None:
+    run("out")
+    with pytest.raises(TrainingError, match=f"holds a run with {words}"):
+        run("out", resume=True, **changed)
+
+
+def test_a_folder_that_is_in_use_is_not_written_over(run: Run, tmp_path: Path) -> None:
+    before = weights(run("out").last)
+    with pytest.raises(TrainingError, match=r"holds a run already. Continue it with --resume"):
+        run("out", seed=1)
+    assert weights(tmp_path / "out" / "last") == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(TrainingError, match="not an empty folder"):
+        run("mine")
+    with pytest.raises(TrainingError, match="holds no run"):
+        run("new", resume=True)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_finished_run_is_not_run_again(run: Run) -> None:
+    first = run("out")
+    assert run("out", resume=True) == first
+    assert not events(first.out, "resume")
+
+
+def test_nothing_is_pickled_and_the_checkpoint_goes_when_the_run_is_finished(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        stop_after(patched, 2)
+        out = run("out").out
+    names = {path.name for path in out.rglob("*") if path.is_file()}
+    assert names == {"run.json", "record.jsonl", "checkpoint.safetensors", "tokens.ids", "tokens.starts"}
+    run("out", resume=True)
+    suffixes = {path.suffix for path in out.rglob("*") if path.is_file()}
+    assert suffixes == {".json", ".jsonl", ".safetensors"}
+    assert not (out / "checkpoint.safetensors").exists()
+
+
+def goes_on_until(process: subprocess.Popen[str], true: Callable[[], bool]) -> None:
+    until(lambda: process.poll() is not None or true(), pause=0.05)
+    assert process.poll() is None, process.communicate()[1]
+
+
+@pytest.mark.long
+def test_ctrl_c_in_a_real_process_can_be_resumed(tmp_path: Path, tiny_source: Path, corpus: Corpus) -> None:
+    arguments = command(tmp_path, tiny_source, corpus, "--steps", "100000", "--threads", "1", "--batch", "8")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "training", *arguments], stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    record = tmp_path / "out" / "record.jsonl"
+    goes_on_until(process, lambda: record.exists() and '"step"' in record.read_text())
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=LIMIT)[1]
+    assert process.returncode == 130, said
+    assert "the same command with --resume goes on" in said
+    done = events(tmp_path / "out", "pause")[0]["step"]
+    again = [sys.executable, "-m", "training", *arguments, "--resume"]
+    process = subprocess.Popen(again, stderr=subprocess.PIPE, text=True, env=os.environ)
+    goes_on_until(process, lambda: bool(events(tmp_path / "out", "resume")))
+    told = len(events(tmp_path / "out", "step"))
+    goes_on_until(process, lambda: len(events(tmp_path / "out", "step")) > told)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=LIMIT)[1]
+    assert process.returncode == 130, said
+    assert events(tmp_path / "out", "resume")[0]["step"] == done
+    assert events(tmp_path / "out", "pause")[1]["step"] > done
+
+
+def test_the_loop_s_folder_is_whole_or_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _Run._save
+
+    def killed(self: _Run, name: str) -> None:
+        monkeypatch.setattr(self._trainer.encoder, "save", lambda folder: 1 / 0)
+        whole(self, name)
+
+    monkeypatch.setattr(_Run, "_save", killed)
+    with pytest.raises(ZeroDivisionError):
+        run("out", steps=1, checkpoint_steps=1)
+    monkeypatch.undo()
+    result = run("out", steps=1, resume=True)
+    assert sorted(path.name for path in result.out.iterdir()) == ["best", "last", "record.jsonl", "run.json"]
+
+
+def test_a_run_with_the_precision_left_open_goes_on_in_the_one_that_it_was_begun_in(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for begun, here in (("bf16", False), ("fp32", True)):
+        monkeypatch.setattr("training.runs.loop.use_bf16", lambda _, __, fast=not here: fast)
+        straight = run(f"straight-{begun}", precision="auto")
+        with monkeypatch.context() as patched:
+            stop_after(patched, 3)
+            run(f"stopped-{begun}", precision="auto")
+        monkeypatch.setattr("training.runs.loop.use_bf16", lambda _, __, fast=here: fast)
+        said: list[str] = []
+        resumed = run(f"stopped-{begun}", precision="auto", resume=True, say=said.append)
+        assert losses(resumed) == losses(straight)
+        assert f"the run was begun in {begun} and goes on in it; a new one would not, on this machine" in said
+        with pytest.raises(TrainingError, match="holds a run with another precision"):
+            run(f"stopped-{begun}", precision="fp32" if begun == "bf16" else "bf16", resume=True)
+
+
+@contextmanager
+def files_of_at_most(count: int) -> Iterator[None]:
+    """Longer files cannot be written, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_the_same_texts_in_another_order_are_the_same_run(run: Run, corpus: Corpus) -> None:
+    turned = Corpus.of(reversed(corpus.texts), "words")
+    assert turned.digest == corpus.digest
+    assert weights(run("a").last) == weights(run("b", corpus=turned).last)
+
+
+def test_a_base_that_cannot_be_used_leaves_nothing_behind(
+    run: Run, tiny_source: Path, tmp_path: Path
+) -> None:
+    broken = shutil.copytree(tiny_source, tmp_path / "broken")
+    (broken / "model.safetensors").unlink()
+    with pytest.raises(TrainingError, match=r"has no model\.safetensors to train from"):
+        run("out", base=broken)
+    assert not (tmp_path / "out").exists()
+
+
+def test_texts_that_are_equal_at_the_training_length_are_nothing_to_learn(
+    run: Run, recipe: Recipe, tmp_path: Path
+) -> None:
+    same_begin = Corpus.of(["cat dog river", "cat dog stone"], "words")
+    with pytest.raises(NothingToLearn, match="No two of the texts differ in their first 4 tokens"):
+        run("out", corpus=same_begin, recipe=replace(recipe, max_length=4))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_told_at_the_checkpoint_and_at_the_end(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        stop_after(patched, 2)
+        with files_of_at_most(20_000), pytest.raises(TrainingError, match=r"checkpoint.* cannot be written"):
+            run("stopped")
+    assert {path.name for path in (tmp_path / "stopped").glob("*.json*")} == {"run.json", "record.jsonl"}
+    with (
+        files_of_at_most(20_000),
+        pytest.raises(TrainingError, match=r"model\.safetensors cannot be written"),
+    ):
+        run("ended")
+    assert not (tmp_path / "ended" / "last").exists()
+
+
+def test_too_little_memory_names_the_batch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Trainer, number: int) -> tuple[float, int]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore words.")
+
+    monkeypatch.setattr(Trainer, "step", full)
+    with pytest.raises(
+        TrainingError, match=r"too little memory \(CUDA out .*GiB.\). Give --chunk, or lower --batch"
+    ):
+        run("out")
+
+
+@pytest.mark.parametrize("lost", ["parent", "code", "finished.loss", "finished.dev"])
+def test_a_run_json_without_what_export_needs_is_refused_by_its_name(
+    run: Run, tmp_path: Path, lost: str
+) -> None:
+    file = run("out", steps=1).out / "run.json"
+    content = json.loads(file.read_text())
+    inner, key = (content["finished"], lost.split(".")[1]) if "." in lost else (content, lost)
+    del inner[key]
+    file.write_text(json.dumps(content))
+    with pytest.raises(TrainingError, match=f"run.json .* lacks {lost}"):
+        export_run(tmp_path / "out", Store(tmp_path / "models"))
+
+
+def test_the_digest_of_a_base_covers_its_dense_layers(tiny_source: Path) -> None:
+    source = read_source(tiny_source)
+
+    def digest(*dense: Dense) -> str:
+        return digest_of(replace(source, head=replace(source.head, layers=dense)))
+
+    weight, bias = np.eye(2, dtype=np.float32), np.zeros(2, np.float32)
+    known = [
+        digest(),
+        digest(Dense(weight, bias, "tanh")),
+        digest(Dense(weight, bias, "identity")),
+        digest(Dense(weight, None, "tanh")),
+        digest(Dense(2 * weight, bias, "tanh")),
+        digest(Dense(weight, bias + 1, "tanh")),
+    ]
+    assert len(set(known)) == len(known)
+    assert digest(Dense(weight, bias, "tanh")) == known[1]
+
+
+def told(recipe: Recipe, base: Path, out: Path, corpus: Corpus | None = None) -> tuple[list[str], Result]:
+    said: list[str] = []
+    given = corpus or corpus_for(recipe)
+    result = train(recipe, given, base, out, Options(steps=1, precision="fp32", threads=1, say=said.append))
+    return said, result
+
+
+def test_a_base_that_pools_says_that_the_recipe_s_pool_is_not_used(tmp_path: Path) -> None:
+    said, _ = told(load_recipe("simcse-unsup"), tiny_source(tmp_path / "base"), tmp_path / "out")
+    assert "the base keeps its own pooling (mean); the recipe's pool and head are for raw ones" in said
+    said, _ = told(load_recipe("simcse-unsup"), raw_source(tmp_path / "raw"), tmp_path / "other")
+    assert not any("keeps its own pooling" in words for words in said)
+
+
+@pytest.mark.parametrize("name", ["first-last", "static-average", "whitening", "promptbert"])
+def test_a_base_that_pools_cannot_be_pooled_in_another_way(name: str, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"pools in its own way.*pool=\"mean\""):
+        told(load_recipe(name), tiny_source(tmp_path / "base"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["mlm", "tsdae", "simcse-unsup-mlm"])
+def test_a_language_head_that_begins_at_random_is_told(name: str, tmp_path: Path) -> None:
+    words = "the base has no masked-language head: it begins at random"
+    bare, whole = raw_source(tmp_path / "bare", language=False), raw_source(tmp_path / "whole")
+    assert words in told(load_recipe(name), bare, tmp_path / "a")[0]
+    assert words not in told(load_recipe(name), whole, tmp_path / "b")[0]
+
+
+def test_documents_too_short_for_spans_are_counted(tmp_path: Path) -> None:
+    recipe = load_recipe("declutr")
+    assert isinstance(recipe.source, DocumentSpans)
+    recipe = replace(recipe, source=replace(recipe.source, shortest=8, longest=30), max_length=40)
+    corpus = Corpus.of([*(triples()[at][0] for at in range(5)), *corpus_for(recipe, 4).texts], "mixed")
+    recipe = replace(recipe, optim=replace(recipe.optim, batch=9))
+    said, _ = told(recipe, raw_source(tmp_path / "raw"), tmp_path / "out", corpus)
+    assert "5 documents too short for spans are left out" in said
+
+
+def test_epochs_decide_the_steps_unless_they_are_given(tmp_path: Path) -> None:
+    recipe = load_recipe("simcse-unsup", {"optim.epochs": 3, "optim.batch": 32})
+    base, given = raw_source(tmp_path / "raw"), {"precision": "fp32", "threads": 1}
+    corpus = corpus_for(recipe)
+    assert train(recipe, corpus, base, tmp_path / "a", Options(**given)).steps == 6  # type: ignore[arg-type]
+    assert train(recipe, corpus, base, tmp_path / "b", Options(steps=1, **given)).steps == 1  # type: ignore[arg-type]
+    assert {name: load_recipe(name).optim.epochs for name in ("simcse-sup", "diffcse", "simcse-unsup")} == {
+        "simcse-sup": 3,
+        "diffcse": 2,
+        "simcse-unsup": 1,
+    }
+
+
+def test_a_repeated_text_stays_within_the_positions(tmp_path: Path) -> None:
+    for rate in (0.1, 0.32, 1.0):
+        room = Repeat(rate).room(128)
+        assert room + max(2, int(room * rate)) <= 128 < room + 1 + max(2, int((room + 1) * rate))
+    recipe = load_recipe("esimcse", {"max_length": 128, "optim.batch": 8})
+    texts = Corpus.of((f"{row[0]} " * 100 for row in triples()), "long")
+    assert told(recipe, raw_source(tmp_path / "raw"), tmp_path / "out", texts)[1].finished
+
+
+def test_a_run_is_scored_as_its_best_step(tmp_path: Path) -> None:
+    _, result = told(load_recipe("simcse-unsup"), raw_source(tmp_path / "raw"), tmp_path / "out")
+    with open_scorable(str(result.out)) as run, open_scorable(str(result.best)) as best:
+        assert run.fingerprint == best.fingerprint
+        assert (run.encode(["river stone"]) == best.encode(["river stone"])).all()
+
+
+def test_several_negatives_and_the_base_s_prompts_are_trained_with(tmp_path: Path) -> None:
+    base = tiny_source(tmp_path / "base", prompts={"query": "blue: ", "document": "red: "})
+    rows = [{"anchor": a, "positive": b, "negative": [c, f"the {c}"]} for a, b, c in triples()]
+    rows[0]["negative"] = rows[0]["negative"][0]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    given = ["train", "triples", "--corpus", str(tmp_path / "t.jsonl"), "--base", str(base), "--steps", "2"]
+    given += ["--precision", "fp32", "--data", str(tmp_path)]
+    found: list[tuple[int, float]] = []
+    for more in ([], ["--negatives", "1"], ["--set", "source.queries=false"]):
+        out = tmp_path / f"out{len(found)}"
+        assert main([*given, "--out", str(out), *more]) == 0
+        described = json.loads((out / "run.json").read_text())["described"]
+        found.append((len(described["views"]), events(out, "step")[0]["loss"]))
+    assert [views for views, _ in found] == [4, 3, 4]
+    assert len({loss for _, loss in found}) == 3, "the second negative and the prompts change the loss"
+
+
+def test_negatives_are_for_triples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.txt").write_text("one\ntwo\n")
+    given = ["train", "simcse-unsup", "--corpus", str(tmp_path / "t.txt"), "--out", str(tmp_path / "out")]
+    assert main([*given, "--negatives", "2"]) == 1
+    assert "--negatives is for a recipe that reads triples." in capsys.readouterr().err
+    assert main(["report", "--corpus", str(tmp_path / "t.txt"), "--recipe", "triples"]) == 1
+    assert "triples reads rows of several" in capsys.readouterr().err

@@ -1,9 +1,10 @@
-"""A step's figures, the alarms that they raise, and runs that have no step at all."""
+"""Training steps, GradCache, and the alarms for a loss or vectors that teach nothing."""
 
 from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from models.errors import Unsupported
 from tests.training.conftest import Run
 from tests.training.jobs import gold
 from tests.training.recipe_cases import corpus_of, raw_source
-from tests.training.run_cases import events, weights
-from tests.training.world_process import recipe_of, trainer_for
-from training.errors import TrainingError
-from training.methods.recipe import Recipe, load_recipe
-from training.runs.collapse import LONG
-from training.runs.step import Step, Trainer, _uniformity
+from tests.training.run_cases import command, events, weights
+from tests.training.world_process import found_by, recipe_of, trainer_for
+from training.__main__ import main
+from training.errors import NothingToLearn, TrainingError
+from training.methods.catalogue import load_recipe
+from training.methods.objectives import info_nce
+from training.methods.recipe import Recipe
+from training.methods.start import load_encoder
+from training.model.encoder import TrainedEncoder
+from training.retraining.one import Job
+from training.runs import forward
+from training.runs.alarms import LONG, LOOK, SATURATED, Saturation
+from training.runs.forward import backward_in_chunks
+from training.runs.step import Step, Trainer, _uniformity, rate
 from training.text.corpus import TEXTS, Corpus
+from training.text.tokens import Tokens, tokens_of
 
 NO_STEPS = ["first-last", "static-average", "whitening", "all-but-the-top", "static-max", "power-means"]
 
@@ -99,7 +110,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_no_model(run: Run, tmp
 
     base = raw_source(tmp_path / "raw")
     tensors = load_file(base / "model.safetensors")
-    tensors["encoder.layer.1.output.dense.bias"][3:] = 3e38  # each is a number, and their squares are none
+    tensors["encoder.layer.1.output.dense.bias"][3:] = 3e38  # their squares overflow
     save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(TrainingError, match=r"The loss is nan at step 1\. Lower the recipe's lr"):
         run("out", base=base)
@@ -129,27 +140,37 @@ def test_a_step_whose_loss_is_no_number_changes_nothing(broken: str, tmp_path: P
     assert np.isfinite(trainer.step(1).loss)
 
 
-def test_a_slanted_rate_begins_and_ends_at_a_32nd(tmp_path: Path) -> None:
-    """Howard and Ruder 2018, equation 3, with T = 10 steps, a cut of 2 and a ratio of 32, by hand."""
-    changes = {"optim.decay": "slanted", "optim.warmup": 0.2, "optim.lr": 3.2e-3}
-    trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("simcse-unsup", changes))
-    shares = [0, 1 / 2, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
-    assert [trainer.rate(step) for step in range(10)] == pytest.approx([1e-4 * (1 + 31 * p) for p in shares])
+EIGHTHS = [each / 8 for each in range(8, -1, -1)]
 
 
-def test_the_head_has_a_rate_of_its_own(tmp_path: Path) -> None:
-    changes = {"optim.head_lr": 1e-1, "optim.lr": 1e-3, "optim.warmup": 0.0, "optim.decay": "constant"}
-    trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("pairsupcon", changes))
+@pytest.mark.parametrize(
+    ("decay", "rates"),
+    [
+        ("linear", [0, 0.5, *EIGHTHS]),
+        ("constant", [0, 0.5, *[1.0] * 9]),
+        # Howard and Ruder 2018, equation 3, with T = 10 steps, a cut of 2 and a ratio of 32.
+        ("slanted", [(1 + 31 * share) / 32 for share in (0, 0.5, *EIGHTHS)]),
+    ],
+)
+def test_the_rate_rises_over_the_warmup_and_then_follows_its_decay(decay: str, rates: list[float]) -> None:
+    optim = load_recipe("simcse-unsup", {"optim.decay": decay, "optim.warmup": 0.2, "optim.lr": 3e-3}).optim
+    assert [rate(optim, 10, step) / 3e-3 for step in range(11)] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize(("part", "name"), [("head_lr", "pairsupcon"), ("table_lr", "simcse-unsup")])
+def test_the_head_and_the_word_table_may_have_a_rate_of_their_own(
+    tmp_path: Path, part: str, name: str
+) -> None:
+    changes = {f"optim.{part}": 1e-1, "optim.lr": 1e-3, "optim.warmup": 0.0, "optim.decay": "constant"}
+    trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of(name, changes))
+    table = trainer.encoder.backbone.get_input_embeddings().weight
     trainer.step(0)
     names = {id(tensor): name for name, tensor in trainer.model.named_parameters()}
-    rates = {
-        names[id(tensor)]: group["lr"]
-        for group in trainer.optimizer.param_groups
-        for tensor in group["params"]
-    }
-    assert rates.keys() == set(names.values())
-    for name, rate in rates.items():
-        assert rate == (1e-3 if name.startswith("encoder.") else 1e-1), name
+    rates = {id(each): group["lr"] for group in trainer.optimizer.param_groups for each in group["params"]}
+    assert rates.keys() == names.keys()
+    for each, found in rates.items():
+        own = each == id(table) if part == "table_lr" else not names[each].startswith("encoder.")
+        assert found == (1e-1 if own else 1e-3), names[each]
 
 
 def test_a_base_with_a_weight_that_is_no_number_is_refused(run: Run, tmp_path: Path) -> None:
@@ -161,27 +182,6 @@ def test_a_base_with_a_weight_that_is_no_number_is_refused(run: Run, tmp_path: P
     save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(Unsupported, match=r"encoder\.layer\.1\.output\.dense\.bias is not finite"):
         run("out", base=base)
-
-
-def test_a_constant_rate_stays_after_the_warmup(tmp_path: Path) -> None:
-    changes = {"optim.decay": "constant", "optim.warmup": 0.2, "optim.lr": 1e-3}
-    trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("simcse-unsup", changes))
-    assert [trainer.rate(step) for step in range(11)] == pytest.approx([0, 5e-4] + [1e-3] * 9)
-    trainer.step(5)
-    assert {group["lr"] for group in trainer.optimizer.param_groups} == {1e-3}
-
-
-def test_the_word_table_has_a_rate_of_its_own(tmp_path: Path) -> None:
-    changes = {"optim.table_lr": 2e-2, "optim.lr": 1e-3, "optim.warmup": 0.0, "optim.decay": "constant"}
-    trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("simcse-unsup", changes))
-    table = trainer.encoder.backbone.get_input_embeddings().weight
-    trainer.step(0)
-    rates = {
-        id(tensor): group["lr"] for group in trainer.optimizer.param_groups for tensor in group["params"]
-    }
-    assert rates.pop(id(table)) == 2e-2
-    assert set(rates.values()) == {1e-3}
-    assert len(rates) == len(list(trainer.model.parameters())) - 1
 
 
 def test_weight_decay_is_not_for_biases_and_normalisations(tmp_path: Path) -> None:
@@ -221,7 +221,6 @@ def test_a_recipe_without_objectives_makes_no_step_and_changes_no_weight(
 
 
 def test_a_corpus_larger_than_a_batch_is_seen_whole_by_a_post_processor(run: Run, tmp_path: Path) -> None:
-    """A recipe without steps tokenises one batch only; what is fitted reads every text."""
     texts = corpus_of(TEXTS)
     changes: dict[str, Any] = {"post": [{"name": "whiten", "dimension": 30}], "optim.batch": 4}
     base = raw_source(tmp_path / "raw")
@@ -230,3 +229,194 @@ def test_a_corpus_larger_than_a_batch_is_seen_whole_by_a_post_processor(run: Run
     few = Corpus.of(texts.texts[:20], "few")
     with pytest.raises(TrainingError, match="The 20 texts differ in 19 directions only"):
         run("few", recipe=load_recipe("whitening", changes), base=base, corpus=few, batch=4)
+
+
+ROWS = tokens_of([[2, *range(60 + row, 64 + 2 * row), 3] for row in range(12)])
+PARTS = [ROWS.select(part) for part in torch.split(torch.arange(12), 5)]  # 5, 5 and 2
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
+]
+
+
+def loss_of(vectors: Tensor) -> Tensor:
+    kept = nn.functional.dropout(vectors, 0.1)
+    none = torch.zeros(6, len(kept) - 6, device=kept.device)
+    return info_nce(kept[:6], kept[6:], tau=0.05, same_NM=none.bool(), bonus_NM=none)
+
+
+def gradients_of(
+    encoder: TrainedEncoder, backward: Callable[[Callable[[Tokens], Tensor]], Tensor]
+) -> tuple[float, dict[str, Tensor]]:
+    """backward: from the forward of one chunk, with dropout, to the loss."""
+    encoder.zero_grad()
+    torch.manual_seed(3)
+    loss = backward(lambda rows: encoder(rows, 0.3).pooled)
+    return loss.item(), {
+        name: parameter.grad.clone()
+        for name, parameter in encoder.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def in_chunks(encode: Callable[[Tokens], Tensor]) -> Tensor:
+    return backward_in_chunks(encode, PARTS, loss_of)
+
+
+def kept_whole(encode: Callable[[Tokens], Tensor]) -> Tensor:
+    """The same forwards in the same order, with the graph of all of them in memory."""
+    loss = loss_of(torch.cat([encode(part) for part in PARTS]))
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss
+
+
+@pytest.fixture
+def encoder(tmp_path: Path, request: pytest.FixtureRequest) -> TrainedEncoder:
+    device = torch.device(getattr(request, "param", "cpu"))
+    return load_encoder(raw_source(tmp_path / "raw"), load_recipe("first-last"), device)[0]
+
+
+@pytest.mark.parametrize("encoder", DEVICES, indirect=True)
+def test_the_gradient_in_chunks_is_that_of_the_same_forward_kept_whole(encoder: TrainedEncoder) -> None:
+    loss, found = gradients_of(encoder, in_chunks)
+    after = torch.rand(1)
+    expected_loss, expected = gradients_of(encoder, kept_whole)
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        scale = max(1.0, gradient.abs().max().item())
+        assert (found[name] - gradient).abs().max() < 1e-5 * scale, name
+    assert torch.equal(after, torch.rand(1)), "what is drawn afterwards is what would have been"
+
+
+@pytest.mark.parametrize("encoder", DEVICES, indirect=True)
+def test_without_the_replay_of_its_random_numbers_the_gradient_is_another(
+    encoder: TrainedEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, expected = gradients_of(encoder, kept_whole)
+    monkeypatch.setattr(forward, "set_random_state", lambda state: None)
+    _, found = gradients_of(encoder, in_chunks)
+    name = "backbone.encoder.layer.0.output.dense.weight"
+    cosine = nn.functional.cosine_similarity(found[name].flatten(), expected[name].flatten(), dim=0)
+    assert cosine < 0.99
+
+
+def test_a_loss_that_reads_no_vectors_is_an_error() -> None:
+    constant = nn.Parameter(torch.ones(1))
+    with pytest.raises(ValueError, match="does not depend on the vectors"):
+        backward_in_chunks(lambda part: torch.ones(len(part), 2), PARTS, lambda vectors: constant.sum())
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "a head that normalises the batch": ("simcse-unsup", {"head": "bn"}),
+    "a queue": ("esimcse", {}),
+    "hard negatives": ("simcse-sup", {}),
+    "templates less their bias": ("promptbert", {}),
+    "spans": ("declutr", {"views": ["same"] * 3, "objectives": [{"name": "nt_xent", "tau": 0.05}]}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_steps_in_chunks_are_the_steps_of_the_whole_batch(tmp_path: Path, case: str) -> None:
+    base = raw_source(tmp_path / "raw")
+    recipe = recipe_of(*CASES[case], batch=9)
+    whole = found_by(trainer_for(base, recipe, rows=27))
+    assert any(name.startswith("gradient.2.") for name in whole)
+    for size in (2, 7):
+        parts = found_by(trainer_for(base, recipe, rows=27, chunk=size))
+        assert parts.keys() == whole.keys()
+        for name, expected in whole.items():
+            if expected.numel():
+                scale = max(1.0, expected.abs().max().item())
+                # Chunks are summed in another order: a cosine of 32 terms is off by up to 32 x eps / 2,
+                # and the temperature of 0.05 makes 20 times that, 4e-5.
+                assert (parts[name] - expected).abs().max() < 5e-5 * scale, (size, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("simcse-unsup-mlm", {}),
+        ("mlm", {}),
+        ("diffcse", {}),
+        ("tsdae", {}),
+        ("simcse-unsup", {"fixed_mask": True}),
+    ],
+)
+def test_what_reads_more_than_vectors_refuses_chunks_and_leaves_nothing(
+    run: Run, tmp_path: Path, name: str, changes: dict[str, Any]
+) -> None:
+    given = {"recipe": load_recipe(name, changes), "base": raw_source(tmp_path / "raw")}
+    with pytest.raises(
+        TrainingError,
+        match=f"The recipe {name} reads more than vectors, or encodes view by view: its batch cannot",
+    ):
+        run("out", **given, chunk=2)
+    assert not (tmp_path / "out").exists()
+
+
+# Without dropout both views are one vector, and so small a tau makes much of any difference of texts.
+SIMCSE = load_recipe("simcse-unsup")
+EASY = {"dropout": 0.0, "objectives": [{"name": "info_nce", "tau": 0.001}]}
+
+
+@pytest.mark.parametrize("steps", [LOOK, 1000])
+def test_only_a_run_whose_first_steps_are_all_easy_is_ended(steps: int) -> None:
+    easy = Saturation(SIMCSE, steps)
+    for number in range(1, LOOK):
+        easy.seen(number, SATURATED / 2)
+    with pytest.raises(NothingToLearn, match=r"The loss was 0\.005 at most in the first 10 steps: "):
+        easy.seen(LOOK, SATURATED / 3)
+
+
+@pytest.mark.parametrize("hard", [1, 5, LOOK])
+def test_one_step_that_has_something_to_learn_lets_a_run_go_on(hard: int) -> None:
+    watched = Saturation(SIMCSE, 1000)
+    for number in range(1, 500):
+        watched.seen(number, SATURATED if number == hard else 0.0)
+
+
+def test_a_loss_that_falls_later_has_taught_something() -> None:
+    watched = Saturation(SIMCSE, 1000)
+    for number in range(1, 1000):
+        watched.seen(number, 2.0 if number < 5 else 1e-6)
+
+
+def test_a_shorter_run_is_looked_at_whole() -> None:
+    watched = Saturation(SIMCSE, 2)
+    watched.seen(1, 0.0)
+    with pytest.raises(NothingToLearn, match="first 2 steps"):
+        watched.seen(2, 0.0)
+
+
+@pytest.mark.parametrize("name", ["distil-hybrid", "tsdae", "mlm", "diffcse", "simcse-unsup-mlm"])
+def test_a_small_loss_of_another_kind_or_beside_one_says_nothing(name: str) -> None:
+    watched = Saturation(load_recipe(name), 1000)
+    for number in range(1, 500):
+        watched.seen(number, 0.0)
+
+
+def test_a_saturated_run_ends_and_its_record_says_so(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(NothingToLearn, match="the model tells these texts apart already"):
+        run("out", steps=40, recipe=load_recipe("simcse-unsup", EASY))
+    [said] = events(tmp_path / "out", "saturated")
+    assert (said["step"], said["loss"] < SATURATED) == (10, True)
+    assert not (tmp_path / "out" / "last").exists()
+    assert run("other", steps=12).finished, "the recipe as it is has something to learn"
+
+
+def test_the_commands_say_it_in_a_sentence(
+    job: Job, tiny_source: Path, corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = ["--set", "dropout=0.0", "--set", 'objectives=[{ name = "info_nce", tau = 0.001 }]']
+    assert main(command(tmp_path, tiny_source, corpus, "--steps", "40", *changed)) == 1
+    said = capsys.readouterr().err
+    assert "python -m training: The loss was" in said
+    assert "as crops, ict or pairs" in said
+    before = [manifest.version for manifest in job.store.versions()]
+    given = ["retrain", "--recipe", "simcse-unsup", "--corpus", str(tmp_path / "corpus.txt")]
+    given += ["--models-dir", str(job.store.root)]
+    given += ["--data", str(job.data), "--least", "2", "--steps", "40", "--precision", "fp32", *changed]
+    assert main(given) == 4
+    assert capsys.readouterr().out.startswith("Nothing to learn: The loss was")
+    assert [manifest.version for manifest in job.store.versions()] == before

@@ -10,7 +10,7 @@ import pytest
 
 from tests.parts.json_server import json_server
 from training.errors import TrainingError
-from training.evaluation.server import Server
+from training.evaluation.scorable import Server
 from training.retraining.documents import Document, documents_at
 from training.retraining.judgements import Judgement, judgements_at
 from training.text.corpus import from_service

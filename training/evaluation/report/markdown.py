@@ -1,4 +1,4 @@
-"""Markdown as a report needs it: tables, pictures, and a folder that holds them."""
+"""Markdown for reports: tables, pictures and their folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE_NAME = "report.md"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[int] = (0,)) -> str:
-    """Columns of figures stand to the right; those in `words` to the left."""
+    """Returns a table. Columns in `words` are left-aligned, others right-aligned."""
     left = set(words)
     marks = [":--" if at in left else "--:" for at in range(len(header))]
     lines = [header, marks, *(map(escape, row) for row in rows)]
@@ -26,7 +26,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[
 
 
 def escape(text: str) -> str:
-    """A name as it is: in one line, and nothing in it is markup. Unprintable characters become U+FFFD."""
+    """Escapes a name so that it stays in one line without markup. Unprintable characters become U+FFFD."""
     one_line = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
     return re.sub(r"([\\`*_{}\[\]<>|&~#])", r"\\\1", one_line)
 
@@ -40,9 +40,10 @@ def picture(file: str, drawn: Picture) -> str:
 
 
 def report_folder(name: str) -> Path:
-    """Made where it is not there, so that nothing is measured for a report that has no place.
+    """Creates the folder before the measurement, so that its report can be written.
 
-    Raise TrainingError.
+    Raises:
+        TrainingError: The folder cannot hold a report.
     """
     folder = expanded(name)
     try:
@@ -56,7 +57,7 @@ def report_folder(name: str) -> Path:
 
 
 def write(folder: Path, sections: Iterable[str], pictures: Mapping[str, Picture]) -> Path:
-    """The pictures first: the report names none that is not there."""
+    """Writes the pictures first, so that the report names only existing files."""
     for file, drawn in pictures.items():
         replace_text(folder / file, drawn.svg())
     text = "\n\n".join(section for section in sections if section)

@@ -1,8 +1,8 @@
-"""The pictures of reports, by matplotlib: alignment and uniformity, spectra, cosines, dev scores.
+"""Pictures of reports, by matplotlib: alignment and uniformity, spectra, cosines, dev scores, intervals.
 
-A picture has a description, which says in words what it shows. A model has a number, from 0, which is its
-colour and its dashes; files of several seeds are given under one name and share it. matplotlib takes a second
-to import, so this module is imported where a picture is drawn.
+Each picture has a description for readers who do not see it. The number of a model, from 0, sets its color
+and dashes; several seeds of a model share them. matplotlib takes a second to import, so this module is
+imported only where a picture is drawn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-# Each with a contrast of 4.5 or more against its background, on light and on dark pages.
+# Each has a contrast of at least 4.5 on its background, on light and on dark pages.
 LIGHT = ("#1f5fbf", "#a8400a", "#1d6e36", "#7a3fc4", "#a82a72", "#6a5700", "#0a6877", "#4f575f")
 DARK = ("#7fb4f8", "#f29a63", "#6cc98a", "#c3a3f5", "#f08fc2", "#d8be4c", "#58cbd8", "#b9c1c9")
 _PAPER, _INK, _NOTE, _GRID = "#ffffff", "#1c2026", "#5b636c", "#dde1e6"
@@ -31,18 +31,18 @@ ON_DARK = dict(zip(LIGHT, DARK, strict=True)) | {
     _NOTE: "#9aa3ad",
     _GRID: "#353c45",
 }
-_DASHES = ("-", (0, (5, 2)), (0, (1.5, 2)), (0, (7, 2, 1.5, 2)))  # beside the colour, which not all can tell
+_DASHES = ("-", (0, (5, 2)), (0, (1.5, 2)), (0, (7, 2, 1.5, 2)))  # for readers who cannot tell the colors
 _MARKERS = "os^D"
-_LONGEST = 28  # letters of a name in a picture; its description has the whole one
-# Uniformity of vectors that are spread evenly over a sphere of many dimensions: cosines go to 0, and the log
-# of the mean of exp(4 cos - 4) to -4. Of all distributions the even one has the least (Wang & Isola 2020).
+_LONGEST = 28  # letters of a name in a picture; the description has the whole name
+# Uniformity of vectors that spread evenly over a sphere of many dimensions: cosines approach 0, and the log
+# of the mean of exp(4 cos - 4) approaches -4. No distribution has less (Wang & Isola 2020).
 EVEN = -4.0
 
 mpl.rcParams.update(
     {
-        "svg.fonttype": "none",  # text stays text
-        "svg.hashsalt": "simile",  # the same picture is the same file
-        "text.parse_math": False,  # a name may have dollar signs
+        "svg.fonttype": "none",  # keeps text as text
+        "svg.hashsalt": "simile",  # equal pictures are equal files
+        "text.parse_math": False,  # names may have dollar signs
         "text.color": _INK,
         "axes.labelcolor": _INK,
         "axes.axisbelow": True,
@@ -54,7 +54,7 @@ mpl.rcParams.update(
         "axes.spines.right": False,
         "axes.spines.top": False,
         "figure.facecolor": _PAPER,
-        "font.sans-serif": ["DejaVu Sans"],  # matplotlib brings it
+        "font.sans-serif": ["DejaVu Sans"],  # part of matplotlib
         "font.size": 9,
         "grid.color": _GRID,
         "legend.frameon": False,
@@ -69,16 +69,16 @@ Place = tuple[float, float]
 
 class Picture(NamedTuple):
     figure: Figure
-    description: str  # for those who do not see it
+    description: str
 
     @property
     def title(self) -> str:
         return self.figure.get_suptitle()
 
     def svg(self) -> str:
-        """The file's text. It has its own background, and colours for light and for dark pages."""
+        """Returns the file's text, with its own background and colors for light and dark pages."""
         drawn = io.StringIO()
-        with warnings.catch_warnings():  # of letters that matplotlib's font lacks: the reader's has them
+        with warnings.catch_warnings():  # about letters without a glyph; the reader's font has them
             warnings.simplefilter("ignore", UserWarning)
             self.figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
         opening, _, body = drawn.getvalue().partition("<svg ")[2].partition(">")
@@ -91,7 +91,7 @@ class Picture(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A model on the plane."""
+    """A model on the plane of uniformity and alignment."""
 
     name: str
     seeds: Sequence[Place]  # (uniformity, alignment) of each
@@ -104,19 +104,19 @@ class Mark(NamedTuple):
 
 class Curve(NamedTuple):
     name: str
-    points: Sequence[Place]  # by x, one at least
+    points: Sequence[Place]  # sorted by x, at least one
     best: Place | None = None  # marked
 
 
 def titled(title: str, height: float = 4.4) -> Figure:
-    """An empty page; `height` is in inches."""
+    """Returns an empty figure. `height` is in inches."""
     figure = Figure((7.6, height), layout="constrained")
     figure.suptitle(title, x=0.02, ha="left", weight="bold")
     return figure
 
 
 def clean(text: str) -> str:
-    """The text without control characters and halves of characters, which XML cannot hold."""
+    """Replaces control characters and lone surrogates, which XML cannot hold."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
@@ -126,7 +126,7 @@ def shortened(name: str) -> str:
 
 
 def plane(marks: Sequence[Mark]) -> Picture:
-    """Uniformity across, alignment up. A mark is the mean of its seeds, which are small marks beside it."""
+    """Draws uniformity (x) and alignment (y). A large mark is the mean of its seeds, the small marks."""
     figure = titled("Alignment and uniformity on STS-B")
     axes = figure.add_subplot(xlabel="uniformity, lower is more evenly spread")
     axes.set_ylabel("alignment, lower is nearer")
@@ -146,7 +146,7 @@ def plane(marks: Sequence[Mark]) -> Picture:
 
 
 def spectra(curves: Sequence[Curve]) -> Picture:
-    """Points are (place from 1, value by the largest), without zeros, which have no place on a log axis."""
+    """Draws spectra. Points are (number from 1, value by the largest), without zeros."""
     figure = titled("Spectrum of the sentences of STS-B")
     axes = figure.add_subplot(xlabel="direction, from the largest", yscale="log")
     axes.set_ylabel("singular value, by the largest (log)")
@@ -160,7 +160,7 @@ def spectra(curves: Sequence[Curve]) -> Picture:
 
 
 def dev_scores(curves: Sequence[Curve]) -> Picture:
-    """Points are (step, Spearman times 100); the best step has a ring."""
+    """Draws dev scores. Points are (step, Spearman times 100). The best step has a ring."""
     figure = titled("STS-B dev over the training")
     axes = figure.add_subplot(xlabel="step", ylabel="STS-B dev, Spearman times 100")
     _lines(figure, axes, curves)
@@ -173,10 +173,7 @@ def dev_scores(curves: Sequence[Curve]) -> Picture:
 
 
 def cosines(models: Mapping[str, Mapping[str, Sequence[int]]]) -> Picture:
-    """Pairs of each model by gold score, in equal steps of the cosine from -1 to 1, as shares of their bin.
-
-    A small picture for each bin, one below the other, so that the shift from one to the next is seen.
-    """
+    """Draws the cosines of pairs for each bin of the gold score, as shares of the bin."""
     bins = list(dict.fromkeys(chain.from_iterable(models.values())))
     shares = {
         name: {grade: _shares(histogram.get(grade, ())) for grade in bins}
@@ -202,7 +199,7 @@ def cosines(models: Mapping[str, Mapping[str, Sequence[int]]]) -> Picture:
 
 
 def intervals(gains: Sequence[Mapping[str, Any]]) -> Picture:
-    """A line for each gain from the low end of its interval to the high one, and zero between them."""
+    """Draws the interval of each gain as a line, and zero."""
     figure = titled("Gains with their intervals", 1 + 0.5 * len(gains))
     axes = figure.add_subplot(xlabel="candidate less active")
     axes.axvline(0, color=_NOTE, linewidth=0.8, linestyle=":")
@@ -225,7 +222,7 @@ def _lines(figure: Figure, axes: Axes, curves: Sequence[Curve]) -> None:
     shown: dict[str, Artist] = {}
     for name, points, best in curves:
         look = _look(numbers[name])
-        marker = "o" if len(points) == 1 else ""  # a line of one point would not be seen
+        marker = "o" if len(points) == 1 else ""  # a line of one point is invisible
         [shown[name]] = axes.plot(*zip(*points, strict=True), marker=marker, **look)
         if best:
             axes.plot(*best, "o", color=look["color"], fillstyle="none", markersize=10)
@@ -238,7 +235,7 @@ def _name(figure: Figure, shown: Mapping[str, Artist]) -> None:
 
 
 def _look(number: int) -> dict[str, Any]:
-    """The line of the model with this number: another pattern where the colours begin again."""
+    """Returns the line style of a model. When the colors repeat, the pattern changes."""
     pattern = _DASHES[(number + number // len(LIGHT)) % len(_DASHES)]
     return {"color": LIGHT[number % len(LIGHT)], "linestyle": pattern}
 
@@ -248,7 +245,7 @@ def _sentence(said: Iterable[str]) -> str:
 
 
 def _falls(points: Sequence[Place]) -> str:
-    """The place where a spectrum is first below a half of its largest value, and its last value."""
+    """Describes where a spectrum falls below half of its largest value, and its last value."""
     half = next((place for place, value in points if value < 0.5), None)
     last = f"the last of {points[-1][0]:g} is {points[-1][1]:.3g}"
     return last if half is None else f"below a half from direction {half:g} on, {last}"
@@ -260,7 +257,7 @@ def _shares(counts: Sequence[int]) -> list[float]:
 
 
 def _middles(bins: Mapping[str, Sequence[float]]) -> str:
-    """The mean cosine of each bin, each step counted at its middle."""
+    """Describes the mean cosine of each bin. Each step counts at its middle."""
     said = []
     for grade, shares in bins.items():
         middle = sum(share * (-1 + (2 * at + 1) / len(shares)) for at, share in enumerate(shares))
@@ -269,7 +266,7 @@ def _middles(bins: Mapping[str, Sequence[float]]) -> str:
 
 
 def _dark_rules() -> str:
-    """Every colour that matplotlib has written into an element, in its other shade."""
+    """Returns rules that replace every color of the picture by its dark shade."""
     return "\n".join(
         f'[style*="{part}: {light}"] {{ {part}: {dark} !important; }}'
         for light, dark in ON_DARK.items()

@@ -1,7 +1,4 @@
-"""The scores as tables, for the terminal and for reports: correlations and search times 100 as in papers.
-
-Figures that are lists are in the JSON only.
-"""
+"""Scores as tables for the terminal and for reports. Correlations and search are times 100, as in papers."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from training.evaluation.data import BY_KEY
 from training.evaluation.modes import MODES
 from training.evaluation.tasks import TITLES
 
+Scores = Mapping[str, Any]  # as `suites.score` returns them, or a file of `evaluate --json`
 COLUMNS = ("spearman_all", "spearman_mean", "spearman_wmean", "pearson_all")
 SEARCH = {
     "nDCG@10": "ndcg10",
@@ -40,7 +38,7 @@ _SAYS = {
 
 
 class Section(NamedTuple):
-    """Figures of a suite; the first column has the names of its rows."""
+    """Figures of a suite. The first column has the names of the rows."""
 
     title: str
     header: tuple[str, ...]
@@ -49,7 +47,7 @@ class Section(NamedTuple):
 
     @property
     def words(self) -> list[int]:
-        """Columns that stand to the left; those of figures to the right."""
+        """Left-aligned columns. Figures are right-aligned."""
         return [at for at, head in enumerate(self.header) if head in ("", "remarks")]
 
     def __str__(self) -> str:
@@ -64,8 +62,8 @@ class Section(NamedTuple):
         return "\n".join([self.title, *(line.rstrip() for line in lines)])
 
 
-def table(scores: Mapping[str, Any]) -> str:
-    """`scores` as `suites.score` gives them. Ends without a newline."""
+def table(scores: Scores) -> str:
+    """Returns the scores of `suites.score` as text without a final newline."""
     parts = [str(section) for section in sections(scores)]
     if scores["absent"]:
         names = ", ".join(map(title, scores["absent"]))
@@ -74,7 +72,7 @@ def table(scores: Mapping[str, Any]) -> str:
     return "\n\n".join([*parts, f"{sentences}{scores['seconds']:.1f} s"])
 
 
-def sections(scores: Mapping[str, Any]) -> Iterator[Section]:
+def sections(scores: Scores) -> Iterator[Section]:
     if "sts" in scores:
         yield _similarity(scores)
     if "geometry" in scores:
@@ -90,7 +88,7 @@ def sections(scores: Mapping[str, Any]) -> Iterator[Section]:
         for name, figures in scores["retrieval"].items():
             counted = str(figures["queries"]), str(figures["documents"]), "; ".join(search_remarks(figures))
             searches += [(name, *_found(figures), *counted)]
-            modes = [mode for mode in MODES if figures.get(mode)]  # dense ones stand before them
+            modes = [mode for mode in MODES if figures.get(mode)]  # the row before has dense search
             searches += [(f"{name}, {mode}", *_found(figures[mode]), "", "", "") for mode in modes]
         yield Section("Search", ("", *SEARCH, "queries", "documents", "remarks"), searches)
     if "transfer" in scores:
@@ -103,7 +101,7 @@ def sections(scores: Mapping[str, Any]) -> Iterator[Section]:
         yield Section("Clustering", ("", "accuracy", "classes", "sentences"), clustered)
 
 
-def _similarity(scores: Mapping[str, Any]) -> Section:
+def _similarity(scores: Scores) -> Section:
     rows = {}
     for key, figures in scores["sts"].items():
         cells = (percent(figures[column]) for column in COLUMNS)
@@ -136,7 +134,7 @@ def _found(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def similarity_remarks(figures: Mapping[str, Any], published: int) -> list[str]:
-    """Reasons that keep a figure from being compared with others."""
+    """Returns reasons why a figure cannot be compared with others."""
     remarks = []
     if figures["pairs"] != published:
         remarks += [f"the published set has {published}"]
@@ -164,7 +162,7 @@ def transfer_remarks(figures: Mapping[str, Any]) -> list[str]:
 
 
 def title(key: str) -> str:
-    """The title of a set of similarity or transfer; anything else is its own title."""
+    """Returns the title of a set of similarity or transfer. Other keys are their own titles."""
     known = BY_KEY.get(key)
     return known.title if known else TITLES.get(key, key)
 

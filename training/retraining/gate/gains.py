@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from training.evaluation.bootstrap import Graded, of_spearman
+from training.evaluation.significance import Graded, of_spearman
 from training.retraining.gate.paired import level_of, spread
 from training.retraining.gate.verdict import (
     CLICKED,

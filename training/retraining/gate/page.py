@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 
 from models.files.fsync import replace_text
 from training.evaluation.report.markdown import escape, listed, picture, table, write
-from training.evaluation.report.one import pictures, shown
+from training.evaluation.report.model_report import pictures, shown
 from training.retraining.gate.words import figure, title_of_row
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Many nights of candidates that are no better, as numbers: promoted by luck, and refused by luck."""
+"""Candidates that change nothing, over many nights: promotions and refusals by luck."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_the_word_of_one_key_does_not_carry_a_gain(name: str) -> None:
         "Without the queries that only the key 'spam' judged, judged queries gain nothing.",
     )
     assert compare(honest, before, require="better").accepted
-    if name == "clicked":  # titles may show the gain beside them, and nobody's word is in those
+    if name == "clicked":
         for side, gain in ((before, 0.0), (after, 0.05)):
             side["own"]["titles"] = judged(active + gain)["own"]["judged"]
         assert compare(after, before, require="better").accepted

@@ -1,8 +1,11 @@
-"""Files, options and answers that are nested too deeply are refused in a sentence, with no traceback."""
+"""Refusals: commands before torch is imported, and files that are nested too deeply. Threads of training."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,10 +22,108 @@ from models.tokens.tokenizer import read_tokenizer
 from training.__main__ import main
 from training.arguments import changes
 from training.errors import TrainingError
-from training.evaluation.server import Server
-from training.methods.recipe_files import declared
+from training.evaluation.scorable import Server
+from training.methods.declared import declared
 from training.methods.stages import find_stages
 from training.text.service import count_of, info_of
+
+# Runs commands in a process where importing torch fails. Prints the status and the output of each.
+RUN = """
+import contextlib, io, json, sys
+from training.__main__ import main
+for command in json.loads(sys.stdin.read()):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        try:
+            status = main(command.split())
+        except SystemExit as ended:
+            status = ended.code
+    print(json.dumps([status, said.getvalue()]))
+"""
+SERVICE = "http://127.0.0.1:1"  # where nothing answers
+TRAIN = "--corpus texts.txt --out run"
+RIGHT = f"train simcse-unsup {TRAIN}"
+MISTAKES = [
+    (f"train simcse-unsub {TRAIN}", "There is no recipe 'simcse-unsub'. Did you mean simcse-unsup?"),
+    ("train simcse-unsup --corpus none.txt --out run", "There is no file none.txt."),
+    (f"train simcse-unsup {TRAIN} --base ./nowhere", "There is no model './nowhere'."),
+    (f"train simcse-unsup {TRAIN} --base active", "`active` is for retrain"),
+    (f"train simcse-unsup {TRAIN} --base ~nosuchuser/x", "There is no home folder for '~nosuchuser' in"),
+    (f"train simcse-unsup {TRAIN} --seed {1 << 63}", "a whole number from 0 to 9223372036854775807"),
+    (f"train simcse-unsup {TRAIN} --device gpu", "'gpu' is none of auto, cpu, cuda and cuda:N"),
+    (f"train simcse-unsup {TRAIN} --set optim.lrr=1e-5", "optim has no key 'lrr'; 'lr' is."),
+    (f"train simcse-unsup {TRAIN} --set optim.lr=5.0", "optim.lr must be above 0 and at most 1"),
+    (f'train simcse-unsup {TRAIN} --set pool="maen"', "pool 'maen' is not known; 'mean' is."),
+    (f"train simcse-unsup {TRAIN} --set optim.lr", "is not KEY=VALUE"),
+    (f"train simcse-unsup {TRAIN} --data ./none", "none is not a folder."),
+    (f"train simcse-unsup {TRAIN} --minutes 5", "--minutes is for a recipe of stages"),
+    (f"train adapt {TRAIN} --set seed=1", "adapt runs several recipes"),
+    (f"train mine.toml {TRAIN}", "The recipe mine: the recipe has no key 'poool'; 'pool' is."),
+    (f"retrain --from-service {SERVICE}", f": {SERVICE} cannot be reached"),
+    (f"retrain --from-service {SERVICE} --recipe triples --set seed=-1", "seed must be"),
+    (f"retrain --from-service {SERVICE} --recipe adapt", "adapt runs several recipes"),
+    ("retrain --corpus texts.txt --recipe pears", "There is no recipe 'pears'. Did you mean pairs?"),
+    ("retrain --corpus texts.txt --recipe pairs --base ./nowhere", "There is no model './nowhere'."),
+    ("retrain --config retrain.toml", "There is no recipe 'tripels'. Did you mean triples?"),
+    ("retrain --config judged.toml", "none.tsv."),
+    ("advise --config sets.toml", "none is not a folder."),
+    ("schedule --config retrain.toml", "There is no recipe 'tripels'. Did you mean triples?"),
+    ("retrain --from-service http://me:secret@[::1", "[::1 is no address."),
+    (f"advise --from-service {SERVICE}/", f": {SERVICE}/ cannot be reached"),
+    ("report --corpus none.txt", "There is no file none.txt."),
+    ("report --corpus texts.txt --recipe simcse", "There is no recipe 'simcse'."),
+    ("export run", "run holds no run of `python -m training train`."),
+    ("evaluate defualt --data .", "defualt is not a model"),
+    ("extend-vocabulary new --corpus none.txt", "none.txt"),
+    ("mine dedupe --corpus none.txt --out new.txt", "none.txt"),
+    ("mine pairs --corpus texts.txt --out pairs.tsv", "must end in .jsonl"),
+]
+
+FILES = {
+    "broken/torch/__init__.py": "raise SystemExit('torch was imported')\n",
+    "texts.txt": "The first text.\nThe second text.\n",
+    "mine.toml": 'poool = "mean"\n',
+    "judged.toml": '[corpus]\nfile = "texts.txt"\n[judgements]\nfile = "none.tsv"\n',
+    "sets.toml": '[corpus]\nfile = "texts.txt"\n[gate]\ndata = "none"\n',
+    "retrain.toml": '[corpus]\nfile = "texts.txt"\n[train]\nrecipe = "tripels"\n',
+}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object, str]]:
+    folder = tmp_path_factory.mktemp("mistakes")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SIMILE_")}
+    commands: list[str] = [RIGHT, *(command for command, _ in MISTAKES)]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+        env=kept | {"PYTHONPATH": f"{folder / 'broken'}:{Path.cwd()}"},
+    )
+    rows = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    return dict(zip(commands, rows, strict=True))
+
+
+@pytest.mark.long
+def test_what_is_right_imports_torch(answers: dict[str, tuple[object, str]]) -> None:
+    assert answers[RIGHT][0] == "torch was imported"
+
+
+@pytest.mark.parametrize(("command", "words"), MISTAKES)
+def test_a_mistake_is_told_before_torch_is_imported(
+    answers: dict[str, tuple[object, str]], command: str, words: str
+) -> None:
+    status, said = answers[command]
+    assert status in (1, 2)
+    assert words in said
+    assert "Traceback" not in said
+
 
 N = 50_000
 TOML = {
@@ -188,7 +289,6 @@ def test_a_mebibyte_of_quotes_is_refused_in_time(part: str) -> None:
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH, MAX_DEPTH + 1])
 def test_the_deepest_value_that_is_read_has_so_many_levels(depth: int) -> None:
-    """What is read can be walked through and written again; orjson's own limit is 254."""
     spelled: dict[Callable[[str], Any], list[str]] = {
         parse_json: ["[" * depth + "]" * depth, '{"a": ' * depth + "1" + "}" * depth],
         parse_toml: [f"x = {'[' * (depth - 1)}{']' * (depth - 1)}", f"x{'.a' * (depth - 1)} = 1"],
@@ -200,3 +300,19 @@ def test_the_deepest_value_that_is_read_has_so_many_levels(depth: int) -> None:
                     parse(text)
             else:
                 json.dumps(parse(text))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("given", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")])
+def test_threads_sleep_at_a_barrier_unless_a_user_decides_otherwise(
+    given: dict[str, str], policy: str
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    told = subprocess.run(
+        [sys.executable, "-c", "import training, torch"],
+        env=environment | {"OMP_DISPLAY_ENV": "true"} | given,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+    assert f"OMP_WAIT_POLICY = '{policy}'" in told

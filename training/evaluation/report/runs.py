@@ -1,4 +1,4 @@
-"""The course of a training run, read from its record. Imports no torch, so not the record's writer either."""
+"""The record of a training run, read for a report. Start at `read_runs`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.files.bounded import parse_json
 from training.arguments import expanded
 from training.errors import TrainingError
 
-_FILE_NAME = "record.jsonl"  # training/runs/log.py says what is in it
+_FILE_NAME = "record.jsonl"  # described in training/runs/record.py
 _DEV = "stsb_dev"
 
 
@@ -35,17 +35,17 @@ class Course(NamedTuple):
     base: str
     texts: int | None  # of the corpus
     planned: int | None  # steps
-    done: int  # steps, that the record knows of
+    done: int  # steps
     finished: bool
-    dev: dict[int, float | None]  # score after so many steps; None where it was no number
-    fitted: bool  # a post-processor was, after the last step, which is the best one then
-    seconds: float  # of work, without the time between an interruption and going on
-    rate: float | None  # sentences per second: the median over the record's steps
+    dev: dict[int, float | None]  # score after so many steps; None if it was not finite
+    fitted: bool  # True if a post-processor was fitted, which makes the last step the best
+    seconds: float  # of work, without interruptions
+    rate: float | None  # median sentences per second
     device: str
 
     @property
     def best(self) -> int | None:
-        """The step whose weights are in best/: the first with the highest score. None without a score."""
+        """The step whose weights are in best/: the first with the highest score. None without scores."""
         scored = {step: score for step, score in self.dev.items() if score is not None}
         if not scored:
             return None
@@ -53,7 +53,11 @@ class Course(NamedTuple):
 
 
 def read_runs(folders: Sequence[str]) -> list[Course]:
-    """Named by their folder, or as given where two have one name. Raise TrainingError for no record."""
+    """Reads the records of runs. A run has the name of its folder, or the given path if names repeat.
+
+    Raises:
+        TrainingError: A folder has no readable record.
+    """
     names = [expanded(given).resolve().name for given in folders]
     if len(set(names)) < len(names):
         names = list(folders)
@@ -69,7 +73,7 @@ def _course(name: str, folder: Path) -> Course:
     done, rates = 0, []
     for event in after:
         kind, step = event["event"], event.get("step", done)
-        if kind == "resume":  # what came after that step was lost, and is done again
+        if kind == "resume":  # later steps were lost and are repeated
             dev = {at: score for at, score in dev.items() if at <= step}
             done = step
         if kind == "step" and event.get("sentences_per_second"):
@@ -96,7 +100,11 @@ def _course(name: str, folder: Path) -> Course:
 
 
 def _events(file: Path) -> Iterator[dict[str, Any]]:
-    """Raise TrainingError with the line. A last line without its end is being written, or was cut off."""
+    """Yields the events of a record. Ignores a last line without a line end, which may still be written.
+
+    Raises:
+        TrainingError: A line is not an event. Names the line.
+    """
     try:
         lines = file.read_bytes().split(b"\n")
     except (FileNotFoundError, NotADirectoryError):
@@ -116,7 +124,7 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _worked(events: Sequence[dict[str, Any]]) -> float:
-    """From each start or resumption to the last event before the next one."""
+    """Returns seconds of work: from each start or resumption to the last event before the next."""
     times = [datetime.fromisoformat(event["time"]) for event in events]
     spans = zip(times, times[1:], events[1:], strict=False)
     return sum((then - now).total_seconds() for now, then, event in spans if event["event"] != "resume")

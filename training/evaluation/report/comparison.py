@@ -1,26 +1,38 @@
-"""`python -m training compare FILE.json …`: evaluated models as the rows of a table, seeds as mean ± sd."""
+"""`python -m training compare`: models as rows of tables, seeds as mean ± standard deviation.
+
+Reads files of `evaluate --json`. Files of several seeds form one row.
+"""
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from types import GenericAlias
+from typing import Annotated, Any, Literal, NamedTuple
 
+from pydantic import Field, StrictInt, ValidationError, create_model
+
+from models.files.bounded import parse_json
+from training.arguments import expanded
+from training.errors import TrainingError
 from training.evaluation.data import BY_KEY, SETS
+from training.evaluation.geometry import BINS, GRADES
 from training.evaluation.modes import MODES
-from training.evaluation.report.courses import add_runs, read_runs
-from training.evaluation.report.files import Evaluated, Models, Scores, read_models
 from training.evaluation.report.markdown import escape, listed, report_folder, table, write
-from training.evaluation.report.one import READING, absent, pictures, shown, training
+from training.evaluation.report.model_report import READING, absent, pictures, shown, training
+from training.evaluation.report.runs import add_runs, read_runs
 from training.evaluation.report.table import (
     COLUMNS,
     GEOMETRY,
     SEARCH,
+    Scores,
     percent,
     plain,
     search_remarks,
@@ -125,7 +137,7 @@ def _tables(models: Models) -> Iterator[str]:
 
 
 def _rows(models: Models, figures: Mapping[str, Figure], *shows: Show) -> str:
-    """A row for each model. shows: one for each figure, or one for all."""
+    """Returns a table with a row for each model. `shows` has a formatter for each figure, or one for all."""
     each = shows if len(shows) > 1 else shows * len(figures)
     rows = [
         (
@@ -139,7 +151,7 @@ def _rows(models: Models, figures: Mapping[str, Figure], *shows: Show) -> str:
 
 
 def _cell(files: Sequence[Evaluated], figure: Figure, show: Show) -> str:
-    """Mean ± sd over the seeds that have the figure; how many, where it is not all of them."""
+    """Returns mean ± sd over the seeds that have the figure, and their number if some do not."""
     found = [figure(scores) for _, scores in files]
     values = [value for value in found if value is not None and value is not _MISSING]
     if not values:
@@ -149,7 +161,7 @@ def _cell(files: Sequence[Evaluated], figure: Figure, show: Show) -> str:
     return f"{show(statistics.fmean(values))}{spread}{part}"
 
 
-_MISSING = object()  # not measured; None is a figure that is no number
+_MISSING = object()  # not measured; None is a figure that is not finite
 
 
 def _figure(*path: str) -> Figure:
@@ -165,7 +177,7 @@ def _figure(*path: str) -> Figure:
 
 
 def _mean_of(suite: str, keys: Sequence[str], column: str) -> dict[str, Figure]:
-    """A column, where there is something that all have."""
+    """Returns the column of the mean over sets that all files have, if any."""
 
     def look(scores: Scores) -> Any:
         values = [_figure(suite, key, column)(scores) for key in keys]
@@ -177,13 +189,13 @@ def _mean_of(suite: str, keys: Sequence[str], column: str) -> dict[str, Figure]:
 
 
 def _common(models: Models, mean: str) -> list[str]:
-    """The sets that every file's mean is over, of the files that have one."""
+    """Returns the sets that are in the mean of every file with a mean."""
     each = [scores[mean]["sets"] for _, scores in _all(models) if mean in scores]
     return [key for key in each[0] if all(key in sets for sets in each)] if each else []
 
 
 def _present(models: Models, suite: str, order: Mapping[str, object] | None = None) -> list[str]:
-    """The sets that some file has of a suite, in the order of `order`."""
+    """Returns the sets of a suite that any file has, in the order of `order`."""
     found = dict.fromkeys(key for _, scores in _all(models) for key in scores.get(suite, {}))
     return [key for key in order if key in found] if order else list(found)
 
@@ -212,7 +224,7 @@ def _remarks(models: Models) -> Iterator[str]:
 
 
 def _unequal(models: Models) -> Iterator[str]:
-    """Remarks on files that are not over the same data."""
+    """Yields remarks on files with different data."""
     for mean in ("mean", "transfer_mean"):
         common = _common(models, mean)
         sets = chain.from_iterable(scores.get(mean, {}).get("sets", ()) for _, scores in _all(models))
@@ -234,3 +246,112 @@ def _of(scores: Scores) -> Iterator[str]:
         yield from (f"{key}: {said}" for said in search_remarks(figures))
     for key, figures in scores.get("transfer", {}).items():
         yield from (f"{title(key)}: {said}" for said in transfer_remarks(figures))
+
+
+class Evaluated(NamedTuple):
+    file: str  # name without the folder
+    scores: Scores
+
+
+Models = Mapping[str, Sequence[Evaluated]]  # the files of each model
+
+
+def read_models(files: Sequence[str]) -> dict[str, list[Evaluated]]:
+    """Reads files by model name: NAME of NAME=FILE, else the file's name without .json.
+
+    Files whose names differ only in a final -N belong to one model.
+
+    Raises:
+        TrainingError: `evaluate --json` of this release has not written the file.
+    """
+    named = [_named(given) for given in files]
+    bases = [name if said else re.sub(r"-\d+$", "", name) for name, _, said in named]
+    models: dict[str, list[Evaluated]] = {}
+    for (name, file, _), base in zip(named, bases, strict=True):
+        key = base if bases.count(base) > 1 else name
+        models.setdefault(key, []).append(Evaluated(file.name, _read(file)))
+    return models
+
+
+def _named(given: str) -> tuple[str, Path, bool]:
+    """Returns the name, the file, and True if the name was given."""
+    name, equals, file = given.partition("=")
+    if equals and name and not expanded(given).exists():
+        return name, expanded(file), True
+    return expanded(given).stem, expanded(given), False
+
+
+def _read(file: Path) -> Scores:
+    try:
+        found = parse_json(file.read_bytes(), parse_constant=lambda _: None)
+    except OSError as error:
+        raise TrainingError(f"{file} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise TrainingError(f"{file} is not JSON: {error}") from None
+    if fault := _fault(found):
+        raise TrainingError(f"{file} is not what `evaluate --json` of this release writes: {fault}.")
+    scores: Scores = found
+    return scores
+
+
+def _fault(found: Any) -> str | None:
+    """Returns the first missing field, or field of another type."""
+    try:
+        _EVALUATION.model_validate(found)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(part for part in problem["loc"] if isinstance(part, str))
+        if where.endswith(".[key]"):
+            return f"{where.removesuffix('.[key]')} is no set that is known"
+        if problem["type"] in ("model_type", "dict_type"):
+            return f"{where or 'it'} is no JSON object"
+        return f"{where} is missing or of another kind"
+    for mean, suite in (("mean", "sts"), ("transfer_mean", "transfer")):
+        if mean in found and not set(found[mean]["sets"]) <= found.get(suite, {}).keys():
+            return f"{mean}.sets is missing or of another kind"
+    return None
+
+
+_FIGURE: Any = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+_TEXTS: Any = (list[str | None], ...)
+
+
+def _table(figures: Iterable[str] = (), counts: Iterable[str] = (), **more: Any) -> Any:
+    fields: dict[str, Any] = dict.fromkeys(figures, (_FIGURE | None, ...))
+    fields |= dict.fromkeys(counts, (StrictInt, ...)) | more
+    return create_model("Table", **fields)
+
+
+def _by_name(names: Iterable[str], value: Any) -> Any:
+    """Returns the type of a dictionary with only these keys."""
+    return GenericAlias(dict, (Literal.__getitem__(tuple(names)), value))
+
+
+_SIMILARITY = _table(COLUMNS, ("pairs", "unscored", "undefined"))
+_MODE = (_table(SEARCH.values()), None)
+_RETRIEVAL = _table(
+    SEARCH.values(), ("queries", "documents", "empty", "undefined"), lexical=_MODE, hybrid=_MODE
+)
+_TRANSFER = _table(("accuracy", "f1"), ("examples", "undefined"), remarks=_TEXTS)
+_CLUSTERED = _table(("accuracy",), ("classes", "sentences", "undefined"))
+_STEPS = Annotated[list[StrictInt], Field(min_length=BINS, max_length=BINS)]
+_GEOMETRY = _table(
+    ("alignment", "uniformity", "mean_cosine", "top_energy", "effective_rank"),
+    spectrum=(list[_FIGURE], ...),
+    histogram=(Annotated[_by_name(GRADES, _STEPS), Field(min_length=len(GRADES))], ...),
+)
+_MEAN = (_table(sets=_TEXTS), None)
+_EVALUATION = _table(
+    model=(str | None, ...),
+    version=(str | None, ...),
+    fingerprint=(str | None, ...),
+    date=(str | None, ...),
+    absent=_TEXTS,
+    sts=(_by_name(BY_KEY, _SIMILARITY), {}),
+    retrieval=(GenericAlias(dict, (str, _RETRIEVAL)), {}),
+    transfer=(_by_name(TITLES, _TRANSFER), {}),
+    clustering=(_by_name(TITLES, _CLUSTERED), {}),
+    mean=_MEAN,
+    transfer_mean=_MEAN,
+    geometry=(_GEOMETRY, None),
+)

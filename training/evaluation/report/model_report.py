@@ -1,8 +1,8 @@
-"""`evaluate --report`: all figures of one model in Markdown, with pictures.
+"""`evaluate --report`: all figures of a model in Markdown, with pictures.
 
 FOLDER/report.md
 FOLDER/plane.svg spectrum.svg cosines.svg     of the geometry
-FOLDER/dev.svg                                of the runs, where one has dev scores
+FOLDER/dev.svg                                of runs with dev scores
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from training.evaluation.report.courses import Course
-from training.evaluation.report.files import Scores
 from training.evaluation.report.markdown import escape, listed, picture, table, write
-from training.evaluation.report.table import percent, sections, title
+from training.evaluation.report.runs import Course
+from training.evaluation.report.table import Scores, percent, sections, title
 
 if TYPE_CHECKING:
     from training.evaluation.report.plots import Picture
@@ -29,7 +28,7 @@ READING = (
 
 
 def write_report(folder: Path, scores: Scores, courses: Sequence[Course]) -> Path:
-    """Write the report; return its place."""
+    """Writes the report and returns its path."""
     name = str(scores["model"])
     drawn = pictures({name: [scores]}, courses)
     sections = [f"# {escape(name)}", _about(scores), READING, *_tables(scores), *shown(drawn)]
@@ -37,7 +36,7 @@ def write_report(folder: Path, scores: Scores, courses: Sequence[Course]) -> Pat
 
 
 def pictures(models: Mapping[str, Sequence[Scores]], courses: Sequence[Course]) -> dict[str, Picture]:
-    """By file name. A model without a figure is not on its picture; a picture of nothing is not made."""
+    """Returns pictures by file name. Models without a figure are left out, and so are empty pictures."""
     from training.evaluation.report.plots import (  # noqa: PLC0415  matplotlib
         Curve,
         Mark,
@@ -78,7 +77,7 @@ def pictures(models: Mapping[str, Sequence[Scores]], courses: Sequence[Course]) 
 
 
 def shown(drawn: Mapping[str, Picture]) -> Iterator[str]:
-    """The pictures of the geometry, with what they show."""
+    """Yields the pictures of the geometry with their captions."""
     said = {
         "plane.svg": "Lower is better on both axes. The dot of several seeds is their mean.",
         "spectrum.svg": "Singular values of the sentences' vectors by the largest; zeros are not drawn.",
@@ -90,7 +89,7 @@ def shown(drawn: Mapping[str, Picture]) -> Iterator[str]:
 
 
 def training(courses: Sequence[Course], drawn: Mapping[str, Picture]) -> Iterator[str]:
-    """The runs as a table. Spearman on STS-B dev times 100."""
+    """Yields the table of runs, with Spearman on STS-B dev times 100, and its picture."""
     if not courses:
         return
     yield "## Training"
@@ -145,7 +144,7 @@ def _tables(scores: Scores) -> Iterator[str]:
 
 
 def _together(histograms: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
-    """The pairs of all seeds."""
+    """Adds the histograms of all seeds."""
     return {grade: np.sum([each[grade] for each in histograms], axis=0).tolist() for grade in histograms[0]}
 
 

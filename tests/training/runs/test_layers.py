@@ -1,27 +1,124 @@
-"""A student: what it is made of, what its teacher says, and that it comes near to it and is published."""
+"""Training of some layers only, and students with fewer layers than their teacher."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import ElectraConfig, ElectraModel
 
 from models.store import Store
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import Run
 from tests.training.families import family_source
+from tests.training.recipe_cases import corpus_for, raw_source
 from tests.training.run_cases import losses, stop_after, weights
 from training.errors import TrainingError
-from training.methods.loading import evenly, load_encoder
-from training.methods.recipe import Recipe, load_recipe
+from training.methods.catalogue import load_recipe
+from training.methods.recipe import Recipe
+from training.methods.start import _freeze_embeddings, load_encoder
 from training.model.encoder import TrainedEncoder
+from training.model.student import evenly
+from training.runs.command import train
 from training.runs.export import export_run
-from training.runs.teacher import FILE_NAME, taught, teach
+from training.runs.options import Options
+from training.runs.setup import VECTORS, taught, teach
 from training.text.corpus import Corpus
 from training.text.tokens import tokenise
+
+LAST = load_recipe("simcse-unsup", {"optim.train_layers": 1, "optim.lr": 3e-3})
+
+
+def moved(before: Path, after: Path) -> set[str]:
+    one, other = weights(before), weights(after)
+    assert other.keys() <= one.keys()  # a backbone's pooler and language head are not kept
+    return {name for name in other if one[name] != other[name]}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_only_the_last_layers_move(family: str, run: Run, tmp_path: Path) -> None:
+    base = family_source(tmp_path / "base", family)
+    whole = run("whole", base=base, recipe=load_recipe("simcse-unsup"))
+    found = moved(base, run("out", base=base, recipe=LAST).last)
+    assert found
+    assert all("layer.1." in name for name in found)
+    assert {name for name in moved(base, whole.last) if "layer.1." in name} == found
+    assert any("embeddings" in name for name in moved(base, whole.last))
+
+
+def test_all_layers_are_more_than_the_last_and_embeddings_stay(run: Run, tiny_source: Path) -> None:
+    both = run("both", recipe=load_recipe("simcse-unsup", {"optim.train_layers": 2}))
+    found = moved(tiny_source, both.last)
+    assert any("layer.0." in name for name in found)
+    assert not any("embeddings" in name for name in found)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_embeddings_keep_their_values_and_all_layers_move(family: str, run: Run, tmp_path: Path) -> None:
+    base = family_source(tmp_path / "base", family)
+    recipe = load_recipe("simcse-unsup", {"optim.train_embeddings": False})
+    found = moved(base, run("out", base=base, recipe=recipe).last)
+    assert not any("embeddings" in name for name in found)
+    assert all(any(f"layer.{at}." in name for name in found) for at in (0, 1))
+
+
+def test_kept_embeddings_are_refused_where_they_are_all_that_learns(tmp_path: Path, run: Run) -> None:
+    recipe = load_recipe("simcse-unsup", {"pool": "static", "optim.train_embeddings": False})
+    with pytest.raises(TrainingError, match="leaves a word table nothing to learn"):
+        run("out", base=raw_source(tmp_path / "raw"), recipe=recipe)
+
+
+def test_the_map_behind_narrow_embeddings_keeps_its_values_too() -> None:
+    config = ElectraConfig(
+        vocab_size=20, embedding_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2,
+    )  # fmt: skip
+    of_layers = SimpleNamespace(head=SimpleNamespace(tokens="last"))
+    encoder: Any = SimpleNamespace(backbone=ElectraModel(config), source=of_layers)
+    _freeze_embeddings(encoder)
+    found = [name for name, each in encoder.backbone.named_parameters() if each.requires_grad]
+    assert found
+    assert all(name.startswith("encoder.layer.0.") for name in found)
+
+
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_the_head_that_is_kept_is_trained_with_them(chunk: int | None, tmp_path: Path) -> None:
+    recipe = load_recipe("simcse-sup", {"optim.train_layers": 1, "optim.batch": 8})
+    options = Options(steps=2, precision="fp32", threads=1, chunk=chunk)
+    result = train(recipe, corpus_for(recipe), raw_source(tmp_path / "raw"), tmp_path / "out", options)
+    assert result.finished
+    dense = [weights(found.parent) for found in sorted(result.last.glob("*_Dense/model.safetensors"))]
+    one = train(
+        recipe, corpus_for(recipe), tmp_path / "raw", tmp_path / "one", Options(steps=1, precision="fp32")
+    )
+    assert dense != [weights(found.parent) for found in sorted(one.last.glob("*_Dense/model.safetensors"))]
+    assert dense
+
+
+def test_the_twin_and_a_frozen_layer_agree(tmp_path: Path) -> None:
+    recipe = load_recipe("esimcse", {"optim.train_layers": 1, "optim.batch": 8, "twin.momentum": 0.5})
+    options = Options(steps=3, precision="fp32", threads=1)
+    result = train(recipe, corpus_for(recipe), raw_source(tmp_path / "raw"), tmp_path / "out", options)
+    found = moved(tmp_path / "raw", result.last)
+    assert found
+    assert all("layer.1." in name for name in found)
+
+
+def test_more_layers_than_there_are_leave_nothing_behind(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"optim\.train_layers is 3, and the base has 2 layers\."):
+        run("out", recipe=load_recipe("simcse-unsup", {"optim.train_layers": 3}))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_recipe_without_it_keeps_its_digest() -> None:
+    assert "train_layers" not in load_recipe("pairs").described()["optim"]
+    assert load_recipe("simcse-sup").digest().startswith("dd5f56ed7201")
+    assert LAST.described()["optim"]["train_layers"] == 1
+
 
 CPU = torch.device("cpu")
 
@@ -71,7 +168,6 @@ def test_a_row_of_the_table_is_what_the_teacher_says_of_the_token_alone(tiny_sou
 def test_the_teacher_encodes_what_the_student_reads(
     layers: int, tiny_source: Path, corpus: Corpus, tmp_path: Path
 ) -> None:
-    """The tokens of a table lack the special ones, which the teacher gets all the same."""
     teacher, student = opened(tiny_source, None), opened(tiny_source, layers)
     shelf = tokenise(corpus.texts, student.tokenizer(64))
     teach(teacher, student.lexicon, shelf, tmp_path, bf16=False, progress=False)
@@ -94,7 +190,7 @@ def test_a_student_comes_nearer_to_its_teacher_and_is_published_with_its_name(
     assert found[30] < 0.6 * found[1]
     if trained:
         assert nearness(teacher, trained, corpus) > nearness(teacher, opened(base, layers), corpus) + 0.05
-    assert not (result.out / FILE_NAME).exists()
+    assert not (result.out / VECTORS).exists()
     store = Store(tmp_path / "models")
     manifest = export_run(result.out, store)
     taught_by = live.verify(version)
