@@ -14,9 +14,9 @@ import pytest
 
 from models.store import DesiredVersion
 from service.errors import Conflict, StartupError
-from service.store.postgres import generations, replicas, roll_call, vectors
+from service.store.postgres import generations, replicas, vectors
 from service.store.postgres.connection import Connection
-from service.store.postgres.roll_call import Answer
+from service.store.postgres.generations import Answer
 from service.store.postgres.schema import MIGRATIONS
 from service.store.sql.generations import verdicts
 from service.store.values import FAILED, Active, Document, Embedding, Moved, Unembedded, Verdict
@@ -48,7 +48,7 @@ def begin(place: Place, replica: str, version: str = "b") -> int:
 
 
 def call(place: Place, replica: str, number: int, desired: str = "", *, rollback: bool = False) -> Answer:
-    return place.write(lambda it: roll_call.call(it, replica, number, desired, rollback=rollback))
+    return place.write(lambda it: generations.roll_call(it, replica, number, desired, rollback=rollback))
 
 
 def run(place: Place, sql: str) -> None:
@@ -77,7 +77,7 @@ def test_a_swap_waits_for_those_that_live_and_for_nobody_else(place: Place) -> N
     end_lease(place, "c")
     assert call(place, "b", number) is Answer.NOW
     swap = place.write(
-        lambda it: roll_call.go_live(
+        lambda it: generations.go_live(
             it, "b", number, "", rollback=False, may=lambda: True, last=lambda _: None
         )
     )
@@ -97,13 +97,13 @@ def test_a_swap_embeds_the_last_few_itself_and_no_more(place: Place, monkeypatch
 
     def swap() -> Answer:
         return place.write(
-            lambda it: roll_call.go_live(it, "a", number, "", rollback=False, may=lambda: True, last=last)
+            lambda it: generations.go_live(it, "a", number, "", rollback=False, may=lambda: True, last=last)
         )
 
     assert place.write(lambda it: generations.take_lacking(it, "a", number, 2, 1 << 20)).closing
-    monkeypatch.setattr(roll_call, "LAST_DOCUMENTS", 5)
+    monkeypatch.setattr(generations, "LAST_DOCUMENTS", 5)
     assert swap() is Answer.LACKS
-    monkeypatch.setattr(roll_call, "LAST_DOCUMENTS", 6)
+    monkeypatch.setattr(generations, "LAST_DOCUMENTS", 6)
     assert swap() is Answer.LACKS, "it could not embed them in time"
     assert state(place, number) == "building"
     assert swap() is Answer.NOW
@@ -122,7 +122,7 @@ def test_what_an_update_left_listed_amid_the_listing_holds_up_no_swap(place: Pla
     assert (looked.documents, looked.left) == ({}, 0)
     run(place, gone.format(number, 2_000, 2_000))
     swap = place.write(
-        lambda it: roll_call.go_live(
+        lambda it: generations.go_live(
             it, "a", number, "", rollback=False, may=lambda: True, last=lambda _: None
         )
     )
@@ -284,7 +284,7 @@ def test_a_table_is_dropped_once_nobody_serves_it_and_searches_of_it_are_sent_on
     run(place, "DELETE FROM lacking")
     run(place, f"UPDATE replicas SET serves = {place.live}")
     place.write(
-        lambda it: roll_call.go_live(
+        lambda it: generations.go_live(
             it, "a", number, "", rollback=False, may=lambda: True, last=lambda _: None
         )
     )
@@ -413,7 +413,7 @@ def test_one_that_cannot_renew_its_lease_says_that_it_is_lost(monkeypatch: pytes
             heard = len(two.heard[0])
             await run_sql(cut)
             await until(lambda: len(two.heard[0]) > heard)  # it comes back
-            monkeypatch.setattr("service.store.postgres.touch.LEASE_SECONDS", 0.0)
+            monkeypatch.setattr("service.store.postgres.replicas.LEASE_SECONDS", 0.0)
             assert "lost touch" in (two.stores[0].lost or "")
 
     asyncio.run(both())

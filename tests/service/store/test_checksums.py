@@ -15,7 +15,7 @@ from service.__main__ import parser, run
 from service.cli.commands import backup, check_data
 from service.errors import CommandError, Unusable
 from service.settings import Settings
-from service.store.sql import checksums
+from service.store.sql import records
 from service.store.sqlite.offline import examine
 from service.store.sqlite.schema import SCHEMA_VERSION
 from tests import postgres
@@ -247,11 +247,11 @@ def test_an_update_by_a_replica_of_an_older_version_keeps_nothing_of_before(
 
 def test_damaged_documents_are_counted(service: TestClient, settings: Settings) -> None:
     put(service, "counted")
-    before = len(checksums.met)
+    before = len(records.known_damage)
     damage(settings, "counted", "text", "'other'")
     assert service.get("/documents/counted").status_code == 507
     assert service.get("/documents/counted").status_code == 507
-    assert len(checksums.met) == before + 1
+    assert len(records.known_damage) == before + 1
     assert f"simile_damaged_documents {before + 1:.1f}" in service.get("/metrics").text
     put(service, "counted")
 
@@ -259,7 +259,7 @@ def test_damaged_documents_are_counted(service: TestClient, settings: Settings) 
 def test_documents_of_before_get_their_checksums_in_steps_and_new_ones_at_once(
     service: TestClient, settings: Settings
 ) -> None:
-    ids = [f"old{n}" for n in range(checksums.FILL_DOCUMENTS + 3)]
+    ids = [f"old{n}" for n in range(records.FILL_DOCUMENTS + 3)]
     put(service, *ids)
     run_sql(settings, "UPDATE documents SET checksums = NULL WHERE id LIKE 'old%'")
     store = service.app.state.runtime.corpus.store  # type: ignore[attr-defined]
@@ -269,7 +269,7 @@ def test_documents_of_before_get_their_checksums_in_steps_and_new_ones_at_once(
     put(service, "new")
     assert call(store.without_checksums) == len(ids), "it has one at once"
     assert service.get("/documents/old1").json()["text"] == TEXT, "it is answered meanwhile"
-    assert call(store.fill_checksums) == checksums.FILL_DOCUMENTS
+    assert call(store.fill_checksums) == records.FILL_DOCUMENTS
     assert call(store.without_checksums) == 3, "each step is on disk by itself"
     assert call(store.fill_checksums) == 3
     assert call(store.fill_checksums) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from service.store.sql.feedback import count, page, store
+from service.store.sql.feedback import count_judgements, list_judgements, store_judgements
 from service.store.sqlite.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
 from service.store.values import DEFAULT_COLLECTION, NO_KEY, Judgement, Selection
 from tests.service.api.test_feedback import TEXTS, judge, listed, pages, said
@@ -30,12 +30,12 @@ def test_a_store_of_the_second_schema_can_be_judged_and_keeps_what_it_has(tmp_pa
     connection = connect(path)
     assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     judgement = Judgement("q", "a", relevant=False)
-    assert store(connection, [judgement], DEFAULT_COLLECTION) == (1, set())
+    assert store_judgements(connection, [judgement], DEFAULT_COLLECTION) == (1, set())
     connection.close()
     migrate(path)  # the next start
     connection = connect(path, read_only=True)
-    assert page(connection, 0, 10, Selection(DEFAULT_COLLECTION), inf) == ([(1, judgement)], False)
-    assert count(connection, Selection(DEFAULT_COLLECTION)) == 1
+    assert list_judgements(connection, 0, 10, Selection(DEFAULT_COLLECTION), inf) == ([(1, judgement)], False)
+    assert count_judgements(connection, Selection(DEFAULT_COLLECTION)) == 1
     assert connection.execute("SELECT id, text FROM documents").fetchall() == [("a", "red")]
     connection.close()
 
@@ -57,12 +57,12 @@ def test_judgements_from_before_keys_are_of_none_and_their_numbers_are_not_used_
     migrate(path)
     connection = connect(path)
     kept = [(1, Judgement("q", "a", relevant=True)), (2, Judgement("q", "b", relevant=True))]
-    assert page(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY), inf) == (kept, False)
-    assert store(connection, [Judgement("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == (
+    assert list_judgements(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY), inf) == (kept, False)
+    assert store_judgements(connection, [Judgement("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == (
         4,
         set(),
     )
-    assert count(connection, Selection()) == 3
+    assert count_judgements(connection, Selection()) == 3
     connection.close()
 
 
@@ -73,7 +73,7 @@ def test_a_page_is_read_in_order_and_never_sorted(tmp_path: Path, selection: Sel
     connection = connect(tmp_path / "simile.db")
     run: list[str] = []
     connection.set_trace_callback(run.append)
-    assert page(connection, 0, 10, selection, inf) == ([], False)
+    assert list_judgements(connection, 0, 10, selection, inf) == ([], False)
     connection.set_trace_callback(None)
     [query] = run
     plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {query}")]

@@ -11,11 +11,10 @@ import numpy as np
 import orjson
 import pytest
 
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate
 from service.store.sqlite import filter_cache
 from service.store.sqlite.filter_cache import FilterCache
-from service.store.sqlite.filter_plan import matching
-from service.store.sqlite.filters import compile_filter
+from service.store.sqlite.filters import compile_filter, matching
 from service.store.sqlite.schema import connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.sqlite.writer import Transaction

@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.store.filters.grammar import MAX_CONDITIONS, MAX_DEPTH, FilterError, parse_filter
-from service.store.filters.operands import MAX_VALUES
-from service.store.filters.paths import MAX_FIELD_PARTS
+from service.store.filters.grammar import (
+    MAX_CONDITIONS,
+    MAX_DEPTH,
+    MAX_FIELD_PARTS,
+    MAX_VALUES,
+    FilterError,
+    parse_filter,
+)
 from service.store.sqlite.filters import compile_filter
 from tests.service.filtering import RANGES, cases, halves, matches
 

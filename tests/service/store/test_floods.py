@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from service.errors import Storage
+from service.store.scheduling import WriteQueue, caller
+from service.store.sql.feedback import DELETED_ROWS
 from service.store.sql.methods import STEP_EVENTS
-from service.store.sql.selection import DELETED_ROWS
 from service.store.sqlite.store import SqliteStore
 from service.store.values import Document, Embedding, Event, EventLimits, Judgement, Selection
-from service.store.write_queue import WriteQueue, caller
 from tests import postgres
 from tests.service.conftest import new_settings, serving
 from tests.service.keyed import bearer, keys_file, line

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from models.search import words
 from models.tokens import normalize
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate
 from service.store.sql.connection import fact
 from service.store.sqlite import fulltext, secondary_indexes
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches

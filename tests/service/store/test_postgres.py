@@ -17,7 +17,8 @@ from service.errors import Validation
 from service.store.filters.grammar import compile_in
 from service.store.sql import feedback
 from service.store.sql.records import page
-from service.store.sqlite import fulltext, schema, secondary_indexes
+from service.store.sqlite import fulltext as sqlite_fulltext
+from service.store.sqlite import schema, secondary_indexes
 from service.store.values import (
     Document,
     Embedding,
@@ -35,22 +36,11 @@ from tests.service.store.test_field_index import FIELDS, FILTERS, ROWS
 
 pytest.importorskip("psycopg", reason="needs the extra postgres")
 
-from service.store.postgres import (
-    documents,
-    field_indexes,
-    generations,
-    nearest,
-    postings,
-    replicas,
-    roll_call,
-    vectors,
-    words,
-    writes,
-)
+from service.store.postgres import documents, filters, fulltext, generations, replicas, vectors, writes
 from service.store.postgres.connection import Connection, Raw
 from service.store.postgres.filters import JsonbDialect
+from service.store.postgres.generations import Answer
 from service.store.postgres.reader import Snapshot
-from service.store.postgres.roll_call import Answer
 from service.store.postgres.schema import migrate
 from service.store.postgres.store import PostgresStore
 from service.store.postgres.writer import in_turn
@@ -140,19 +130,19 @@ def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(
             row,
         )
         secondary_indexes.add(sqlite, row[0])
-    monkeypatch.setattr(postings, "FOLDED", (0, 1 << 30))
+    monkeypatch.setattr(fulltext, "FOLDED", (0, 1 << 30))
     if folded:
-        monkeypatch.setattr(postings, "TOGETHER", 2)
-        assert place.write(postings.fold)
+        monkeypatch.setattr(fulltext, "TOGETHER", 2)
+        assert place.write(fulltext.fold)
     for query in QUERIES:
         for depth in (1, 3, 20):
-            expected = fulltext.nearest(sqlite, query, depth, None, "default")
-            ask = partial(words.nearest, query=query, depth=depth, allowed=None, collection="default")
+            expected = sqlite_fulltext.nearest(sqlite, query, depth, None, "default")
+            ask = partial(fulltext.nearest, query=query, depth=depth, allowed=None, collection="default")
             found = place.read(ask)
             assert found[0].tolist() == expected[0].tolist(), query
             np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
     place.write(lambda connection: writes.delete_some(connection, [row[0] for row in stored], "default"))
-    assert place.write(postings.fold)
+    assert place.write(fulltext.fold)
     left = place.read(lambda it: it.execute("SELECT count(*) FROM postings").fetchone())
     assert left == (0,), "no term of a deleted document stays"
     sqlite.close()
@@ -171,7 +161,7 @@ def filtered() -> Iterator[Place]:
     for at, row in enumerate(ROWS):
         made.put(Document(f"{at}", "a", json_of(row)))
     with made.store.pool.connection() as raw:
-        field_indexes.keep(raw, FIELDS)
+        filters.keep_field_indexes(raw, FIELDS)
         raw.execute("SELECT pg_advisory_unlock_all()")
     yield made
     made.store.close()
@@ -208,19 +198,19 @@ def test_an_index_follows_what_is_declared_and_one_half_built_is_built_anew(plac
         return [name for (name,) in place.read(lambda it: it.execute(sql).fetchall())]
 
     with place.store.pool.connection() as raw:
-        field_indexes.keep(raw, ["a", "b.c?"])
+        filters.keep_field_indexes(raw, ["a", "b.c?"])
         both = names()
         raw.execute(
             f"UPDATE pg_index SET indisvalid = FALSE WHERE indexrelid = '{both[0]}'::regclass".encode()
         )
-        field_indexes.keep(raw, ["a", "b.c?"])
+        filters.keep_field_indexes(raw, ["a", "b.c?"])
         assert names() == both
         invalid = raw.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone()
         assert invalid == (0,)
-        field_indexes.keep(raw, ["a"])
+        filters.keep_field_indexes(raw, ["a"])
         assert len(names()) == len(both) / 2 == 5
         place.put(Document("long", "text", json_of({"a": "x" * 60_000})))
-        field_indexes.keep(raw, [])
+        filters.keep_field_indexes(raw, [])
         assert names() == []
         raw.execute("SELECT pg_advisory_unlock_all()")
 
@@ -239,7 +229,7 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
     where = compile_in(JsonbDialect(()), {"n": {"$gte": 100}})
     query = unit()
     for few in (10_000, 0):
-        monkeypatch.setattr(nearest, "FEW", few)
+        monkeypatch.setattr(vectors, "FEW", few)
         for filter, heads_only in ((None, False), (None, True), (where, False)):
             scores: dict[int, tuple[float, int]] = {}
             for at, embedding in enumerate(embeddings):
@@ -263,7 +253,7 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
 def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearest, "FEW", 10)
+    monkeypatch.setattr(vectors, "FEW", 10)
     given = {f"{at:02}": unit() for at in range(60)}
     place.put(
         *(Document(id, "text", json_of({"half": int(id) % 2})) for id in given),
@@ -301,7 +291,7 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     assert len(place.read(lambda it: generations.lacking(it, number, 0, 100))) == 11
 
     def swap(connection: Connection) -> Answer:
-        return roll_call.go_live(
+        return generations.go_live(
             connection, "me", number, "", rollback=False, may=lambda: True, last=lambda _: None
         )
 
@@ -322,7 +312,7 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     }
     assert len(rows) == 11, "whose time is over, another one takes"
     assert place.write(lambda connection: generations.add_vectors(connection, number, rows)) == 11
-    call = partial(roll_call.call, replica="me", generation=number, desired="", rollback=False)
+    call = partial(generations.roll_call, replica="me", generation=number, desired="", rollback=False)
     assert place.write(call) is Answer.LACKS, "without an index nothing is found fast"
     with place.store.pool.connection() as raw:
         assert vectors.build_index(raw, number, DIMENSION)
@@ -382,7 +372,7 @@ def test_a_delete_beside_an_update_deletes_the_document(place: Place) -> None:
 
 
 def _judge(connection: Connection, judgements: Sequence[Judgement]) -> object:
-    return in_turn(feedback.store)(connection, judgements, "default", "key", Limits(per_key=1))
+    return in_turn(feedback.store_judgements)(connection, judgements, "default", "key", Limits(per_key=1))
 
 
 def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> None:

@@ -26,7 +26,7 @@ pytest.importorskip("psycopg", reason="needs the extra postgres")
 
 import psycopg
 
-from service.store.postgres import copied_rows, offline
+from service.store.postgres import copying, offline
 from tests.waiting import until
 
 LONG = "A sentence of a long text that is split into passages. " * 60
@@ -85,7 +85,7 @@ def command(*words: str) -> str:
 def test_a_store_goes_into_postgresql_and_back(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copied_rows, "ROWS", 2)
+    monkeypatch.setattr(copying, "ROWS", 2)
     settings = new_settings(tmp_path, tiny_models_dir)
     with serving(settings) as client:
         fill(client)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from service.store import turns
-from service.store.filters.predicate import Predicate
+from service.store import scheduling
+from service.store.filters.grammar import Predicate
+from service.store.scheduling import READERS, Turn, Turns, pause
 from service.store.sqlite.documents import count
 from service.store.sqlite.filter_cache import FilterCache, _key, _Search
 from service.store.sqlite.reader import HEAVY, Readers
 from service.store.sqlite.schema import migrate
-from service.store.turns import READERS, Turn, Turns, pause
 from tests.service.fakes import run, until
 from tests.waiting import LIMIT
 
@@ -33,7 +33,7 @@ def documents(tmp_path: Path) -> Iterator[Readers]:
 @pytest.fixture(autouse=True)
 def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every slice is over at once, so that nothing here depends on how fast the machine is."""
-    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(scheduling, "SLICE_SECONDS", 0.0)
 
 
 class Long:
@@ -195,7 +195,7 @@ def test_who_waits_for_an_equal_filter_keeps_no_turn(documents: Readers) -> None
 
 def test_a_read_that_is_abandoned_before_it_stands_in_the_line_does_not_wait_in_it() -> None:
     turns = Turns(1)
-    first, late = Turn(turns), Turn(turns)
+    first, late = Turn(turns), Turn(scheduling)
     assert turns.join(first)
     turns.abandon(late)
     assert not turns.join(late)
