@@ -328,13 +328,6 @@ def _check_size(filter: dict[str, Any]) -> None:
         raise FilterError(f"It has {size} bytes of JSON; at most {MAX_BYTES >> 20} MiB are looked through.")
 
 
-def check_field(name: str) -> None:
-    """Rejects a field that no filter can name. Raises FilterError."""
-    if name.startswith("$"):
-        raise FilterError(f"{shown(name)} begins as an operator does.")
-    _path(name)
-
-
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FilterError(f"A filter is an object such as {EXAMPLE}, not {kind_of(value)}.")
@@ -440,6 +433,12 @@ def _path(key: str) -> list[str]:
     return path
 
 
+def _check_field(name: str) -> None:
+    if name.startswith("$"):
+        raise FilterError(f"{shown(name)} begins as an operator does.")
+    _path(name)
+
+
 def indexed_fields(text: str) -> list[str]:
     """Returns the distinct fields of `SIMILE_INDEXED_FIELDS`.
 
@@ -454,7 +453,7 @@ def indexed_fields(text: str) -> list[str]:
         )
     for name in names:
         try:
-            check_field(name)
+            _check_field(name)
         except FilterError as error:
             raise ValueError(f"SIMILE_INDEXED_FIELDS: {error}") from error
     return names

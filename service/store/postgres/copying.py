@@ -7,7 +7,7 @@ be equal. Columns that a store numbers by itself are not copied.
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -153,24 +153,27 @@ async def between(data_dir: Path, url: str, *, into_database: bool, start_over: 
 
     `start_over` first empties a target that holds an unfinished copy.
     """
-    with _in_a_sentence(), contextlib.ExitStack() as opened:
+    try:
         if start_over:
             _empty(data_dir, url, into_database=into_database)
-        embedded = SqliteStore(data_dir)
-        opened.callback(embedded.close)
-        shared = PostgresStore(url, [], connections=LEAST_CONNECTIONS, answer_seconds=0)
-        opened.callback(shared.close)
-        for store in (embedded, shared):
-            store.start(lambda _: None, lambda _: None)
-        try:
-            if into_database:
-                opened.enter_context(shared.copying())
-                return await copy(embedded, shared)
-            return await copy(shared, embedded)
-        except ServiceError as error:
-            raise CommandError(
-                f"The copy stopped: {error.message} The same command goes on with it."
-            ) from error
+        with contextlib.ExitStack() as opened:
+            embedded = opened.enter_context(contextlib.closing(SqliteStore(data_dir)))
+            shared = opened.enter_context(contextlib.closing(_opened(url)))
+            for store in (embedded, shared):
+                store.start(lambda _: None, lambda _: None)
+            if not into_database:
+                return await copy(shared, embedded)
+            opened.enter_context(shared.copying())
+            return await copy(embedded, shared)
+    except (ServiceError, OSError, sqlite3.Error) as error:
+        found = error if isinstance(error, ServiceError) else machine_error(error)
+        if found is None:
+            raise
+        raise CommandError(f"The copy stopped: {found.message} The same command goes on with it.") from error
+
+
+def _opened(url: str) -> PostgresStore:
+    return PostgresStore(url, [], connections=LEAST_CONNECTIONS, answer_seconds=0)
 
 
 def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:
@@ -179,11 +182,7 @@ def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:
     Raises:
         CommandError: It holds something else.
     """
-    target: Either
-    if into_database:
-        target = PostgresStore(url, [], connections=LEAST_CONNECTIONS, answer_seconds=0)
-    else:
-        target = SqliteStore(data_dir)
+    target: Either = _opened(url) if into_database else SqliteStore(data_dir)
     with contextlib.closing(target):
         if target.unfinished_copy() is None:
             if target.active() is not None:
@@ -194,18 +193,6 @@ def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:
             return
     for name in FILES:
         (data_dir / name).unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _in_a_sentence() -> Iterator[None]:
-    """Raises CommandError for errors of the machine or the database."""
-    try:
-        yield
-    except (ServiceError, OSError, sqlite3.Error) as error:
-        found = error if isinstance(error, ServiceError) else machine_error(error)
-        if found is None:
-            raise
-        raise CommandError(f"The copy stopped: {found.message} The same command goes on with it.") from error
 
 
 async def copy(source: Either, target: Either) -> str:

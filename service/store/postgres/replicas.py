@@ -128,7 +128,7 @@ def request(connection: Connection, id: str = "") -> Request | None:
 
 
 def is_newer(asked: DesiredVersion, at: float, found: Request | None) -> bool:
-    """Returns whether a request made at `at` replaces the current one, as `protocol.Replicas.requested` says."""
+    """Returns whether a request replaces the current one, as `protocol.Replicas.requested` says."""
     return found is None or not (found.known or found.standing == asked or at <= found.at)
 
 

@@ -185,26 +185,24 @@ class PostgresStore(Touch, CommonMethods):
                 raise CommandError(NONE_THERE)
             schema.drop_everything(raw)
 
+    def _now(self, job: Callable[[Connection], T]) -> T:
+        with self.pool.connection() as raw, raw.transaction():
+            return job(Connection(raw))
+
     def unfinished_copy(self) -> str | None:
-        with self.pool.connection() as raw:
-            return unfinished_copy(Connection(raw), "The database of SIMILE_DATABASE")
+        return self._now(lambda it: unfinished_copy(it, "The database of SIMILE_DATABASE"))
 
     def active(self) -> Active | None:
-        with self.pool.connection() as raw:
-            return states.active(Connection(raw))
+        return self._now(states.active)
 
     def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
-        with self.pool.connection() as raw, raw.transaction():
-            return generations.activate(Connection(raw), self.replica, manifest, form, examples=examples)
+        return self._now(lambda it: generations.activate(it, self.replica, manifest, form, examples=examples))
 
     def visitor_secret(self) -> str:
-        with self.pool.connection() as raw, raw.transaction():
-            return visitor_secret(Connection(raw))
+        return self._now(visitor_secret)
 
     def indexed(self) -> tuple[list[str], set[int]]:
-        with self.pool.connection() as raw:
-            connection = Connection(raw)
-            return records.collections(connection), states.kept_numbers(connection)
+        return self._now(lambda it: (records.collections(it), states.kept_numbers(it)))
 
     # Documents and collections.
 

@@ -30,7 +30,7 @@ from service.store.filters.grammar import (
     splits,
     values_at,
 )
-from service.store.filters.times import DAY, parse_instant, parse_time
+from service.store.filters.times import parse_instant, parse_time
 from service.store.values import Revisions
 
 VALUE_RULES = "2"  # Increase it if the rows of the same documents change.
@@ -143,44 +143,15 @@ def _encoded(value: Any) -> tuple[Value, ...]:
 
 
 BLOBS = {None: NULL, False: FALSE, True: TRUE}
-_NESTED_NAMES = 2  # with more, or with times, nested SQL is too deep for SQLite's parser
+_NESTED_NAMES = 2  # With more names, or with times, nested SQL is too deep for SQLite's parser.
 
 
-_DATE = "[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9]"
-_CLOCK = f"{_DATE}[Tt ][0-2][0-9]:[0-5][0-9]:[0-6][0-9]"
-_OFFSET = f"{_CLOCK}*[-+][0-2][0-9]:[0-5][0-9]"
-_EPOCH = 719_529 * DAY  # from the day before the year 0 to 1970
+_INSTANT = "simile_instant(CAST(@.value AS BLOB))"
 
 
-def _instant(value: str) -> str:
-    """Returns SQL of a text's instant, as times.py defines it; NULL if the text is not a time.
-
-    One flat expression, because SQLite's parser allows few levels of nesting. A product with a condition,
-    which is 0 or 1, takes the place of a CASE.
-    """
-    zone = f"(@ GLOB '*[Zz]') + 6 * (@ GLOB '{_OFFSET}')"
-    digits = f"substr(@, 21, max(length(@) - 20 - ({zone}), 0))"
-    offset = f"(@ GLOB '{_OFFSET}') * (substr(@, -6, 1) || '60') * (substr(@, -5, 2) * 60 + substr(@, -2))"
-    clock = "substr(@, 12, 2) * 3600 + substr(@, 15, 2) * 60 + substr(@, 18, 2)"
-    whole = f"strftime('%s', substr(@, 1, 10)) + {_EPOCH} + {clock} - {offset}"
-    leap = "substr(@, 1, 4) % 400 = 0 OR substr(@, 1, 4) % 100 <> 0 AND substr(@, 1, 4) % 4 = 0"
-    conditions = (
-        f"(@ GLOB '{_DATE}' OR @ GLOB '{_CLOCK}*')",
-        "substr(@, 6, 2) BETWEEN '01' AND '12' AND substr(@, 9, 2) > '00'",
-        "substr(@, 9, 2) <= substr('312931303130313130313031', 2 * substr(@, 6, 2) - 1, 2)",
-        # date() of SQLite 3.40 takes 0300-02-29 for a date.
-        f"({leap} OR substr(@, 6, 5) <> '02-29')",
-        "substr(@, 12, 2) < '24'",
-        f"(substr(@, 18, 2) < '60' OR substr(@, 18, 2) = '60' AND ({whole}) % {DAY} = 0)",
-        f"(length(@) < 20 + {zone} OR @ GLOB '{_CLOCK}.[0-9]*' AND {digits} NOT GLOB '*[^0-9]*')",
-        f"length({digits}) <= 30",
-        f"NOT (@ GLOB '{_OFFSET}' AND substr(@, -5, 2) > '23')",
-    )
-    sql = f"CASE WHEN {' AND '.join(conditions)} THEN printf('%012d', {whole}) || rtrim({digits}, '0') END"
-    return sql.replace("@", value)
-
-
-_INSTANT = _instant("@.value")
+def instant(text: bytes) -> str | None:
+    """The SQL function simile_instant: returns the instant of a text, or NULL if it is not a time."""
+    return parse_instant(text.decode(errors="replace"))
 
 
 class _Sql(NamedTuple):
@@ -192,7 +163,7 @@ class _Sql(NamedTuple):
     sql: str
     parameters: list[Any]
     lookups: list[Lookup]
-    times: bool  # it compares times, which takes much SQL
+    times: bool  # It compares times, which nests deeper.
 
     def on(self, row: str) -> tuple[str, list[Any]]:
         """Returns the condition on the row, or on one of its members if it is an array."""
@@ -208,13 +179,11 @@ class SqliteDialect:
         self._declared = declared
 
     def condition(self, path: Sequence[str], test: Test | None) -> Predicate:
-        """Names are compared in `json_each`, because JSON paths cannot express names with quotes or
-        backslashes.
-        """
+        """Compares names in `json_each`: JSON paths cannot express names with quotes or backslashes."""
         one = None if test is None else _among(test) if isinstance(test, Among) else _compared(test)
         name = ".".join(path)
         flat = len(path) == 1 or (len(path) <= _NESTED_NAMES and (one is None or not one.times))
-        build = _nested if flat else _walked  # which takes three times as long
+        build = _nested if flat else _walked  # `_walked` takes three times as long.
         sql, parameters = build("documents.metadata", name, one)
         if name not in self._declared:
             return Predicate(sql, parameters)

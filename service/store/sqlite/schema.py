@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.errors import StartupError, machine_error
+from service.store.sqlite.filters import instant
 
 _COMMENT = re.compile(r"--[^\n]*")
 _SPACE = re.compile(r"\s+")
@@ -42,9 +43,10 @@ Entry = tuple[str, str, str, str]  # type, name, table, SQL
 
 
 def harden(connection: sqlite3.Connection) -> None:
-    """Trusts nothing in a schema, and checks each page before it is used."""
+    """Trusts nothing in a schema, checks each page before it is used, and adds the functions of filters."""
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
+    connection.create_function("simile_instant", 1, instant, deterministic=True)
     if sys.version_info >= (3, 12):  # Earlier versions cannot set these.
         connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
         connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)

@@ -156,7 +156,7 @@ class Writer:
             with contextlib.suppress(sqlite3.Error):  # A full disk may have ended the transaction.
                 self._connection.execute("ROLLBACK")
             for future in self._in_hand:
-                _fail(future, _worded(error))
+                _fail(future, machine_error(error) or error)
             return
         self._observe_seconds(time.monotonic() - started)
         for call in whole.then:
@@ -184,16 +184,12 @@ class Writer:
                 raise
             self._connection.execute("ROLLBACK TO job")
             self._connection.execute("RELEASE job")
-            _fail(future, _worded(error))
+            _fail(future, machine_error(error) or error)
             return
         self._connection.execute("RELEASE job")
         whole.changes.merge(transaction.changes)
         whole.then += transaction.then
         results.append((future, result))
-
-
-def _worded(error: Exception) -> Exception:
-    return machine_error(error) or error
 
 
 def _died() -> Unhealthy:

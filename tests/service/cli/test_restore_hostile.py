@@ -99,6 +99,12 @@ def version_of(backup: Path) -> str:
     return str(json.loads((backup / "manifest.json").read_bytes())["active"])
 
 
+def flip(backup: Path) -> None:
+    content = bytearray((backup / DATABASE).read_bytes())
+    content[len(content) // 2] ^= 1
+    (backup / DATABASE).write_bytes(content)
+
+
 MANIFESTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a version that is a path": (lambda at: listed(at, "models/../x/evil"), "should match pattern"),
     "a file above": (lambda at: listed(at, "../evil"), "should match pattern"),
@@ -112,6 +118,10 @@ MANIFESTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "simile.db was changed",
     ),
     "a number that is text": (lambda at: rewrite(at, documents="many"), "documents: Input should be"),
+    "a newer schema": (lambda at: rewrite(at, schema=999), "Install that version"),
+    "none": (lambda at: (at / "manifest.json").unlink(), "is not a backup"),
+    "another checksum": (flip, "simile.db was changed"),
+    "a file that is missing": (lambda at: (at / DATABASE).unlink(), "simile.db is missing"),
     "an unknown field": (lambda at: rewrite(at, evil=1), "evil: Extra inputs are not permitted"),
     "nested deeply": (nested, "nested too deeply"),
     "a link": (a_linked("manifest.json"), "manifest.json is a link"),

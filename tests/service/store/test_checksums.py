@@ -1,4 +1,4 @@
-"""Damaged documents are found by their checksums: they are not answered, and not backed up."""
+"""Damaged documents are found by their checksums. They are neither answered nor backed up."""
 
 import argparse
 import contextlib
@@ -31,7 +31,7 @@ METADATA = {
     "é": ["ü", {"b": None, "a": True}],
 }
 TEXT = "a red river é 🌊"
-# What is damaged, by the id of its document, as SQL of the new value of a column.
+# A column and the SQL of its damaged value, by the id of a document.
 DAMAGE = {
     "title": ("title", "'A titlf'"),
     "text": ("text", "replace(text, 'red', 'rad')"),
@@ -69,7 +69,7 @@ def put(client: TestClient, *ids: str, at: str = "") -> None:
 
 
 def run_sql(settings: Settings, sql: str) -> int:
-    """Change the database beside the service."""
+    """Changes the database while the service runs."""
     if settings.database is not None:
         import psycopg
 
@@ -92,7 +92,7 @@ def damage(settings: Settings, id: str, column: str, value: str) -> None:
         flipped = "decode(repeat('00', 16), 'hex')" if postgres.chosen else "zeroblob(16)"
         value = flipped
     if postgres.chosen and column == "metadata":
-        column = "sent"  # what is answered; test_damage_of_what_filters_read is about the other one
+        column = "sent"  # test_damage_of_what_filters_read damages the other column.
     changed = run_sql(
         settings,
         f"UPDATE documents SET {column} = {value} WHERE collection = 'default' AND id = '{id}'",
@@ -101,7 +101,6 @@ def damage(settings: Settings, id: str, column: str, value: str) -> None:
 
 
 def checked(settings: Settings) -> str:
-    """What `check --data` says."""
     return check_data.run(settings)
 
 

@@ -17,12 +17,14 @@ from service.store.filters.grammar import (
     parse_filter,
 )
 from service.store.sqlite.filters import compile_filter
+from service.store.sqlite.schema import harden
 from tests.service.filtering import RANGES, cases, halves, matches
 
 
 def select(filter: object, *rows: dict[str, Any]) -> list[bool]:
-    """Which of `rows` pass, asked of SQLite."""
+    """Returns which rows match in SQLite."""
     connection = sqlite3.connect(":memory:")
+    harden(connection)
     connection.execute("CREATE TABLE documents (number INTEGER PRIMARY KEY, metadata TEXT, id TEXT)")
     stored = [(number, orjson.dumps(row).decode(), f"d{number}") for number, row in enumerate(rows)]
     connection.executemany("INSERT INTO documents VALUES (?, ?, ?)", stored)

@@ -1,4 +1,4 @@
-"""A store goes into PostgreSQL and back, whole; what was killed goes on."""
+"""A store is copied to PostgreSQL and back, and a killed copy continues."""
 
 import asyncio
 import signal
@@ -62,7 +62,7 @@ def fill(client: TestClient) -> None:
 
 
 def seen(client: TestClient) -> Any:
-    """What a client sees of a store: documents, rankings in each mode, judgements, events, a visitor's."""
+    """Documents, rankings of each mode, judgments, events and a visitor's events, as a client sees them."""
     found: list[Any] = []
     for mode in ("dense", "lexical", "hybrid"):
         hits = client.get("/search", params={"q": "text 7 東京", "k": 20, "mode": mode}).json()["hits"]
@@ -105,7 +105,6 @@ def test_a_store_goes_into_postgresql_and_back(
 
 
 def checked(data_dir: Path) -> str:
-    """What `check --data` says of a store, whose model is published nowhere."""
     with pytest.raises(CommandError) as raised:
         check_data.run(Settings(data_dir=data_dir))
     return str(raised.value)

@@ -34,7 +34,7 @@ HANG_SECONDS = 2.0
 
 
 class Place:
-    """A service whose database is behind a relay."""
+    """A service that reaches its database through a relay."""
 
     def __init__(self, client: TestClient, relay: Relay, url: str) -> None:
         self.client = client
@@ -65,7 +65,7 @@ class Place:
         assert {hit["id"] for hit in self.search().json()["hits"]} >= self.acknowledged
 
     def at_rest(self) -> bool:
-        """The pool makes no connection: one that is cut while it is made is made again after a pause."""
+        """The pool opens no connection. A cut one would be opened again after a pause."""
         pool = self.client.app.state.runtime.corpus.store.pool  # type: ignore[attr-defined]
         pool.check()
         state = pool.get_stats()
@@ -197,7 +197,6 @@ def server(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_a_connection_that_took_its_time_is_as_patient_as_before() -> None:
-    """After the start, which lists what a version lacks: the next read waits no longer than others."""
     with closing(Pool(postgres.new_database(), 2, HANG_SECONDS)) as pool:
         for _ in range(2):
             with pool.connection() as one, pool.connection() as other:
@@ -208,7 +207,6 @@ def test_a_connection_that_took_its_time_is_as_patient_as_before() -> None:
 
 @pytest.mark.long
 def test_a_server_that_hangs(server: Any, tmp_path: Path, tiny_models_dir: Path) -> None:
-    """It takes what is sent and answers nothing: nobody waits for longer than a statement may take."""
     with placed(tmp_path, tiny_models_dir, server.get_uri()) as place:
         pids = postgres.processes(server)
         for pid in pids:

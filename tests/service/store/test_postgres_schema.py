@@ -1,14 +1,14 @@
-"""What a database lacks is named: at the start, by /ready while it lasts, and to requests that need it."""
+"""Missing parts of a database are named at the start, by /ready, and to requests that need them."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from starlette.testclient import TestClient
 
 from service.errors import StartupError
 from tests import postgres
+from tests.parts.schema_damage import DOCUMENT, JUDGEMENT, Damage, check_damages, ready
 from tests.service.conftest import new_settings, serving
 from tests.waiting import until
 
@@ -22,7 +22,7 @@ from service.store.postgres.store import PostgresStore
 
 
 class Owned(NamedTuple):
-    """A database, and a role that owns it and is no superuser."""
+    """A database, and a role that owns it without being a superuser."""
 
     url: str
     admin: Any
@@ -97,11 +97,7 @@ def test_a_start_names_what_a_database_of_the_right_version_lacks() -> None:
             PostgresStore(url, [], connections=4, answer_seconds=20)
 
 
-JUDGEMENT = {"query": "a", "id": "a", "relevant": True}
-EVENT = {"search_id": "s", "id": "a", "type": "click", "query": "a", "shown": ["a"]}
-DOCUMENT = {"documents": [{"id": "b", "text": "b"}]}
-# What removes it, what brings it back, what /ready says, and a request that needs it.
-DAMAGES: list[tuple[str, str, str, tuple[str, str, Any] | None]] = [
+DAMAGES: list[Damage] = [
     (
         "ALTER TABLE documents RENAME TO elsewhere",
         "ALTER TABLE elsewhere RENAME TO documents",
@@ -159,12 +155,6 @@ DAMAGES: list[tuple[str, str, str, tuple[str, str, Any] | None]] = [
 ]
 
 
-def ready(client: TestClient) -> str:
-    """What /ready says; empty when it is green."""
-    answer = client.get("/ready")
-    return "" if answer.status_code == 200 else str(answer.json()["error"])
-
-
 def test_ready_says_what_the_database_lacks_until_it_is_there_again(
     tmp_path: Path, tiny_models_dir: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,22 +162,7 @@ def test_ready_says_what_the_database_lacks_until_it_is_there_again(
     with serving(new_settings(tmp_path, tiny_models_dir, database=owned.url)) as client:
         assert client.post("/documents", json={"documents": [{"id": "a", "text": "a"}]}).status_code == 200
         owner = f"owner_{owned.admin.info.dbname}"
-        for remove, repair, named, request in DAMAGES:
-            if request is not None and request[0] == "GET":
-                assert client.request(*request[:2]).status_code == 200
-            owned.run(remove.format(owner=owner))
-            said = until(lambda: ready(client))
-            assert named in said, remove
-            if request is not None:
-                method, path, body = request
-                answer = client.request(method, path, json=body)
-                assert (answer.status_code, answer.json()["error_type"]) == (503, "Unhealthy"), answer.text
-                assert "GET /ready says what it lacks" in answer.json()["error"]
-            owned.run(repair.format(owner=owner))
-            until(lambda: not ready(client), lambda: ready(client))
-            if request is not None:
-                answer = client.request(method, path, json=body)
-                assert answer.status_code == 200, (remove, answer.text)
+        check_damages(client, DAMAGES, owned.run, lambda _: {"owner": owner})
 
 
 @pytest.mark.long  # a lease has to end
