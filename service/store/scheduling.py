@@ -16,12 +16,12 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from service import memory
-from service.errors import Overloaded
+from service.errors import Overloaded, Unhealthy
 
 T = TypeVar("T")
 
@@ -378,6 +378,51 @@ class WriteQueue(Generic[J]):
             self._one_is_alone = self._one_is_alone or alone
             return job, alone
         return None
+
+
+class Jobs:
+    """Accepts write jobs until it is closed. Each store's writer takes them from `_queue`."""
+
+    def __init__(self) -> None:
+        self._queue: WriteQueue[tuple[Callable[[Any], Any], Future[Any]]] = WriteQueue()
+        self._closed = False
+        self._closing = threading.Lock()  # No job may be queued after the stop.
+
+    async def run(self, job: Callable[[Any], T], *, alone: bool = False) -> T:
+        """Returns the result of `job` after its commit.
+
+        If the caller is canceled before its job begins, the job is withdrawn.
+
+        Args:
+            job: Its work in a transaction.
+            alone: No other such job may run at the same time.
+
+        Raises:
+            Storage: The disk is full, read-only or failing. The job stored nothing.
+            Unhealthy: The store cannot be reached. PostgreSQL may have stored the job's work.
+        """
+        return await asyncio.wrap_future(self.submit(job, alone=alone))
+
+    def submit(self, job: Callable[[Any], T], *, alone: bool = False, last: bool = False) -> Future[T]:
+        """Queues a job from any thread. A `last` job runs after all jobs that wait now."""
+        future: Future[T] = Future()
+        with self._closing:
+            if self._closed:
+                raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
+            self._require_alive()
+            if last:
+                self._queue.put_barrier((job, future))
+            else:
+                self._queue.put((job, future), alone=alone)
+        return future
+
+    def _require_alive(self) -> None:
+        """Raises if no thread takes jobs."""
+
+    def _close(self) -> None:
+        with self._closing:
+            self._closed = True
+            self._queue.close()
 
 
 class QueuedRows:

@@ -100,11 +100,6 @@ class Record:
         return len(self.title_json) + len(self.text_json) + len(self.metadata_json)
 
     @property
-    def text(self) -> str:
-        text: str = orjson.loads(self.text_json)
-        return text
-
-    @property
     def metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = orjson.loads(self.metadata_json)
         return metadata

@@ -4,12 +4,10 @@ Start reading at `Writer._work`: each writing thread takes the next job of sched
 database lock of `in_turn` are given to one thread at a time, so the others never wait for that lock.
 """
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import psycopg
 
@@ -24,7 +22,7 @@ from service.store.postgres.connection import (
     is_lost,
     refusing,
 )
-from service.store.scheduling import WriteQueue
+from service.store.scheduling import Jobs
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,15 +40,13 @@ def in_turn(job: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenat
     return alone
 
 
-class Writer:
+class Writer(Jobs):
     """Writing threads. `observe_seconds` receives the time of each transaction."""
 
     def __init__(self, pool: Pool, writers: int, observe_seconds: Callable[[float], None]) -> None:
+        super().__init__()
         self._connections = pool
         self._observe_seconds = observe_seconds
-        self._queue: WriteQueue[tuple[Callable[[Connection], Any], Future[Any]]] = WriteQueue()
-        self._closed = False
-        self._closing = threading.Lock()
         self._threads = [
             threading.Thread(target=self._work, name=f"write_{number}", daemon=True)
             for number in range(writers)
@@ -58,38 +54,9 @@ class Writer:
         for thread in self._threads:
             thread.start()
 
-    async def run(self, job: Callable[[Connection], T], *, alone: bool = False) -> T:
-        """Returns the result of `job` after its commit.
-
-        If the caller is canceled before its job begins, the job is withdrawn.
-
-        Args:
-            job: Its work in a transaction.
-            alone: It holds the lock of `in_turn`.
-
-        Raises:
-            Unhealthy: The database cannot be reached. It may have stored the job's work.
-            Storage: The database's disk is full.
-        """
-        return await asyncio.wrap_future(self.submit(job, alone=alone))
-
-    def submit(self, job: Callable[[Connection], T], *, alone: bool = False, last: bool = False) -> Future[T]:
-        """Queues a job from any thread. A `last` job runs after all jobs that wait now."""
-        future: Future[T] = Future()
-        with self._closing:
-            if self._closed:
-                raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
-            if last:
-                self._queue.put_barrier((job, future))
-            else:
-                self._queue.put((job, future), alone=alone)
-        return future
-
     def stop(self) -> None:
         """Completes all accepted jobs."""
-        with self._closing:
-            self._closed = True
-            self._queue.close()
+        self._close()
         for thread in self._threads:
             thread.join()
 

@@ -6,7 +6,6 @@ indexes, and then answers. So a response of 200 means that the write is durable 
 A job that fails rolls back only its own work.
 """
 
-import asyncio
 import contextlib
 import logging
 import sqlite3
@@ -19,7 +18,7 @@ from typing import Any, TypeVar
 
 from service.errors import Unhealthy, machine_error
 from service.observability import outages
-from service.store.scheduling import WriteQueue
+from service.store.scheduling import Jobs
 from service.store.values import Changes
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ class Transaction:
         return self.connection.executemany(sql, parameters)
 
 
-class Writer:
+class Writer(Jobs):
     """Runs jobs on a thread. `on_commit` runs on it after each commit, before the jobs are answered."""
 
     def __init__(
@@ -57,44 +56,21 @@ class Writer:
         on_commit: Callable[[Changes], None],
         observe_seconds: Callable[[float], None],
     ) -> None:
+        super().__init__()
         self._connection = connection
         self._on_commit = on_commit
         self._observe_seconds = observe_seconds
-        self._queue: WriteQueue[Job] = WriteQueue()
-        self._closed = False
-        self._closing = threading.Lock()  # No job may be queued after the stop.
         self._in_hand: list[Future[Any]] = []
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
-    async def run(self, job: Callable[[Transaction], T]) -> T:
-        """Returns the result of `job` after its commit and the update of the indexes.
-
-        If the caller is canceled before its job begins, the job is withdrawn.
-
-        Raises:
-            Storage: The disk is full, read-only or failing. The job stored nothing.
-            Unhealthy: No file descriptor is left. The job stored nothing.
-        """
-        return await asyncio.wrap_future(self.submit(job))
-
-    def submit(self, job: Callable[[Transaction], T], *, last: bool = False) -> Future[T]:
-        """Queues a job from any thread. A `last` job runs after all jobs that wait now."""
-        future: Future[T] = Future()
-        with self._closing:
-            if self._closed:
-                raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
-            if not self._thread.is_alive():
-                raise _died()
-            put = self._queue.put_barrier if last else self._queue.put
-            put((job, future))
-        return future
+    def _require_alive(self) -> None:
+        if not self._thread.is_alive():
+            raise _died()
 
     def stop(self) -> None:
         """Completes all queued jobs, then closes the connection."""
-        with self._closing:
-            self._closed = True
-            self._queue.close()
+        self._close()
         self._thread.join()
         self._connection.close()
 

@@ -98,7 +98,7 @@ class Server:
 def kill_some(folder: Path, forge: Forge, kills: int, server: Server | None = None) -> None:
     """Kills replicas at random, or `server`, while clients write and search."""
     rng = random.Random(kills)
-    with cluster(folder, forge, server and server.url, SIMILE_BUILD_RATE="100") as made:
+    with cluster(folder, forge, server.url if server else None, SIMILE_BUILD_RATE="100") as made:
         made.replicas[0].put(STATIC)
         traffic, wishes = Traffic(made), Wishes(made, rng)
         traffic.start()

@@ -305,7 +305,7 @@ def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place
     records, more = place.read(lambda it: page(it, "", 100, None))
     assert len(records) == 12
     assert not more
-    assert len({record.text for record in records}) == 1, "each write is whole"
+    assert len({record.text_json for record in records}) == 1, "each write is whole"
     assert place.read(documents.counts) == [("default", 12)]
     kept = place.read(lambda it: it.execute(f"SELECT count(*) FROM vectors_{place.live}").fetchone())
     assert kept == (12,)
