@@ -47,7 +47,7 @@ from service.store.values import (
 
 T = TypeVar("T")
 
-FilterMatches: TypeAlias = Any  # the documents that match a filter, as a store's own search takes them
+FilterMatches: TypeAlias = Any  # The matching documents, in the form of each store.
 
 
 class VectorSink(Protocol):

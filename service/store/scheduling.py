@@ -304,7 +304,7 @@ class WriteQueue(Generic[J]):
     """The waiting jobs of all callers, for one or several writing threads."""
 
     def __init__(self) -> None:
-        self._turns: dict[tuple[str, bool], deque[tuple[int, J]]] = {}  # in the order of the next turns
+        self._turns: dict[tuple[str, bool], deque[tuple[int, J]]] = {}  # In the order of their turns.
         self._barriers: deque[tuple[int, J]] = deque()
         self._changed = threading.Condition()
         self._tickets = 0
@@ -374,7 +374,7 @@ class WriteQueue(Generic[J]):
             del self._turns[turn]
             _, job = jobs.popleft()
             if jobs:
-                self._turns[turn] = jobs  # at the end
+                self._turns[turn] = jobs  # At the end.
             self._one_is_alone = self._one_is_alone or alone
             return job, alone
         return None

@@ -17,19 +17,19 @@ Vector = NDArray[np.float32]
 Revisions: TypeAlias = NDArray[np.int64]
 RowNames: TypeAlias = NDArray[np.int64]
 PASSAGE_BITS = 16
-MAX_PASSAGES = 1 << PASSAGE_BITS  # of one text
+MAX_PASSAGES = 1 << PASSAGE_BITS  # Passages of a text.
 
-Column: TypeAlias = Literal["title", "text", "metadata"]  # parts of a document that an answer may leave out
+Column: TypeAlias = Literal["title", "text", "metadata"]  # Parts that an answer may leave out.
 COLUMNS: tuple[Column, ...] = ("title", "text", "metadata")
 DEFAULT_COLLECTION = "default"
-COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also the name of a folder
-DELETE_DOCUMENTS = 128  # of one job, so that other writes wait some tens of milliseconds and no longer
+COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # Also the name of a folder.
+DELETE_DOCUMENTS = 128  # Documents of one job. Other writes wait some tens of milliseconds.
 MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
-NO_KEY = ""  # the name that stands for no key
+NO_KEY = ""  # The name of callers without a key.
 # Of a query in a judgement or an event. Percent-encoded it still fits a URL of 64 KiB, so it can be deleted.
 MAX_QUERY_CHARACTERS = 4096
-MAX_SHOWN = 20  # ids of hits that an event keeps; people look at few more
-FAILED, ROLLED_BACK = "failed", "rolled back"  # states of a verdict
+MAX_SHOWN = 20  # Ids of hits that an event stores.
+FAILED, ROLLED_BACK = "failed", "rolled back"  # States of a verdict.
 
 
 class TooMuch(Exception):

@@ -20,7 +20,7 @@ from service.store.sqlite.offline import DATABASE, SHOWN_IDS, GenerationRow, Off
 MAX_LISTED = 1000  # documents that a user has to send again
 _RESTORE = "Restore a backup, or export what can be read and import it into a new directory."
 _EXPORT = "Export the documents and import them into a new directory; please report it."
-_ANEW = "They are embedded anew by the next start; check the disk."
+_ANEW = "The next start embeds their documents again. Check the disk."
 
 
 class Found(NamedTuple):
@@ -119,8 +119,8 @@ def _names(faults: NameFaults) -> Iterator[Found]:
 def _documents(damaged: list[str], unknown: int) -> Iterator[Found]:
     if damaged:
         yield Found(
-            f"the documents {named(damaged)} are not what was stored: an id, title, text or metadata is "
-            "damaged. They are not answered. Send them again, delete them, or restore a backup. "
+            f"the documents {named(damaged)} are damaged: the checksum of an id, title, text or metadata is "
+            "wrong. They are not answered. Send them again, delete them, or restore a backup. "
             "Check the disk."
         )
     if unknown:

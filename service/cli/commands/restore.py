@@ -139,7 +139,7 @@ def _copy_store(folder: Path, contents: Contents, aside: Path) -> Path:
     copied = aside / DATABASE
     shutil.copyfile(folder / DATABASE, copied)
     if checksum(copied) != contents.files[DATABASE].sha256:
-        raise CommandError(f"{copied} differs from what was copied. Check the disk. Nothing was restored.")
+        raise CommandError(f"{copied} differs from its source. Check the disk. Nothing was restored.")
     try:
         facts = examine(aside, contents.schema_)
     except Unusable as error:

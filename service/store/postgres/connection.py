@@ -193,7 +193,7 @@ _NUL = "has the character U+0000, which PostgreSQL cannot store. Leave it out."
 _AWAY = "The database cannot be reached. Send again later."
 _NOT_AS_NEEDED = "The database cannot answer this: {}. GET /ready says what it lacks, if it does."
 _SYNTAX_ERROR = "42601"  # A bug of Simile.
-UNSURE = "The database went away at the last moment: what was sent may be stored or not. Send it again."
+UNSURE = "The database went away during the commit: the request may be stored or not. Send it again."
 _BUSY = "The database was too busy with other writes. Send again."
 # By code, or by its first two characters.
 _REFUSALS: dict[str, tuple[type[ServiceError], str, float | None]] = {

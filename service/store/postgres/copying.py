@@ -46,14 +46,14 @@ TABLES = {
 }
 ROWS = 4096  # Rows in one transaction.
 MAX_NAMED = 100  # Documents in a message.
-_ORDER: dict[str, tuple[str, int | str]] = {  # a column, and what is before its first value
+_ORDER: dict[str, tuple[str, int | str]] = {  # A column, and a value before its first one.
     "feedback": ("sequence", 0),
     "events": ("sequence", 0),
     "history": ("position", 0),
     "verdicts": ("version", ""),
     "facts": ("name", ""),
 }
-_OWN_FACTS = (COPYING, "lexical rules", "field rules")  # of one store alone
+_OWN_FACTS = (COPYING, "lexical rules", "field rules")  # Not copied.
 # Columns with what clients sent.
 _SENT = {"feedback": ("query", "id"), "events": ("query", "id", "event_id", "search_id", "type")}
 
@@ -85,7 +85,7 @@ async def refuse_null_characters(source: SqliteStore) -> None:
         raise CommandError(
             f"PostgreSQL cannot store the character U+0000. {len(ids)} documents have it in their id, title "
             f"or text: {', '.join(map(repr, ids[:MAX_NAMED]))}{more}. Delete them, or send them again "
-            "without it, then copy again. `check --data` lists them, too."
+            "without it, then copy again. `check --data` also lists them."
         )
     for table, columns in _SENT.items():
         row = await source.search(partial(_with_null_character, table=table, columns=columns))
@@ -203,7 +203,7 @@ async def copy(source: Either, target: Either) -> str:
     """
     active = source.active()
     if active is None:
-        raise CommandError("There is nothing to copy: no service has used that store yet.")
+        raise CommandError("The store is empty: no service has used that store yet.")
     if (problem := source.unfinished_copy()) is not None:
         raise CommandError(problem.replace("SIMILE_DATABASE", "the copy"))
     if isinstance(source, SqliteStore):
@@ -230,7 +230,7 @@ async def copy(source: Either, target: Either) -> str:
     if sums[0] != sums[1]:
         differing = sorted(name for name in sums[0] if sums[0][name] != sums[1].get(name))
         raise CommandError(
-            f"The copy differs from what was copied, in: {', '.join(differing) or 'collections'}. Was one of "
+            f"The copy differs from its source in: {', '.join(differing) or 'collections'}. Was one of "
             f"them written to meanwhile? Stop the services, and copy again with {START_OVER}."
         )
     await target.writer.run(lambda it: it.execute("DELETE FROM facts WHERE name = ?", (COPYING,)))
@@ -290,7 +290,7 @@ async def _page(source: Either, generation: int, collection: str, after: str) ->
             if part is not None:
                 document = f"{row[1]!r} of the collection {collection!r}"
                 raise CommandError(
-                    f"The {part} of the document {document} is damaged: it is not what was stored. The copy "
+                    f"The {part} of the document {document} is damaged: its checksum is wrong. The copy "
                     "stopped. Send the document again, or delete it; then the same command goes on."
                 )
             found.append(row)

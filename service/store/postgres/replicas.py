@@ -1,10 +1,10 @@
 """Replicas: the processes that share a database, with their leases and requests.
 
-    lease       renewed every BEAT_SECONDS. Replicas without a lease are not waited for, and may answer
+    lease       renewed every BEAT_SECONDS. Replicas without a lease are not waited for, and may answer.
     nothing candidate   the generation that a replica builds, and whether it is ready to swap request     the
     requested version: the last one that any replica reported. The database numbers requests,
-                because the clocks of machines differ
-    claim       a shared job of all replicas
+                because the clocks of machines differ.
+    claim       a shared job of all replicas.
 
 Start reading at `Touch`. Changes of these, and of the state of a generation, are announced on CHANNEL. Writes
 of documents are not announced, because documents are read from the database. Each renewal of the lease also

@@ -4,15 +4,15 @@ Start reading at `MIGRATIONS`, `migrate` and `problem`. The tables are those of 
 with these differences:
 
     tally        documents and tokens that each write added to a collection; their sum is the collection's. A
-                 counter in a single row would make the writers of a collection wait for each other
-    sizes        the same for a generation: documents with vectors, and rows
-    postings     the terms of documents, in blocks; `unfolded` has the changes to apply to them (fulltext.py)
-    vectors_N    the vectors of generation N, with their index
-    lacking      the documents without a vector, and which replica embeds them
-    replicas     the processes that share the database, each with a lease (replicas.py)
-    claims       shared jobs, which a single replica does
-    requests     the versions that were requested, in the order in which the database received them
-    operations   only a sequence: the number after a write
+                 counter in a single row would make the writers of a collection wait for each other.
+    sizes        the same for a generation: documents with vectors, and rows.
+    postings     the terms of documents, in blocks; `unfolded` has the changes to apply to them (fulltext.py).
+    vectors_N    the vectors of generation N, with their index.
+    lacking      the documents without a vector, and which replica embeds them.
+    replicas     the processes that share the database, each with a lease (replicas.py).
+    claims       shared jobs, which a single replica does.
+    requests     the versions that were requested, in the order in which the database received them.
+    operations   only a sequence: the number after a write.
 
 Texts are compared by their bytes (collation C), as in SQLite.
 """
@@ -400,7 +400,7 @@ def _sentence(lacking: list[str]) -> str:
     shown = ", ".join(lacking[:_NAMED])
     more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
     return (
-        f"The database lacks {shown}{more}. Restore a backup (pg_restore), or make again what was removed "
+        f"The database lacks {shown}{more}. Restore a backup (pg_restore), or recreate the missing parts "
         "(docs/REPLICAS.md)."
     )
 

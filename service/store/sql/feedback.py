@@ -69,7 +69,7 @@ def store_judgements(
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         raise NotFound(
             f"There is no document {', '.join(map(repr, unknown[:NAMED]))}{more}: never stored, or deleted "
-            "since the search. Nothing was stored; leave out what was said of it."
+            "since the search. Nothing was stored; leave its judgments out."
         )
     last: dict[tuple[str, str], Judgement] = {}
     for given in judgements:

@@ -29,9 +29,9 @@ from service.store.sql.connection import Connection
 from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, TooMuch, Unembedded
 
 PARTS: Final = ("id", "title", "text", "metadata")
-CHECKSUM_BYTES: Final = 4  # bytes of the checksum of a part
-FILL_DOCUMENTS = 128  # of one step
-SHOWN_CHARACTERS = 80  # of an id in an error
+CHECKSUM_BYTES: Final = 4  # Bytes of the checksum of a part.
+FILL_DOCUMENTS = 128  # Documents of one step.
+SHOWN_CHARACTERS = 80  # Characters of an id in a message.
 
 Checksum = Callable[[bytes], bytes]
 
@@ -81,7 +81,7 @@ def damaged_part(
         checksum: Computes the checksum of a part.
     """
     read = [part for part in parts if part is not None]
-    whole = len(read) == len(PARTS) and checksums == checksums_of(read, checksum)  # the usual case
+    whole = len(read) == len(PARTS) and checksums == checksums_of(read, checksum)
     for at, (name, part) in enumerate(zip(PARTS, parts, strict=True)):
         if part is None:
             continue
@@ -112,10 +112,10 @@ def count_without_checksums(connection: Connection) -> int:
 
 log = logging.getLogger(__name__)
 
-SAMPLE_IDS = 5000  # looked at in one go: some milliseconds
-SAMPLED_DOCUMENTS = 1000  # for `field_sample`, half of them from each end of the order of ids
+SAMPLE_IDS = 5000  # Ids that are read at a time, in some milliseconds.
+SAMPLED_DOCUMENTS = 1000  # For `field_sample`: half of them from each end.
 SAMPLED_TOGETHER = 100
-MAX_SAMPLED_BYTES = 2 << 20  # of metadata: some 20 ms
+MAX_SAMPLED_BYTES = 2 << 20  # Of metadata, in some 20 ms.
 
 
 class Reading(Connection, Protocol):

@@ -35,11 +35,11 @@ from service.store.values import Revisions
 
 VALUE_RULES = "2"  # Increase it if the rows of the same documents change.
 TRUE, FALSE, NULL = b"\x01", b"\x02", b"\x03"
-MANY = b"\x04"  # the field has an array, an object or several values
+MANY = b"\x04"  # The field has an array, an object or several values.
 INSTANT, TIME_TEXT = b"\x05", b"\x06"
-TIMES_END = b"\x07"  # the least blob after all of them
-NUMBERS_END = "''"  # the least text
-TEXTS_END = "x''"  # the least blob
+TIMES_END = b"\x07"  # The smallest blob after all times.
+NUMBERS_END = "''"  # The smallest text.
+TEXTS_END = "x''"  # The smallest blob.
 
 Value: TypeAlias = bytes | str | int | float
 
@@ -135,7 +135,7 @@ def _encoded(value: Any) -> tuple[Value, ...]:
         return (value,) if instant is None else encoded_time(value, instant)
     if isinstance(value, bool):
         return (TRUE if value else FALSE,)
-    if isinstance(value, int):  # a larger one is a float to SQLite
+    if isinstance(value, int):  # A larger integer is a float in SQLite.
         return (value if -INT64 <= value < INT64 else float(value),)
     if isinstance(value, float):
         return (value,)

@@ -41,7 +41,7 @@ def refuse_loss(data_dir: Path) -> None:
     before = (
         f"On {known['at']} it held {known['documents']} documents and was at operation {known['sequence']}."
     )
-    accept = f"To go on with what is there, remove {data_dir / FILE} and start again."
+    accept = f"To continue without the lost data, remove {data_dir / FILE} and start again."
     if not path.exists():
         if known["sequence"]:
             raise StartupError(
@@ -55,7 +55,7 @@ def refuse_loss(data_dir: Path) -> None:
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED_CODES:
             raise StartupError(
-                f"{path} is damaged ({error}). {before} {_RESTORE} `check --data` says what is wrong."
+                f"{path} is damaged ({error}). {before} {_RESTORE} `check --data` lists the faults."
             ) from error
         return  # Opening it later reports other errors.
     if found < known["sequence"]:

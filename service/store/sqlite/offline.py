@@ -31,7 +31,7 @@ from service.store.values import DEFAULT_COLLECTION, Vector
 
 SHOWN_IDS = 5  # Examples of one kind of problem.
 FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LAST_KNOWN)
-_STEPS = 100_000  # of SQLite's machine between two looks at a file that it writes: some milliseconds
+_STEPS = 100_000  # Steps of SQLite's virtual machine between reports of progress, some milliseconds.
 # A document's id. Outside of the default collection, the collection's name comes first.
 _NAMED = f"iif(d.collection = '{DEFAULT_COLLECTION}', d.id, d.collection || '/' || d.id)"
 
@@ -241,9 +241,9 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
             damaged = copied.damaged_documents(progress.tell)
         if damaged:
             raise CommandError(
-                f"{named(damaged)} in {data_dir / DATABASE} are damaged: they are not what was stored. "
+                f"{named(damaged)} in {data_dir / DATABASE} are damaged: their checksums are wrong. "
                 "Nothing was kept. Send these documents again, or delete them, then back up again. An older "
-                "backup may hold them. `check --data` lists them, too."
+                "backup may hold them. `check --data` also lists them."
             )
         return copied.facts(), sum(copied.said("feedback").values()), sum(copied.said("events").values())
 

@@ -1,18 +1,18 @@
 """The tables of the document store: their migrations, and a check that a file has exactly these tables.
 
-    collections  names and numbers; a collection exists from its first document until it is deleted
-    documents    one row per living document; its title and text are an immutable revision
-    vectors      one row per generation, revision and passage, written in the transaction of its document
-    operations   puts and deletes in order; the last number is the moment of the store
-    generations  which version made which vectors, and which generation is active
-    skipped      texts that a generation's model fails on
-    history      the versions in the order of their activation; the last one is active
-    verdicts     versions that failed or were rolled back from, so they are not chosen automatically again
-    feedback     judgments: one per query, document's id and key's name
-    events       events: one row per key, collection and event_id
-    lexical_N    the terms of the documents of collection number N, for keyword search (fulltext.py)
-    fields       the values of declared metadata fields, for filters
-    facts        single values, such as whether the example corpus was loaded
+    collections  names and numbers; a collection exists from its first document until it is deleted.
+    documents    one row per living document; its title and text are an immutable revision.
+    vectors      one row per generation, revision and passage, written in the transaction of its document.
+    operations   puts and deletes in order; the last number is the moment of the store.
+    generations  which version made which vectors, and which generation is active.
+    skipped      texts that a generation's model fails on.
+    history      the versions in the order of their activation; the last one is active.
+    verdicts     versions that failed or were rolled back from, so they are not chosen automatically again.
+    feedback     judgments: one per query, document's id and key's name.
+    events       events: one row per key, collection and event_id.
+    lexical_N    the terms of the documents of collection number N, for keyword search (fulltext.py).
+    fields       the values of declared metadata fields, for filters.
+    facts        single values, such as whether the example corpus was loaded.
 
 Start reading at `migrate` and `foreign`. A revision's number is never used again (AUTOINCREMENT), so a late
 result never changes another text. Triggers, views and computed columns run code when a table is read or
@@ -39,7 +39,7 @@ _WORDS = re.compile(r"\blexical_\d+")  # The tables of all collections are alike
 _PLAIN_TABLE = re.compile(r"CREATE TABLE '?\w+'?\([\w ,()]*\)( WITHOUT ROWID)?")
 _COMPUTES = re.compile(r"\b(CHECK|GENERATED|AS|DEFAULT|REFERENCES)\b", re.IGNORECASE)
 
-Entry = tuple[str, str, str, str]  # type, name, table, SQL
+Entry = tuple[str, str, str, str]  # Type, name, table, SQL.
 
 
 def harden(connection: sqlite3.Connection) -> None:
@@ -273,7 +273,7 @@ MIGRATIONS = (
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
-DATABASE = "simile.db"  # in the data directory
+DATABASE = "simile.db"  # In the data directory.
 BUSY_SECONDS = 30.0
 
 
@@ -329,7 +329,7 @@ def migrate(path: Path) -> bool:
         if (problem := foreign(connection, MIGRATIONS[:version])) is not None:
             raise StartupError(
                 f"{path} is not a store of Simile as it should be: {problem}. Nothing in it was run or "
-                "changed. Restore a backup, or remove what was added."
+                "changed. Restore a backup, or remove the additions."
             )
         for number in range(version, SCHEMA_VERSION):
             connection.executescript(

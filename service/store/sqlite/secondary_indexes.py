@@ -77,8 +77,8 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
     there = fulltext.numbers(connection)
     if left := there - {number for number, _ in _collections(connection)}:
         found.append(f"{len(left)} tables of words belong to no collection")
-    anew = fact(connection, LEXICAL_RULES) != RULES  # a damaged document was deleted
-    for number, name in _collections(connection) if not anew else ():
+    outdated = fact(connection, LEXICAL_RULES) != RULES  # A damaged document was deleted.
+    for number, name in _collections(connection) if not outdated else ():
         if number not in there:
             found.append(f"no document of the collection {name!r} can be found by its words")
             continue

@@ -146,7 +146,7 @@ def test_a_damaged_document_is_not_answered_and_sending_it_again_heals(
         assert "Send the document again" in refused.json()["error"]
     refused = service.get(f"{at}/documents")
     assert (refused.status_code, now in refused.json()["error"]) == (507, True)
-    with pytest.raises(CommandError, match="not what was stored") as said:
+    with pytest.raises(CommandError, match="are damaged: the checksum") as said:
         checked(settings)
     assert repr(now if not at else f"other/{id}") in str(said.value)
 
@@ -307,10 +307,10 @@ def test_what_is_no_text_stays_damaged_with_a_checksum_and_is_not_copied(
             refused = client.get(path)
             assert (refused.status_code, refused.json()["error_type"]) == (507, "Storage"), refused.text
         assert found_ids(client, "dense") == {"a"}
-        with pytest.raises(CommandError, match="not what was stored"):
+        with pytest.raises(CommandError, match="are damaged: the checksum"):
             checked(settings)
         arguments = argparse.Namespace(folder=tmp_path / "backup", models=False, data_dir=None)
-        with pytest.raises(CommandError, match="are damaged: they are not what was stored"):
+        with pytest.raises(CommandError, match="are damaged: their checksums are wrong"):
             backup.run(arguments, settings)
     pytest.importorskip("psycopg", reason="needs the extra postgres")
     run_sql(settings, "UPDATE documents SET checksums = NULL")
@@ -338,9 +338,7 @@ def test_a_backup_seals_no_damage(tmp_path: Path, tiny_models_dir: Path, column:
     with serving(settings) as client:
         put(client, "a", "b")
         damage(settings, "b", *DAMAGE[column])
-        with pytest.raises(
-            CommandError, match=r"'b' in .* are damaged: they are not what was stored. Nothing"
-        ):
+        with pytest.raises(CommandError, match=r"'b' in .* are damaged: their checksums are wrong. Nothing"):
             backup.run(arguments, settings)
         assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == []
         put(client, "b")
