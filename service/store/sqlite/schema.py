@@ -266,7 +266,7 @@ MIGRATIONS = (
     CREATE INDEX events_of_visitor ON events (visitor);
     CREATE INDEX feedback_of_visitor ON feedback (visitor);
     """,
-    # NULL: of a document from before. checksums.py fills it in the background.
+    # NULL in older rows. documents.py fills it in the background.
     """
     ALTER TABLE documents ADD COLUMN checksums BLOB;
     CREATE INDEX documents_without_checksums ON documents (revision) WHERE checksums IS NULL;

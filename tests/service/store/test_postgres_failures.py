@@ -75,6 +75,15 @@ class Place:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(sql)
 
+    def fail(self, code: str, when: str = "INSERT", first: int = 1_000_000) -> None:
+        """The first writes of documents fail with this code."""
+        self.run(
+            "CREATE SEQUENCE tries; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN IF nextval('tries') <= {first} THEN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; "
+            "END IF; RETURN NEW; END $$; "
+            f"CREATE TRIGGER fail BEFORE {when} ON documents FOR EACH ROW EXECUTE FUNCTION fail()"
+        )
+
 
 @contextmanager
 def placed(folder: Path, models: Path, url: str, **others: Any) -> Iterator[Place]:
@@ -153,11 +162,7 @@ def test_a_statement_that_takes_too_long(place: Place) -> None:
     ],
 )
 def test_what_the_database_itself_says(place: Place, code: str, status: int, says: str) -> None:
-    place.run(
-        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
-        f"$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$; "
-        "CREATE TRIGGER fail BEFORE INSERT ON documents FOR EACH ROW EXECUTE FUNCTION fail()"
-    )
+    place.fail(code)
     answer = place.put("a")
     assert (answer.status_code, says in answer.json()["error"]) == (status, True), answer.text
     assert place.search().status_code == 200, "reads go on"
@@ -167,11 +172,7 @@ def test_what_the_database_itself_says(place: Place, code: str, status: int, say
 
 
 def test_a_delete_of_many_that_takes_too_long_says_how_far_it_came(place: Place) -> None:
-    place.run(
-        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '57014'; END $$; "
-        "CREATE TRIGGER fail BEFORE DELETE ON documents FOR EACH ROW EXECUTE FUNCTION fail()"
-    )
+    place.fail("57014", "DELETE")
     body = {"documents": [{"id": "a", "text": "text", "metadata": {"n": 1}}]}
     assert place.client.post("/documents", json=body).status_code == 200
     delete = partial(place.client.delete, "/documents", params={"filter": '{"n": 1}'})
@@ -179,12 +180,7 @@ def test_a_delete_of_many_that_takes_too_long_says_how_far_it_came(place: Place)
 
 
 def test_a_deadlock_is_tried_again(place: Place) -> None:
-    place.run(
-        "CREATE SEQUENCE tries; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN IF nextval('tries') < 3 THEN RAISE EXCEPTION 'no' USING ERRCODE = '40P01'; END IF; "
-        "RETURN NEW; END $$; "
-        "CREATE TRIGGER fail BEFORE INSERT ON documents FOR EACH ROW EXECUTE FUNCTION fail()"
-    )
+    place.fail("40P01", first=2)
     assert place.put("a").status_code == 200
     place.recovers()
 
