@@ -1,4 +1,4 @@
-"""What /ready and requests answer while a part of the database's schema is missing."""
+"""Answers of /ready and of requests while a part of the schema is missing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
