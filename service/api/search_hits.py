@@ -9,8 +9,8 @@ import orjson
 from service.corpus.search import Hit
 from service.errors import Validation
 from service.http.bodies import in_chunks, json_array
-from service.store.filters.paths import MAX_FIELD_PARTS, objects_in
-from service.store.turns import pause
+from service.store.filters.grammar import MAX_FIELD_PARTS, objects_in
+from service.store.scheduling import pause
 from service.store.values import COLUMNS, Column
 
 MAX_FIELDS = 100
@@ -70,7 +70,7 @@ def _tree(fields: Iterable[str]) -> _Tree:
 
 
 def _chosen(metadata: dict[str, Any], fields: _Tree) -> dict[str, Any]:
-    """Returns what fields lead to (store/filters/paths.py), inside the objects and arrays around it.
+    """Returns what fields lead to (store/filters/grammar.py), inside the objects and arrays around it.
 
     Each name is looked at once, whatever the fields are.
     """

@@ -20,8 +20,7 @@ from service.live import Generation
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store.filters.explain import explain
-from service.store.filters.grammar import FilterError, parse_filter
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import FilterError, Predicate, parse_filter
 
 TOGETHER = 100  # All queries of a request may have so many times the characters of one query.
 

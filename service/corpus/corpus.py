@@ -23,7 +23,7 @@ from service.corpus.search import Hits, Query, Search, find
 from service.errors import Conflict, Hung, ServiceError, Storage, Timeout, Unhealthy
 from service.live import Generation, Live
 from service.observability.logs import safe_message
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate
 from service.store.protocol import Store
 from service.store.values import (
     DEFAULT_COLLECTION,

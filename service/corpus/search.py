@@ -23,9 +23,9 @@ from models.search.fusion import DENSE_WEIGHT, fuse
 from service.errors import Conflict, NotFound
 from service.index.stored import Moment
 from service.live import Generation
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate
 from service.store.protocol import FilterMatches, Snapshot
-from service.store.turns import SLICE_SECONDS, pause
+from service.store.scheduling import SLICE_SECONDS, pause
 from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, revisions_of
 
 clock = time.perf_counter

@@ -27,7 +27,7 @@ from service.observability.logs import request_id, request_id_of
 from service.observability.metrics import UNMATCHED, Metrics
 from service.observability.request_log import RequestRecord, Step, steps
 from service.settings import Settings
-from service.store.turns import Answers, Share, share
+from service.store.scheduling import Answers, Share, share
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.auth.keys import Role
 from service.errors import Validation
 from service.http.bodies import STORED, read_body, read_query
+from service.store.scheduling import caller
 from service.store.values import NO_KEY, Moved
-from service.store.write_queue import caller
 
 OPEN = "open"  # role of a route that needs no key
 CHANGING = {Role.WRITE, Role.ADMIN}

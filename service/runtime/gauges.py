@@ -26,7 +26,7 @@ from service.live import Generation, Live
 from service.observability.metrics import GENERATION_STATES, Metrics
 from service.runtime.health import Health
 from service.runtime.readiness import Readiness
-from service.store.sql import checksums
+from service.store.sql import records
 
 SAMPLE_SECONDS = 0.5
 
@@ -38,7 +38,7 @@ def show(metrics: Metrics, live: Live, health: Health, readiness: Readiness) -> 
     metrics.documents.set_function(lambda: live.generation.indexes.documents + live.generation.missing)
     metrics.index_missing.set_function(lambda: live.generation.missing)
     metrics.index_recall.set_function(lambda: _recall(live))
-    metrics.damaged_documents.set_function(lambda: len(checksums.met))
+    metrics.damaged_documents.set_function(lambda: len(records.known_damage))
     loop = asyncio.get_running_loop()
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
     metrics.healthy.set_function(lambda: health.illness is None)

@@ -46,8 +46,8 @@ from service.runtime.watchdog import Heartbeat, Watchdog, lasting
 from service.settings import Settings
 from service.store.filters.grammar import indexed_fields
 from service.store.protocol import Store as Documents
+from service.store.scheduling import QueuedRows
 from service.store.sqlite.store import SqliteStore
-from service.store.write_queue import QueuedRows
 
 log = logging.getLogger(__name__)
 

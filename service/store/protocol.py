@@ -1,7 +1,7 @@
 """The interface of the document store: everything that the rest of the service knows about stored data.
 
-Start reading at `Store`. Connections, SQL and transactions stay behind this interface; values.py has the
-values that cross it. sqlite/ and postgres/ implement it.
+Start reading at `Store`. Connections, SQL and transactions are details of the implementations in sqlite/ and
+postgres/. values.py has the values that cross the interface.
 """
 
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from models.manifest import Manifest
 from models.store import DesiredVersion
 from service.store.filters.explain import FieldSample
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate
 from service.store.values import (
     COLUMNS,
     DEFAULT_COLLECTION,
@@ -47,7 +47,7 @@ from service.store.values import (
 
 T = TypeVar("T")
 
-FilterMatches: TypeAlias = Any  # the documents that match a filter, as a store's own search takes them
+FilterMatches: TypeAlias = Any  # The matching documents, in the form of each store.
 
 
 class VectorSink(Protocol):
@@ -168,7 +168,7 @@ class Documents(Protocol):
         """Returns a document, or None if it does not exist.
 
         Raises:
-            DamagedDocument: The document differs from what was stored.
+            DamagedDocument: The document is damaged.
 
         """
 
@@ -185,7 +185,7 @@ class Documents(Protocol):
             collection: Name of the collection.
 
         Raises:
-            DamagedDocument: One of the documents differs from what was stored.
+            DamagedDocument: One of the documents is damaged.
             Overloaded: The answer would have more bytes than all answers together may have.
 
         """
@@ -463,16 +463,16 @@ class Generations(Protocol):
 
         Args:
             generation: Number of the generation.
-            complete_through: The last revision that is known to have a vector of the generation.
-            desired: Id of the request that is carried out; empty if it has none.
+            complete_through: All revisions up to this one have vectors of the generation.
+            desired: Id of the request. Empty: the request has no id.
             rollback: The version that was active gets the verdict that it was rolled back from.
             may: Returns whether the swap may still happen.
-            last: Embeds the few documents that the generation lacks at the last moment, on a thread, where
-                several processes write. Returns None to give up.
+            last: Embeds the few documents that still have no vector, on a thread. Used if several processes
+                write. Returns None to give up.
             then: Called after the commit and before any other write, with the last revision of that moment.
 
         Returns:
-            False if `may` returned False, or if an existing document lacks a vector of the generation.
+            False if `may` returned False, or if an existing document has no vector of the generation.
 
         """
 
@@ -498,7 +498,7 @@ class Generations(Protocol):
             version: The version that is compared.
             new: Number of its generation.
             active: Number of the active generation.
-            compare: Compares. Returns None if there is nothing to compare.
+            compare: Returns the comparison, or None without documents to compare.
 
         """
 
@@ -552,10 +552,10 @@ class Generations(Protocol):
         """Forgets which texts were skipped, so that they are embedded again."""
 
     async def load(self, generation: int, indexes: VectorSink, /) -> bool:
-        """Loads all stored vectors into indexes that nobody searches yet. Damaged vectors are deleted.
+        """Loads all stored vectors into indexes that are not searched yet. Deletes damaged vectors.
 
         Returns:
-            Whether all vectors were sound.
+            True if all vectors were sound.
 
         """
 
@@ -575,7 +575,7 @@ class Replicas(Protocol):
         """The number of other processes that share the store, as last heard."""
 
     async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None], /) -> None:
-        """Takes part in swaps until it is canceled: other processes wait until this one is ready, too.
+        """Takes part in swaps until it is canceled. Other processes wait until this one is ready.
 
         Args:
             serves: Returns the number of the generation that this process serves.
@@ -648,7 +648,7 @@ class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
 
     @property
     def damage(self) -> str | None:
-        """The tables, columns, indexes or rights that the store lacks, as a sentence, or None."""
+        """The missing tables, columns, indexes or rights as a sentence, or None."""
 
     def unfinished_copy(self) -> str | None:
         """Returns why no service may use the store: a `copy` into it has not ended. Blocks.

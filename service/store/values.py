@@ -1,4 +1,4 @@
-"""Values that cross the seam of the store: what it is given, and what it answers. No SQL, no connection."""
+"""Values that cross the interface of the store: its arguments and its answers."""
 
 import re
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ Vector = NDArray[np.float32]
 Revisions: TypeAlias = NDArray[np.int64]
 RowNames: TypeAlias = NDArray[np.int64]
 PASSAGE_BITS = 16
-MAX_PASSAGES = 1 << PASSAGE_BITS  # of one text
+MAX_PASSAGES = 1 << PASSAGE_BITS  # Passages of a text.
 
-Column: TypeAlias = Literal["title", "text", "metadata"]  # parts of a document that an answer may leave out
+Column: TypeAlias = Literal["title", "text", "metadata"]  # Parts that an answer may leave out.
 COLUMNS: tuple[Column, ...] = ("title", "text", "metadata")
 DEFAULT_COLLECTION = "default"
-COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also the name of a folder
-DELETE_DOCUMENTS = 128  # of one job, so that other writes wait some tens of milliseconds and no longer
+COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # Also the name of a folder.
+DELETE_DOCUMENTS = 128  # Documents of one job. Other writes wait some tens of milliseconds.
 MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
-NO_KEY = ""  # the name that stands for no key
+NO_KEY = ""  # The name of callers without a key.
 # Of a query in a judgement or an event. Percent-encoded it still fits a URL of 64 KiB, so it can be deleted.
 MAX_QUERY_CHARACTERS = 4096
-MAX_SHOWN = 20  # ids of hits that an event keeps; people look at few more
-FAILED, ROLLED_BACK = "failed", "rolled back"  # states of a verdict
+MAX_SHOWN = 20  # Ids of hits that an event stores.
+FAILED, ROLLED_BACK = "failed", "rolled back"  # States of a verdict.
 
 
 class TooMuch(Exception):
@@ -43,7 +43,7 @@ class NeedsVectors(Exception):
     """
 
     def __init__(self, positions: list[int], live: int) -> None:
-        super().__init__(f"{len(positions)} documents lack a vector")
+        super().__init__(f"{len(positions)} documents have no vector")
         self.positions = positions
         self.live = live
 
@@ -58,9 +58,13 @@ class Moved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document to be stored. `metadata_json` is a JSON object, as `json_of` writes it.
+    """A document to store.
 
-    title: empty where there is none.
+    Args:
+        id: Its id.
+        text: Its text.
+        metadata_json: A JSON object, as `json_of` writes it.
+        title: Its title. Empty: it has no title.
     """
 
     id: str
@@ -74,15 +78,15 @@ class Document:
 
 
 def json_of(metadata: dict[str, Any]) -> str:
-    """`metadata` as it is stored."""
+    """Returns metadata as JSON, as it is stored."""
     return orjson.dumps(metadata).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A stored document as it is sent: title, text and metadata are JSON, and not parsed.
+    """A stored document as it is sent. Title, text and metadata are JSON that is not parsed.
 
-    title_json: no byte where there is no title.
+    `title_json` is empty if the document has no title.
     """
 
     id: str
@@ -96,11 +100,6 @@ class Record:
         return len(self.title_json) + len(self.text_json) + len(self.metadata_json)
 
     @property
-    def text(self) -> str:
-        text: str = orjson.loads(self.text_json)
-        return text
-
-    @property
     def metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = orjson.loads(self.metadata_json)
         return metadata
@@ -108,7 +107,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Part of a text, from character `start` to before `end` (None: all of it), and its vector."""
+    """A passage of a text, from character `start` to before `end`, and its vector.
+
+    `end` is None if the passage is the whole text.
+    """
 
     vector: Vector
     start: int
@@ -117,15 +119,15 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A document's vectors from one generation: of its text's head, and of the passages behind that.
+    """A document's vectors of one generation: of the first passage of its text, and of the other passages.
 
-    `truncated` when the model saw the end of the text in none of them.
+    `truncated` is True if no passage reached the end of the text.
     """
 
     vector: Vector
     truncated: bool
-    tokens: int = 0  # that they were computed from now; 0 for stored ones
-    end: int | None = None  # where the head ends, in characters; None where it is all there is
+    tokens: int = 0  # Tokens that were embedded. 0: the vectors were stored before.
+    end: int | None = None  # Characters of the first passage. None: it is the whole text.
     others: tuple[Passage, ...] = ()
 
     @property
@@ -134,15 +136,18 @@ class Embedding:
 
     @property
     def cut(self) -> bool:
-        """True when splitting its text would show the model more of it."""
+        """Whether the model would see more of the text if it were split."""
         return self.truncated and not self.others
 
 
 class Put(NamedTuple):
-    """Result of a put.
+    """The result of a put.
 
-    truncated: texts that the live model does not see whole. gaps: generations, other than the live one, that
-    lack a vector of one of the texts. created: documents whose id was new.
+    Attributes:
+        truncated: Number of texts that the active model does not see whole.
+        sequence: The operation number.
+        gaps: Other generations without a vector of one of the texts.
+        created: Number of documents with new ids.
     """
 
     truncated: int
@@ -152,7 +157,7 @@ class Put(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Part of a deletion: revisions looked at, how many of them were still there, the operation sequence."""
+    """One step of a deletion: revisions that were handled, deleted documents, and the operation number."""
 
     done: int
     deleted: int
@@ -160,7 +165,7 @@ class Step(NamedTuple):
 
 
 class Unembedded(NamedTuple):
-    """A document, for its vectors alone."""
+    """The parts of a document that its vectors depend on."""
 
     collection: str
     id: str
@@ -168,10 +173,14 @@ class Unembedded(NamedTuple):
 
 
 class Lacking(NamedTuple):
-    """The next documents that a generation has no vector of, by rising revision.
+    """The next documents that have no vector of a generation, by rising revision, all of one moment.
 
-    Of the same moment: the last revision that exists, how many texts were skipped, and how many more
-    documents it lacks. closing: after these documents, it lacks so few that a swap embeds them.
+    Attributes:
+        documents: The documents by revision.
+        last_revision: The last revision that exists.
+        skipped: Number of skipped texts.
+        left: Number of further documents without a vector.
+        closing: The rest is so small that a swap embeds it.
     """
 
     documents: dict[int, Unembedded]
@@ -183,10 +192,12 @@ class Lacking(NamedTuple):
 
 @dataclass
 class Changes:
-    """Rows that a commit added and removed, by collection.
+    """Rows that a commit added and removed.
 
-    `added[generation, collection]` are vectors by the name of their row; `removed[collection]` are revisions.
-    `sequence` is the operation number after it, 0 when nothing was operated on.
+    Attributes:
+        added: Vectors by row name, for each generation and collection.
+        removed: Revisions by collection.
+        sequence: The operation number after the commit, 0 without an operation.
     """
 
     added: dict[tuple[int, str], dict[int, Vector]] = field(default_factory=dict)
@@ -203,7 +214,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """The generation in service, as the store names it."""
+    """The active generation."""
 
     number: int
     version: str
@@ -213,7 +224,7 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The reason why a version is not chosen again by itself: it failed, or was rolled back from."""
+    """The reason why a version is not chosen automatically again: it failed, or was rolled back from."""
 
     state: str
     reason: str
@@ -228,15 +239,15 @@ class Known:
     past: set[str]
     previous: str | None
     handled: str | None
-    canaries: Mapping[str, Any]  # version to how alike it answered
-    building: bool  # there is a generation that was begun
+    canaries: Mapping[str, Any]  # Comparisons of answers, by version.
+    building: bool  # A generation is being built.
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A judgement: the document `id` is relevant to `query` or not, as `key` said.
+    """A key's judgment whether a document is relevant to a query.
 
-    visitor: the hash of the user's id, empty if none was given. trusted: whether the key was at the time.
+    `visitor` is the hash of the user's id, or empty. `trusted` says whether the key was trusted then.
     """
 
     query: str
@@ -249,17 +260,17 @@ class Judgement:
 
 
 class JudgementSummary(NamedTuple):
-    """Counts of judgements, and of the different queries that they are about."""
+    """Counts of judgments and of their distinct queries."""
 
     judgements: int
     relevant: int
     queries: int
-    answered: int  # queries with a relevant document: those that a search can be measured by
+    answered: int  # Queries with a relevant document, which can measure a search.
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on one key's judgements: in all, of one query, of one document. 0: no bound."""
+    """Limits on the judgments of one key: in all, of one query, of one document. 0 means no limit."""
 
     per_key: int = 0
     per_query: int = 0
@@ -268,10 +279,21 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A use of a search: someone met the document `id` among the hits of `query`, as `key` reported.
+    """A click or another use of a hit, as a key reported it.
 
-    position: the rank of its hit among all, from 1. shown: ids of hits around it, best first. at: Unix time.
-    visitor: the hash of the user's id, empty if none was given. trusted: whether the key was at the time.
+    Args:
+        search_id: The search.
+        query: Its text.
+        id: The document.
+        type: What the user did.
+        event_id: Identifies the event, so that it can be sent again.
+        at: Unix time.
+        position: Rank of the hit, from 1.
+        shown: Ids of the hits around it, best first.
+        key: Name of the key.
+        collection: Name of the collection.
+        visitor: Hash of the user's id, or empty.
+        trusted: Whether the key was trusted then.
     """
 
     search_id: str
@@ -289,7 +311,7 @@ class Event:
 
 
 class EventLimits(NamedTuple):
-    """Bounds on stored events: of one key, of one key about one document, of all. 0: no bound."""
+    """Limits on stored events: of one key, of one key about one document, of all. 0 means no limit."""
 
     per_key: int = 0
     per_document: int = 0
@@ -297,7 +319,7 @@ class EventLimits(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The outcome of a list of events, by their positions in it; those in neither were stored before."""
+    """The result of storing events, by their positions. Events in neither were stored before."""
 
     new: list[int]
     refused: dict[int, ServiceError]
@@ -305,7 +327,7 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The judgements or events that have all of these; None: whichever."""
+    """The judgments or events with all of these values. None matches any value."""
 
     collection: str | None = None
     query: str | None = None

@@ -7,8 +7,7 @@ from service.api.documents import MAX_DEPTH
 from service.api.openapi import MAX_K, MAX_OFFSET
 from service.api.search_plan import TOGETHER
 from service.corpus.search import CANDIDATES
-from service.store.filters.grammar import MAX_CONDITIONS
-from service.store.filters.operands import MAX_VALUES
+from service.store.filters.grammar import MAX_CONDITIONS, MAX_VALUES
 from service.store.values import MAX_QUERY_CHARACTERS
 from tests.service.costly import (
     LINE,

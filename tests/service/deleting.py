@@ -1,8 +1,8 @@
 """Documents deleted in one job; the service deletes them in steps."""
 
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate
 from service.store.sqlite.documents import sequence
-from service.store.sqlite.filter_plan import matching
+from service.store.sqlite.filters import matching
 from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import delete_some
 from service.store.values import DEFAULT_COLLECTION

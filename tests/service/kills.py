@@ -90,12 +90,14 @@ class Store:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         documents, _ = connection.page("", 10_000, None)
         for thread in range(THREADS):
-            found = {row.id: row.text for row in documents if row.metadata["thread"] == thread}
+            found = {
+                row.id: orjson.loads(row.text_json) for row in documents if row.metadata["thread"] == thread
+            }
             before, operation = self._expected[thread], in_hand[thread]
             allowed = [before] if operation is None else [before, applied(before, operation)]
             assert found in allowed, f"kill {self.kills}, thread {thread}: {operation}"
             assert all(
-                row.metadata["odd"] == parity_of(row.text)
+                row.metadata["odd"] == parity_of(orjson.loads(row.text_json))
                 for row in documents
                 if row.metadata["thread"] == thread
             )

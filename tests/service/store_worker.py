@@ -35,15 +35,15 @@ from service.index.index import Index
 from service.index.ivf import Clustered
 from service.index.ivf_snapshots import IvfSnapshots, Origin, tidy
 from service.settings import INDEXES
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate
 from service.store.sql.generations import begin, go_live, kept_numbers, live_number
 from service.store.sql.records import collections, unembedded
 from service.store.sqlite import vectors
-from service.store.sqlite.backfill import add_vectors, lacking
 from service.store.sqlite.documents import sequence
 from service.store.sqlite.filters import compile_filter
 from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.schema import connect, migrate
+from service.store.sqlite.vectors import add_vectors, lacking
 from service.store.sqlite.writer import Transaction, Writer
 from service.store.sqlite.writes import purge, trim, upsert
 from service.store.values import DEFAULT_COLLECTION, Changes, Document, Embedding, json_of

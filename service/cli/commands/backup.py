@@ -11,7 +11,6 @@ backup is complete or absent. A backup never holds an index, since every index i
 
 import argparse
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -37,8 +36,8 @@ from service.store.sqlite.offline import DATABASE, SCHEMA_VERSION, copy
 
 MANIFEST, MODELS = "manifest.json", "models"
 FORMAT = 1
-BLOCK_BYTES = 1 << 20
-_TEMPORARY = ".simile-backup-"  # followed by eight hexadecimal digits
+_TEMPORARY = ".simile-backup-"  # Followed by eight hexadecimal digits.
+_CONTENTS = {DATABASE, f"{DATABASE}-journal", MANIFEST, MODELS}  # The entries of an unfinished backup.
 # The database, or a file in a model's folder. No path leads out of the backup.
 _FILE_NAME = rf"^({re.escape(DATABASE)}|{MODELS}(/\.?[^/.\x00][^/\x00]*){{2,}})$"
 _FileName = Annotated[str, Field(pattern=_FILE_NAME)]
@@ -47,6 +46,8 @@ _FileName = Annotated[str, Field(pattern=_FILE_NAME)]
 class File(BaseModel):
     """A file of a backup."""
 
+    model_config = ConfigDict(extra="forbid")
+
     bytes: int
     sha256: str
 
@@ -54,7 +55,7 @@ class File(BaseModel):
 class Contents(BaseModel):
     """The manifest of a backup."""
 
-    model_config = ConfigDict(populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     format: int = FORMAT
     simile: str  # the version of Simile that wrote it
@@ -121,12 +122,18 @@ def read_manifest(folder: Path) -> Contents:
     """Reads the manifest of a backup.
 
     Raises:
-        CommandError: The folder is not a backup, a newer version wrote it, or its manifest is damaged.
+        CommandError: The folder is not a backup, a newer version wrote it, or its manifest is damaged, has
+            unknown fields or is a link.
 
     """
+    newest = {"format": FORMAT, "schema": SCHEMA_VERSION}
+    if (folder / MANIFEST).is_symlink():
+        raise CommandError(f"{folder}: {MANIFEST} is a link. Take another backup.")
     try:
         found = read_json(folder / MANIFEST)
-        if isinstance(found, dict) and _is_newer(found):
+        if isinstance(found, dict) and any(
+            isinstance(number := found.get(key), int) and number > most for key, most in newest.items()
+        ):
             raise CommandError(
                 f"{folder} was written by Simile {found.get('simile')}, with a newer schema "
                 f"({found.get('schema')}; this one knows {SCHEMA_VERSION}). Install that version."
@@ -147,54 +154,45 @@ def read_manifest(folder: Path) -> Contents:
     return contents
 
 
-def _is_newer(manifest: dict[str, object]) -> bool:
-    known = {"format": FORMAT, "schema": SCHEMA_VERSION}
-    return any(isinstance(number := manifest.get(key), int) and number > most for key, most in known.items())
-
-
-def checksum(path: Path, progress: Progress) -> str:
+def checksum(path: Path) -> str:
     """Returns the SHA-256 of a file as hexadecimal digits."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-            progress.add(len(block))
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def list_files(folder: Path) -> dict[str, File]:
     """Returns the files of a folder for the manifest."""
-    sizes = {path: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
-    with Progress("bytes", sum(sizes.values()), "computing checksums") as progress:
-        return {
-            path.relative_to(folder).as_posix(): File(bytes=size, sha256=checksum(path, progress))
-            for path, size in sizes.items()
-        }
+    return {
+        path.relative_to(folder).as_posix(): File(bytes=path.stat().st_size, sha256=checksum(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @contextlib.contextmanager
 def _temporary(parent: Path) -> Iterator[Path]:
-    """An empty folder that this process locks. Unless it was renamed, it is removed at the end."""
+    """Creates and locks an empty folder. Unless it was renamed, it is removed at the end."""
     folder = parent / f"{_TEMPORARY}{secrets.token_hex(4)}"
     folder.mkdir()
-    holder = os.open(folder, os.O_RDONLY)
-    fcntl.flock(holder, fcntl.LOCK_EX)
+    holder = lock(folder)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(holder)
+        if holder is not None:
+            os.close(holder)
 
 
 def _sweep(parent: Path) -> int:
     """Removes the temporary folders of killed backups, whose locks are free.
 
-    Empty folders stay: a backup may be about to lock one.
+    A folder with other files, or without the database, stays: it is not a backup's, or is about to be locked.
     """
     swept = 0
     for left in parent.glob(f"{_TEMPORARY}{'[0-9a-f]' * 8}"):
-        with contextlib.suppress(OSError):  # another backup removed it, or it is another user's
-            if left.is_symlink() or not any(left.iterdir()) or (holder := lock(left)) is None:
+        with contextlib.suppress(OSError):  # Another backup removed it, or it belongs to another user.
+            names = set() if left.is_symlink() else {path.name for path in left.iterdir()}
+            if DATABASE not in names or not names <= _CONTENTS or (holder := lock(left)) is None:
                 continue
             shutil.rmtree(left, ignore_errors=True)
             os.close(holder)

@@ -1,8 +1,8 @@
 """`python -m service check --data`: whether a data directory is sound, while a service runs or not.
 
-A problem is what should not be, with what to do about it. A note is what mends itself, or what an older
-version accepted. Nothing is changed. Of a database the documents' checksums and the names in the metadata are
-checked here.
+Start reading at `run`. A problem names a fault and what to do about it. A note names a fault that repairs
+itself, or data that an older version accepted. Nothing is changed. For a database, only the documents'
+checksums and the names in their metadata are checked.
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from service.settings import Settings
 from service.store.filters.names import NameFaults, shown
 from service.store.sqlite.offline import DATABASE, SHOWN_IDS, GenerationRow, OfflineStore, named, reading
 
-MAX_LISTED = 1000  # documents that a user has to send again
+MAX_LISTED = 1000  # Documents that a user has to send again.
 _RESTORE = "Restore a backup, or export what can be read and import it into a new directory."
 _EXPORT = "Export the documents and import them into a new directory; please report it."
-_ANEW = "They are embedded anew by the next start; check the disk."
+_ANEW = "The next start embeds their documents again. Check the disk."
 
 
 class Found(NamedTuple):
@@ -31,11 +31,10 @@ class Found(NamedTuple):
 
 
 def run(settings: Settings) -> str:
-    """Contents of the data directory, or of the database, in words.
+    """Checks the data directory or the database. Returns the text to print.
 
     Raises:
-        CommandError: something is wrong; the message lists all of it.
-
+        CommandError: Some data are not sound. The message lists all problems.
     """
     if settings.database is not None:
         return _run_database(settings.database.get_secret_value())
@@ -55,6 +54,10 @@ def run(settings: Settings) -> str:
             f"{name}: {documents} documents, {judged.get(name, 0)} judgements, {events.get(name, 0)} events"
             for name, documents in counts
         ]
+    return _report(lines, found)
+
+
+def _report(lines: list[str], found: list[Found]) -> str:
     lines += [f"{'problem' if one.problem else 'note'}: {one.text}" for one in found]
     problems = sum(one.problem for one in found)
     if problems:
@@ -63,8 +66,7 @@ def run(settings: Settings) -> str:
 
 
 def _run_database(url: str) -> str:
-    """Compare the documents of a database with their checksums, in words. Raises as `run`."""
-    try:  # an extra, which only those have who need it
+    try:  # An optional dependency.
         from service.store.postgres import offline  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise CommandError(
@@ -73,16 +75,15 @@ def _run_database(url: str) -> str:
 
     documents, unknown, damaged = offline.examine(url)
     found = [*_documents(damaged, unknown), *_names(offline.find_name_faults(url, SHOWN_IDS))]
-    lines = [f"The database of SIMILE_DATABASE: {documents} documents"]
-    lines += [f"{'problem' if one.problem else 'note'}: {one.text}" for one in found]
-    lines.append("PostgreSQL checks its pages itself; vectors are not compared here.")
-    if damaged:
-        raise CommandError("\n".join([*lines, "1 problem."]))
-    return "\n".join([*lines, "All is sound."])
+    lines = [
+        f"The database of SIMILE_DATABASE: {documents} documents",
+        "PostgreSQL checks its pages itself; vectors are not compared here.",
+    ]
+    return _report(lines, found)
 
 
 def _look(store: OfflineStore, models: Store) -> Iterator[Found]:
-    if wrong := store.damage(20):  # what else would be said stands on sand
+    if wrong := store.damage(20):  # Other findings would not be reliable.
         yield Found(f"the file is damaged: {'; '.join(wrong[:SHOWN_IDS])}. {_RESTORE}")
         return
     with Progress("documents", store.facts().documents, "comparing checksums") as progress:
@@ -119,8 +120,8 @@ def _names(faults: NameFaults) -> Iterator[Found]:
 def _documents(damaged: list[str], unknown: int) -> Iterator[Found]:
     if damaged:
         yield Found(
-            f"the documents {named(damaged)} are not what was stored: an id, title, text or metadata is "
-            "damaged. They are not answered. Send them again, delete them, or restore a backup. "
+            f"the documents {named(damaged)} are damaged: the checksum of an id, title, text or metadata is "
+            "wrong. They are not answered. Send them again, delete them, or restore a backup. "
             "Check the disk."
         )
     if unknown:
@@ -148,7 +149,7 @@ def _generations(rows: list[GenerationRow], models: Store) -> Iterator[Found]:
 
 
 def _vectors(store: OfflineStore) -> Iterator[Found]:
-    """Faults of vectors: a wrong checksum or size, no document, or none where one should be."""
+    """Yields damaged vectors, vectors without a document, and documents without a vector."""
     progress = Progress("vectors", store.vectors())
     damaged, lost, lacking = store.vector_faults(progress.tell)
     progress.end()

@@ -21,8 +21,7 @@ from models.progress import Progress
 from service.cli.commands.client import Remote, path_of
 from service.cli.commands.import_files import connect_to, named_collection
 from service.errors import CommandError, unwritable
-from service.store.filters.grammar import FilterError, parse_filter
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import FilterError, Predicate, parse_filter
 from service.store.sqlite.filters import compile_filter
 from service.store.sqlite.offline import reading
 from service.store.values import DEFAULT_COLLECTION, Record

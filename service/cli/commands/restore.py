@@ -1,12 +1,12 @@
 """`python -m service restore FOLDER`: puts a backup into a data directory that no service uses.
 
-    check every byte ─▶ copy and check again ─▶ move the old store aside ─▶ one rename
+    check every byte ─▶ copy, and check the database ─▶ move the old store aside ─▶ one rename
 
 Start reading at `run`. If the command is killed before the rename, the directory is as it was, and the same
 command finishes the work. The next start migrates a backup of an older schema.
 
-Nothing in the database runs. A link, an unlisted file of a model, and a database with anything but the
-tables of Simile are refused.
+Nothing in the database runs. Links, unlisted files, and a database with anything but the tables of Simile are
+rejected.
 """
 
 import argparse
@@ -20,13 +20,14 @@ from models.files.folders import copy_tree
 from models.files.fsync import sync, sync_tree
 from models.progress import Progress
 from models.store import Store
-from service.cli.commands.backup import MODELS, Contents, checksum, read_manifest
+from service.cli.commands.backup import MANIFEST, MODELS, Contents, checksum, read_manifest
 from service.errors import CommandError, StartupError, Unusable, unwritable
 from service.runtime.data_lock import ASIDE, DataDirLock
 from service.settings import INDEXES, Settings, models_dir_of
 from service.store.sqlite.offline import DATABASE, FILES, examine, fold_log
 
-REPLACED = "replaced-"  # followed by the time: the folder of the store that was replaced
+REPLACED = "replaced-"  # Followed by the time: the folder of the store that was replaced.
+MAX_NAMED = 10  # Damaged files in a message.
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -89,11 +90,13 @@ def _require_intact(folder: Path, contents: Contents) -> None:
     """Checks every byte of a backup.
 
     Raises:
-        CommandError: A listed file is missing, changed or a link, or a model is not as it was published.
+        CommandError: A file is missing, changed, unlisted or a link, or a model was changed.
 
     """
-    if (problem := next(_find_damage(folder, contents), None)) is not None:
-        raise CommandError(f"{folder} is damaged: {problem}. Nothing was restored.")
+    if damage := list(_find_damage(folder, contents)):
+        more = f"; and {len(damage) - MAX_NAMED} more" if len(damage) > MAX_NAMED else ""
+        named = "; ".join(damage[:MAX_NAMED])
+        raise CommandError(f"{folder} is damaged: {named}{more}. Nothing was restored.")
     for version in _versions(contents):
         try:
             Store(folder / MODELS).verify(version)
@@ -103,15 +106,18 @@ def _require_intact(folder: Path, contents: Contents) -> None:
 
 def _find_damage(folder: Path, contents: Contents) -> Iterator[str]:
     root = folder.resolve()
-    with Progress("bytes", sum(file.bytes for file in contents.files.values()), "checking") as progress:
-        for name, file in contents.files.items():
-            path = root / name
-            if path.resolve() != path:
-                yield f"{name} is a link"
-            elif not path.is_file():
-                yield f"{name} is missing"
-            elif checksum(path, progress) != file.sha256:
-                yield f"{name} was changed"
+    for name, file in contents.files.items():
+        path = root / name
+        if path.resolve() != path:
+            yield f"{name} is a link"
+        elif not path.is_file():
+            yield f"{name} is missing"
+        elif checksum(path) != file.sha256:
+            yield f"{name} was changed"
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if (path.is_symlink() or not path.is_dir()) and name not in {MANIFEST, *contents.files}:
+            yield f"{name} is not listed in the manifest"
 
 
 def _versions(contents: Contents) -> set[str]:
@@ -126,18 +132,15 @@ def _copy_store(folder: Path, contents: Contents, aside: Path) -> Path:
         The copy.
 
     Raises:
-        CommandError: The copy differs, or it is not the store that the manifest describes.
+        CommandError: The copy is not the store that the manifest describes.
         OSError: The copy cannot be written.
 
     """
     aside.mkdir()
     copied = aside / DATABASE
     shutil.copyfile(folder / DATABASE, copied)
-    size = copied.stat().st_size
-    with Progress("bytes", size, "checking the copy") as progress:
-        differs = checksum(copied, progress) != contents.files[DATABASE].sha256
-    if differs:
-        raise CommandError(f"{copied} differs from what was copied. Check the disk. Nothing was restored.")
+    if checksum(copied) != contents.files[DATABASE].sha256:
+        raise CommandError(f"{copied} differs from its source. Check the disk. Nothing was restored.")
     try:
         facts = examine(aside, contents.schema_)
     except Unusable as error:

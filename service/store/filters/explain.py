@@ -1,7 +1,7 @@
-"""What may be wrong with a filter that nothing passed, told from a sample of the documents.
+"""Warnings about a filter without matches, from a sample of the documents.
 
-A field that no document has, or an operand of a type that the field never holds, is no error, because
-documents that have it may come later. So the answer is 200 and empty, and has these sentences as `warnings`.
+Start reading at `explain`. A field that no document has is not an error, because documents that have it may
+come later. The answer is 200 without hits, and its `warnings` hold these sentences.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from service.store.filters.operands import RANGES, listed_in_words, shown
+from service.store.filters.grammar import RANGES, listed_in_words, shown
 
 MAX_WARNINGS = 5
-MAX_PATH = 512  # characters of a field that is kept of a document
-MAX_FIELDS = 10_000  # that are kept of all documents
-MAX_COMPARED = 500  # fields that are compared with a mistyped one
-MAX_COMPARED_CHARACTERS = 64  # of each of them
-_CLOSE = 0.6  # difflib's own bound of what looks alike
+MAX_PATH = 512  # Characters of a sampled field.
+MAX_FIELDS = 10_000  # Fields of a sample.
+MAX_COMPARED = 500  # Fields that are compared with a mistyped one.
+MAX_COMPARED_CHARACTERS = 64  # Characters of a compared field.
+_CLOSE = 0.6  # The default cutoff of difflib.
 _OBJECT = "objects"
 
 
@@ -29,7 +29,7 @@ class FieldSample:
         complete: The collection has no others.
         kinds: Each field of at most MAX_PATH characters, with the kinds of its values: texts, numbers and
             so on.
-        truncated: There are more of these fields than MAX_FIELDS, and the others are left out.
+        truncated: The documents have more than MAX_FIELDS fields. The others are left out.
 
     """
 
@@ -63,11 +63,11 @@ class FieldSample:
 
 
 def explain(filter: dict[str, Any], sample: FieldSample) -> list[str]:
-    """Returns sentences about a filter that is well-formed; none where it just passes nothing."""
+    """Returns sentences about a valid filter. Empty if the sample does not explain why nothing matches."""
     if not sample.documents:
         return []
     found: dict[str, None] = {}
-    missing: set[str] = set()  # whatever is asked of them, there is one sentence about each
+    missing: set[str] = set()  # Fields that no document has. Each gets one sentence.
     for name, operations in _conditions(filter):
         if len(found) < MAX_WARNINGS and name not in missing:
             sentences = dict.fromkeys(_about(name, operations, sample))
@@ -89,13 +89,13 @@ def _about(name: str, operations: dict[str, Any], sample: FieldSample) -> Iterat
     looked_at = f"the {sample.documents:,} documents looked at"
     kinds = sample.kinds.get(name)
     if kinds is None:
-        if sample.truncated or len(name) > MAX_PATH:  # it may be one of those that were left out
+        if sample.truncated or len(name) > MAX_PATH:  # The sample may have left it out.
             return
         if operations != {"$exists": False}:
             nobody = "No document" if sample.complete else f"None of {looked_at}"
             yield f"{nobody} has the field {shown(name)}.{_suggestion(name, sample)}"
         return
-    if not kinds:  # nothing but empty arrays
+    if not kinds:  # All values are empty arrays.
         return
     held = listed_in_words(sorted(kinds)) if len(kinds) > 1 else next(iter(kinds))
     where = "" if sample.complete else f" in {looked_at}"

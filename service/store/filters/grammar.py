@@ -1,50 +1,255 @@
-"""Metadata filters, compiled to the SQL of a store.
+"""Metadata filters: their grammar, their checks, and the conditions that a store compiles them to.
 
     {"topic": "birds", "year": {"$gte": 1990, "$lt": 2000}, "$or": [{"tags": "owl"}, {"source.page": 7}]}
 
-    filter     {condition, …}                              all of them hold
-    condition  "$and" | "$or": [filter, …]                 one filter at least
-               "$ids": [id, …]                             the document is one of these
-               "field": scalar | {operator: operand, …}    dots as in paths.py: "source.page"
+    filter     {condition, …}                              all conditions hold
+    condition  "$and" | "$or": [filter, …]                 at least one filter
+               "$ids": [id, …]                             the document has one of these ids
+               "field": scalar | {operator: operand, …}    dots lead into objects: "source.page"
     operator   $in [scalar, …]   $ne scalar   $gt $gte $lt $lte number | string   $exists true | false
     scalar     string, number, true, false, null
 
-Comparison is typed: `1` equals `1.0` but neither `true` nor `"1"`, and null equals only null. An array is
-compared by its members: one that matches is enough, and `$ne` wants none that is equal. A field with several
-values (paths.py) is compared as an array of them. A field that is missing passes `$ne` and
-`{"$exists": false}` only. Texts are compared letter by letter, unless both are times (times.py).
+Start reading at `compile_in`. Comparison is typed: `1` equals `1.0` but neither `true` nor `"1"`, and null
+equals only null. An array matches if one of its members matches. `$ne` requires that no member is equal. A
+field with several values (`values_at`) is compared as an array of them. A missing field matches only `$ne`
+and `{"$exists": false}`. Texts are compared letter by letter, unless both are times (times.py).
 
 Every name and value is a bound parameter. Each store has a `Dialect`, which writes one condition as SQL.
-
-Not here: whole objects or arrays as values, and arrays within arrays.
+Whole objects or arrays as values, and arrays within arrays, are not supported.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
-from service.store.filters.operands import (
-    MAX_VALUES,
-    RANGES,
-    Test,
-    among,
-    among_ids,
-    compare,
-    equal,
-    kind_of,
-    listed_in_words,
-    plain_text,
-    shown,
-)
-from service.store.filters.operands import FilterError as FilterError  # noqa: PLC0414  who uses filters finds it here
-from service.store.filters.paths import MAX_FIELD_PARTS
-from service.store.filters.predicate import Predicate
+from service.store.filters.times import Time, parse_time
 
-MAX_DEPTH = 16  # of $and and $or
+
+class Lookup(NamedTuple):
+    """A condition over the table `fields` of SQLite, and the parameters for its question marks."""
+
+    sql: str
+    parameters: list[Any]
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A condition over the table `documents`, and the parameters for its question marks.
+
+    `kind` says how SQLite finds the matching documents without `sql`:
+
+        scan      it cannot: `sql` reads the metadata of every document
+        lookup    documents that match one of `lookups`
+        and, or   from `parts`. An `and` without parts matches everything
+        not       all documents that do not match its single part
+    """
+
+    sql: str
+    parameters: list[Any]
+    kind: Literal["scan", "lookup", "and", "or", "not"] = "scan"
+    parts: tuple["Predicate", ...] = ()
+    lookups: tuple[Lookup, ...] = field(default=())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the filter has no condition."""
+        return self.kind == "and" and not self.parts
+
+    @property
+    def indexed(self) -> bool:
+        """Whether a part of the filter can be looked up."""
+        return self.kind == "lookup" or any(part.indexed for part in self.parts)
+
+
+def scoped(where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
+    """Returns SQL and parameters for the documents of a collection that match a filter, by a scan."""
+    if where is None:
+        return "collection = ?", [collection]
+    return f"collection = ? AND ({where.sql})", [collection, *where.parameters]
+
+
+MAX_NAME_PARTS = 16  # Parts of a stored name, between its dots.
+MAX_FIELD_PARTS = 512  # Parts of a field: the names of 32 nested objects together.
+
+
+def values_at(metadata: dict[str, Any], field: str) -> Iterator[Any]:
+    """Yields each value that a field leads to. Arrays are not split.
+
+    A dot leads into an object, into the objects of an array, or is part of a name. So `service.name` is the
+    name `service.name` itself, the name `name` in the object `service`, and the name `name` in each object of
+    the array `service`. A document may have all of these values.
+    """
+    for name, rest in splits(field):
+        if name not in metadata:
+            continue
+        value = metadata[name]
+        if rest is None:
+            yield value
+            continue
+        for inner in objects_in(value):
+            yield from values_at(inner, rest)
+
+
+def splits(field: str) -> Iterator[tuple[str, str | None]]:
+    """Yields each name that a field can begin with, and the rest of the field.
+
+    The rest is None after the last name.
+    """
+    dot = field.find(".")
+    while dot >= 0:
+        yield field[:dot], field[dot + 1 :]
+        dot = field.find(".", dot + 1)
+    yield field, None
+
+
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """Returns an object itself, or the objects of an array."""
+    members = value if isinstance(value, list) else [value]
+    return [member for member in members if isinstance(member, dict)]
+
+
+MAX_VALUES = 10_000  # Values of one $in.
+RANGES = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+INT64 = 2**63
+
+
+class FilterError(ValueError):
+    """The filter breaks the grammar. The message names the place and what is allowed there."""
+
+
+class Among(NamedTuple):
+    """A test: the value is one of these. `texts` holds no times."""
+
+    texts: list[str]
+    times: list[Time]
+    numbers: list[int | float]
+    others: list[bool | None]
+
+    @property
+    def values(self) -> list[str | float | bool | None]:
+        """All values except the times, which may be written differently."""
+        return [*self.texts, *self.numbers, *self.others]
+
+
+class Compared(NamedTuple):
+    """A test: the value has the operand's type, and is on this side of it (`<`, `<=`, `>` or `>=`).
+
+    `time` is the operand as a time, or None. Times are compared as times.
+    """
+
+    sign: str
+    operand: str | float
+    time: Time | None = None
+
+
+Test: TypeAlias = Among | Compared
+
+
+def among(key: str, operator: str, operand: object) -> Among:
+    if not isinstance(operand, list):
+        raise FilterError(f"Field {shown(key)}: {operator} needs a list of values, not {kind_of(operand)}.")
+    if len(operand) > MAX_VALUES:
+        raise FilterError(
+            f"Field {shown(key)}: {operator} has {len(operand)} values; {MAX_VALUES} are allowed."
+        )
+    return equal(key, operator, operand)
+
+
+def among_ids(operand: object) -> list[str]:
+    """Returns the ids of an $ids."""
+    if not isinstance(operand, list):
+        raise FilterError(f"$ids needs a list of document ids, not {kind_of(operand)}.")
+    if len(operand) > MAX_VALUES:
+        raise FilterError(f"$ids has {len(operand)} ids; {MAX_VALUES} are allowed.")
+    for id in operand:
+        if not isinstance(id, str):
+            raise FilterError(f"$ids needs ids, which are strings, not {kind_of(id)}.")
+        plain_text("$ids: an id", id)
+    return operand
+
+
+def equal(key: str, operator: str, values: Sequence[object]) -> Among:
+    """Returns the test that a value is one of `values`."""
+    texts: list[str] = []
+    times: list[Time] = []
+    numbers: list[int | float] = []
+    others: set[bool | None] = set()
+    for value in values:
+        if isinstance(value, str):
+            text = plain_text(f"Field {shown(key)}: the value", value)
+            if (time := parse_time(text)) is None:
+                texts.append(text)
+            else:
+                times.append(time)
+        elif value is None or isinstance(value, bool):
+            others.add(value)
+        elif isinstance(value, int | float):
+            # SQLite stores a larger number as a float, so different numbers would be equal.
+            numbers.append(_number(key, value, exact=True))
+        else:
+            raise FilterError(
+                f"Field {shown(key)}: {operator} compares with a string, number, true, false or null, not "
+                f"{kind_of(value)}. For one value of several use $in; dots lead into objects."
+            )
+    return Among(texts, times, numbers, sorted(others, key=str))
+
+
+def compare(key: str, operator: str, operand: object) -> Compared:
+    if isinstance(operand, str):
+        text = plain_text(f"Field {shown(key)}: the value", operand)
+        return Compared(RANGES[operator], text, parse_time(text))
+    if isinstance(operand, int | float) and not isinstance(operand, bool):
+        return Compared(RANGES[operator], _number(key, operand, exact=False))
+    raise FilterError(
+        f"Field {shown(key)}: {operator} compares with a number or a string, not {kind_of(operand)}."
+    )
+
+
+def _number(key: str, value: float, *, exact: bool) -> int | float:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise FilterError(f"Field {shown(key)}: a number must be finite, not {value}.")
+    # orjson parses an integer below -2^63 as a float, which may equal -2^63.
+    lowest = isinstance(value, float) and value == -INT64
+    if (lowest or not -INT64 <= value < INT64) and (exact or isinstance(value, int)):
+        raise FilterError(
+            f"Field {shown(key)}: a number does not fit in 64 bits, so it cannot be compared exactly; "
+            "store and compare such numbers as strings."
+        )
+    return value
+
+
+def plain_text(noun: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise FilterError(f"{noun} has half a surrogate pair; no stored text can have one.") from error
+    if "\0" in text:  # SQLite's JSON functions end a string there.
+        raise FilterError(f"{noun} has the character U+0000, which cannot be compared.")
+    return text
+
+
+def kind_of(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return orjson.dumps(value).decode()
+    names = ((str, "a string"), (int | float, "a number"), (list, "a list"))
+    return next((name for type_, name in names if isinstance(value, type_)), "an object")
+
+
+def shown(name: object) -> str:
+    return repr(name if len(str(name)) <= 80 else f"{str(name)[:80]}…")
+
+
+def listed_in_words(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+MAX_DEPTH = 16  # Nested $and and $or.
 MAX_CONDITIONS = 256
 MAX_INDEXED_FIELDS = 32
-MAX_BYTES = 2 << 20  # of the whole as JSON: five times as much as 10,000 UUIDs
+MAX_BYTES = 2 << 20  # Bytes of a filter as JSON: five times as many as 10,000 UUIDs have.
 IDS = "$ids"
 JOINS: dict[str, Literal["and", "or"]] = {"$and": "and", "$or": "or"}
 EXAMPLE = '{"topic": "birds"}'
@@ -55,7 +260,7 @@ class Operator(NamedTuple):
 
     Args:
         operand: The kind of its operand.
-        test: Makes the test of an operand, given the field and the operator. None: it asks for any value.
+        test: Makes the test of an operand, given the field and the operator. None: any value passes.
         negated: A document matches if no value passes the test.
 
     """
@@ -75,11 +280,10 @@ OPERATORS: dict[str, Operator] = {
 
 
 def parse_filter(text: str) -> dict[str, Any]:
-    """The filter in a query parameter.
+    """Parses the filter of a query parameter.
 
     Raises:
-        FilterError: it is no JSON object.
-
+        FilterError: The text is not a JSON object.
     """
     try:
         parsed = orjson.loads(text)
@@ -89,24 +293,26 @@ def parse_filter(text: str) -> dict[str, Any]:
 
 
 class Dialect(Protocol):
-    """A store's SQL for one condition."""
+    """The SQL of one store."""
 
     def condition(self, path: Sequence[str], test: Test | None) -> Predicate:
-        """There is a value at `path`; with a `test`, it or a member of the array passes."""
+        """A value exists at `path`. With a test, the value or a member of the array passes it."""
 
     def named(self, ids: Sequence[str]) -> Predicate:
-        """The document's id is one of these."""
+        """The document has one of these ids."""
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any], /) -> Predicate:
-        """Several operators on one field, which `both` joins; what `bounds` they are may be of use."""
+        """Joins several operators on one field.
+
+        `both` is their conjunction; `bounds` has the operators and operands.
+        """
 
 
 def compile_in(dialect: Dialect, filter: object) -> Predicate:
-    """`filter` as SQL. `{}` has no condition, so every document passes.
+    """Compiles a filter. `{}` has no condition, so every document matches.
 
     Raises:
-        FilterError: it breaks the grammar above, or a limit.
-
+        FilterError: The filter breaks the grammar or a limit.
     """
     conditions = _object(filter)
     _check_size(conditions)
@@ -116,22 +322,10 @@ def compile_in(dialect: Dialect, filter: object) -> Predicate:
 def _check_size(filter: dict[str, Any]) -> None:
     try:
         size = len(orjson.dumps(filter))
-    except orjson.JSONEncodeError:  # what cannot be JSON breaks the grammar, which says where
+    except orjson.JSONEncodeError:  # The grammar rejects it later, with the place.
         return
     if size > MAX_BYTES:
         raise FilterError(f"It has {size} bytes of JSON; at most {MAX_BYTES >> 20} MiB are looked through.")
-
-
-def check_field(name: str) -> None:
-    """Refuse a field that no filter can name.
-
-    Raises:
-        FilterError: it cannot.
-
-    """
-    if name.startswith("$"):
-        raise FilterError(f"{shown(name)} begins as an operator does.")
-    _path(name)
 
 
 def _object(value: object) -> dict[str, Any]:
@@ -141,7 +335,7 @@ def _object(value: object) -> dict[str, Any]:
 
 
 class _Compiler:
-    """Counts the conditions of one filter."""
+    """Compiles one filter, and counts its conditions."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -189,7 +383,6 @@ class _Compiler:
         return present if operand else _not(present)
 
     def _exists(self, path: Sequence[str], test: Test | None) -> Predicate:
-        """Condition: there is a value at `path`; with a `test`, it or a member of the array passes."""
         return self._counted(self._dialect.condition(path, test))
 
     def _counted(self, condition: Predicate) -> Predicate:
@@ -215,7 +408,7 @@ class _Compiler:
 def _joined(kind: Literal["and", "or"], parts: Sequence[Predicate]) -> Predicate:
     if len(parts) == 1:
         return parts[0]
-    # SQLite's parser takes deeper nesting at the beginning of a list than behind other conditions.
+    # SQLite's parser accepts deeper nesting at the beginning of a list.
     parts = sorted(parts, key=_depth, reverse=True)
     sql = f"({f' {kind.upper()} '.join(part.sql for part in parts)})" if parts else "TRUE"
     return Predicate(sql, [parameter for part in parts for parameter in part.parameters], kind, tuple(parts))
@@ -240,12 +433,17 @@ def _path(key: str) -> list[str]:
     return path
 
 
+def _check_field(name: str) -> None:
+    if name.startswith("$"):
+        raise FilterError(f"{shown(name)} begins as an operator does.")
+    _path(name)
+
+
 def indexed_fields(text: str) -> list[str]:
-    """The fields of `SIMILE_INDEXED_FIELDS`, each once.
+    """Returns the distinct fields of `SIMILE_INDEXED_FIELDS`.
 
     Raises:
-        ValueError: a name that no filter can have, or too many.
-
+        ValueError: A filter cannot have one of the names, or the list is too long.
     """
     names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if len(names) > MAX_INDEXED_FIELDS:
@@ -255,7 +453,7 @@ def indexed_fields(text: str) -> list[str]:
         )
     for name in names:
         try:
-            check_field(name)
+            _check_field(name)
         except FilterError as error:
             raise ValueError(f"SIMILE_INDEXED_FIELDS: {error}") from error
     return names

@@ -1,10 +1,10 @@
-"""Names in metadata that no filter could name: they are refused when a document is stored.
+"""Names in metadata that no filter could name. Documents with such names are rejected.
 
-A field of a filter is made of names that have at least one character, with a dot between each two (paths.py),
-and does not begin with `$`, as operators do. So a name is refused if it is empty, if a dot has nothing before
-or after it, or if it has more than 15 dots. A name that begins with `$` is refused at the top level alone:
-inside an object it is part of a field such as `schema.$ref`. Documents of an older version may have such
-names. They are read, exported and deleted as any other, and `check --data` lists them.
+Start reading at `find_unreachable`. A field of a filter consists of names with dots between them (grammar.py)
+and does not begin with `$`. So a name is rejected if it is empty, if a dot has nothing before or after it, or
+if it has more than 15 dots. A name that begins with `$` is rejected at the top level only: inside an object
+it is part of a field such as `schema.$ref`. Documents of an older version may have such names. They can be
+read, exported and deleted, and `check --data` lists them.
 """
 
 import re
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from service.store.filters.operands import shown as shown  # noqa: PLC0414  messages about a name find it here
-from service.store.filters.paths import MAX_NAME_PARTS
+from service.store.filters.grammar import MAX_NAME_PARTS
+from service.store.filters.grammar import shown as shown  # noqa: PLC0414  messages about a name find it here
 
-# A name in JSON without white space. Anything that only looks like one is found out by `unreachable_names`.
+# A name in JSON without white space. `unreachable_names` checks whatever matches.
 _TEXT = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
 _NO_DOT = rb'[^"\\.]*+(?:\\.[^"\\.]*+)*+'
 _FAULTS = (
@@ -30,12 +30,15 @@ _SUSPECT = re.compile(rb'[{,]"(?=%b":)(?:%b)":' % (_TEXT, b"|".join(_FAULTS)))
 
 
 def suspect(json: bytes) -> bool:
-    """Returns whether metadata, as JSON without white space, may have a refused name: one pass in C."""
+    """Returns whether metadata may have a rejected name.
+
+    Takes JSON without white space, in one pass of C code.
+    """
     return b'"$' in json or _SUSPECT.search(json) is not None
 
 
 def unreachable_names(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields each refused name, with the names of the objects around it joined by dots."""
+    """Yields each rejected name, with the names of the objects around it joined by dots."""
     inside: list[tuple[str, Any]] = [("", metadata)]
     while inside:
         place, value = inside.pop()
@@ -51,11 +54,12 @@ def unreachable_names(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 class NameFaults(NamedTuple):
-    """Documents with refused names.
+    """Documents with rejected names.
 
-    documents: How many there are.
-    ids: The first of them.
-    names: Some of the names, sorted.
+    Attributes:
+        documents: The number of documents.
+        ids: The first ids.
+        names: Some of the names, sorted.
     """
 
     documents: int
@@ -64,7 +68,7 @@ class NameFaults(NamedTuple):
 
 
 def count_unreachable(documents: Iterable[tuple[str, bytes]], shown: int) -> NameFaults:
-    """Looks through ids and metadata for refused names, and keeps at most `shown` examples."""
+    """Searches ids and metadata for rejected names, and keeps at most `shown` examples."""
     count = 0
     ids: list[str] = []
     names: set[str] = set()
@@ -73,7 +77,7 @@ def count_unreachable(documents: Iterable[tuple[str, bytes]], shown: int) -> Nam
             continue
         try:
             parsed = orjson.loads(json)
-        except orjson.JSONDecodeError:  # damaged, which the checksums tell
+        except orjson.JSONDecodeError:  # Damaged: the checksums report it.
             continue
         if not isinstance(parsed, dict) or not (found := {name for _, name in unreachable_names(parsed)}):
             continue
@@ -84,12 +88,12 @@ def count_unreachable(documents: Iterable[tuple[str, bytes]], shown: int) -> Nam
 
 
 def find_unreachable(json: bytes) -> tuple[str, str] | None:
-    """Returns the first refused name of metadata and its place, or None."""
+    """Returns the first rejected name of metadata and its place, or None."""
     return next(unreachable_names(orjson.loads(json)), None) if suspect(json) else None
 
 
 def describe_fault(name: str) -> str:
-    """Returns the reason why a name is refused."""
+    """Returns the reason why a name is rejected."""
     if not name:
         return "it is empty"
     if name.startswith("$") and all(name.split(".")):

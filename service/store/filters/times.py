@@ -18,9 +18,9 @@ _TIME = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
     r"(?:[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,30}))?(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))?)?"
 )
-DAY = 86_400  # seconds
-_YEAR_0 = 366  # days: instants count from the day before the year 0, and Python's ordinals from the year 1
-_CYCLE = 146_097  # days of 400 years, after which the calendar repeats itself
+DAY = 86_400  # Seconds.
+_YEAR_0 = 366  # Days from the day before the year 0 to the origin of Python's ordinals.
+_CYCLE = 146_097  # Days of 400 years, after which the calendar repeats itself.
 
 
 class Time(NamedTuple):

@@ -1,10 +1,14 @@
-"""Connections to the database, and a pool of them."""
+"""Connections to the database, a pool of them, and the database's errors.
 
+Start reading at `Pool` and `refusal`.
+"""
+
+import contextlib
 import logging
 import select
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import inf
 from typing import Any, LiteralString, TypeVar
@@ -16,15 +20,18 @@ from psycopg.abc import PQGen
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 from psycopg.pq.abc import PGconn
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+
+from service.errors import CommandError, ServiceError, Storage, Timeout, Unhealthy, Validation
+from service.observability import outages
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 5.0  # for a free connection
-CHECKED_SECONDS = 1.0  # for which a connection that has answered is taken to be whole
-CHECK_SECONDS = 2.0  # for which one that is checked may take to answer
-GRACE_SECONDS = 3.0  # in which the server itself should have ended a statement
-# A cut network is noticed by these; a server that went away without a word, too.
+WAIT_SECONDS = 5.0  # Wait for a free connection.
+CHECKED_SECONDS = 1.0  # A connection that answered this recently is not checked.
+CHECK_SECONDS = 2.0  # Time limit of a check.
+GRACE_SECONDS = 3.0  # Added to the server's own time limit of a statement.
+# They detect a cut network, and a server that disappeared.
 PARAMETERS: dict[str, Any] = {
     "autocommit": True,
     "application_name": "simile",
@@ -35,36 +42,36 @@ PARAMETERS: dict[str, Any] = {
     "tcp_user_timeout": 10_000,  # ms
 }
 _LEAST = 2
-# It says each try to connect, of each connection. reader.py and writer.py say once what fails.
+# psycopg logs each attempt of each connection. reader.py and writer.py log a failure once.
 logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
-_BIGINT = 20  # among PostgreSQL's types
+_BIGINT = 20  # The OID of PostgreSQL's type bigint.
 _COPY_HEAD, _COPY_END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
 
 
 @lru_cache
 def _translated(sql: str) -> LiteralString:
-    """`sql` with psycopg's placeholders: no statement of ours has a question mark of another meaning."""
+    """Returns SQL with psycopg's placeholders. The store's SQL uses question marks only for parameters."""
     return sql.replace("%", "%%").replace("?", "%s")
 
 
 class NoAnswer(psycopg.OperationalError):
-    """The server should have ended a statement long ago, so it hangs, or the network was cut."""
+    """The server did not end a statement in time, so it hangs, or the network was cut."""
 
 
 class Raw(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that waits for each answer for so long, and then is closed."""
+    """A connection that limits the time of each answer. It is closed after that time."""
 
-    answer_seconds: float | None = None  # None: however long it takes
+    answer_seconds: float | None = None  # None means no limit.
     answered_at = -inf  # time.monotonic()
 
     def __init__(self, pgconn: PGconn) -> None:
         super().__init__(pgconn)
-        self.wide: dict[int, float] = {}  # filters that many documents match (nearest.py)
+        self.wide: dict[int, float] = {}  # Filters that many documents match (vectors.py).
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         try:
             return super().wait(gen, interval, timeout or self.answer_seconds)
-        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 # it has no public name
+        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001
             if timeout is not None:
                 raise
             self.close()
@@ -74,7 +81,7 @@ class Raw(psycopg.Connection[tuple[Any, ...]]):
 
 
 class Connection:
-    """A connection of the pool, in the words that both stores share."""
+    """A connection of the pool, as the shared queries use it."""
 
     def __init__(self, raw: Raw) -> None:
         self.raw = raw
@@ -87,12 +94,12 @@ class Connection:
             cursor.executemany(_translated(sql), parameters)
 
     def take_time(self) -> None:
-        """Until the connection goes back to its pool, a statement takes as long as it takes."""
+        """Removes the time limit of statements until the connection returns to its pool."""
         self.raw.answer_seconds = None
         self.execute("SET LOCAL statement_timeout = 0")
 
     def copy(self, into: str, rows: Iterable[bytes]) -> None:
-        """Write rows, in the binary form of COPY, into a table's columns."""
+        """Writes rows in the binary form of COPY to columns of a table."""
         with (
             self.raw.cursor() as cursor,
             cursor.copy(f"COPY {into} FROM STDIN (FORMAT binary)".encode()) as copy,
@@ -101,7 +108,7 @@ class Connection:
 
 
 class _ArrayDumper(Dumper):
-    """float32 as pgvector receives it, and int64 as an array of bigint; both are big-endian."""
+    """Encodes float32 for pgvector, and int64 as an array of bigint, both big-endian."""
 
     format = Format.BINARY
 
@@ -114,7 +121,7 @@ class _ArrayDumper(Dumper):
 
 
 class Pool(ConnectionPool[Raw]):
-    """Connections that begin and end their transactions by hand."""
+    """Connections whose transactions begin and end explicitly."""
 
     def __init__(self, url: str, most: int, answer_seconds: float) -> None:
         self._answer_seconds = answer_seconds
@@ -125,7 +132,7 @@ class Pool(ConnectionPool[Raw]):
             max_size=most,
             open=True,
             timeout=WAIT_SECONDS,
-            # Then the next request tries anew; the pool itself would pause for twice as long each time.
+            # The next request then connects again. The pool itself would double its pause each time.
             reconnect_timeout=WAIT_SECONDS,
             configure=self._configure,
             reset=self._be_patient,
@@ -135,13 +142,13 @@ class Pool(ConnectionPool[Raw]):
 
     @staticmethod
     def check_connection(conn: Raw) -> None:
-        """Close a connection that the server has ended, and raise.
+        """Closes a connection that the server has ended, and raises.
 
-        Nothing is asked, so `check` does not wait for the silence of one connection after another.
+        It sends nothing, so a network failure is not detected once per pooled connection.
         """
         said = select.poll()
         said.register(conn.fileno(), select.POLLIN)
-        if said.poll(0):  # to an idle connection a server says nothing but its end
+        if said.poll(0):  # On an idle connection, a server only announces the end.
             conn.close()
             raise psycopg.OperationalError("The server has closed the connection")
 
@@ -152,19 +159,20 @@ class Pool(ConnectionPool[Raw]):
             f"SET statement_timeout = {milliseconds:d}; SET idle_in_transaction_session_timeout = '60s'; "
             "SET hnsw.iterative_scan = relaxed_order; SET hnsw.ef_search = 100; "
             "SET hnsw.scan_mem_multiplier = 8; SET jit = off; "
-            "SET simile.sums = 'on'".encode()  # else schema.py takes it for an older version
+            # Otherwise a trigger treats it as an older version (schema.py).
+            "SET simile.sums = 'on'".encode()
         )
         self._be_patient(raw)
 
     def _be_patient(self, raw: Raw) -> None:
-        """Set the usual patience, also behind a transaction that took its time."""
+        """Sets the usual time limit again, also after `take_time`."""
         raw.answer_seconds = self._answer_seconds + GRACE_SECONDS if self._answer_seconds else None
 
     def _test(self, raw: Raw) -> None:
-        """Raise for a connection that a restart or the network broke, so that another is made.
+        """Raises for a broken connection, so that another one is made.
 
-        The other idle ones that broke with it go at once: the pool would pause for 1, 2 and 4 s between
-        those that it finds broken one by one.
+        Other idle connections that broke with it are closed at once. The pool would otherwise pause between
+        them for 1, 2 and 4 s.
         """
         try:
             self.check_connection(raw)
@@ -175,3 +183,100 @@ class Pool(ConnectionPool[Raw]):
             usual, raw.answer_seconds = raw.answer_seconds, CHECK_SECONDS
             raw.execute("")
             raw.answer_seconds = usual
+
+
+log = logging.getLogger(__name__)
+
+# A serialization failure, a deadlock, or a row that another transaction has just inserted.
+AGAIN_CODES = {"40001", "40P01", "23505"}
+_NUL = "has the character U+0000, which PostgreSQL cannot store. Leave it out."
+_AWAY = "The database cannot be reached. Send again later."
+_NOT_AS_NEEDED = "The database cannot answer this: {}. GET /ready says what it lacks, if it does."
+_SYNTAX_ERROR = "42601"  # A bug of Simile.
+UNSURE = "The database went away during the commit: the request may be stored or not. Send it again."
+_BUSY = "The database was too busy with other writes. Send again."
+# By code, or by its first two characters.
+_REFUSALS: dict[str, tuple[type[ServiceError], str, float | None]] = {
+    "22P05": (Validation, f"Metadata {_NUL}", None),
+    "40001": (Unhealthy, _BUSY, 1),
+    "40P01": (Unhealthy, _BUSY, 1),
+    "23505": (Unhealthy, _BUSY, 1),
+    "57014": (Timeout, "The database took longer than SIMILE_HANG_SECONDS. Send again later.", 2),
+    "55P03": (Unhealthy, _BUSY, 1),
+    "25006": (Unhealthy, "The database takes no writes: it is a standby. Send again later.", 2),
+    "53300": (Unhealthy, "The database has no connection left. Send again later.", 1),
+    "53100": (Storage, "The database's disk is full. Free some room, then send again.", None),
+    "53": (Unhealthy, "The database lacks memory or another resource. Send again later.", 2),
+    "08": (Unhealthy, _AWAY, 2),  # The connection broke.
+    "57": (Unhealthy, _AWAY, 2),  # The server starts, stops or fails over.
+    "42": (Unhealthy, _NOT_AS_NEEDED, 5),  # A table, column, index or right is missing.
+    "3F": (Unhealthy, _NOT_AS_NEEDED, 5),  # The schema is missing.
+    "58": (Unhealthy, _NOT_AS_NEEDED, 5),  # A file is missing.
+    "XX": (Unhealthy, _NOT_AS_NEEDED, 5),  # Damage, or a table that another session has just dropped.
+}
+
+
+class Again(Exception):
+    """Another transaction was in the way, so this one is tried again."""
+
+
+def is_lost(error: Exception) -> bool:
+    """Returns whether a connection broke, or its server is shutting down."""
+    waited = NoAnswer | PoolTimeout | PoolClosed  # A second attempt would take as long.
+    if not isinstance(error, psycopg.OperationalError) or isinstance(error, waited):
+        return False
+    code = error.sqlstate
+    return code is None or code[:2] == "08" or code in {"57P01", "57P02", "57P03", "25P03", "25006"}
+
+
+def refusal(error: Exception) -> ServiceError | None:
+    """Returns the error to answer for a fault of the database or the network. None: it is another error."""
+    if isinstance(error, PoolTimeout | PoolClosed):
+        return Unhealthy(
+            "No connection to the database is free, or it cannot be reached. Send again later.",
+            retry_after_seconds=1,
+        )
+    if isinstance(error, NoAnswer):
+        return Unhealthy("The database does not answer. Send again later.", retry_after_seconds=2)
+    if isinstance(error, Again):
+        return Unhealthy(_BUSY, retry_after_seconds=1)
+    if isinstance(error, psycopg.DataError) and "NUL" in str(error):
+        return Validation(f"A text {_NUL}")
+    if not isinstance(error, psycopg.Error):
+        return None
+    code = error.sqlstate or ("08" if isinstance(error, psycopg.OperationalError) else "")
+    found = None if code == _SYNTAX_ERROR else _REFUSALS.get(code) or _REFUSALS.get(code[:2])
+    return found and found[0](found[1].format(_first_line(error)), retry_after_seconds=found[2])
+
+
+@contextlib.contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Logs faults of the database in the block as `what`, and raises the error to answer."""
+    try:
+        yield
+    except Exception as error:
+        fault = refusal(error)
+        if fault is None:
+            raise
+        if not isinstance(fault, Validation):  # The client's mistake.
+            outages.warn(log, f"{what}: {reason(error)}")
+        raise fault from error
+
+
+def unreadable(error: psycopg.Error) -> CommandError:
+    """Returns the error of a command that only reads.
+
+    Raise it `from None`: a wrong URL is quoted with its password.
+    """
+    if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
+        return CommandError("The database cannot be asked: check the URL of SIMILE_DATABASE.")
+    return CommandError(f"The database of SIMILE_DATABASE cannot be read ({reason(error)}).")
+
+
+def reason(error: Exception) -> str:
+    """Returns the first line of an error. The rest may quote a statement and its parameters."""
+    return f"{type(error).__name__}: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

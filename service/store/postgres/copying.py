@@ -1,17 +1,18 @@
-"""Documents, vectors, judgements and events of a store into another one that is empty.
+"""Copies documents, vectors, judgments and events of a store into another, empty one.
 
-Documents go in the order of their ids, some in each transaction, so a copy that was stopped goes on behind
-the last id that is there. At the end both are read again, and must be the same.
+Start reading at `between` and `copy`. Documents are copied in the order of their ids, some in each
+transaction. So a copy that was stopped continues after the last id. At the end both stores are read and must
+be equal. Columns that a store numbers by itself are not copied.
 """
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import orjson
@@ -19,70 +20,169 @@ import orjson
 from models.manifest import Manifest
 from models.progress import Progress
 from service.errors import CommandError, ServiceError, Validation, machine_error
-from service.store.postgres import copied_rows, vectors
+from service.store.postgres import vectors
 from service.store.postgres.connection import Connection
-from service.store.postgres.copied_rows import TABLES, Either, copy_rows, refuse_null_characters
 from service.store.postgres.store import LEAST_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
-from service.store.sql.checksums import damaged_part
 from service.store.sql.connection import COPYING, NONE_THERE, START_OVER, fact, note
 from service.store.sql.connection import Connection as AnyConnection
-from service.store.sql.records import Reading, has_collection
+from service.store.sql.records import Reading, damaged_part, has_collection
 from service.store.sqlite import vectors as sqlite_vectors
-from service.store.sqlite.offline import FILES
+from service.store.sqlite.offline import FILES, with_null_characters
 from service.store.sqlite.secondary_indexes import add_collection
 from service.store.sqlite.store import SqliteStore
 from service.store.sqlite.writer import Transaction
 from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
+
+Either: TypeAlias = SqliteStore | PostgresStore
+TABLES = {
+    "feedback": "collection, query, id, key, relevant, visitor, trusted",
+    "events": (
+        "collection, key, event_id, search_id, query, id, type, position, shown, at, visitor, trusted"
+    ),
+    "history": "version",
+    "verdicts": "version, state, reason",
+    "facts": "name, value",
+}
+ROWS = 4096  # Rows in one transaction.
+MAX_NAMED = 100  # Documents in a message.
+_ORDER: dict[str, tuple[str, int | str]] = {  # A column, and a value before its first one.
+    "feedback": ("sequence", 0),
+    "events": ("sequence", 0),
+    "history": ("position", 0),
+    "verdicts": ("version", ""),
+    "facts": ("name", ""),
+}
+_OWN_FACTS = (COPYING, "lexical rules", "field rules")  # Not copied.
+# Columns with what clients sent.
+_SENT = {"feedback": ("query", "id"), "events": ("query", "id", "event_id", "search_id", "type")}
+
+
+async def copy_rows(source: Either, target: Either) -> None:
+    """Replaces the rows of all tables in the target."""
+    for table in TABLES:
+        await target.writer.run(partial(_delete_rows, table=table))
+        async for chunk in _row_chunks(source, table):
+            await target.writer.run(partial(_insert_rows, table=table, rows=chunk))
+
+
+async def _row_sums(store: Either) -> dict[str, str]:
+    """Returns the SHA-256 of each table."""
+    found = {}
+    for table in TABLES:
+        digest = sha256()
+        async for chunk in _row_chunks(store, table):
+            digest.update(orjson.dumps(chunk))
+        found[table] = digest.hexdigest()
+    return found
+
+
+async def refuse_null_characters(source: SqliteStore) -> None:
+    """Raises CommandError, with names, for rows that PostgreSQL cannot store."""
+    ids = await source.search(with_null_characters)
+    if ids:
+        more = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
+        raise CommandError(
+            f"PostgreSQL cannot store the character U+0000. {len(ids)} documents have it in their id, title "
+            f"or text: {', '.join(map(repr, ids[:MAX_NAMED]))}{more}. Delete them, or send them again "
+            "without it, then copy again. `check --data` also lists them."
+        )
+    for table, columns in _SENT.items():
+        row = await source.search(partial(_with_null_character, table=table, columns=columns))
+        if row is not None:
+            collection, id, query, count = row
+            others = f" So do {count - 1} other rows." if count > 1 else ""
+            raise CommandError(
+                f"A row of {table} has the character U+0000, which PostgreSQL cannot store: "
+                f"document {id!r} of collection {collection!r}, query {query!r}.{others} Delete "
+                "it, then copy again."
+            )
+
+
+def _with_null_character(snapshot: object, table: str, columns: Sequence[str]) -> Any:
+    # SQLite's text functions end at the character.
+    has = " OR ".join(f"instr(CAST({column} AS BLOB), x'00')" for column in columns)
+    sql = f"SELECT collection, id, query, count(*) OVER () FROM {table} WHERE {has} LIMIT 1"
+    return cast("AnyConnection", snapshot).execute(sql).fetchone()
+
+
+async def _row_chunks(store: Either, table: str) -> AsyncIterator[list[list[Any]]]:
+    _, after = _ORDER[table]
+    while rows := await store.search(partial(_next_rows, table=table, after=after)):
+        yield [row[1:] for row in rows]
+        after = rows[-1][0]
+
+
+def _next_rows(snapshot: object, table: str, after: int | str) -> list[list[Any]]:
+    """Returns the next rows, each after the value that it is sorted by."""
+    order, _ = _ORDER[table]
+    rows = cast("AnyConnection", snapshot).execute(
+        f"SELECT {order}, {TABLES[table]} FROM {table} WHERE {order} > ? AND {_copied_rows(table)} "
+        f"ORDER BY {order} LIMIT ?",
+        (after, ROWS),
+    )
+    return [[*row] for row in rows]
+
+
+def _delete_rows(connection: AnyConnection, table: str) -> None:
+    connection.execute(f"DELETE FROM {table} WHERE {_copied_rows(table)}")
+
+
+def _insert_rows(connection: AnyConnection, table: str, rows: Sequence[Sequence[Any]]) -> None:
+    places = ", ".join("?" * len(rows[0]))
+    connection.executemany(f"INSERT INTO {table} ({TABLES[table]}) VALUES ({places})", rows)
+
+
+def _copied_rows(table: str) -> str:
+    return f"name NOT IN {_OWN_FACTS}" if table == "facts" else "1 = 1"
+
 
 PAGE = 256
 PAGE_BYTES = 8 << 20
 
 
 class Row(NamedTuple):
-    """A document, and its vectors where it has some."""
+    """A document and its vectors, if it has any."""
 
     document: Document
     embedding: Embedding | None
 
 
 async def between(data_dir: Path, url: str, *, into_database: bool, start_over: bool = False) -> str:
-    """Copy between a data directory's store and a database; as `copy`.
+    """Copies between a data directory's store and a database. Returns a summary, as `copy`.
 
-    start_over: Empty a target that holds an unfinished copy first.
+    `start_over` first empties a target that holds an unfinished copy.
     """
-    with _in_a_sentence(), contextlib.ExitStack() as opened:
+    try:
         if start_over:
             _empty(data_dir, url, into_database=into_database)
-        embedded = SqliteStore(data_dir)
-        opened.callback(embedded.close)
-        shared = PostgresStore(url, [], connections=LEAST_CONNECTIONS, answer_seconds=0)
-        opened.callback(shared.close)
-        for store in (embedded, shared):
-            store.start(lambda _: None, lambda _: None)
-        try:
-            if into_database:
-                opened.enter_context(shared.copying())
-                return await copy(embedded, shared)
-            return await copy(shared, embedded)
-        except ServiceError as error:
-            raise CommandError(
-                f"The copy stopped: {error.message} The same command goes on with it."
-            ) from error
+        with contextlib.ExitStack() as opened:
+            embedded = opened.enter_context(contextlib.closing(SqliteStore(data_dir)))
+            shared = opened.enter_context(contextlib.closing(_opened(url)))
+            for store in (embedded, shared):
+                store.start(lambda _: None, lambda _: None)
+            if not into_database:
+                return await copy(shared, embedded)
+            opened.enter_context(shared.copying())
+            return await copy(embedded, shared)
+    except (ServiceError, OSError, sqlite3.Error) as error:
+        found = error if isinstance(error, ServiceError) else machine_error(error)
+        if found is None:
+            raise
+        raise CommandError(f"The copy stopped: {found.message} The same command goes on with it.") from error
+
+
+def _opened(url: str) -> PostgresStore:
+    return PostgresStore(url, [], connections=LEAST_CONNECTIONS, answer_seconds=0)
 
 
 def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:
-    """Empty the target if it holds an unfinished copy.
+    """Empties the target if it holds an unfinished copy.
 
     Raises:
         CommandError: It holds something else.
-
     """
-    target: Either
-    if into_database:
-        target = PostgresStore(url, [], connections=LEAST_CONNECTIONS, answer_seconds=0)
-    else:
-        target = SqliteStore(data_dir)
+    target: Either = _opened(url) if into_database else SqliteStore(data_dir)
     with contextlib.closing(target):
         if target.unfinished_copy() is None:
             if target.active() is not None:
@@ -95,28 +195,15 @@ def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:
         (data_dir / name).unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def _in_a_sentence() -> Iterator[None]:
-    """Refuse with what the machine or the database denies."""
-    try:
-        yield
-    except (ServiceError, OSError, sqlite3.Error) as error:
-        found = error if isinstance(error, ServiceError) else machine_error(error)
-        if found is None:
-            raise
-        raise CommandError(f"The copy stopped: {found.message} The same command goes on with it.") from error
-
-
 async def copy(source: Either, target: Either) -> str:
-    """Copy everything, or go on with it. Returns what was copied, in words.
+    """Copies everything, or continues a copy. Returns a summary.
 
     Raises:
-        CommandError: the target has other documents, or the two differ at the end.
-
+        CommandError: The target has other documents, or the stores differ at the end.
     """
     active = source.active()
     if active is None:
-        raise CommandError("There is nothing to copy: no service has used that store yet.")
+        raise CommandError("The store is empty: no service has used that store yet.")
     if (problem := source.unfinished_copy()) is not None:
         raise CommandError(problem.replace("SIMILE_DATABASE", "the copy"))
     if isinstance(source, SqliteStore):
@@ -143,7 +230,7 @@ async def copy(source: Either, target: Either) -> str:
     if sums[0] != sums[1]:
         differing = sorted(name for name in sums[0] if sums[0][name] != sums[1].get(name))
         raise CommandError(
-            f"The copy differs from what was copied, in: {', '.join(differing) or 'collections'}. Was one of "
+            f"The copy differs from its source in: {', '.join(differing) or 'collections'}. Was one of "
             f"them written to meanwhile? Stop the services, and copy again with {START_OVER}."
         )
     await target.writer.run(lambda it: it.execute("DELETE FROM facts WHERE name = ?", (COPYING,)))
@@ -154,7 +241,7 @@ async def copy(source: Either, target: Either) -> str:
 
 
 async def _begin(target: Either, active: Active, dimension: int) -> int:
-    """The generation of the target that takes the vectors."""
+    """Returns the generation of the target for the vectors."""
     there = target.active()
     copying = await target.search(lambda snapshot: fact(cast("AnyConnection", snapshot), COPYING))
     wanted = f"{active.version} {active.form}"
@@ -162,10 +249,10 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
         manifest = SimpleNamespace(
             version=active.version, fingerprint=active.fingerprint, dimension=dimension
         )
-        # First of all, so that no service starts on what a kill leaves.
+        # Before anything else, so that no service starts after a kill.
         await target.writer.run(partial(note, name=COPYING, value=wanted))
         number = target.activate(cast("Manifest", manifest), active.form)
-        if isinstance(target, PostgresStore):  # to be built once, at the end
+        if isinstance(target, PostgresStore):  # The index is built at the end.
             await target.writer.run(lambda connection: vectors.drop_index(connection, number))
         return number
     if copying == wanted:
@@ -179,7 +266,7 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
 
 
 def _make(target: Connection | Transaction, collection: str) -> None:
-    """Make a collection, which may stay empty, unless it is there."""
+    """Creates a collection, which may stay empty, if it does not exist."""
     if isinstance(target, Connection):
         target.execute("INSERT INTO collections (name) VALUES (?) ON CONFLICT DO NOTHING", (collection,))
     elif not has_collection(target, collection):
@@ -190,7 +277,7 @@ async def _page(source: Either, generation: int, collection: str, after: str) ->
     def read(snapshot: Snapshot) -> list[Row]:
         found, size = [], 0
         reading = cast("Reading", snapshot)
-        # Bytes: a connection of SQLite reads invalid UTF-8 as other characters, whose copy would be sound.
+        # As bytes, because SQLite's connection replaces invalid UTF-8, whose copy would be sound.
         raw = ", ".join(map(reading.RAW.format, ("collection || '/' || id", "title", "text")))
         rows = reading.execute(
             f"SELECT revision, id, title, text, {reading.METADATA}, checksums, {raw} FROM documents "
@@ -203,7 +290,7 @@ async def _page(source: Either, generation: int, collection: str, after: str) ->
             if part is not None:
                 document = f"{row[1]!r} of the collection {collection!r}"
                 raise CommandError(
-                    f"The {part} of the document {document} is damaged: it is not what was stored. The copy "
+                    f"The {part} of the document {document} is damaged: its checksum is wrong. The copy "
                     "stopped. Send the document again, or delete it; then the same command goes on."
                 )
             found.append(row)
@@ -230,7 +317,7 @@ def _stored(snapshot: object, generation: int, revisions: Sequence[int]) -> dict
 
 
 async def _put(target: Either, generation: int, collection: str, rows: Sequence[Row]) -> None:
-    """Store documents. Those that had no vector get one for the moment, which is taken out again."""
+    """Stores documents. Those without a vector get one for the moment, which is deleted again."""
     known = next((row.embedding for row in rows if row.embedding is not None), None)
     dimension = await _ask(target, "SELECT dimension FROM generations WHERE number = ?", generation)
     spare = known or Embedding(np.full(dimension, dimension**-0.5, np.float32), truncated=False)
@@ -241,7 +328,7 @@ async def _put(target: Either, generation: int, collection: str, rows: Sequence[
         if len(rows) == 1:
             document = f"Document {rows[0].document.id!r} of collection {collection!r}"
             raise CommandError(f"{document} is not taken: {error.message}") from error
-        for row in rows:  # to say which one it is
+        for row in rows:  # To name the document.
             await _put(target, generation, collection, [row])
         return
     for row in rows:
@@ -263,7 +350,7 @@ async def _forget_vector(target: Either, generation: int, revision: int) -> None
 
 
 async def _sums(store: Either, generation: int) -> Mapping[str, str]:
-    """SHA-256 of each collection, of each table."""
+    """Returns the SHA-256 of each collection and each table."""
     found = {}
     progress = Progress("documents", await store.count_all(), "comparing")
     done = 0
@@ -276,7 +363,7 @@ async def _sums(store: Either, generation: int) -> Mapping[str, str]:
             progress.tell(done, done)
         if last or collection != DEFAULT_COLLECTION:
             found[f"collection {collection}"] = digest.hexdigest()
-    return found | await copied_rows.sums(store)
+    return found | await _row_sums(store)
 
 
 def _bytes(row: Row) -> bytes:

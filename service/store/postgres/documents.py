@@ -1,14 +1,47 @@
-"""Queries of documents and collections in PostgreSQL."""
+"""Queries of documents and collections in PostgreSQL, and their checksums.
+
+The database computes the checksums; sql/records.py explains them.
+"""
 
 from collections.abc import Sequence
 
-from service.store.filters.predicate import Predicate, scoped
+from service.store.filters.grammar import Predicate, scoped
 from service.store.postgres.connection import Connection
+from service.store.sql.records import CHECKSUM_BYTES, FILL_DOCUMENTS
 from service.store.values import DEFAULT_COLLECTION, Document
 
 
+def checksums_sql(collection: str, id: str, title: str, text: str, metadata: str) -> str:
+    """Returns SQL of the column `checksums`, given SQL of a document's parts."""
+    parts = (f"{collection} || '/' || {id}", title, text, f"({metadata})::text")
+    sums = (f"left(md5(convert_to({part}, 'UTF8')), {2 * CHECKSUM_BYTES})" for part in parts)
+    return f"decode({' || '.join(sums)}, 'hex')"
+
+
+# `sent` is the answered text. Filters read `metadata`.
+_STORED = checksums_sql("collection", "id", "title", "text", "coalesce(sent, metadata::text)")
+
+
+def fill_checksums(connection: Connection) -> int:
+    """Computes the checksums of some documents without them. Returns their number, 0 at the end."""
+    return connection.execute(
+        f"UPDATE documents SET checksums = {_STORED} WHERE revision IN (SELECT revision FROM documents "
+        "WHERE checksums IS NULL ORDER BY revision LIMIT ? FOR UPDATE SKIP LOCKED)",
+        (FILL_DOCUMENTS,),
+    ).rowcount
+
+
+def damaged_documents(connection: Connection) -> list[str]:
+    """Returns the ids of damaged documents, as sqlite/documents.py returns them."""
+    rows = connection.execute(
+        f"SELECT collection || '/' || id FROM documents WHERE CASE WHEN checksums <> {_STORED} THEN TRUE "
+        "ELSE coalesce(sent::jsonb <> metadata, FALSE) END ORDER BY collection, id"
+    )
+    return [name.removeprefix(f"{DEFAULT_COLLECTION}/") for (name,) in rows]
+
+
 def counts(connection: Connection) -> list[tuple[str, int]]:
-    """Every collection and how many documents it has, by name."""
+    """Returns the collections by name, each with its number of documents."""
     rows = connection.execute(
         "SELECT name, coalesce(sum(documents), 0)::bigint FROM collections "
         "LEFT JOIN tally ON collection = name GROUP BY name ORDER BY name"
@@ -17,7 +50,6 @@ def counts(connection: Connection) -> list[tuple[str, int]]:
 
 
 def count_all(connection: Connection) -> int:
-    """Documents of every collection."""
     return _number(connection, "SELECT coalesce(sum(documents), 0)::bigint FROM tally")
 
 
@@ -34,7 +66,7 @@ def count(
 def matching_revisions(
     connection: Connection, where: Predicate | None, collection: str
 ) -> tuple[list[int], int]:
-    """The revisions that pass a filter, rising, and the operation number of the same moment."""
+    """Returns the rising revisions that match a filter, and the operation number of the same moment."""
     sql, parameters = scoped(where, collection)
     rows = connection.execute(f"SELECT revision FROM documents WHERE {sql} ORDER BY revision", parameters)
     return [revision for (revision,) in rows], sequence(connection)
@@ -43,7 +75,7 @@ def matching_revisions(
 def unchanged(
     connection: Connection, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION
 ) -> set[int]:
-    """The positions of those of `documents` whose title and text are stored under their ids."""
+    """Returns the positions of documents whose title and text are stored under their ids."""
     rows = connection.execute(
         "SELECT at FROM unnest(?::text[], ?::text[], ?::text[]) WITH ORDINALITY "
         "AS given (id, title, text, at) JOIN documents d ON d.collection = ? AND d.id = given.id "
@@ -59,7 +91,7 @@ def unchanged(
 
 
 def sequence(connection: Connection) -> int:
-    """The number of the latest operation, 0 before the first; one that is not committed yet may count."""
+    """Returns the number of the latest operation, 0 before the first. An uncommitted operation may count."""
     return _number(connection, "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM operations")
 
 

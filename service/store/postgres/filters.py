@@ -1,48 +1,41 @@
-"""Filters over jsonb: a dialect of filters/grammar.py.
+"""Filters in PostgreSQL: as SQL over jsonb, and the indexes of declared fields.
 
-jsonb compares as the grammar does: 1 equals 1.0 and neither true nor "1", and `@>` finds a value in itself
-and among the members of an array. Operands are bound as JSON, since a float8 would be rounded to 15 digits
-when it is compared with a number. A field with a dot may have several values (filters/paths.py), so it is
-read as an array of them.
+Start reading at `JsonbDialect` and `keep_field_indexes`. jsonb compares as the grammar does: 1 equals 1.0 and
+neither true nor "1", and `@>` finds a value in itself and among the members of an array. Operands are JSON,
+because a float8 is rounded to 15 digits when it is compared with a number. A field with a dot may have
+several values, so it is read as an array.
 
-Of a declared field the condition also stands in the words of its indexes (field_indexes.py), and PostgreSQL
-chooses whether to use them.
+A declared field (`SIMILE_INDEXED_FIELDS`) has five indexes: of its values and of members of arrays (GIN); of
+numbers, of the beginnings of texts and of instants, for ranges; and of documents that have several values.
+They are built while others write. Conditions on a declared field also use the expressions of its indexes, and
+PostgreSQL chooses whether to use them.
 """
 
+import logging
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import orjson
 
-from service.store.filters.operands import RANGES, Compared, Test
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import RANGES, Compared, Predicate, Test, splits
 from service.store.filters.times import Time, parse_time
-from service.store.postgres.field_indexes import (
-    BEGINNING,
-    has_many,
-    instant_at,
-    number_at,
-    paths_of,
-    text_at,
-    value_at,
-    values_of,
-)
+from service.store.postgres.connection import Raw
 
-LOOKED_UP = 100  # values of one field that are looked up; for more all documents are read
+LOOKED_UP = 100  # Values of one field that are looked up. For more, all documents are read.
 _TEXT = "(@ #>> '{}') COLLATE \"C\""
 _IN_DAYS = f"left({_TEXT}, 10) BETWEEN ? AND ?"
 _INSTANT = "simile_instant(@ #>> '{}') COLLATE \"C\""
 
 
 class JsonbDialect:
-    """declared: the fields that have indexes."""
+    """Writes conditions as SQL. `declared` are the fields with indexes."""
 
     def __init__(self, declared: Container[str]) -> None:
         self._declared = declared
 
     def condition(self, path: Sequence[str], test: Test | None) -> Predicate:
-        """Condition: there is a value at `path`; with a `test`, it or a member of the array passes."""
         name = ".".join(path)
         declared = name in self._declared
         value, names = "(metadata -> ?::text)", [name]
@@ -77,7 +70,7 @@ class JsonbDialect:
         return Predicate("id = ANY(?::text[])", [[*ids]])
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
-        """Two bounds of a declared field as one look, where each by itself might pass almost everything."""
+        """Joins two bounds of a declared field, because each alone may match almost everything."""
         kinds = {(isinstance(bound, str), parse_time(bound) is None) for bound in bounds.values()}
         if field not in self._declared or len(kinds) > 1 or not bounds.keys() <= RANGES.keys():
             return both
@@ -97,9 +90,9 @@ def _among(value: str, names: Sequence[str], values: Sequence[str], *, indexed: 
 
 
 def _passes(many: bool, value: str, names: Sequence[str], sql: str, operands: Sequence[Any]) -> Predicate:
-    """Returns a condition: `sql`, in which @ is a value, holds for the value or a member of an array.
+    """Returns a condition: the value, or a member of the array, passes `sql`, which has @ for the value.
 
-    many: `value` is always an array, or NULL.
+    `many` says that `value` is always an array, or NULL.
     """
     if many:
         members = f"jsonb_array_elements({value}) AS member"
@@ -113,7 +106,7 @@ def _passes(many: bool, value: str, names: Sequence[str], sql: str, operands: Se
 
 
 def _filled(sql: str, value: str, names: Sequence[str], operands: Sequence[Any]) -> tuple[str, list[Any]]:
-    """Returns `sql` with `value` for each @, and what fills its question marks in their order."""
+    """Returns `sql` with `value` for each @, and the parameters in their order."""
     left = iter(operands)
     parameters: list[Any] = []
     for sign in re.findall("[@?]", sql):
@@ -141,7 +134,8 @@ def _at_times(times: Sequence[Time]) -> tuple[str, list[Any]]:
 
 
 def _range(field: str, bounds: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """SQL by the indexes of a field, and its operands: what passes the bounds, by sign, and some more.
+    """Returns SQL for the indexes of a field, and its operands. It matches the bounds, and some more
+    documents.
 
     All bounds are of one kind: numbers, times or other texts.
     """
@@ -152,7 +146,7 @@ def _range(field: str, bounds: Mapping[str, Any]) -> tuple[str, list[str]]:
             tests.append(f"{number_at(field)} {sign} ?::numeric")
             operands.append(_json(bound))
             continue
-        # The index has the beginnings of texts alone.
+        # The index has only the beginnings of texts.
         tests.append(f"{text_at(field)} {sign.rstrip('=')}= ?::text")
         operands.append(bound[:BEGINNING])
         if (time := parse_time(bound)) is not None:
@@ -163,3 +157,118 @@ def _range(field: str, bounds: Mapping[str, Any]) -> tuple[str, list[str]]:
         f"({' OR '.join(f'({way})' for way in ways)} OR {has_many(field)})",
         [*operands, *instant_operands],
     )
+
+
+log = logging.getLogger(__name__)
+
+BEGINNING = 200  # Characters of a text. A row of an index may have at most 2,700 bytes.
+MAX_PATH_NAMES = 3  # Names of a field that is read by paths. Each further name doubles their number.
+_INDEX_PREFIX = "field_"
+_INDEX_LOCK = 7_405_833
+
+
+def value_at(field: str) -> str:
+    """Returns SQL of the value at a field. With a dot in the field: of an array of its values and members.
+
+    The names are literals, because an index needs them.
+    """
+    if "." not in field:
+        return f"(metadata -> {_literal(field)})"
+    sql, names = values_of(field)
+    for name in names:
+        sql = sql.replace("?", _literal(name), 1)  # A literal has no question mark.
+    return sql
+
+
+def values_of(field: str) -> tuple[str, list[str]]:
+    """Returns SQL of an array of the values at a field with a dot, and of their members, and its parameters.
+
+    Without a value the array is empty, or NULL.
+    """
+    paths = paths_of(field)
+    if not paths:
+        return "simile_values(metadata, ?::text)", [field]
+    arrays = " || ".join("jsonb_path_query_array(metadata, ?::jsonpath)" for _ in paths)
+    return f"({arrays})", [f"{path}[*]" for path in paths]
+
+
+def paths_of(field: str) -> list[str]:
+    """Returns the paths that a field may mean. Empty if they are too many: then simile_values is faster."""
+    return [f"${path}" for path in _paths(field)] if field.count(".") < MAX_PATH_NAMES else []
+
+
+def _paths(field: str) -> Iterator[str]:
+    for name, rest in splits(field):
+        key = f".{orjson.dumps(name).decode()}"
+        yield from [key] if rest is None else (f"{key}{path}" for path in _paths(rest))
+
+
+def number_at(field: str) -> str:
+    value = _one_at(field)
+    return f"(CASE jsonb_typeof({value}) WHEN 'number' THEN {value}::numeric END)"
+
+
+def text_at(field: str) -> str:
+    value = _one_at(field)
+    beginning = f"left({value} #>> '{{}}', {BEGINNING})"
+    return f"((CASE jsonb_typeof({value}) WHEN 'string' THEN {beginning} END) COLLATE \"C\")"
+
+
+def instant_at(field: str) -> str:
+    return f"(simile_instant({_one_at(field)} #>> '{{}}') COLLATE \"C\")"
+
+
+def has_many(field: str) -> str:
+    """Returns SQL that holds if a field has an array, or several values."""
+    value = value_at(field)
+    return f"jsonb_array_length({value}) > 1" if "." in field else f"jsonb_typeof({value}) = 'array'"
+
+
+def _one_at(field: str) -> str:
+    """Returns SQL of the single value of a field."""
+    return f"({value_at(field)} -> 0)" if "." in field else value_at(field)
+
+
+def _literal(name: str) -> str:
+    """Returns a string literal without characters that psycopg or `_translated` would interpret."""
+    return "U&'" + re.sub(r"[^0-9A-Za-z_ ]", lambda sign: f"\\+{ord(sign[0]):06X}", name) + "'"
+
+
+def keep_field_indexes(raw: Raw, fields: Sequence[str]) -> None:
+    """Builds the indexes of `fields`, and drops those of other fields.
+
+    `raw` is not in a transaction. One of several processes does it, and the others do not wait.
+    """
+    row = raw.execute("SELECT pg_try_advisory_lock(%s)", (_INDEX_LOCK,)).fetchone()
+    if row is None or not row[0]:
+        return
+    raw.execute("SET statement_timeout = 0")
+    wanted = {name: definition for field in fields for name, definition in _definitions(field).items()}
+    there = raw.execute(
+        "SELECT relname, indisvalid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
+        "WHERE indrelid = 'documents'::regclass AND starts_with(relname, %s)",
+        (_INDEX_PREFIX,),
+    ).fetchall()
+    for name, valid in there:
+        if not valid or name not in wanted:
+            raw.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode())
+    missing = wanted.keys() - {name for name, valid in there if valid}
+    for name in sorted(missing):
+        raw.execute(f"CREATE INDEX CONCURRENTLY {name} ON documents {wanted[name]}".encode())
+    if missing:
+        raw.execute("ANALYZE documents")  # The planner needs the frequencies of values.
+        log.info("The declared fields have indexes: %s", ", ".join(fields))
+
+
+def _definitions(field: str) -> dict[str, str]:
+    """Returns the indexes of a field: their names, and the SQL after ON documents."""
+    value = value_at(field)
+    # In an older version, the indexes of a field with a dot had other values, so the name differs.
+    name = _INDEX_PREFIX + blake2b((value if "." in field else field).encode(), digest_size=8).hexdigest()
+    return {
+        f"{name}_values": f"USING gin ({value} jsonb_path_ops)",
+        f"{name}_numbers": f"(collection, {number_at(field)}) WHERE {number_at(field)} IS NOT NULL",
+        f"{name}_texts": f"(collection, {text_at(field)}) WHERE {text_at(field)} IS NOT NULL",
+        f"{name}_times": f"(collection, {instant_at(field)}) WHERE {instant_at(field)} IS NOT NULL",
+        f"{name}_arrays": f"(collection) WHERE {has_many(field)}",
+    }

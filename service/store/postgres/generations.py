@@ -1,33 +1,43 @@
-"""Generations in PostgreSQL: their tables, what each lacks, and how one comes to live.
+"""Generations in PostgreSQL: their tables, missing vectors, and swaps of several replicas.
 
-`lacking` lists exactly the documents without a vector, in the transactions that make and mend it. A cursor
-over revisions would not do: of two writes at once the lower revision may be committed last.
+    ready here ─▶ called ─▶ all other living replicas are ready ─▶ one of them commits ─▶ all are notified
+                              └─ after PATIENCE_SECONDS without the others
 
-A change of a generation's state holds a lock alone, and whatever depends on the states shares it. A
-generation that is being built stays for as long as a replica with a lease has it for its candidate.
+Start at `begin`, `take_lacking` and `go_live`. The table `lacking` lists exactly the documents
+without a vector, in the transactions that add and remove vectors. A cursor over revisions would miss
+documents, because of two concurrent writes the lower revision may be committed last. A change of a
+generation's state takes an exclusive lock. Work that depends on the states shares the lock. A generation that
+is being built stays while it is the candidate of a replica with a lease.
+
+During writes a candidate almost always misses a few documents, so the swap's transaction embeds them while
+writes wait. A replica that was not ready serves an old generation. It answers nothing until it has loaded
+the active one. Replicas without a lease are not waited for.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
 
 from models.manifest import Manifest
 from models.search.content import Content
 from service.errors import Conflict, StartupError
 from service.store.postgres import replicas, vectors
-from service.store.postgres.connection import Connection
-from service.store.postgres.errors import Again
+from service.store.postgres.connection import Again, Connection
+from service.store.postgres.replicas import LEASE_SECONDS, PATIENCE_SECONDS
 from service.store.sql import generations
-from service.store.sql.generations import ACTIVE, BUILDING, DROPPED, kept_numbers
+from service.store.sql.connection import fact
+from service.store.sql.generations import ACTIVE, BUILDING, DROPPED, HANDLED, kept_numbers
 from service.store.sql.records import last_revision
 from service.store.values import Embedding, Lacking, Moved, Unembedded
 
-LAST_DOCUMENTS = 64  # that a swap embeds at most, while writes wait for it
-TAKEN_SECONDS = 60  # that a replica may take to embed a step; then another one takes it
+LAST_DOCUMENTS = 64  # Documents that a swap embeds at most, while writes wait.
+TAKEN_SECONDS = 60  # Time to embed a step. After that another replica takes it.
 _LOCK = 7_405_812
-_LEFT = (  # being built, and no replica's candidate
+_LEFT = (  # Being built, but not the candidate of any replica.
     f"WHERE state = '{BUILDING}' AND NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE candidate = number AND {replicas.LIVING})"
 )
-_FREE = (  # nobody is at it, or the database's clock was set back since
+_FREE = (  # Not taken by a living replica, or the database's clock was set back.
     "(taken_by = ? OR taken_until < now() "
     f"OR taken_until > now() + interval '{2 * TAKEN_SECONDS} seconds' OR NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE id = taken_by AND {replicas.LIVING}))"
@@ -35,23 +45,22 @@ _FREE = (  # nobody is at it, or the database's clock was set back since
 
 
 def share_states(connection: Connection) -> None:
-    """Until the transaction ends no generation changes its state."""
+    """Keeps all generations in their states until the transaction ends."""
     connection.execute("SELECT pg_advisory_xact_lock_shared(?)", (_LOCK,))
 
 
 def hold_states(connection: Connection) -> None:
-    """Until the transaction ends no other one writes documents or vectors, or changes a state."""
+    """Keeps other transactions from writing documents, vectors and states until this one ends."""
     connection.execute("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
 
 
 def activate(
     connection: Connection, replica: str, manifest: Manifest, form: str, *, examples: bool = False
 ) -> int:
-    """As generations.activate.
+    """Does the same as `generations.activate` of sql/.
 
     Raises:
-        StartupError: another replica serves what would be dropped.
-
+        StartupError: Another replica serves the generation that would be dropped.
     """
     hold_states(connection)
     if generations.active(connection) is not None and replicas.others(connection, replica):
@@ -68,11 +77,10 @@ def activate(
 
 
 def begin(connection: Connection, replica: str, manifest: Manifest, form: str) -> int:
-    """As generations.begin, for a candidate of this replica; that of another one stays.
+    """Returns the generation to build for a version, as the candidate of this replica.
 
-    What is written from now on lists its own gaps; `list_lacking` is due. Its index is built when its
-    vectors are there (vectors.build_index). Writes are held up only for a
-    generation that is new: one that another replica has begun, or that is kept, is there.
+    Candidates of other replicas stay. From now on writes list their missing vectors; call `list_lacking`
+    next. The index is built after the vectors. Writes wait only while a new generation is created.
     """
     if generations.kept(connection, manifest, form) is None:
         hold_states(connection)
@@ -81,11 +89,11 @@ def begin(connection: Connection, replica: str, manifest: Manifest, form: str) -
     else:
         share_states(connection)
         found = generations.kept(connection, manifest, form)
-        if found is None:  # dropped just now
+        if found is None:  # It was just dropped.
             raise Again
         number = found
     replicas.stand(connection, replica, number)
-    connection.execute(  # nobody waits from now on who does not wait already
+    connection.execute(  # Waiting begins again unless another replica is ready already.
         "UPDATE generations SET called = NULL WHERE number = ? AND NOT EXISTS "
         f"(SELECT 1 FROM replicas WHERE candidate = number AND ready AND {replicas.LIVING})",
         (number,),
@@ -94,9 +102,10 @@ def begin(connection: Connection, replica: str, manifest: Manifest, form: str) -
 
 
 def list_lacking(connection: Connection, number: int) -> None:
-    """List what a generation that has begun lacks of the documents from before; once, by one replica.
+    """Lists the older documents without a vector of a new generation. One replica does it, once.
 
-    No write waits for it: those from before it began are seen here, later ones list themselves.
+    No write waits for it. It sees all writes from before the generation began, and later writes list
+    themselves.
     """
     connection.execute("SELECT pg_advisory_xact_lock(?, ?)", (_LOCK, number))
     row = connection.execute("SELECT listed FROM generations WHERE number = ?", (number,)).fetchone()
@@ -115,28 +124,20 @@ def _list_lacking(connection: Connection, number: int) -> None:
 
 
 def abandon(connection: Connection, replica: str) -> None:
-    """Give up the candidate of this replica; it is dropped unless another one has it, too."""
+    """Gives up the candidate of this replica. It is dropped unless another replica has it as well."""
     replicas.stand(connection, replica, None)
     drop_left(connection)
 
 
 def drop_left(connection: Connection) -> None:
-    """Drop what was being built and is no replica's candidate any more."""
+    """Drops generations that are being built and are no longer the candidate of a replica."""
     if connection.execute(f"SELECT 1 FROM generations {_LEFT} LIMIT 1").fetchone() is not None:
         hold_states(connection)
         connection.execute(f"UPDATE generations SET state = '{DROPPED}' {_LEFT}")
 
 
 def require(connection: Connection, generation: int, *, kept: bool) -> None:
-    """Refuse to search a generation that another replica has retired.
-
-    kept: it was asked for by name, and need not be the live one.
-
-    Raises:
-        Moved: another one is live.
-        Conflict: it was dropped.
-
-    """
+    """Checks that a generation may be searched, as `protocol.Snapshot.require` says."""
     row = connection.execute("SELECT state FROM generations WHERE number = ?", (generation,)).fetchone()
     state = DROPPED if row is None else row[0]
     if not kept and state != ACTIVE:
@@ -146,9 +147,9 @@ def require(connection: Connection, generation: int, *, kept: bool) -> None:
 
 
 def lacking(connection: Connection, generation: int, after: int, limit: int) -> list[int]:
-    """The first revisions that have no vector of `generation` and were not skipped, rising.
+    """Returns the first revisions without a vector, rising. Ignores `after`.
 
-    All of them, whatever was seen before: `after` is of a store whose revisions are committed in their order.
+    Skipped revisions are not in the table.
     """
     rows = connection.execute(
         "SELECT revision FROM lacking WHERE generation = ? ORDER BY revision LIMIT ?", (generation, limit)
@@ -159,9 +160,9 @@ def lacking(connection: Connection, generation: int, after: int, limit: int) -> 
 def take_lacking(
     connection: Connection, replica: str, generation: int, limit: int, most_bytes: int
 ) -> Lacking:
-    """Take some documents that a generation lacks, for `replica` to embed; within both bounds, or one.
+    """Takes documents without a vector for `replica` to embed, as `protocol.Generations.next_lacking` says.
 
-    What another replica has taken is passed by until its time is over, or its lease.
+    Documents that another replica took are skipped until its time or its lease ends.
     """
     rows = connection.execute(
         "SELECT l.revision, d.collection, d.id, d.text, d.title FROM lacking l "
@@ -175,7 +176,7 @@ def take_lacking(
         if found and most_bytes < 0:
             break
         found[revision] = Unembedded(collection, id, Content(text, title))
-    if not found:  # an update amid the listing has left the revision that it replaced
+    if not found:  # An update during the listing may have left a replaced revision.
         connection.execute(
             "DELETE FROM lacking l WHERE generation = ? "
             "AND NOT EXISTS (SELECT 1 FROM documents d WHERE d.revision = l.revision)",
@@ -196,13 +197,13 @@ def take_lacking(
     ).fetchone()
     skipped, documents, held, left, follows = row or (0, 0, 0, 0, True)
     closing = follows and left <= LAST_DOCUMENTS
-    if left > LAST_DOCUMENTS:  # it may have a row for each document there is, so they are not counted
+    if left > LAST_DOCUMENTS:  # The table may list all documents, so they are not counted.
         left = max(left, documents - held - skipped)
     return Lacking(found, last_revision(connection), skipped, left - len(found), closing)
 
 
 def last_lacking(connection: Connection, generation: int) -> dict[int, Unembedded]:
-    """All documents that a generation lacks, for a swap that holds the states."""
+    """Returns all documents without a vector, for a swap that holds the states."""
     rows = connection.execute(
         "SELECT revision, d.collection, d.id, d.text, d.title FROM lacking JOIN documents d USING (revision) "
         "WHERE generation = ?",
@@ -215,9 +216,9 @@ def last_lacking(connection: Connection, generation: int) -> dict[int, Unembedde
 
 
 def add_vectors(connection: Connection, generation: int, rows: Mapping[int, Embedding]) -> int:
-    """Store a builder's vectors for those of its revisions that still live. Returns how many."""
+    """Stores a builder's vectors of revisions that still exist. Returns their number."""
     share_states(connection)
-    if generation not in kept_numbers(connection):  # dropped while they were made
+    if generation not in kept_numbers(connection):  # It was dropped in the meantime.
         return 0
     alive = connection.execute(
         "SELECT revision, collection FROM documents WHERE revision = ANY(?) ORDER BY revision FOR SHARE",
@@ -232,7 +233,7 @@ def add_vectors(connection: Connection, generation: int, rows: Mapping[int, Embe
 
 
 def share_vectors(connection: Connection, generation: int, revisions: Sequence[int]) -> set[int]:
-    """Take vectors over that another generation of the same model and form has. Returns their revisions."""
+    """Copies vectors of other generations of the same model and form. Returns the revisions that got some."""
     others = connection.execute(
         "SELECT other.number FROM generations g JOIN generations other USING (fingerprint, form) "
         "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?",
@@ -246,7 +247,7 @@ def share_vectors(connection: Connection, generation: int, revisions: Sequence[i
 
 
 def skip(connection: Connection, generation: int, revision: int, reason: str) -> None:
-    """Note that a generation's model fails on a text, if it still lives."""
+    """Notes that a generation's model fails on a text, if it still exists."""
     share_states(connection)
     gone = connection.execute(
         "DELETE FROM lacking WHERE generation = ? AND revision = ?", (generation, revision)
@@ -259,7 +260,7 @@ def skip(connection: Connection, generation: int, revision: int, reason: str) ->
 
 
 def forget_skipped(connection: Connection, generation: int) -> None:
-    """Before a generation is made whole: texts that were skipped get a new chance."""
+    """Forgets which texts were skipped, so that they are embedded again."""
     share_states(connection)
     connection.execute(
         "WITH gone AS (DELETE FROM skipped WHERE generation = ? RETURNING revision) "
@@ -269,14 +270,14 @@ def forget_skipped(connection: Connection, generation: int) -> None:
 
 
 def purge(connection: Connection) -> bool:
-    """Drop the tables of one generation that was dropped and that no replica serves; whether there was one.
+    """Drops the tables of a dropped generation that no replica serves. Returns whether one existed.
 
-    What it lacked goes first, without a lock: that may be a million rows.
+    Its rows in `lacking` are deleted first, without a lock, because they may be a million.
     """
     row = connection.execute(
         "SELECT number FROM generations WHERE state = ? AND NOT EXISTS "
         f"(SELECT 1 FROM replicas WHERE number IN (serves, candidate) AND {replicas.LIVING}) "
-        "AND pg_try_advisory_xact_lock(?, number::int) LIMIT 1",  # else it is being listed
+        "AND pg_try_advisory_xact_lock(?, number::int) LIMIT 1",  # Not while it is being listed.
         (DROPPED, _LOCK),
     ).fetchone()
     if row is None:
@@ -286,9 +287,106 @@ def purge(connection: Connection) -> bool:
     for table in ("lacking", "skipped"):
         gone += connection.execute(f"DELETE FROM {table} WHERE generation = ?", (number,)).rowcount
     if not gone:
-        connection.execute("SET LOCAL lock_timeout = '1s'")  # a search may be reading it
+        connection.execute("SET LOCAL lock_timeout = '1s'")  # A search may be reading it.
         connection.execute(f"DROP TABLE IF EXISTS {vectors.table(number)}")
         connection.execute("DELETE FROM sizes WHERE generation = ?", (number,))
         connection.execute("DELETE FROM generations WHERE number = ?", (number,))
     replicas.forget(connection)
     return True
+
+
+LAST_BYTES = 1 << 20  # Characters of the texts that a swap embeds.
+_SWAP_LOCK = 7_405_816
+
+Last = Callable[[Mapping[int, Unembedded]], Mapping[int, Embedding] | None]
+
+
+class Answer(Enum):
+    """The answer to a replica that is ready to swap."""
+
+    LIVE = auto()  # Another replica has committed the swap.
+    LACKS = auto()  # Too many vectors are missing, or the swap may not happen here.
+    WAIT = auto()  # Another replica is not ready, or the request has changed.
+    NOW = auto()
+
+
+def roll_call(
+    connection: Connection, replica: str, generation: int, desired: str, *, rollback: bool
+) -> Answer:
+    """Notes that this replica is ready, and returns whether the swap can be committed.
+
+    `desired` is the id of the request that is carried out.
+    """
+    row = connection.execute(
+        "SELECT state, version, listed AND NOT EXISTS "
+        "(SELECT 1 FROM lacking WHERE generation = number OFFSET ?) FROM generations WHERE number = ?",
+        (LAST_DOCUMENTS, generation),
+    ).fetchone()
+    if row is None or row[0] == DROPPED:
+        return Answer.WAIT
+    state, version, nearly = row
+    if state == ACTIVE:
+        return Answer.LIVE
+    if not nearly or not vectors.is_indexed(connection, generation):
+        return Answer.LACKS
+    active = generations.active(connection)
+    other_form = active is not None and active.version == version
+    if not (other_form or _is_wanted(connection, version, desired)):
+        return Answer.WAIT
+    replicas.stand(connection, replica, generation, ready=True)
+    [waited] = connection.execute(
+        "UPDATE generations SET called = least(called, now()) WHERE number = ? "
+        "RETURNING extract(epoch FROM now() - called)::float8",
+        (generation,),
+    ).fetchone() or (0.0,)
+    patience = math.inf if other_form else LEASE_SECONDS if rollback else PATIENCE_SECONDS
+    if waited < patience and replicas.not_ready(connection, replica, generation):
+        return Answer.WAIT
+    return Answer.NOW
+
+
+def _is_wanted(connection: Connection, version: str, desired: str) -> bool:
+    """Returns whether the request still stands. It may have changed, or failed on another replica."""
+    found = replicas.request(connection)
+    if found is not None and found.standing.version != version:
+        return False
+    judged = version in generations.verdicts(connection)
+    return not judged or (desired != "" and fact(connection, HANDLED) != desired)
+
+
+def go_live(
+    connection: Connection,
+    replica: str,
+    generation: int,
+    desired: str,
+    *,
+    rollback: bool,
+    may: Callable[[], bool],
+    last: Last,
+) -> Answer:
+    """Activates a generation in one transaction, if `may` and the roll call allow it.
+
+    `last` embeds the last documents within a moment, or returns None.
+    """
+    [alone] = connection.execute("SELECT pg_try_advisory_xact_lock(?)", (_SWAP_LOCK,)).fetchone() or (False,)
+    if not alone:  # Another replica is committing.
+        return Answer.WAIT
+    hold_states(connection)
+    if not may():
+        return Answer.LACKS
+    answer = roll_call(connection, replica, generation, desired, rollback=rollback)
+    if answer is not Answer.NOW:
+        return answer
+    lacking = last_lacking(connection, generation)
+    if lacking:
+        if sum(len(each.content.whole) for each in lacking.values()) > LAST_BYTES:
+            return Answer.LACKS
+        embedded = last(lacking)
+        if embedded is None:
+            return Answer.LACKS
+        add_vectors(connection, generation, embedded)
+    # No write is in progress, so the remaining rows belong to deleted documents.
+    connection.execute("DELETE FROM lacking WHERE generation = ?", (generation,))
+    generations.go_live(connection, generation, desired, rollback=rollback)
+    replicas.announce(connection)
+    return Answer.NOW

@@ -1,32 +1,31 @@
-"""A database seen from outside a service, for `check` and `check --data`. Nothing is changed."""
+"""Looks at a database without a service, for `check` and `check --data`. Changes nothing."""
 
 import orjson
 import psycopg
 
 from service.errors import CommandError
 from service.store.filters.names import NameFaults, count_unreachable
-from service.store.postgres import checksums, documents, schema_check
-from service.store.postgres.connection import PARAMETERS, Connection, Raw
-from service.store.postgres.errors import reason, unreadable
-from service.store.postgres.schema import MIGRATIONS, SCHEMA_VERSION
-from service.store.sql.checksums import missing
+from service.store.postgres import documents, schema
+from service.store.postgres.connection import PARAMETERS, Connection, Raw, reason, unreadable
+from service.store.postgres.schema import SCHEMA_VERSION
 from service.store.sql.connection import unfinished_copy
+from service.store.sql.records import count_without_checksums
 from service.store.values import DEFAULT_COLLECTION
 
-_ROWS = 1000  # read at a time
+_ROWS = 1000  # Rows that are read at a time.
 
 
 def look(url: str) -> str:
-    """What the database holds, or why no service can start on it."""
+    """Returns what the database holds, or why no service can start on it."""
     try:
         with Raw.connect(url, **PARAMETERS) as raw:
-            made = raw.execute("SELECT to_regclass(%s)", (schema_check.SCHEMA_TABLE,)).fetchone()
+            made = raw.execute("SELECT to_regclass(%s)", (schema.SCHEMA_TABLE,)).fetchone()
             if made == (None,):
                 return "none yet"
             connection = Connection(raw)
-            found = schema_check.problem(raw, MIGRATIONS) or unfinished_copy(connection, "The database")
+            found = schema.problem(raw) or unfinished_copy(connection, "The database")
             return found or f"{documents.count_all(connection)} documents"
-    except psycopg.ProgrammingError:  # it may quote the URL, password and all
+    except psycopg.ProgrammingError:  # It may quote the URL with its password.
         return "the database cannot be asked: check the URL of SIMILE_DATABASE"
     except psycopg.Error as error:
         return f"the database cannot be used: {reason(error)}"
@@ -51,8 +50,8 @@ def examine(url: str) -> tuple[int, int, list[str]]:
                 )
             return (
                 documents.count_all(connection),
-                missing(connection),
-                checksums.damaged_documents(connection),
+                count_without_checksums(connection),
+                documents.damaged_documents(connection),
             )
     except psycopg.Error as error:
         raise unreadable(error) from None
@@ -84,7 +83,7 @@ def find_name_faults(url: str, shown: int) -> NameFaults:
                 "FROM documents ORDER BY revision",
                 (DEFAULT_COLLECTION,),
             )
-            # jsonb is written with white space.
+            # The text of a jsonb has white space.
             return count_unreachable(
                 ((id, orjson.dumps(orjson.loads(metadata))) for id, metadata in cursor), shown
             )

@@ -1,7 +1,7 @@
 """Reads of the PostgreSQL store: each is a `Snapshot` in a transaction, with a thread and a connection.
 
-read()   a client's: as many at a time as there are threads, two thirds of them of those that scan
-own()    the service's own, on threads that no client's read takes
+read()   reads of clients: as many at a time as threads, two thirds of them for scans
+own()    reads of the service itself, on their own threads
 """
 
 import contextlib
@@ -14,32 +14,31 @@ from typing import Any, TypeVar
 import orjson
 import psycopg
 
-from service.store.filters.predicate import Predicate, scoped
-from service.store.postgres import documents, generations, nearest, vectors, words
-from service.store.postgres.connection import Connection, Pool, Raw
-from service.store.postgres.errors import is_lost, refusing
+from service.store.filters.grammar import Predicate, scoped
+from service.store.postgres import documents, fulltext, generations, vectors
+from service.store.postgres.connection import Connection, Pool, Raw, is_lost, refusing
+from service.store.scheduling import ReadingThreads, Share, Turn, current, share
 from service.store.sql import records
-from service.store.sql.checksums import md5
-from service.store.turns import ReadingThreads, Share, Turn, current, share
+from service.store.sql.records import md5
 
 T = TypeVar("T")
 
 CANCEL_SECONDS = 2.0
-# Digits that orjson writes with an exponent, or that are more than 64 bits have; in strings, too.
+# Digits that orjson writes with an exponent, or that exceed 64 bits. Matches in strings do no harm.
 _LONG = re.compile(r"\d{17}|0\.00000")
 
 
 def as_sent(metadata: str) -> bytes:
     """Returns the text of a jsonb, with numbers as `json_of` writes them.
 
-    Metadata of before the column `sent` was stored as jsonb alone. jsonb keeps numbers as decimals, so
-    integers and floats come back as such. It changes the order of names, and -0.0 to 0.0.
+    Metadata from before the column `sent` is stored only as jsonb. It keeps numbers as decimals, so integers
+    and floats are restored. The order of names is lost, and -0.0 becomes 0.0.
     """
     return metadata.encode() if _LONG.search(metadata) is None else orjson.dumps(orjson.loads(metadata))
 
 
 class Snapshot(Connection):
-    """A read transaction; protocol.py says what its methods promise, index/stored.py what `nearest` does."""
+    """A read transaction. protocol.py and index/stored.py say what its methods promise."""
 
     AMONG = "= ANY(?)"
     BYTES = "octet_length(CAST({} AS text))"
@@ -49,11 +48,11 @@ class Snapshot(Connection):
     sequence = documents.sequence
     ids_of = records.ids_of
     answered = records.answered
-    matching = nearest.matching
+    matching = vectors.matching
     vector_of = vectors.vector_of
     passages = vectors.passages
-    nearest = nearest.nearest
-    nearest_words = words.nearest
+    nearest = vectors.nearest
+    nearest_words = fulltext.nearest
     require = generations.require
 
     def listed(self, values: Sequence[object]) -> list[object]:
@@ -75,7 +74,7 @@ class Snapshot(Connection):
 
 
 class _Read(Turn):
-    """A read, whose statement is cancelled with it while its connection is its own."""
+    """A read. Abandoning it also cancels its statement, while it has a connection."""
 
     def __init__(self, share: Share | None, cancelling: Executor) -> None:
         super().__init__(None, share)
@@ -98,7 +97,7 @@ class _Read(Turn):
 
 
 class Readers(ReadingThreads):
-    """Reading threads; each asks the pool for a connection when it has something to read."""
+    """Reading threads. Each takes a connection from the pool when it has something to read."""
 
     def __init__(self, pool: Pool, readers: int, own: int) -> None:
         super().__init__(readers, max(1, readers * 2 // 3), own)
@@ -108,7 +107,7 @@ class Readers(ReadingThreads):
         return _Read(None if own else share.get(), self._own)
 
     def _query(self, query: Callable[[Snapshot], T], turn: Turn) -> T:
-        assert isinstance(turn, _Read)  # noqa: S101  of `_turn`
+        assert isinstance(turn, _Read)  # noqa: S101
         with refusing("Reads fail"):
             turn.begin()
             try:
@@ -116,7 +115,7 @@ class Readers(ReadingThreads):
             except psycopg.Error as error:
                 if not is_lost(error):
                     raise
-            self._connections.check()  # the others broke with it
+            self._connections.check()  # Others may have broken with it.
             return self._ask(query, turn)
 
     def _ask(self, query: Callable[[Snapshot], T], turn: _Read) -> T:

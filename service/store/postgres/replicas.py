@@ -1,35 +1,51 @@
-"""Replicas: the processes that share a database, and what they agree on.
+"""Replicas: the processes that share a database, with their leases and requests.
 
-    lease       renewed every BEAT_SECONDS; whoever has none is waited for by nobody, and may answer nothing
-    candidate   the generation that a replica makes, and whether it is ready to go over to it
-    request     the requested version: the last one that any replica reported. Requests are numbered by the
-                database, because the clocks of machines differ
-    claim       a job that one replica does for all
+    lease       renewed every BEAT_SECONDS. Replicas without a lease are not waited for, and may answer.
+    nothing candidate   the generation that a replica builds, and whether it is ready to swap request     the
+    requested version: the last one that any replica reported. The database numbers requests,
+                because the clocks of machines differ.
+    claim       a shared job of all replicas.
 
-Whatever changes among these is announced on CHANNEL, and so is every change of a generation's state. Nothing
-announces documents: they are read where they are written.
+Start reading at `Touch`. Changes of these, and of the state of a generation, are announced on CHANNEL. Writes
+of documents are not announced, because documents are read from the database. Each renewal of the lease also
+reads the active generation, so a replica knows it while its lease lasts. Without renewals another version may
+become active, so the replica reports that it is lost.
 """
 
+import asyncio
+import logging
+import math
+import re
+import time
+import uuid
+from collections.abc import Callable
 from math import inf
 from typing import LiteralString, NamedTuple
 
+import psycopg
+
 from models.store import DesiredVersion
+from service.errors import Unhealthy
+from service.observability import outages
+from service.store.postgres.connection import PARAMETERS, reason
 from service.store.sql.connection import Connection
+from service.store.values import Active
 
 CHANNEL = "simile"
 BEAT_SECONDS, LEASE_SECONDS = 2.0, 10.0
-# A swap waits this long for a replica that lives and is not ready; a rollback for a lease.
+# A swap waits this long for a living replica that is not ready. A rollback waits for LEASE_SECONDS.
 PATIENCE_SECONDS = 60.0
-FORGOTTEN = "interval '1 day'"  # after which rows of replicas and claims go
+FORGOTTEN = "interval '1 day'"  # Age at which rows of replicas and claims are deleted.
 KEPT_REQUESTS = 1000
 _REQUEST_LOCK = 7_405_814
 START_LOCK = 7_405_815
 COPY_LOCK = 7_405_818
-# No lease ends later than LEASE_SECONDS from now, unless the database's clock was set back since, as by a
-# failover to another machine. Replicas that live have renewed theirs.
+# A lease ends within LEASE_SECONDS, unless the database's clock was set back, for example by a failover.
+# Living replicas have renewed theirs.
 LIVING = f"until > now() AND until < now() + interval '{6 * LEASE_SECONDS:.0f} seconds'"
 
-# Renews the lease of (id, generation served, seconds), and tells what is live and how many others there are.
+# Renews the lease of (id, generation served, seconds). Returns the active generation and the number of
+# others.
 BEAT: LiteralString = """
     WITH renewed AS (
         INSERT INTO replicas (id, serves, until) VALUES (%s, %s, now() + make_interval(secs => %s))
@@ -42,12 +58,12 @@ BEAT: LiteralString = """
 
 
 def announce(connection: Connection) -> None:
-    """Wake all replicas once this transaction is committed."""
+    """Notifies all replicas when this transaction is committed."""
     connection.execute("SELECT pg_notify(?, '')", (CHANNEL,))
 
 
 def stand(connection: Connection, replica: str, candidate: int | None, *, ready: bool = False) -> None:
-    """Say which candidate a replica has, and whether it is ready to go over to it."""
+    """Notes which candidate a replica has, and whether it is ready to swap."""
     changed = connection.execute(
         "INSERT INTO replicas AS r (id, candidate, ready, until) "
         "VALUES (?, ?, ?, now() + make_interval(secs => ?)) "
@@ -60,7 +76,7 @@ def stand(connection: Connection, replica: str, candidate: int | None, *, ready:
 
 
 def not_ready(connection: Connection, replica: str, candidate: int) -> int:
-    """Replicas beside this one that live and are not ready to go over to the candidate."""
+    """Returns the number of other living replicas that are not ready for the candidate."""
     [count] = connection.execute(
         f"SELECT count(*) FROM replicas WHERE {LIVING} AND id <> ? "
         "AND NOT (ready AND candidate IS NOT DISTINCT FROM ?)",
@@ -70,13 +86,13 @@ def not_ready(connection: Connection, replica: str, candidate: int) -> int:
 
 
 def others(connection: Connection, replica: str) -> int:
-    """Replicas beside this one that live."""
+    """Returns the number of other living replicas."""
     sql = f"SELECT count(*) FROM replicas WHERE {LIVING} AND id <> ?"
     return int(connection.execute(sql, (replica,)).fetchone()[0])
 
 
 def lag(connection: Connection) -> float:
-    """Seconds that the slowest standby is behind; NaN without one, or where this role may not see it."""
+    """Returns the delay of the slowest standby in seconds. NaN: none exists, or this role may not see it."""
     [seconds] = connection.execute(
         "SELECT CASE WHEN count(state) > 0 THEN coalesce(extract(epoch FROM max(replay_lag)), 0)::float8 "
         "ELSE 'NaN' END FROM pg_stat_replication"
@@ -85,21 +101,24 @@ def lag(connection: Connection) -> float:
 
 
 def leave(connection: Connection, replica: str) -> None:
-    """End a lease: nobody waits for this replica any more."""
+    """Ends a lease, so that no replica waits for this one."""
     connection.execute("DELETE FROM replicas WHERE id = ?", (replica,))
     announce(connection)
 
 
 class Request(NamedTuple):
-    """The request that stands, and what is known of another one."""
+    """The request that counts, and whether another request was reported before."""
 
     standing: DesiredVersion
-    at: float  # Unix time, by the clock of the database
-    known: bool  # whether the other request was reported before
+    at: float  # Unix time by the clock of the database.
+    known: bool
 
 
 def request(connection: Connection, id: str = "") -> Request | None:
-    """The request that stands, and whether the one named `id` was reported; None before the first one."""
+    """Returns the request that counts, and whether the request named `id` was reported.
+
+    None before the first.
+    """
     row = connection.execute(
         "SELECT version, kind, id, extract(epoch FROM at)::float8, "
         "EXISTS (SELECT 1 FROM requests WHERE id = ?) FROM requests ORDER BY number DESC LIMIT 1",
@@ -109,12 +128,12 @@ def request(connection: Connection, id: str = "") -> Request | None:
 
 
 def is_newer(asked: DesiredVersion, at: float, found: Request | None) -> bool:
-    """Whether a request that was made at `at` replaces the standing one; see `protocol.Store`."""
+    """Returns whether a request replaces the current one, as `protocol.Replicas.requested` says."""
     return found is None or not (found.known or found.standing == asked or at <= found.at)
 
 
 def keep_request(connection: Connection, asked: DesiredVersion, at: float = inf) -> DesiredVersion:
-    """Store a request, unless it was reported before or is older. Returns the request that stands."""
+    """Stores a request unless it was reported before or is older. Returns the request that counts."""
     connection.execute("SELECT pg_advisory_xact_lock(?)", (_REQUEST_LOCK,))
     found = request(connection, asked.id)
     if found is not None and not is_newer(asked, at, found):
@@ -130,9 +149,10 @@ def keep_request(connection: Connection, asked: DesiredVersion, at: float = inf)
 
 
 def claim(connection: Connection, name: str, replica: str) -> tuple[bool, str | None]:
-    """Claim a job: whether it is this replica's to do, else its result, None while another is at it.
+    """Claims a job. Returns whether this replica has it, and its result, which is None while another replica
+    works.
 
-    The job of one whose lease has ended can be claimed again.
+    A job can be claimed again if its replica has lost its lease.
     """
     mine = connection.execute(
         "INSERT INTO claims (name, holder) VALUES (?, ?) "
@@ -148,7 +168,7 @@ def claim(connection: Connection, name: str, replica: str) -> tuple[bool, str | 
 
 
 def settle(connection: Connection, name: str, replica: str, result: str | None) -> None:
-    """Keep the result of a job; None: it came to none, and another replica may do it."""
+    """Stores the result of a job. None: it failed, and another replica may do it."""
     if result is None:
         connection.execute("DELETE FROM claims WHERE name = ? AND holder = ?", (name, replica))
     else:
@@ -159,6 +179,116 @@ def settle(connection: Connection, name: str, replica: str, result: str | None) 
 
 
 def forget(connection: Connection) -> None:
-    """Delete what replicas of long ago have left."""
+    """Deletes old rows of replicas and claims."""
     connection.execute(f"DELETE FROM replicas WHERE until < now() - {FORGOTTEN}")
     connection.execute(f"DELETE FROM claims WHERE made < now() - {FORGOTTEN}")
+
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+JOIN_SECONDS = 5.0
+FOLLOW_SECONDS = 5.0  # Wait for a version that another replica activated.
+LOOK_SECONDS = 0.005  # Seconds between checks of that.
+# The part of an error that clients may read. The rest may name the host and the user.
+_MISSING = re.compile(r'(?:database|relation|column) "[^"]*" (?:of relation "[^"]*" )?does not exist')
+
+
+class Touch:
+    """Renews the lease of this replica, and listens for announcements.
+
+    It belongs to the event loop, except for `lost` and `lease_age`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.replica = uuid.uuid4().hex
+        self.others = 0  # Other replicas, as last heard.
+        self._url = url
+        self._serves: Callable[[], int | None] = lambda: None
+        self._renewed = -math.inf  # time.monotonic() shortly before the last renewal.
+        self._heard = asyncio.Event()  # Replaced with each announcement.
+        self._cause = ""  # Why the last renewal failed, for clients.
+
+    @property
+    def lost(self) -> str | None:
+        """The reason why this process may not know the active version, or None."""
+        if self.lease_age < LEASE_SECONDS:
+            return None
+        return (
+            f"This replica has lost touch with the database{self._cause}, so another version may be live by "
+            "now. Send again later, or to another replica."
+        )
+
+    @property
+    def lease_age(self) -> float:
+        """Seconds since the last renewal; infinite before the first."""
+        return time.monotonic() - self._renewed
+
+    async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
+        """Renews the lease until it is canceled.
+
+        Args:
+            serves: Returns the generation that this process serves.
+            follow: Called with the active generation after each renewal and announcement.
+        """
+        self._serves = serves
+        while True:
+            try:
+                await self._listen(serves, follow)
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                self._cause = "".join(f" ({found})" for found in _MISSING.findall(str(error))[:1])
+                outages.warn(log, f"Lost touch with the database: {reason(error)}")
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def stop_serving(self, generation: int | None) -> None:
+        """Waits until this process serves another generation than this one, which is no longer active.
+
+        Raises:
+            Unhealthy: It takes too long.
+        """
+        deadline = time.monotonic() + FOLLOW_SECONDS
+        while generation is not None and self._serves() == generation:
+            if time.monotonic() > deadline:
+                raise Unhealthy(
+                    "Another version became active, and this replica has not loaded it yet. Send again.",
+                    retry_after_seconds=1,
+                )
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def joined(self) -> None:
+        """Waits for the first lease, for JOIN_SECONDS at most."""
+        deadline = time.monotonic() + JOIN_SECONDS
+        while self.lost and time.monotonic() < deadline:
+            await self.news(RETRY_SECONDS)
+
+    async def news(self, seconds: float) -> None:
+        """Waits for an announcement, for `seconds` at most."""
+        heard = self._heard
+        try:
+            async with asyncio.timeout(seconds):
+                await heard.wait()
+        except TimeoutError:
+            return
+
+    async def _listen(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
+        async with asyncio.timeout(LEASE_SECONDS):
+            connection = await psycopg.AsyncConnection.connect(
+                self._url, **PARAMETERS | {"application_name": "simile lease", "prepare_threshold": None}
+            )
+        try:
+            await connection.execute(f"LISTEN {CHANNEL}")
+            while True:
+                began = time.monotonic()
+                async with asyncio.timeout(LEASE_SECONDS):
+                    cursor = await connection.execute(BEAT, (self.replica, serves(), LEASE_SECONDS))
+                    row = await cursor.fetchone()
+                self._renewed, self._cause = began, ""
+                if row is not None:
+                    *active, self.others = row
+                    follow(Active(*active))
+                self._heard.set()
+                self._heard = asyncio.Event()
+                async for _ in connection.notifies(timeout=BEAT_SECONDS, stop_after=1):
+                    pass
+        finally:
+            await connection.close()

@@ -1,31 +1,34 @@
-"""The tables in PostgreSQL, and how an older database becomes today's.
+"""The tables in PostgreSQL: their migrations, and a check that a database has all of them.
 
-The tables are SQLite's (sqlite/schema.py), but for these:
+Start reading at `MIGRATIONS`, `migrate` and `problem`. The tables are those of SQLite (sqlite/schema.py),
+with these differences:
 
-    tally        documents and tokens that each write added to a collection: their sum is the collection's. A
-                 counter in one row would make the writers of a collection wait for each other
-    sizes        as tally: documents with vectors, and rows, that each write added to a generation
-    postings     the words of documents, in blocks; `unfolded` is what is to be done to them (postings.py)
-    vectors_N    the vectors of generation N, with their index
-    lacking      the documents that a generation has no vector of yet, and which replica has taken them
-    replicas     the processes that share the database, each with a lease (replicas.py)
-    claims       what one of them does for all
-    requests     the versions that were requested, in the order in which the database heard of them
-    operations   a sequence alone: the number after a write
+    tally        documents and tokens that each write added to a collection; their sum is the collection's. A
+                 counter in a single row would make the writers of a collection wait for each other.
+    sizes        the same for a generation: documents with vectors, and rows.
+    postings     the terms of documents, in blocks; `unfolded` has the changes to apply to them (fulltext.py).
+    vectors_N    the vectors of generation N, with their index.
+    lacking      the documents without a vector, and which replica embeds them.
+    replicas     the processes that share the database, each with a lease (replicas.py).
+    claims       shared jobs, which a single replica does.
+    requests     the versions that were requested, in the order in which the database received them.
+    operations   only a sequence: the number after a write.
 
-Texts are compared by their bytes (collation C), as SQLite does.
+Texts are compared by their bytes (collation C), as in SQLite.
 """
 
+from collections.abc import Iterator
 from typing import LiteralString
 
 import psycopg
 
 from service.errors import StartupError
-from service.store.postgres import schema_check
-from service.store.postgres.connection import Raw
-from service.store.postgres.errors import is_lost, reason
+from service.store.postgres.connection import Raw, is_lost, reason
+from service.store.postgres.vectors import HALF_DIMENSIONS, table
+from service.store.sql.connection import COPYING
+from service.store.sql.generations import ACTIVE, BUILDING, DROPPED
 
-# One entry per schema version: the statements that lead to it from the one before.
+# The statements of each schema version, which run after those of the version before.
 MIGRATIONS: tuple[LiteralString, ...] = (
     """
     CREATE EXTENSION IF NOT EXISTS vector;
@@ -146,11 +149,11 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     CREATE INDEX events_of_document ON events (collection, id, key);
     CREATE INDEX events_by_time ON events (at);
     """,
-    # The text of metadata: jsonb changes the order of names and -0.0. NULL: stored before this column.
+    # The text of metadata, because jsonb changes the order of names and -0.0. NULL in older rows.
     """
     ALTER TABLE documents ADD COLUMN sent text COLLATE "C";
     """,
-    # Requests were ordered by the clocks of the machines that made them, so one may be of the future.
+    # Requests were ordered by the clocks of their machines, so one may lie in the future.
     """
     CREATE TABLE requests (
         number  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -174,8 +177,8 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     CREATE INDEX events_of_visitor ON events (visitor);
     CREATE INDEX feedback_of_visitor ON feedback (visitor);
     """,
-    # What filters/paths.py and filters/times.py define. Indexes call them, so they name nothing outside of
-    # pg_catalog.
+    # `values_at` of filters/grammar.py, and the instants of filters/times.py. Indexes call these functions,
+    # so they use only pg_catalog.
     r"""
     CREATE OR REPLACE FUNCTION simile_values(metadata jsonb, field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
@@ -263,13 +266,13 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         RETURN lpad(whole::text, 12, '0') || rtrim(coalesce(substring(value FROM '[.]([0-9]+)'), ''), '0');
     END $$;
     """,
-    # NULL: of a document from before, or from a replica of an older version. checksums.py fills it.
+    # NULL in older rows, and in rows from replicas of an older version. documents.py fills it.
     """
     ALTER TABLE documents ADD COLUMN checksums bytea;
     CREATE INDEX documents_without_checksums ON documents (revision) WHERE checksums IS NULL;
     """,
-    # A replica of an older version knows neither column, and would leave those of the document before.
-    # Connections of this version say that they set both (connection.py).
+    # A replica of an older version would keep both columns of the previous document. Connections of this
+    # version declare that they set both (connection.py).
     """
     CREATE OR REPLACE FUNCTION simile_unsummed() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -283,16 +286,65 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
-_LOCK = 7_405_811  # a number of our own among the database's advisory locks
+# The columns and indexes of each table after all migrations. A test compares them with a new database.
+TABLES = {
+    "collections": ("name", "collections_pkey"),
+    "documents": (
+        "revision collection id title text metadata sent checksums",
+        "documents_pkey documents_collection_id_key documents_without_checksums",
+    ),
+    "tally": ("collection documents tokens", "tally_of_collection"),
+    "sizes": ("generation documents rows", ""),
+    "postings": ("collection term first last body", "postings_pkey open_postings"),
+    "unfolded": ("number collection gained lost removed cost", "unfolded_pkey unfolded_removals"),
+    "generations": (
+        "number version fingerprint form dimension state listed called",
+        "generations_pkey one_is_live",
+    ),
+    "lacking": ("generation revision taken_by taken_until", "lacking_pkey"),
+    "replicas": ("id serves candidate ready until", "replicas_pkey"),
+    "claims": ("name holder made result", "claims_pkey"),
+    "skipped": ("generation revision reason", "skipped_pkey"),
+    "history": ("position version", "history_pkey"),
+    "verdicts": ("version state reason", "verdicts_pkey"),
+    "facts": ("name value", "facts_pkey"),
+    "feedback": (
+        "sequence collection query id key relevant visitor trusted",
+        "feedback_pkey one_judgement feedback_of_query feedback_of_key feedback_of_visitor",
+    ),
+    "events": (
+        "sequence collection key event_id search_id query id type position shown at visitor trusted",
+        "events_pkey events_key_collection_event_id_key events_of_document events_by_time events_of_visitor",
+    ),
+    "requests": ("number id version kind at", "requests_pkey requests_id_key"),
+}
+SEQUENCES = ["operations"]
+FUNCTIONS = ["simile_instant", "simile_unsummed", "simile_values"]
+SCHEMA_TABLE = "simile_schema"
+LEAST_PGVECTOR = (0, 8)  # The first version with iterative scans.
+RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
+_NAMED = 5  # Missing parts in a message.
+_LOCK = 7_405_811  # An advisory lock.
+
+# For each relation: whether it exists, its columns, its valid indexes, and the missing rights of this role.
+_LOOK = """
+    SELECT name, oid IS NOT NULL,
+        ARRAY(SELECT attname::text FROM pg_attribute
+            WHERE attrelid = oid AND attnum > 0 AND NOT attisdropped),
+        ARRAY(SELECT relname::text FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
+            WHERE indrelid = wanted.oid AND indisvalid),
+        ARRAY(SELECT needed FROM unnest(%s::text[]) AS needed WHERE NOT has_table_privilege(oid, needed))
+    FROM (SELECT name, to_regclass(name)::oid AS oid FROM unnest(%s::text[]) AS name) AS wanted
+"""
 
 
 def migrate(raw: Raw) -> None:
-    """Bring the database to today's schema; of several processes that start together one does it.
+    """Brings the database to the current schema. One of several processes that start together does it.
 
     Raises:
-        StartupError: a newer version wrote it, pgvector is missing or too old, or a table, column, index or
-            right is missing.
-
+        StartupError: A newer version wrote it, pgvector is missing or too old, or a table, column, index or
+        right
+            is missing.
     """
     try:
         with raw.transaction():
@@ -309,7 +361,7 @@ def migrate(raw: Raw) -> None:
                 raw.execute(statements)
             raw.execute("DELETE FROM simile_schema")
             raw.execute("INSERT INTO simile_schema VALUES (%s)", (SCHEMA_VERSION,))
-        lacking = schema_check.problem(raw, MIGRATIONS)
+        lacking = problem(raw)
     except psycopg.Error as error:
         if is_lost(error):
             raise
@@ -319,3 +371,116 @@ def migrate(raw: Raw) -> None:
         ) from error
     if lacking is not None:
         raise StartupError(lacking)
+
+
+def problem(raw: Raw) -> str | None:
+    """Returns what is missing in the database, as a sentence, or None. Takes some milliseconds."""
+    rows = raw.execute(_LOOK, (RIGHTS, [SCHEMA_TABLE])).fetchall()
+    if not rows[0][1]:
+        return _sentence([f"the table {SCHEMA_TABLE}"])
+    if "SELECT" in rows[0][4]:
+        return _sentence([f"the right SELECT on {SCHEMA_TABLE}"])
+    row = raw.execute(f"SELECT version FROM {SCHEMA_TABLE}".encode()).fetchone()
+    version = None if row is None else row[0]
+    if version is None or version < SCHEMA_VERSION:
+        return (
+            f"The database has schema {version or 0}, and this version of Simile needs {SCHEMA_VERSION}. "
+            "Was an older backup restored? Start the service again: it brings the schema up to date."
+        )
+    if version > SCHEMA_VERSION:
+        return (
+            f"A newer Simile has changed the database to schema {version}, and this one knows "
+            f"{SCHEMA_VERSION}. Start this service with that version."
+        )
+    lacking = list(_lacking(raw))
+    return _sentence(lacking) if lacking else None
+
+
+def _sentence(lacking: list[str]) -> str:
+    shown = ", ".join(lacking[:_NAMED])
+    more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+    return (
+        f"The database lacks {shown}{more}. Restore a backup (pg_restore), or recreate the missing parts "
+        "(docs/REPLICAS.md)."
+    )
+
+
+def _lacking(raw: Raw) -> Iterator[str]:
+    """Yields the missing parts."""
+    row = raw.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
+    if row is None:
+        yield "the extension vector"
+    elif tuple(map(int, row[0].split(".")[:2])) < LEAST_PGVECTOR:
+        yield f"pgvector 0.8 or later (it has {row[0]})"
+    for name, there, columns, indexes, denied in raw.execute(_LOOK, (RIGHTS, [*TABLES])).fetchall():
+        needed = [{*names.split()} for names in TABLES[name]]
+        yield from _of_table(name, there, needed[0] - {*columns}, needed[1] - {*indexes}, denied)
+    for name in SEQUENCES:
+        [there, usable] = raw.execute(
+            "SELECT oid IS NOT NULL, oid IS NULL OR (has_sequence_privilege(oid, 'SELECT') "
+            "AND has_sequence_privilege(oid, 'USAGE, UPDATE')) "  # One of the two is enough.
+            "FROM (SELECT to_regclass(%s)::oid AS oid) AS sequence",
+            (name,),
+        ).fetchone() or (False, True)
+        if not there:
+            yield f"the sequence {name}"
+        elif not usable:
+            yield f"the right SELECT, USAGE on {name}"
+    functions = raw.execute(
+        "SELECT name FROM unnest(%s::text[]) AS name WHERE NOT EXISTS "
+        "(SELECT 1 FROM pg_proc WHERE proname = name AND pg_function_is_visible(oid)) ORDER BY name",
+        (FUNCTIONS,),
+    ).fetchall()
+    yield from (f"the function {name}" for (name,) in functions)
+    readable = raw.execute(
+        "SELECT bool_and(has_table_privilege(to_regclass(name), 'SELECT')) "
+        "FROM unnest(ARRAY['generations', 'facts']) AS name HAVING count(to_regclass(name)) = 2"
+    ).fetchone()
+    if readable == (True,):
+        yield from _lacking_vectors(raw)
+
+
+def _lacking_vectors(raw: Raw) -> Iterator[str]:
+    """Yields missing parts of generations.
+
+    Only the active one needs its index, which a copy builds at its end.
+    """
+    copying = raw.execute("SELECT 1 FROM facts WHERE name = %s", (COPYING,)).fetchone() is not None
+    dimensions = {
+        table(number): (state, dimension)
+        for number, state, dimension in raw.execute(
+            "SELECT number, state, dimension FROM generations WHERE state NOT IN (%s, %s)",
+            (DROPPED, BUILDING),
+        ).fetchall()
+    }
+    for name, there, _, indexes, denied in raw.execute(_LOOK, (RIGHTS, [*dimensions])).fetchall():
+        state, dimension = dimensions[name]
+        indexed = {f"{name}_pkey"}
+        if state == ACTIVE and dimension <= HALF_DIMENSIONS and not copying:
+            indexed.add(f"{name}_nearest")
+        yield from _of_table(name, there, set(), indexed - {*indexes}, denied)
+
+
+def _of_table(
+    name: str, there: bool, columns: set[str], indexes: set[str], denied: list[str]
+) -> Iterator[str]:
+    if not there:
+        yield f"the table {name}"
+        return
+    yield from (f"the column {name}.{column}" for column in sorted(columns))
+    yield from (f"the index {index}" for index in sorted(indexes))
+    if denied:
+        yield f"the right {', '.join(denied)} on {name}"
+
+
+def drop_everything(raw: Raw) -> None:
+    """Drops all tables, sequences and functions of this schema, with the vectors of every generation."""
+    vectors = raw.execute(
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^vectors_[0-9]+$' AND "
+        "pg_table_is_visible(oid)"
+    ).fetchall()
+    tables = [SCHEMA_TABLE, *TABLES, *(name for (name,) in vectors)]
+    raw.execute(f"DROP TABLE IF EXISTS {', '.join(tables)}".encode())
+    raw.execute(f"DROP SEQUENCE IF EXISTS {', '.join(SEQUENCES)}".encode())
+    # Triggers and indexes that use them were dropped with the tables.
+    raw.execute(f"DROP FUNCTION IF EXISTS {', '.join(FUNCTIONS)}".encode())

@@ -1,58 +1,62 @@
 """The store in PostgreSQL: each method is one query or one transaction, as in sqlite/store.py.
 
-Vectors are searched in the database, so no index follows the writes.
+Vectors are searched in the database, so no index follows the writes. Replicas share the database: swaps,
+requests, and jobs that one of them does for all are at the end of the class.
 """
 
 import asyncio
 import contextlib
+import logging
+import math
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import psycopg
 
 from models.manifest import Manifest
+from models.store import DesiredVersion
 from service.errors import CommandError, ServiceError, StartupError, Unhealthy
-from service.store.filters.grammar import compile_in
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate, compile_in
 from service.store.postgres import (
-    checksums,
     documents,
-    field_indexes,
+    filters,
+    fulltext,
     generations,
-    postings,
     replicas,
-    schema_check,
+    schema,
     vectors,
     writes,
 )
-from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw
-from service.store.postgres.errors import reason, refusing
+from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw, reason, refusing
 from service.store.postgres.filters import JsonbDialect
-from service.store.postgres.reader import Readers
-from service.store.postgres.schema import MIGRATIONS, migrate
-from service.store.postgres.shared import Shared
+from service.store.postgres.generations import Answer, Last
+from service.store.postgres.reader import Readers, Snapshot
+from service.store.postgres.replicas import Touch
 from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
 from service.store.sql import feedback, records
 from service.store.sql import generations as states
 from service.store.sql.connection import NONE_THERE, unfinished_copy, visitor_secret
-from service.store.sql.methods import reading, reading_itself, writing
-from service.store.values import Active, Changes, Lacking
+from service.store.sql.methods import CommonMethods, reading, reading_itself, writing
+from service.store.values import Active, Changes, Lacking, Moved, NeedsVectors, Put
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Method: TypeAlias = Callable[Concatenate["PostgresStore", P], Coroutine[Any, Any, T]]
 
-OWN = 2  # connections for the service's own reads, which no client's takes
+OWN = 2  # Connections for the service's own reads.
 LEAST_CONNECTIONS = OWN + 2
-LOOK_SECONDS = 1.0  # between two looks at how large the generations are
-TAKEN_SECONDS = 0.2  # between two looks at documents that other processes embed
+LOOK_SECONDS = 1.0  # Seconds between checks of the schema and of the sizes of generations.
+NEWS_SECONDS = 0.25  # Wait for an announcement before looking again.
+TAKEN_SECONDS = 0.2  # Pause while other processes embed the remaining documents.
 
 
 def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
-    """`_writes` of what changes how many documents there are."""
+    """Makes a method that writes documents, and counts the generations' sizes afterwards."""
 
     def write(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return store.counted(lambda connection: job(connection, *args, **kwargs))
@@ -60,30 +64,29 @@ def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P,
     return write
 
 
-class PostgresStore(Shared):
-    """The store of one database, for one of the processes that share it."""
+class PostgresStore(Touch, CommonMethods):
+    """The store of one database, for one of the processes that share it.
+
+    Args:
+        url: postgresql://…
+        declared: The fields with indexes.
+        connections: Open connections, at most; at least LEAST_CONNECTIONS.
+        answer_seconds: Time limit of a statement; 0 means no limit.
+
+    Raises:
+        StartupError: The database cannot be reached, or does not fit this version.
+    """
 
     def __init__(self, url: str, declared: Sequence[str], *, connections: int, answer_seconds: float) -> None:
-        """Open a database.
-
-        Args:
-            url: postgresql://…
-            declared: the fields that have indexes.
-            connections: the most that are open at a time, at least LEAST_CONNECTIONS.
-            answer_seconds: the most that a statement takes; 0: however long.
-
-        Raises:
-            StartupError: it cannot be reached, or is not one for this version.
-
-        """
         super().__init__(url)
         self._declared = declared
-        self._sizes: dict[int, vectors.Held] = {}  # generation to its documents and rows, as last counted
-        self._counted = -inf  # time.monotonic() of that
+        self._sizes: dict[int, vectors.Held] = {}  # By generation, as last counted.
+        self._counted = -inf  # time.monotonic() of the last count.
+        self.lag_seconds = math.nan  # Of the slowest standby.
         try:
             with self._own_connection() as raw:
-                migrate(raw)
-        except psycopg.ProgrammingError:  # it quotes the URL, password and all
+                schema.migrate(raw)
+        except psycopg.ProgrammingError:  # It quotes the URL with its password.
             raise StartupError(
                 "PostgreSQL cannot read the URL of SIMILE_DATABASE. "
                 "Give it as postgresql://USER:PASSWORD@HOST:5432/NAME."
@@ -99,60 +102,57 @@ class PostgresStore(Shared):
         self.writer: Writer
 
     def start(self, on_commit: Callable[[Changes], None], observe_seconds: Callable[[float], None]) -> None:  # noqa: ARG002
-        """`on_commit` is not called: nothing follows the writes."""
+        """Starts to accept writes. `on_commit` is not called, because no index follows the writes."""
         self.writer = Writer(self.pool, self._writers, observe_seconds)
 
     def close(self) -> None:
         if hasattr(self, "writer"):
-            with contextlib.suppress(Unhealthy, psycopg.Error):  # its lease ends by itself, too
+            with contextlib.suppress(Unhealthy, psycopg.Error):  # The lease also ends by itself.
                 self.writer.submit(lambda connection: replicas.leave(connection, self.replica)).result()
             self.writer.stop()
         self.readers.close()
         self.pool.close()
 
     def check(self, _seconds: float, /) -> str | None:
-        """None: no thread of it can die. A database that is away makes no process ill."""
+        """Returns None: its threads cannot die, and an unreachable database is not its fault."""
         return None
 
     async def keep_noting(self) -> None:
-        """Check the schema, count how large the generations are, look at standbys and fold the postings.
-
-        Until cancelled.
-        """
+        """Checks the schema, counts generations, watches standbys and folds postings until canceled."""
         indexed = False
         while True:
-            with contextlib.suppress(ServiceError):  # it was logged
+            with contextlib.suppress(ServiceError):  # Logged already.
                 self._note_damage(await asyncio.to_thread(self._problem))
-            with contextlib.suppress(ServiceError):  # it was logged
+            with contextlib.suppress(ServiceError):  # Logged already.
                 if not indexed:
                     await asyncio.to_thread(self._keep_field_indexes)
                     indexed = True
                 began = time.monotonic()
                 sizes = await self.readers.own(vectors.held)
-                if began > self._counted:  # else a write that it may not have seen has counted since
+                if began > self._counted:  # Otherwise a later write has counted.
                     self._sizes = sizes
                 self.lag_seconds = await self.readers.own(replicas.lag)
-                await self.writer.run(postings.fold)
+                await self.writer.run(fulltext.fold)
             await asyncio.sleep(LOOK_SECONDS)
 
     def _problem(self) -> str | None:
         with refusing("The check of the database's schema waits"), self.pool.connection() as raw:
-            return schema_check.problem(raw, MIGRATIONS)
+            return schema.problem(raw)
 
     def _keep_field_indexes(self) -> None:
         with refusing("The indexes of declared fields wait"), self._own_connection() as raw:
-            field_indexes.keep(raw, self._declared)
+            filters.keep_field_indexes(raw, self._declared)
 
     def _own_connection(self) -> Raw:
-        """Connect beside the pool, for what takes long: settings and locks of its own end with it."""
+        """Opens a connection outside of the pool for long work, with its own settings and locks."""
         return Raw.connect(self._url, **PARAMETERS)
 
     def size(self, generation: int) -> vectors.Held:
-        """Documents and rows of a generation, as last counted."""
+        """Returns documents and rows of a generation, as last counted."""
         return self._sizes.get(generation, vectors.Held(0, 0))
 
     async def counted(self, job: Callable[[Connection], T]) -> T:
-        """Run `job` in a transaction, and count how large the generations are then."""
+        """Runs a job in a transaction, and counts the generations' sizes in it."""
         done, sizes = await self.writer.run(lambda connection: (job(connection), vectors.held(connection)))
         self._sizes, self._counted = sizes, time.monotonic()
         return done
@@ -161,11 +161,10 @@ class PostgresStore(Shared):
 
     @contextlib.contextmanager
     def copying(self) -> Iterator[None]:
-        """Hold what keeps another copy out, and a first start.
+        """Locks out other copies and first starts.
 
         Raises:
-            CommandError: Another copy is under way.
-
+            CommandError: Another copy is in progress.
         """
         with self._own_connection() as raw:
             if raw.execute("SELECT pg_try_advisory_lock(%s)", (replicas.COPY_LOCK,)).fetchone() != (True,):
@@ -174,39 +173,36 @@ class PostgresStore(Shared):
                 yield
 
     def drop_everything(self) -> None:
-        """Drop every table of ours in a database that holds an unfinished copy.
+        """Drops all tables of Simile in a database that holds an unfinished copy.
 
         Raises:
-            CommandError: A copy is under way, or there is none.
-
+            CommandError: A copy is in progress, or none is unfinished.
         """
         with self.copying(), self._own_connection() as raw, raw.transaction():
-            # Another process may have finished the copy, or dropped it, before the locks were held.
+            # Before the locks, another process may have finished or dropped the copy.
             made = raw.execute("SELECT to_regclass('facts')").fetchone()
             if made == (None,) or unfinished_copy(Connection(raw), "The database") is None:
                 raise CommandError(NONE_THERE)
-            schema_check.drop_everything(raw, MIGRATIONS)
+            schema.drop_everything(raw)
+
+    def _now(self, job: Callable[[Connection], T]) -> T:
+        with self.pool.connection() as raw, raw.transaction():
+            return job(Connection(raw))
 
     def unfinished_copy(self) -> str | None:
-        with self.pool.connection() as raw:
-            return unfinished_copy(Connection(raw), "The database of SIMILE_DATABASE")
+        return self._now(lambda it: unfinished_copy(it, "The database of SIMILE_DATABASE"))
 
     def active(self) -> Active | None:
-        with self.pool.connection() as raw:
-            return states.active(Connection(raw))
+        return self._now(states.active)
 
     def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
-        with self.pool.connection() as raw, raw.transaction():
-            return generations.activate(Connection(raw), self.replica, manifest, form, examples=examples)
+        return self._now(lambda it: generations.activate(it, self.replica, manifest, form, examples=examples))
 
     def visitor_secret(self) -> str:
-        with self.pool.connection() as raw, raw.transaction():
-            return visitor_secret(Connection(raw))
+        return self._now(visitor_secret)
 
     def indexed(self) -> tuple[list[str], set[int]]:
-        with self.pool.connection() as raw:
-            connection = Connection(raw)
-            return records.collections(connection), states.kept_numbers(connection)
+        return self._now(lambda it: (records.collections(it), states.kept_numbers(it)))
 
     # Documents and collections.
 
@@ -217,7 +213,7 @@ class PostgresStore(Shared):
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)
     _put = _writes_documents(writes.put)
-    fill_checksums = writing(checksums.fill)
+    fill_checksums = writing(documents.fill_checksums)
     _delete_one = _writes_documents(writes.delete_one)
     delete_some = _writes_documents(writes.delete_some)
     drop_collection = writing(writes.drop_collection)
@@ -227,10 +223,10 @@ class PostgresStore(Shared):
 
     # Judgements and events of searches.
 
-    judge = writing(in_turn(feedback.store), alone=True)
+    judge = writing(in_turn(feedback.store_judgements), alone=True)
     _record_some = writing(writes.record_events, alone=True)
 
-    # Generations: what they lack, and which of them is live.
+    # Generations: missing vectors, and which generation is active.
 
     lacking = reading_itself(generations.lacking)
     add_vectors = writing(generations.add_vectors)
@@ -255,12 +251,12 @@ class PostgresStore(Shared):
         ends = found.closing or not (found.documents or found.left)
         if ends and not await self.build_index(generation):
             found = Lacking({}, found.last_revision, found.skipped, left=1)
-        if found.left and not found.documents:  # other processes embed the rest
+        if found.left and not found.documents:  # Other processes embed the rest.
             await asyncio.sleep(TAKEN_SECONDS)
         return found
 
     async def build_index(self, generation: int) -> bool:
-        """Build the index of a generation, unless it is there. False: another process is about to."""
+        """Builds the index of a generation if it is missing. Returns False if another process builds it."""
         with refusing("The index of a version waits"):
             return await asyncio.to_thread(self._built, generation)
 
@@ -273,7 +269,7 @@ class PostgresStore(Shared):
             return row is None or vectors.build_index(raw, generation, row[0])
 
     async def add_stored(self, _generation: int, _after: int, _limit: int, /) -> int | None:
-        """Nothing is to be brought into an index. Returns None."""
+        """Returns None: the database is the index."""
 
     async def load(self, generation: int, _indexes: VectorSink, /) -> bool:
         await self.forget_skipped(generation)
@@ -288,3 +284,106 @@ class PostgresStore(Shared):
                 if await self.writer.run(generations.purge):
                     return True
         return await self.writer.run(writes.fold)
+
+    # Other replicas: swaps, requests, and shared jobs.
+
+    @property
+    def connections(self) -> Mapping[str, int]:
+        return self.pool.get_stats()
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Holds a lock on a connection of its own, without a time limit of statements."""
+        with self._own_connection() as raw:
+            if raw.execute("SELECT pg_try_advisory_lock(%s)", (replicas.START_LOCK,)).fetchone() != (True,):
+                log.info("Another replica is starting and may publish its model: waiting for it")
+                raw.execute("SELECT pg_advisory_lock(%s)", (replicas.START_LOCK,))
+            yield
+
+    async def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> T:
+        try:
+            return await super().search(work, heavy=heavy)
+        except Moved as moved:
+            await self.stop_serving(moved.generation)
+            raise
+
+    async def put(self, *args: Any, **kwargs: Any) -> Put:
+        served = self._serves()
+        try:
+            return await self._put(*args, **kwargs)
+        except NeedsVectors as error:
+            if served != error.live:
+                await self.stop_serving(served)
+            raise
+
+    async def requested(self, asked: DesiredVersion | None, at: float) -> DesiredVersion | None:
+        found = await self.readers.own(lambda it: replicas.request(it, "" if asked is None else asked.id))
+        if asked is None or not replicas.is_newer(asked, at, found):
+            standing = None if found is None else found.standing
+            if asked is not None and found is not None and standing != asked and at > -inf:
+                log.warning(
+                    "The models folder names %s (%s), which is ignored: %s was requested later, maybe on "
+                    "another replica. Activate %s again if you want it.",
+                    *(asked.version, asked.kind, found.standing.version, asked.version),
+                )
+            return standing
+        return await self.writer.run(lambda connection: replicas.keep_request(connection, asked, at))
+
+    async def request(self, asked: DesiredVersion) -> None:
+        await self.writer.run(lambda connection: replicas.keep_request(connection, asked))
+
+    async def once(self, name: str, work: Callable[[], Awaitable[str]]) -> str:
+        def settle(result: str | None) -> Callable[[Connection], None]:
+            return lambda connection: replicas.settle(connection, name, self.replica, result)
+
+        while True:
+            mine, result = await self.writer.run(
+                lambda connection: replicas.claim(connection, name, self.replica)
+            )
+            if result is not None:
+                return result
+            if mine:
+                break
+            await self.news(NEWS_SECONDS)
+        try:
+            result = await work()
+        except BaseException:
+            with contextlib.suppress(Unhealthy):
+                self.writer.submit(settle(None))
+            raise
+        await self.writer.run(settle(result))
+        return result
+
+    async def abandon(self) -> None:
+        await self.writer.run(lambda connection: generations.abandon(connection, self.replica))
+
+    async def go_live(
+        self,
+        generation: int,
+        _complete_through: int,
+        desired: str,
+        /,
+        *,
+        rollback: bool,
+        may: Callable[[], bool],
+        last: Last,
+        then: Callable[[int], None],
+    ) -> bool:
+        def call(connection: Connection) -> Answer:
+            return generations.roll_call(connection, self.replica, generation, desired, rollback=rollback)
+
+        def commit(connection: Connection) -> Answer:
+            return generations.go_live(
+                connection, self.replica, generation, desired, rollback=rollback, may=may, last=last
+            )
+
+        while (answer := await self.writer.run(call)) is not Answer.LACKS:
+            if answer is Answer.NOW:
+                answer = await self.writer.run(commit)
+            if answer is Answer.LIVE and not may():
+                return False
+            if answer in {Answer.LIVE, Answer.NOW}:
+                then(0)
+                return True
+            await self.news(NEWS_SECONDS)
+        return False

@@ -1,21 +1,39 @@
-"""The vectors of generations: a table of each, whose index finds the nearest (nearest.py)."""
+"""The vectors of generations in PostgreSQL, each in a table of its own, and the search of them.
+
+Start reading at `nearest`: it compares all matching vectors, or uses the index. The index reads 16 bits of a
+number, but scores are always computed from the whole vector.
+"""
 
 import struct
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from service.store.filters.grammar import Predicate
 from service.store.postgres.connection import Connection, Raw
-from service.store.values import MAX_PASSAGES, PASSAGE_BITS, Embedding, Passage, Vector
+from service.store.values import (
+    MAX_PASSAGES,
+    PASSAGE_BITS,
+    Embedding,
+    Passage,
+    Revisions,
+    RowNames,
+    Vector,
+    row_of,
+)
 
-PLAIN_DIMENSIONS = 1990  # that fit a page of 8 KiB beside the row's other columns
-HALF_DIMENSIONS = 4000  # that pgvector indexes
+PLAIN_DIMENSIONS = 1990  # A vector of this size fits a page of 8 KiB with the other columns.
+HALF_DIMENSIONS = 4000  # pgvector can index this many dimensions.
 _BUILD_LOCK = 7_405_832
 
 
 class Held(NamedTuple):
-    """Of a generation: documents with vectors, and all rows of theirs."""
+    """Documents with vectors, and all rows of a generation."""
 
     documents: int
     rows: int
@@ -26,7 +44,7 @@ def table(generation: int) -> str:
 
 
 def make(connection: Connection, generation: int, dimension: int) -> None:
-    """Make the table of a generation, without its index."""
+    """Creates the table of a generation without its vector index."""
     name = table(generation)
     connection.execute(
         f"CREATE TABLE IF NOT EXISTS {name} (revision bigint, passage integer, "
@@ -48,7 +66,7 @@ def _index(generation: int, dimension: int, how: str = "") -> str:
 
 
 def make_index(connection: Connection, generation: int, dimension: int) -> None:
-    """Make the index of a generation that has no vectors yet."""
+    """Creates the index of a generation without vectors."""
     if dimension <= HALF_DIMENSIONS:
         connection.execute(_index(generation, dimension))
 
@@ -58,7 +76,7 @@ def drop_index(connection: Connection, generation: int) -> None:
 
 
 def is_indexed(connection: Connection, generation: int) -> bool:
-    """True when the index of a generation is whole, or its dimension allows none."""
+    """Returns whether the index of a generation is valid, or its dimension allows none."""
     row = connection.execute(
         f"SELECT dimension > {HALF_DIMENSIONS} OR EXISTS (SELECT 1 FROM pg_index "
         "WHERE indexrelid = to_regclass(?) AND indisvalid) FROM generations WHERE number = ?",
@@ -68,24 +86,24 @@ def is_indexed(connection: Connection, generation: int) -> bool:
 
 
 def build_index(raw: Raw, generation: int, dimension: int) -> bool:
-    """Build the index over the vectors that are there, while others write; `raw` is in no transaction.
+    """Builds the index over stored vectors while others write. `raw` is not in a transaction.
 
-    That takes a fifth of the time that inserting into an index does (100,000 of 384 dimensions: 17 s, not 93)
-    where `maintenance_work_mem` has room for all of it. Returns False when another process builds it.
+    It takes a fifth of the time of inserting into an index (100,000 vectors of 384 dimensions: 17 s instead
+    of 93) if `maintenance_work_mem` is large enough. Returns False if another process builds it.
     """
     row = raw.execute("SELECT pg_try_advisory_lock(%s, %s)", (_BUILD_LOCK, generation)).fetchone()
     if row is None or not row[0]:
         return False
     raw.execute("SET statement_timeout = 0")
     if not is_indexed(Connection(raw), generation):
-        # One that a process left half built: it is never used, and stays until it is dropped.
+        # An index that was left unfinished is never used, and stays until it is dropped.
         raw.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {table(generation)}_nearest".encode())
         raw.execute(_index(generation, dimension, "CONCURRENTLY").encode())
     return True
 
 
 def insert(connection: Connection, generation: int, collection: str, rows: Mapping[int, Embedding]) -> None:
-    """Store the vectors of documents that have none, by revision."""
+    """Stores the vectors of documents without vectors, by revision."""
     if not rows:
         return
     columns = "revision, passage, collection, vector, truncated, start_at, end_at"
@@ -95,7 +113,7 @@ def insert(connection: Connection, generation: int, collection: str, rows: Mappi
 
 
 def _copied(collection: str, rows: Mapping[int, Embedding]) -> Iterator[bytes]:
-    """Rows in the binary form of COPY: how many columns, and the length of each before it, big-endian."""
+    """Yields rows in the binary form of COPY: the number of columns, and the length of each, big-endian."""
     name = collection.encode()
     between = struct.Struct(f">hiqiii{len(name)}sihh")
     behind, last = struct.Struct(">i?iq"), struct.Struct(">iq")
@@ -110,13 +128,13 @@ def _copied(collection: str, rows: Mapping[int, Embedding]) -> Iterator[bytes]:
 
 
 def add(connection: Connection, generation: int, collection: str, rows: Mapping[int, Embedding]) -> None:
-    """Store the vectors of documents, by revision, in place of those that are there."""
+    """Stores the vectors of documents, by revision, and replaces existing ones."""
     remove(connection, generation, [*rows])
     insert(connection, generation, collection, rows)
 
 
 def remove(connection: Connection, generation: int, revisions: Sequence[int]) -> None:
-    """Take out the vectors of revisions, and their places among those that are lacking or were skipped."""
+    """Deletes the vectors of revisions, and their rows in `lacking` and `skipped`."""
     if not revisions:
         return
     row = connection.execute(
@@ -136,7 +154,7 @@ def _grow(connection: Connection, generation: int, documents: int, rows: int) ->
 
 
 def held(connection: Connection) -> dict[int, Held]:
-    """Documents with vectors, and all rows, of each generation."""
+    """Returns the documents with vectors, and all rows, of each generation."""
     rows = connection.execute(
         "SELECT number, coalesce(sum(documents), 0)::bigint, coalesce(sum(rows), 0)::bigint "
         "FROM generations LEFT JOIN sizes ON generation = number GROUP BY number"
@@ -145,7 +163,7 @@ def held(connection: Connection) -> dict[int, Held]:
 
 
 def stored(connection: Connection, generation: int, revisions: Sequence[int]) -> dict[int, Embedding]:
-    """The stored vectors of those of `revisions` that have some."""
+    """Returns the stored vectors by revision."""
     rows = connection.execute(
         f"SELECT revision, vector_send(vector), truncated, start_at, end_at FROM {table(generation)} "
         "WHERE revision = ANY(?) ORDER BY revision, passage",
@@ -163,17 +181,14 @@ def stored(connection: Connection, generation: int, revisions: Sequence[int]) ->
 
 
 def _received(sent: bytes) -> Vector:
-    """Read pgvector's binary form: two numbers of 16 bits, then big-endian float32."""
+    """Decodes pgvector's binary form: two numbers of 16 bits, then big-endian float32."""
     return np.frombuffer(sent, dtype=">f4", offset=4).astype(np.float32)
 
 
 def vector_of(
     connection: Connection, generation: int, id: str, collection: str
 ) -> tuple[int, Vector | None] | None:
-    """A document's revision, and its vector of a generation (of its head), None when there is none.
-
-    None when there is no such document.
-    """
+    """Returns a document's revision and vector, as `protocol.Snapshot.vector_of` says."""
     row = connection.execute(
         f"SELECT d.revision, vector_send(vector) FROM documents d LEFT JOIN {table(generation)} v "
         "ON v.revision = d.revision AND passage = 0 WHERE d.collection = ? AND d.id = ?",
@@ -183,7 +198,7 @@ def vector_of(
 
 
 def passages(connection: Connection, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """The characters of their texts that the rows of these names stand for, where the text was split."""
+    """Returns the start and end of passages, as `protocol.Snapshot.passages` says."""
     rows = connection.execute(
         f"SELECT name, start_at, end_at FROM unnest(?::bigint[]) AS asked (name) "
         f"JOIN {table(generation)} ON revision = name >> {PASSAGE_BITS} "
@@ -191,3 +206,163 @@ def passages(connection: Connection, generation: int, names: Sequence[int]) -> d
         ([*names],),
     )
     return {name: (start, end) for name, start, end in rows}
+
+
+FEW = 10_000  # Documents whose vectors are all compared. For more, the index is used.
+# A filter that more documents match is not counted again for this time, because that costs more than the
+# search.
+WIDE_SECONDS = 30.0
+WIDE_FILTERS = 1000  # Filters that a connection remembers.
+
+
+@dataclass(frozen=True)
+class FilterMatches:
+    """The documents of a collection that match a filter."""
+
+    where: Predicate
+    collection: str
+    revisions: Revisions | None  # None: more than FEW.
+
+    def condition(self, column: str) -> tuple[str, list[Any]]:
+        """Returns SQL on a column of revisions, and its parameters."""
+        if self.revisions is not None:
+            return f"{column} IN (SELECT unnest(?::bigint[]))", [self.revisions]
+        sql = f"EXISTS (SELECT 1 FROM documents d WHERE d.revision = {column} AND ({self.where.sql}))"
+        return sql, [*self.where.parameters]
+
+    def among(self, connection: Connection, revisions: Revisions) -> Revisions:
+        """Returns the matching ones of some revisions."""
+        sql = f"documents WHERE revision IN (SELECT unnest(?::bigint[])) AND ({self.where.sql})"
+        return revisions_in(connection, sql, (revisions, *self.where.parameters))
+
+
+def matching(connection: Connection, where: Predicate, collection: str) -> FilterMatches:
+    """Finds the matching documents. A filter that was wide a moment ago still counts as wide."""
+    wide, name = connection.raw.wide, hash((collection, where.sql, repr(where.parameters)))
+    if time.monotonic() < wide.get(name, 0.0):
+        return FilterMatches(where, collection, None)
+    sql = f"documents WHERE collection = ? AND ({where.sql}) LIMIT ?"
+    found = revisions_in(connection, sql, (collection, *where.parameters, FEW + 1))
+    if len(found) <= FEW:
+        return FilterMatches(where, collection, found)
+    if len(wide) >= WIDE_FILTERS:
+        wide.clear()
+    wide[name] = time.monotonic() + WIDE_SECONDS
+    return FilterMatches(where, collection, None)
+
+
+def revisions_in(connection: Connection, source: str, parameters: Sequence[Any]) -> Revisions:
+    """Returns the revisions of a query's rows as one value: a row for each takes ten times as long."""
+    row = connection.execute(
+        f"SELECT string_agg(int8send(revision), NULL) FROM (SELECT revision FROM {source}) AS found",
+        parameters,
+    ).fetchone()
+    sent = b"" if row is None or row[0] is None else row[0]
+    return np.frombuffer(sent, ">i8").astype(np.int64)
+
+
+SPARE = 16  # Additional candidates.
+MOST_CANDIDATES = 1 << 17
+SEARCHED = 100, 1000  # Bounds of hnsw.ef_search. connection.py sets the lower one.
+# Rows that are compared in the time in which the index checks a row with a filter.
+RATIO = 5
+
+Nearest = tuple[NDArray[np.float32], RowNames]
+_Row = tuple[int, int, float]  # Revision, passage, score.
+
+
+def nearest(
+    connection: Connection,
+    generation: int,
+    vectors: NDArray[np.float32],
+    depth: int,
+    allowed: FilterMatches | None,
+    collection: str,
+    *,
+    heads_only: bool,
+) -> list[Nearest]:
+    """Returns the `depth` nearest documents of each vector: their scores, best first, and their nearest rows.
+
+    If few documents match, all of them are compared, and documents that tie with the last one are returned as
+    well.
+    """
+    where, bound = ("TRUE", []) if allowed is None else allowed.condition("v.revision")
+    where += " AND passage = 0" if heads_only else ""
+    search = _Search(connection, generation, depth, where, [collection, *bound])
+    few = allowed is not None and allowed.revisions is not None
+    if allowed is None:
+        documents, all_rows = connection.execute(
+            "SELECT (SELECT coalesce(sum(documents), 0) FROM tally WHERE collection = ?)::bigint, "
+            "(SELECT coalesce(sum(rows), 0) FROM sizes WHERE generation = ?)::bigint",
+            (collection, generation),
+        ).fetchone() or (0, 0)
+        # The index must skip rows of other collections one by one.
+        few = documents <= FEW or documents < sqrt(RATIO * search.candidates * all_rows) < all_rows
+    if few or vectors.shape[1] > HALF_DIMENSIONS:
+        return [search.exact(vector) for vector in vectors]
+    return [search.by_index(vector) for vector in vectors]
+
+
+class _Search:
+    """A search of the rows of a generation in a collection that match `where`."""
+
+    def __init__(
+        self, connection: Connection, generation: int, depth: int, where: str, bound: Sequence[Any]
+    ) -> None:
+        self._connection = connection
+        self._depth = depth
+        self._bound = bound
+        self._of = f"{table(generation)} v WHERE collection = ? AND {where}"
+
+    @property
+    def candidates(self) -> int:
+        return 2 * self._depth + SPARE
+
+    def exact(self, vector: NDArray[np.float32]) -> Nearest:
+        count = self.candidates
+        while True:
+            rows = self._connection.execute(
+                "SELECT revision, passage, (-(vector <#> ?::vector))::float4 AS score "
+                f"FROM {self._of} ORDER BY score DESC FETCH FIRST ? ROWS WITH TIES",
+                (vector, *self._bound, count),
+            ).fetchall()
+            best = _best(rows)
+            if len(best) >= self._depth or len(rows) < count:
+                last = best[self._depth - 1][0] if len(best) >= self._depth else -np.inf
+                return _arrays([each for each in best if each[0] >= last])
+            count *= 4
+
+    def by_index(self, vector: NDArray[np.float32]) -> Nearest:
+        """Searches by the index, or as `exact` if it returns too few documents."""
+        least, most = SEARCHED
+        count, dimension = self.candidates, len(vector)
+        while True:
+            if count > least:
+                self._connection.execute(f"SET LOCAL hnsw.ef_search = {min(count, most):d}")
+            rows = self._connection.execute(
+                f"WITH near AS MATERIALIZED (SELECT revision, passage, vector FROM {self._of} "
+                f"ORDER BY vector::halfvec({dimension}) <#> ?::vector::halfvec({dimension}) LIMIT ?) "
+                "SELECT revision, passage, (-(vector <#> ?::vector))::float4 AS score FROM near",
+                (*self._bound, vector, count, vector),
+            ).fetchall()
+            best = _best(rows)
+            if len(best) >= self._depth:
+                return _arrays(best[: self._depth])
+            if len(rows) < count or count >= MOST_CANDIDATES:
+                return self.exact(vector)
+            count *= 2
+
+
+def _best(rows: Sequence[_Row]) -> list[tuple[float, int]]:
+    """Returns each document's best row: score and name, best first, equal scores by name."""
+    best: dict[int, tuple[float, int]] = {}
+    for revision, passage, score in rows:
+        row = (-score, row_of(revision, passage))
+        best[revision] = min(best.get(revision, row), row)
+    return [(-score, name) for score, name in sorted(best.values())]
+
+
+def _arrays(found: Sequence[tuple[float, int]]) -> Nearest:
+    return np.array([score for score, _ in found], np.float32), np.array(
+        [name for _, name in found], np.int64
+    )

@@ -1,24 +1,22 @@
-"""Writes of documents in PostgreSQL: each a job in one transaction, with statements for all of its documents.
+"""Writes of documents in PostgreSQL: jobs in one transaction, with one statement for all documents.
 
-Two writes of one document wait for each other: the rows are locked in the order of their ids, so that two
-writes of several never wait in a circle.
+Start reading at `put`. Two writes of one document wait for each other. Rows are locked in the order of their
+ids, so writes never wait in a circle.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from models.search.content import Content
-from service.store.postgres import checksums, postings, vectors
-from service.store.postgres.connection import Connection
+from service.store.postgres import documents, fulltext, vectors
+from service.store.postgres.connection import Again, Connection
 from service.store.postgres.documents import sequence
-from service.store.postgres.errors import Again
+from service.store.postgres.fulltext import Terms, terms_of
 from service.store.postgres.generations import share_states
-from service.store.postgres.terms import Terms, terms_of
 from service.store.postgres.writer import in_turn
-from service.store.sql import events
+from service.store.sql.feedback import DELETED_ROWS, store_events
 from service.store.sql.generations import kept_numbers, live_number
 from service.store.sql.records import has_collection, refuse_another
-from service.store.sql.selection import DELETED_ROWS
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
@@ -33,14 +31,16 @@ from service.store.values import (
     Step,
 )
 
-COUNTS = 1000  # of a collection or a generation, before they are summed up
+COUNTS = 1000  # Rows of counts before they are summed up.
 _COLLECTIONS_LOCK = 7_405_813
-# Of a row of `given` for the collection of `d`.
-_GIVEN_SUMS = checksums.computed("d.collection", "given.id", "given.title", "given.text", "given.metadata")
+# The checksums of a row of `given` in the collection of `d`.
+_GIVEN_SUMS = documents.checksums_sql(
+    "d.collection", "given.id", "given.title", "given.text", "given.metadata"
+)
 
 
 class _Stored(NamedTuple):
-    """The document that stands under an id: what of it is as in the new one."""
+    """The stored document under an id, compared with the new one."""
 
     revision: int
     same_content: bool
@@ -56,16 +56,16 @@ def put(
     collection: str = DEFAULT_COLLECTION,
     max_collections: int = MAX_COLLECTIONS,
 ) -> Put:
-    """Do what sqlite/writes.py's `upsert` does, with statements for all of `documents` together."""
+    """Stores documents, as `protocol.Documents.put` says, with one statement for all of them."""
     share_states(connection)
     live = live_number(connection)
     numbers = {live, *kept_numbers(connection)}
     _make_collection(connection, collection, max_collections)
     before = _stored(connection, documents, collection)
-    embedded = dict(embedded)  # on the event loop those that follow the live generation go on
+    embedded = dict(embedded)  # The event loop may add embeddings meanwhile.
     same = {at: found.revision for at, found in before.items() if found.same_content}
-    given: dict[int, dict[int, Embedding]] = {}  # new ones, by position
-    kept: dict[int, dict[int, Embedding]] = {}  # those of the same text
+    given: dict[int, dict[int, Embedding]] = {}  # New ones by position.
+    kept: dict[int, dict[int, Embedding]] = {}  # Stored ones of the same text.
     for number in numbers:
         given[number] = {**embedded.get(number, {})}
         of_revision = vectors.stored(connection, number, [*same.values()]) if same else {}
@@ -116,7 +116,7 @@ def put(
 
 
 def _stored(connection: Connection, documents: Sequence[Document], collection: str) -> dict[int, _Stored]:
-    """The documents under these ids, by the positions of the new ones, locked until the transaction ends."""
+    """Returns the stored documents by position in `documents`, locked until the transaction ends."""
     rows = connection.execute(
         "SELECT at, revision, d.title = given.title AND d.text = given.text, "
         "coalesce(d.sent = given.metadata, FALSE) AND d.metadata = given.metadata::jsonb "
@@ -135,9 +135,9 @@ def _columns(documents: Iterable[Document]) -> tuple[list[str], ...]:
 
 
 def _update(connection: Connection, documents: Mapping[int, Document]) -> dict[str, int]:
-    """Put these in the place of revisions, whose rows are locked. Returns their new revisions, by id.
+    """Replaces revisions, whose rows are locked. Returns the new revisions by id.
 
-    The row stays: whoever waits for its lock finds it again, as it is then.
+    The row stays, so transactions that wait for its lock find it.
     """
     if not documents:
         return {}
@@ -153,7 +153,7 @@ def _update(connection: Connection, documents: Mapping[int, Document]) -> dict[s
 
 
 def _insert(connection: Connection, documents: Sequence[Document], collection: str) -> dict[str, int]:
-    """Insert documents whose ids are new. Returns their revisions, by id."""
+    """Inserts documents with new ids. Returns their revisions by id."""
     if not documents:
         return {}
     rows = connection.execute(
@@ -165,7 +165,7 @@ def _insert(connection: Connection, documents: Sequence[Document], collection: s
         "ON CONFLICT DO NOTHING RETURNING id, revision",
         (collection, *_columns(documents)),
     ).fetchall()
-    if len(rows) < len(documents):  # another write has just stored one of these ids for the first time
+    if len(rows) < len(documents):  # Another write has just inserted one of these ids.
         raise Again
     return dict(rows)
 
@@ -176,15 +176,15 @@ def _add_words(
     collection: str,
     removed: Mapping[int, Terms],
 ) -> None:
-    """Store the words of documents, by revision. removed: the terms of those that they take the place of."""
+    """Stores the terms of documents, by revision. `removed` are the terms of replaced documents."""
     terms = terms_of([document.content for document in documents.values()])
-    postings.change(connection, collection, dict(zip(documents, terms, strict=True)), removed)
+    fulltext.change_postings(connection, collection, dict(zip(documents, terms, strict=True)), removed)
     tokens = sum(each.length for each in terms) - sum(each.length for each in removed.values())
     _count(connection, collection, len(documents) - len(removed), tokens)
 
 
 def _clear(connection: Connection, revisions: Sequence[int], collection: str) -> dict[int, Terms]:
-    """Take out what stands beside documents that are about to go. Returns their terms, by revision."""
+    """Deletes the vectors of documents before the documents are deleted. Returns their terms by revision."""
     if not revisions:
         return {}
     rows = connection.execute(
@@ -198,9 +198,9 @@ def _clear(connection: Connection, revisions: Sequence[int], collection: str) ->
 
 
 def delete_one(connection: Connection, id: str, collection: str) -> Step:
-    """Delete the document `id`, or some of its events where it has many: then nothing is done yet."""
+    """Deletes a document, or only some of its events if it has many. Then `done` is 0."""
     share_states(connection)
-    rows = connection.execute(  # behind an update that is under way, which gives it another revision
+    rows = connection.execute(  # Waits for an update in progress, which changes the revision.
         "SELECT revision FROM documents WHERE collection = ? AND id = ? FOR UPDATE", (collection, id)
     ).fetchall()
     if not rows:
@@ -209,9 +209,9 @@ def delete_one(connection: Connection, id: str, collection: str) -> Step:
 
 
 def delete_some(connection: Connection, revisions: Sequence[int], collection: str) -> Step:
-    """Delete the first of `revisions`, as many as one job should; those that are gone are passed by.
+    """Deletes the first revisions, as many as one job should. Missing revisions are skipped.
 
-    Where they have very many events some of these are deleted, and the documents go with a later step.
+    Of documents with very many events, some events are deleted first.
     """
     share_states(connection)
     some = [*revisions[:DELETE_DOCUMENTS]]
@@ -227,25 +227,25 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
         return Step(0, 0, sequence(connection))
     removed = _clear(connection, some, collection)
     connection.execute("DELETE FROM documents WHERE revision = ANY(?)", ([*removed],))
-    postings.change(connection, collection, {}, removed)
+    fulltext.change_postings(connection, collection, {}, removed)
     _count(connection, collection, -len(removed), -sum(terms.length for terms in removed.values()))
     return Step(len(some), len(removed), _sequence(connection, len(removed)))
 
 
 def record_events(connection: Connection, given: Sequence[Event], limits: EventLimits) -> Recorded:
-    """Do what events.store does; whoever deletes one of their documents waits for it, and finds them."""
+    """Stores events, as store_events does. Deletes of their documents wait, and find them."""
     rows = connection.execute(
         "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE",
         (given[0].collection, [event.id for event in given]),
     )
-    return in_turn(events.store)(connection, given, limits, {id for (id,) in rows})
+    return in_turn(store_events)(connection, given, limits, {id for (id,) in rows})
 
 
 def drop_collection(connection: Connection, collection: str) -> None:
-    """Delete a collection that is empty; the default one stays, and so does one that was written to."""
+    """Deletes an empty collection. The default collection stays, as do collections that were written to."""
     _hold_collections(connection)
-    postings.hold(connection, wait=True)
-    # Behind every write that has found it.
+    fulltext.hold_postings(connection, wait=True)
+    # Waits for every write that has found it.
     connection.execute("SELECT 1 FROM collections WHERE name = ? FOR UPDATE", (collection,))
     written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
     if collection != DEFAULT_COLLECTION and written_to.fetchone() is None:
@@ -255,7 +255,7 @@ def drop_collection(connection: Connection, collection: str) -> None:
 
 
 def _make_collection(connection: Connection, collection: str, most: int) -> None:
-    """Make a collection unless it is there; it stays there until the transaction ends."""
+    """Creates a collection if it does not exist. It exists until the transaction ends."""
     there = "SELECT 1 FROM collections WHERE name = ? FOR KEY SHARE"
     if connection.execute(there, (collection,)).fetchone() is not None:
         return
@@ -276,7 +276,7 @@ def _count(connection: Connection, collection: str, documents: int, tokens: int)
 
 
 def fold(connection: Connection) -> bool:
-    """Sum up the counts of a collection or a generation that have many rows; whether there was one."""
+    """Sums up the counts of a collection or a generation with many rows. Returns whether one had many."""
     for table, of in (("tally", "collection"), ("sizes", "generation")):
         row = connection.execute(
             f"SELECT {of} FROM {table} GROUP BY {of} HAVING count(*) > ? LIMIT 1", (COUNTS,)
@@ -293,6 +293,6 @@ def fold(connection: Connection) -> bool:
 
 
 def _sequence(connection: Connection, operations: int) -> int:
-    """The operation number after so many operations of this job."""
+    """Returns the operation number after this many operations of the job."""
     connection.execute("SELECT nextval('operations') FROM generate_series(1, ?)", (operations,))
     return sequence(connection)

@@ -1,1 +1,1 @@
-"""SQL that both stores share: SQLite and PostgreSQL know all of it."""
+"""SQL that both SQLite and PostgreSQL understand."""

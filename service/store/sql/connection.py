@@ -1,4 +1,4 @@
-"""A connection as the shared queries use it, and the table `facts`: single values of a store."""
+"""A connection as the shared queries use it, and the table `facts` with single values of a store."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from secrets import token_hex
@@ -6,15 +6,15 @@ from typing import Any, Protocol
 
 _VISITOR_SECRET = "visitor secret"  # noqa: S105  the name of the fact
 _SECRET_BYTES = 32
-# The mark of a `copy` that has not ended: the version and the form of its vectors. No service uses a marked
-# store, and no backup is made of it.
+# The fact that marks an unfinished `copy`: the version and the form of its vectors. Services and backups
+# reject a marked store.
 COPYING = "copy under way"
 START_OVER = "--start-over"
 NONE_THERE = f"The target holds no unfinished copy, so {START_OVER} does not empty it."
 
 
 class Rows(Protocol):
-    """The answer of a statement."""
+    """The rows of a statement."""
 
     @property
     def rowcount(self) -> int: ...
@@ -24,7 +24,7 @@ class Rows(Protocol):
 
 
 class Connection(Protocol):
-    """A connection of either store. Question marks in `sql` stand for the parameters."""
+    """A connection of either store. Parameters replace the question marks in `sql`."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Rows: ...
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object: ...
@@ -44,15 +44,15 @@ def note(connection: Connection, name: str, value: str) -> None:
 
 
 def visitor_secret(connection: Connection) -> str:
-    """The secret that visitors' ids are hashed with (auth/visitors.py); the first call makes it."""
+    """Returns the secret that visitors' ids are hashed with (auth/visitors.py). The first call creates it."""
     if (secret := fact(connection, _VISITOR_SECRET)) is not None:
         return secret
     connection.execute(
         "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
         (_VISITOR_SECRET, token_hex(_SECRET_BYTES)),
     )
-    secret = fact(connection, _VISITOR_SECRET)  # another process may have been first
-    assert secret is not None  # noqa: S101  one of the two is there
+    secret = fact(connection, _VISITOR_SECRET)  # Another process may have created it first.
+    assert secret is not None  # noqa: S101
     return secret
 
 

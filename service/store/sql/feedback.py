@@ -1,102 +1,123 @@
-"""Judgements of searches, stored beside the documents: was this document what that query looked for?
+"""Judgments and events of hits: their rows in the tables `feedback` and `events`.
 
-A judgement is of a key: one per collection, query's exact text, document's id and name of the key, which is
-empty where the service has no keys. The same key's newest replaces its earlier one, whichever visitor the two
-name, and takes the next number, so that a reader who follows the numbers meets it; other keys' judgements of
-the pair stay. A number is never used twice.
+Start reading at `store_judgements` and `store_events`. Both tables belong to keys: a key's newest judgment of
+a query and a document replaces its earlier one and takes the next number, and an event that is sent again
+changes nothing. Numbers are never used twice, so a reader can follow them.
 
-A judgement can be made only of a document that is there. Once made, it outlives the document's text: after an
-update it still counts, and after a delete it stays, unlisted, until a document is stored under that id again.
-A reader who wants every judgement that counts now therefore begins at 0. What shall be gone is forgotten by
-name (`selected.forget`), whether its document is there or not.
-
-Judgements teach models, so each key's are bounded (`Limits`). Each bound counts one key's own judgements:
-no key can use up the room of another.
-
-Here are queries, and jobs for the writer.
+A judgment can be made only of a document that exists. It survives updates. After a delete it stays, unlisted,
+until a document is stored under that id again, so a reader of all judgments begins at 0. Events are deleted
+with their document. Judgments teach models, so limits count each key's own rows.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
+from itertools import chain
+from math import inf
+from typing import Any, Literal
 
-from service.errors import Conflict, NotFound
+import orjson
+
+from service.errors import Conflict, Forbidden, NotFound, ServiceError
 from service.store.sql.connection import Connection
-from service.store.sql.selection import condition_of, insert, matches, there_are, within
-from service.store.values import NO_KEY, Judgement, JudgementSummary, Limits, Selection
+from service.store.values import (
+    NO_KEY,
+    Event,
+    EventLimits,
+    Judgement,
+    JudgementSummary,
+    Limits,
+    Recorded,
+    Selection,
+)
 
-NAMED = 10  # unknown ids that a refusal names at most
-SHOWN_CHARACTERS = 80  # of a query or an id in a refusal
+Table = Literal["feedback", "events"]
+DELETED_ROWS = 4096  # Rows of one step: a write waits some tens of milliseconds for it.
+TOGETHER = 256  # Texts in one statement.
+MAX_PARAMETERS = 900  # Parameters of one statement; older builds of SQLite accept 999.
+NAMED = 10  # Unknown ids in a message.
+SHOWN_CHARACTERS = 80  # Characters of a query or an id in a message.
+_JUDGEMENT_COLUMNS = ("query", "id", "relevant", "key", "collection", "visitor", "trusted")
+_EVENT_COLUMNS = (
+    *("key", "collection", "event_id", "search_id", "query", "id", "type", "position", "shown", "at"),
+    *("visitor", "trusted"),
+)
 _LIVING = "EXISTS (SELECT 1 FROM documents d WHERE d.collection = f.collection AND d.id = f.id)"
 
 
-def store(
+def store_judgements(
     connection: Connection,
     judgements: Sequence[Judgement],
     collection: str,
     key: str = NO_KEY,
     limits: Limits | None = None,
 ) -> tuple[int, set[str]]:
-    """Store `judgements` as `key`'s; of two about the same query and document the last wins.
+    """Stores the judgments of a key. The last judgment of a query and a document wins.
 
     Returns:
-        The number of the last one, and the ids of documents that are not there: theirs are not stored.
+        The number of the last judgment, and the ids of documents that do not exist. Judgments of those are
+        not stored.
 
     Raises:
-        NotFound: all are of documents that are not there; the ids are named.
-        Conflict: the key would have more than a limit allows.
+        NotFound: None of the documents exists.
+        Conflict: The key would have more judgments than a limit allows.
 
     """
-    distinct = [(id,) for id in dict.fromkeys(judgement.id for judgement in judgements)]
-    living = "d.collection = ? AND d.id = given.column1"
-    there = {id for (id,) in matches(connection, "documents d", "d.id", living, (collection,), distinct)}
-    unknown = [id for (id,) in distinct if id not in there]
-    if len(unknown) == len(distinct):
+    ids = [*dict.fromkeys(judgement.id for judgement in judgements)]
+    there = _living(connection, collection, ids)
+    unknown = [id for id in ids if id not in there]
+    if not there:
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         raise NotFound(
             f"There is no document {', '.join(map(repr, unknown[:NAMED]))}{more}: never stored, or deleted "
-            "since the search. Nothing was stored; leave out what was said of it."
+            "since the search. Nothing was stored; leave its judgments out."
         )
     last: dict[tuple[str, str], Judgement] = {}
-    for given in judgements:  # the last of two takes the later place, too
+    for given in judgements:
         if given.id in there:
-            last.pop((given.query, given.id), None)
+            last.pop((given.query, given.id), None)  # The new judgment takes the later place.
             last[given.query, given.id] = given
     same = "f.collection = ? AND f.key = ? AND f.query = given.column1 AND f.id = given.column2"
-    before = matches(connection, "feedback f", "f.sequence, f.query, f.id", same, (collection, key), [*last])
+    before = _matches(connection, "feedback f", "f.sequence, f.query, f.id", same, (collection, key), [*last])
     connection.executemany(
         "DELETE FROM feedback WHERE sequence = ?", [(sequence,) for sequence, *_ in before]
     )
-    insert(
-        connection,
-        "feedback",
-        ("collection", "query", "id", "key", "relevant", "visitor", "trusted"),
-        [
-            (collection, each.query, each.id, key, int(each.relevant), each.visitor, int(each.trusted))
-            for each in last.values()
-        ],
-    )
+    rows = [
+        (each.query, each.id, int(each.relevant), key, collection, each.visitor, int(each.trusted))
+        for each in last.values()
+    ]
+    _insert(connection, "feedback", _JUDGEMENT_COLUMNS, rows)
     replaced = {(query, id) for _, query, id in before}
-    more_than_before = [each for name, each in last.items() if name not in replaced]
-    if limits is not None and more_than_before:  # a refusal takes back what the job has written
-        _refuse_too_many(connection, more_than_before, collection, key, limits)
+    new = [each for name, each in last.items() if name not in replaced]
+    if limits is not None and new:  # A refusal rolls back what the job has written.
+        _refuse_too_many(connection, new, collection, key, limits)
     return int(connection.execute("SELECT max(sequence) FROM feedback").fetchone()[0]), {*unknown}
 
 
+def _living(connection: Connection, collection: str, ids: Sequence[str]) -> set[str]:
+    living, given = "d.collection = ? AND d.id = given.column1", [(id,) for id in ids]
+    return {id for (id,) in _matches(connection, "documents d", "d.id", living, (collection,), given)}
+
+
+def _whose(key: str) -> str:
+    return f"the key {key!r}" if key else "callers without a key"
+
+
 def _refuse_too_many(
-    connection: Connection,
-    judgements: Sequence[Judgement],
-    collection: str,
-    key: str,
-    limits: Limits,
+    connection: Connection, judgements: Sequence[Judgement], collection: str, key: str, limits: Limits
 ) -> None:
-    whose = f"the key {key!r}" if key else "callers without a key"
-    condition, parameters = condition_of(Selection(key=key))
-    if limits.per_key and there_are(
-        connection, f"feedback WHERE {condition}", *parameters, more_than=limits.per_key
-    ):
-        raise _too_many(limits.per_key, "in all", whose, "KEY")
-    for column, noun, limit, names in (
-        ("query", "query", limits.per_query, [given.query for given in judgements]),
-        ("id", "document", limits.per_document, [given.id for given in judgements]),
+    def refuse(limit: int, what: str, setting: str) -> None:
+        raise Conflict(
+            f"With these there would be more than {limit} judgements {what} from {_whose(key)} "
+            f"(SIMILE_FEEDBACK_PER_{setting}). Nothing was stored; delete some (DELETE /feedback) or "
+            "raise the setting."
+        )
+
+    sql = "SELECT 1 FROM feedback WHERE key = ? LIMIT 1 OFFSET ?"
+    if limits.per_key and connection.execute(sql, (key, limits.per_key)).fetchone() is not None:
+        refuse(limits.per_key, "in all", "KEY")
+    for column, noun, limit in (
+        ("query", "query", limits.per_query),
+        ("id", "document", limits.per_document),
     ):
         if not limit:
             continue
@@ -104,60 +125,320 @@ def _refuse_too_many(
             f"f.collection = ? AND f.key = ? AND f.{column} = given.column1 "
             f"GROUP BY f.{column} HAVING count(*) > ?"
         )
-        named = [(name,) for name in dict.fromkeys(names)]
-        found = matches(connection, "feedback f", f"f.{column}", full, (collection, key, limit), named)
+        names = [(getattr(each, column),) for each in judgements]
+        given = [*dict.fromkeys(names)]
+        found = _matches(connection, "feedback f", f"f.{column}", full, (collection, key, limit), given)
         if found:
-            first = next(name for name in named if name in {*found})[0]
-            raise _too_many(limit, f"of the {noun} {first[:SHOWN_CHARACTERS]!r}", whose, noun.upper())
+            first = next(name for name in given if name in {*found})[0]
+            refuse(limit, f"of the {noun} {first[:SHOWN_CHARACTERS]!r}", noun.upper())
 
 
-def _too_many(limit: int, what: str, whose: str, setting: str) -> Conflict:
-    return Conflict(
-        f"With these there would be more than {limit} judgements {what} from {whose} "
-        f"(SIMILE_FEEDBACK_PER_{setting}). Nothing was stored; delete some (DELETE /feedback) or "
-        "raise the setting."
-    )
-
-
-def page(
+def list_judgements(
     connection: Connection, after: int, limit: int, selection: Selection, max_bytes: float
 ) -> tuple[list[tuple[int, Judgement]], bool]:
-    """Judgements of living documents after the number `after`, each with its number, in order.
-
-    As `selected.within` bounds them.
-    """
-    condition, parameters = _listed(selection)
-    rows = connection.execute(
-        "SELECT sequence, query, id, relevant, key, collection, visitor, trusted FROM feedback f "
-        f"WHERE sequence > ? AND {condition} ORDER BY sequence LIMIT ?",
-        [after, *parameters, limit + 1],
-    )
-    found, more = within(rows, limit, max_bytes)
+    """Returns judgments of living documents, as `protocol.Feedback.judgements` says."""
+    rows, more = _page(connection, "feedback f", _JUDGEMENT_COLUMNS, (after, limit, max_bytes), selection)
     judgements = [
         (number, Judgement(query, id, bool(relevant), key, collection, visitor, bool(trusted)))
-        for number, query, id, relevant, key, collection, visitor, trusted in found
+        for number, query, id, relevant, key, collection, visitor, trusted in rows
     ]
     return judgements, more
 
 
-def count(connection: Connection, selection: Selection) -> int:
-    """The number of judgements that `page` lists in all."""
-    condition, parameters = _listed(selection)
-    sql = f"SELECT count(*) FROM feedback f WHERE {condition}"
+def count_judgements(connection: Connection, selection: Selection) -> int:
+    """Returns how many judgments `list_judgements` lists."""
+    condition, parameters = _condition(selection, in_order=True)
+    sql = f"SELECT count(*) FROM feedback f WHERE {condition} AND {_LIVING}"
     return int(connection.execute(sql, parameters).fetchone()[0])
 
 
-def summary(connection: Connection, selection: Selection) -> JudgementSummary:
-    """The judgements that `page` lists, summed up."""
-    condition, parameters = _listed(selection)
+def sum_up_judgements(connection: Connection, selection: Selection) -> JudgementSummary:
+    """Returns counts of the judgments that `list_judgements` lists."""
+    condition, parameters = _condition(selection, in_order=True)
     sql = (
         "SELECT count(*), coalesce(sum(relevant), 0), count(DISTINCT collection || '/' || query), "
         "count(DISTINCT CASE WHEN relevant = 1 THEN collection || '/' || query END) "
-        f"FROM feedback f WHERE {condition}"
+        f"FROM feedback f WHERE {condition} AND {_LIVING}"
     )
     return JudgementSummary(*connection.execute(sql, parameters).fetchone())
 
 
-def _listed(selection: Selection) -> tuple[str, list[str]]:
-    condition, parameters = condition_of(selection, in_order=True)
-    return f"{condition} AND {_LIVING}", parameters
+def store_events(
+    connection: Connection, events: Sequence[Event], limits: EventLimits, there: Container[str] | None = None
+) -> Recorded:
+    """Stores events of one key and collection. Says which are new, and why others are refused.
+
+    Args:
+        connection: Of either store.
+        events: Events of one key and collection.
+        limits: Bounds on stored events.
+        there: Ids of documents that are locked against deletes. None: this is the only writer.
+
+    """
+    key, collection = events[0].key, events[0].collection
+    sent_before = "e.key = ? AND e.collection = ? AND e.event_id = given.column1"
+    before = _matches(
+        connection, "events e", "e.event_id", sent_before, (key, collection), [(e.event_id,) for e in events]
+    )
+    seen = {event_id for (event_id,) in before}
+    ids = [*dict.fromkeys(event.id for event in events)]
+    if there is None:
+        there = _living(connection, collection, ids)
+    room = _Room(connection, limits, key, collection, ids, len(events))
+    new: list[int] = []
+    refused: dict[int, ServiceError] = {}
+    for at, event in enumerate(events):
+        if event.event_id in seen:
+            continue
+        reason: ServiceError | None = None
+        if event.id not in there:
+            id = event.id[:SHOWN_CHARACTERS]
+            reason = NotFound(f"There is no document {id!r}: never stored, or deleted since the search.")
+        reason = reason or room.refusal(event)
+        if reason is not None:
+            refused[at] = reason
+            continue
+        seen.add(event.event_id)
+        new.append(at)
+    _insert(connection, "events", _EVENT_COLUMNS, [_event_row(events[at]) for at in new])
+    return Recorded(new, refused)
+
+
+def _event_row(event: Event) -> list[object]:
+    values = {name: getattr(event, name) for name in _EVENT_COLUMNS}
+    values |= {"shown": orjson.dumps(event.shown).decode(), "trusted": int(event.trusted)}
+    return [*values.values()]
+
+
+class _Room:
+    """How many more events each limit allows. One job uses it.
+
+    Args:
+        connection: Of either store.
+        limits: Bounds on stored events.
+        key: The key of the events.
+        collection: Their collection.
+        ids: The documents that they are about.
+        count: How many events the job has.
+
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        limits: EventLimits,
+        key: str,
+        collection: str,
+        ids: Sequence[str],
+        count: int,
+    ) -> None:
+        self._connection, self._limits, self._key = connection, limits, key
+        self._in_all = self._left(limits.in_all, count, Selection())
+        self._of_key = self._left(limits.per_key, count, Selection(key=key))
+        self._of_documents: dict[str, int] = {}  # Stored events of each document, if that has a limit.
+        if limits.per_document:
+            of_documents = "e.collection = ? AND e.id = given.column1 AND e.key = ? GROUP BY e.id"
+            given = [(id,) for id in ids]
+            self._of_documents = dict(
+                _matches(connection, "events e", "e.id, count(*)", of_documents, (collection, key), given)
+            )
+
+    def _left(self, limit: int, count: int, selection: Selection) -> float:
+        sql = "SELECT coalesce(max(sequence) - min(sequence) + 1, 0) FROM events"
+        # Numbers only grow, so their span is a cheap upper bound of the number of rows.
+        if not limit or self._connection.execute(sql).fetchone()[0] + count <= limit:
+            return inf
+        return limit - count_events(self._connection, selection)
+
+    def refusal(self, event: Event) -> Conflict | None:
+        """Returns why an event cannot be stored. None: it can, and uses up its room."""
+        if self._in_all <= 0:
+            return _full(self._limits.in_all, "in all", "SIMILE_MAX_EVENTS")
+        if self._of_key <= 0:
+            return _full(self._limits.per_key, f"from {_whose(self._key)}", "SIMILE_EVENTS_PER_KEY")
+        most, stored = self._limits.per_document, self._of_documents.get(event.id, 0)
+        if most and stored >= most:
+            about = f"about the document {event.id[:SHOWN_CHARACTERS]!r} from {_whose(self._key)}"
+            return _full(most, about, "SIMILE_EVENTS_PER_DOCUMENT")
+        self._in_all -= 1
+        self._of_key -= 1
+        self._of_documents[event.id] = stored + 1
+        return None
+
+
+def _full(limit: int, what: str, setting: str) -> Conflict:
+    return Conflict(
+        f"There are {limit} events {what} ({setting}). Delete some (DELETE /events), keep them for fewer "
+        "days (SIMILE_EVENTS_DAYS), or raise the setting."
+    )
+
+
+def list_events(
+    connection: Connection, after: int, limit: int, selection: Selection, max_bytes: float
+) -> tuple[list[tuple[int, Event]], bool]:
+    """Returns events, as `protocol.Events.list_events` says."""
+    rows, more = _page(connection, "events", _EVENT_COLUMNS, (after, limit, max_bytes), selection)
+    found = []
+    for number, *row in rows:
+        values = dict(zip(_EVENT_COLUMNS, row, strict=True))
+        values |= {"shown": tuple(orjson.loads(values["shown"])), "trusted": bool(values["trusted"])}
+        found.append((number, Event(**values)))
+    return found, more
+
+
+def count_events(connection: Connection, selection: Selection) -> int:
+    """Returns how many events `list_events` lists."""
+    condition, parameters = _condition(selection)
+    return int(connection.execute(f"SELECT count(*) FROM events WHERE {condition}", parameters).fetchone()[0])
+
+
+def _page(
+    connection: Connection,
+    table: str,
+    columns: Sequence[str],
+    bounds: tuple[int, int, float],
+    selection: Selection,
+) -> tuple[list[tuple[Any, ...]], bool]:
+    """Reads selected rows by rising number, and whether others follow.
+
+    Args:
+        connection: Of either store.
+        table: `events`, or `feedback f`, whose rows must belong to living documents.
+        columns: The columns to read after the number.
+        bounds: The number to begin after, the number of rows, and the bytes that their texts may have. The
+            first row is returned in any case.
+        selection: Which rows.
+
+    """
+    after, limit, max_bytes = bounds
+    condition, parameters = _condition(selection, in_order=True)
+    living = f" AND {_LIVING}" if table == "feedback f" else ""
+    rows: Iterable[tuple[Any, ...]] = connection.execute(
+        f"SELECT sequence, {', '.join(columns)} FROM {table} "
+        f"WHERE sequence > ? AND {condition}{living} ORDER BY sequence LIMIT ?",
+        [after, *parameters, limit + 1],
+    )
+    found: list[tuple[Any, ...]] = []
+    for row in rows:
+        max_bytes -= sum(len(value.encode()) for value in row if isinstance(value, str))
+        if len(found) == limit or (found and max_bytes < 0):
+            return found, True
+        found.append(row)
+    return found, False
+
+
+def _condition(selection: Selection, *, in_order: bool = False) -> tuple[str, list[str]]:
+    """Returns SQL over one of the tables, and its parameters.
+
+    Args:
+        selection: Which rows.
+        in_order: The rows are read by their numbers. An expression keeps the database from using an index on
+            the collection, because each page would then sort all rows.
+
+    """
+    columns = {
+        "collection || ''" if in_order else "collection": selection.collection,
+        "query": selection.query,
+        "id": selection.id,
+        "key": selection.key,
+        "visitor": selection.visitor,
+    }
+    given = {name: value for name, value in columns.items() if value is not None}
+    return " AND ".join(f"{name} = ?" for name in given) or "TRUE", [*given.values()]
+
+
+def _matches(
+    connection: Connection,
+    table: str,
+    columns: str,
+    condition: str,
+    parameters: Sequence[object],
+    given: Sequence[tuple[str, ...]],
+) -> list[tuple[Any, ...]]:
+    """Returns columns of the rows that match one of many texts, with one statement for TOGETHER texts.
+
+    Args:
+        connection: Of either store.
+        table: The rows to look at, and a short name for them.
+        columns: SQL of the columns to return.
+        condition: SQL with `parameters`; `given.column1` and so on are the texts.
+        parameters: For the question marks of `condition`.
+        given: Texts, the same number in each tuple. They may hold the character U+0000, so SQLite's JSON
+            functions cannot be used.
+
+    """
+    found: list[tuple[Any, ...]] = []
+    for first in range(0, len(given), TOGETHER):
+        some = given[first : first + TOGETHER]
+        # With CROSS JOIN, SQLite begins with the few texts and not with all rows.
+        sql = f"SELECT {columns} FROM (VALUES {_places(some)}) AS given CROSS JOIN {table} WHERE {condition}"
+        found += connection.execute(sql, [*chain.from_iterable(some), *parameters]).fetchall()
+    return found
+
+
+def _insert(
+    connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
+) -> None:
+    together = MAX_PARAMETERS // len(columns)
+    for first in range(0, len(rows), together):
+        some = rows[first : first + together]
+        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {_places(some)}"
+        connection.execute(sql, [*chain.from_iterable(some)])
+
+
+def _places(rows: Sequence[Sequence[object]]) -> str:
+    return ", ".join([f"({', '.join('?' * len(rows[0]))})"] * len(rows))
+
+
+def delete_events_of_document(connection: Connection, collection: str, id: str) -> int:
+    """Deletes DELETED_ROWS events of a document at most. Returns how many."""
+    some = "SELECT sequence FROM events WHERE collection = ? AND id = ? LIMIT ?"
+    sql = f"DELETE FROM events WHERE sequence IN ({some})"
+    return connection.execute(sql, (collection, id, DELETED_ROWS)).rowcount
+
+
+def delete_some(table: Table, condition: str, connection: Connection, parameter: str | float, /) -> bool:
+    """Deletes DELETED_ROWS rows at most. Returns whether there may be more."""
+    deleted = connection.execute(
+        f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)",
+        (parameter, DELETED_ROWS),
+    ).rowcount
+    return deleted == DELETED_ROWS
+
+
+def forget(
+    table: Table, connection: Connection, selection: Selection, own: str | None, last: int | None
+) -> tuple[Counter[str], int]:
+    """Deletes DELETED_ROWS of the selected rows at most.
+
+    Args:
+        table: The table of the rows.
+        connection: Of either store.
+        selection: Which rows.
+        own: The name of the calling key if it may delete no other key's rows. None: it may delete all.
+        last: What the first step returned; later rows stay. None: this is the first step.
+
+    Returns:
+        How many rows of each key were deleted, by its name, and `last` for the next step.
+
+    Raises:
+        Forbidden: Some rows belong to another key. Nothing was deleted.
+
+    """
+    condition, parameters = _condition(selection)
+    execute = connection.execute
+    if last is None:
+        others = f"SELECT 1 FROM {table} WHERE {condition} AND key <> ? LIMIT 1"
+        if own is not None and execute(others, [*parameters, own]).fetchone() is not None:
+            noun = "judgements" if table == "feedback" else "events"
+            raise Forbidden(
+                f"Some of these {noun} are not of the key {own!r}, and deleting another's needs "
+                f"a key of role admin. Nothing was deleted; key={own} deletes your own."
+            )
+        last = int(execute(f"SELECT coalesce(max(sequence), 0) FROM {table}").fetchone()[0])
+    rows = execute(
+        f"DELETE FROM {table} WHERE sequence IN "
+        f"(SELECT sequence FROM {table} WHERE {condition} AND sequence <= ? LIMIT ?) RETURNING key",
+        [*parameters, last, DELETED_ROWS],
+    ).fetchall()
+    return Counter(key for (key,) in rows), last

@@ -1,12 +1,11 @@
-"""Generations in the store, and how another one comes to live: rows, and jobs for the writer.
+"""Generations and versions in the store: their rows, and jobs of the writer.
 
     building ──▶ active ──▶ standby ──▶ dropped ──▶ (gone)        standby ──▶ active again: a rollback
         └──────────────────────────────────▲
 
-A generation's row names the model version that made its vectors. `history` lists the versions in the order
-in which they came to live; `verdicts` those that are not chosen again by themselves. How far a generation is
-needs no cursor of its own: a document that lacks a vector of it is still to be embedded, and revisions only
-grow, so a builder goes on from the last one it has seen.
+A generation's row names the version of its vectors. `history` lists the versions in the order of their
+activation. `verdicts` lists those that are not chosen automatically again. A build needs no stored cursor:
+revisions only grow, so a builder continues with documents that have no vector yet.
 """
 
 from collections.abc import Container, Mapping
@@ -19,10 +18,10 @@ from service.store.sql.connection import Connection, fact, note
 from service.store.values import ROLLED_BACK, Active, Known, Verdict
 
 ACTIVE, BUILDING, STANDBY, DROPPED = "active", "building", "standby", "dropped"
-HANDLED = "handled wish"  # the fact that names the last wish that was carried out or failed
-COMPARED = "canary of "  # with a version: the fact that holds how alike it answered
+HANDLED = "handled wish"  # The fact with the id of the last request that was carried out or failed.
+COMPARED = "canary of "  # Followed by a version: the fact with the comparison of its answers.
 _COMPARISON = f"substr(name, 1, {len(COMPARED)}) = '{COMPARED}'"
-EXAMPLES, WANTED, LOADED = "examples", "wanted", "loaded"  # the fact, and its two values
+EXAMPLES, WANTED, LOADED = "examples", "wanted", "loaded"  # A fact and its two values.
 KEPT_HISTORY = 100
 
 
@@ -41,7 +40,7 @@ def known(connection: Connection, published: Container[str]) -> Known:
 
 
 def active(connection: Connection) -> Active | None:
-    """The generation in service; None before the first start."""
+    """Returns the active generation, or None before the first start."""
     row = connection.execute(
         "SELECT number, version, fingerprint, form FROM generations WHERE state = ?", (ACTIVE,)
     ).fetchone()
@@ -49,13 +48,13 @@ def active(connection: Connection) -> Active | None:
 
 
 def live_number(connection: Connection) -> int:
-    """The generation that every write must have a vector of."""
+    """Returns the number of the active generation. Every write needs a vector of it."""
     row = connection.execute("SELECT number FROM generations WHERE state = ?", (ACTIVE,)).fetchone()
     return int(row[0])
 
 
 def kept_numbers(connection: Connection) -> set[int]:
-    """The generations whose vectors are stored."""
+    """Returns the generations with stored vectors."""
     rows = connection.execute("SELECT number FROM generations WHERE state <> ?", (DROPPED,))
     return {row[0] for row in rows}
 
@@ -72,9 +71,9 @@ def insert(connection: Connection, manifest: Manifest, form: str, state: str) ->
 
 
 def activate(connection: Connection, manifest: Manifest, form: str, *, examples: bool = False) -> int:
-    """The number of the generation that a start serves: the first one, or the same version in another form.
+    """Creates and activates a generation without vectors, at a start. Returns its number.
 
-    It has no vectors yet. examples: the example corpus is asked for.
+    `examples` says that the example corpus was requested.
     """
     execute = connection.execute
     execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, ACTIVE))
@@ -84,7 +83,7 @@ def activate(connection: Connection, manifest: Manifest, form: str, *, examples:
 
 
 def examples_wanted(connection: Connection) -> bool:
-    """True where the store was made for the example corpus and does not have it yet."""
+    """Returns whether the example corpus was requested and is not stored yet."""
     return fact(connection, EXAMPLES) == WANTED
 
 
@@ -93,10 +92,10 @@ def examples_loaded(connection: Connection) -> None:
 
 
 def begin(connection: Connection, manifest: Manifest, form: str) -> int:
-    """The generation to build for a version: the one begun or kept before, else a new one.
+    """Returns the generation to build for a version: an existing one, or a new one.
 
-    One that is kept for a rollback stays `standby` meanwhile, so that giving up does not drop it. Any other
-    that was being built is dropped: the newest wish wins.
+    A generation that is kept for a rollback stays `standby`, so that giving up does not drop it. Any other
+    generation that is being built is dropped, because the latest request wins.
     """
     number = begun(connection, manifest, form)
     connection.execute(
@@ -106,13 +105,13 @@ def begin(connection: Connection, manifest: Manifest, form: str) -> int:
 
 
 def begun(connection: Connection, manifest: Manifest, form: str) -> int:
-    """The generation of a version and a form, made where there is none that is kept."""
+    """Returns the generation of a version and a form. Creates it if none is stored."""
     number = kept(connection, manifest, form)
     return insert(connection, manifest, form, BUILDING) if number is None else number
 
 
 def kept(connection: Connection, manifest: Manifest, form: str) -> int | None:
-    """The generation of a version and a form whose vectors are stored; None where there is none."""
+    """Returns the stored generation of a version and a form, or None."""
     row = connection.execute(
         "SELECT number FROM generations "
         "WHERE version = ? AND fingerprint = ? AND form = ? AND state <> ? ORDER BY number DESC LIMIT 1",
@@ -122,18 +121,18 @@ def kept(connection: Connection, manifest: Manifest, form: str) -> int | None:
 
 
 def abandon(connection: Connection) -> None:
-    """Drop the generations that were being built."""
+    """Drops the generations that are being built."""
     connection.execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, BUILDING))
 
 
 def go_live(connection: Connection, number: int, desired: str, *, rollback: bool) -> None:
-    """Make `number` the active generation, and the one that was active the one to go back to.
+    """Activates a generation, and keeps the one that was active for a rollback.
 
     Args:
-        desired: the id of the wish that this carries out.
-        rollback: the version is gone back to: what came after it leaves the history, and the version that
-            was live is not chosen again by itself.
-
+        connection: Of either store.
+        number: Number of the generation.
+        desired: Id of the request.
+        rollback: Later versions leave the history, and the version that was active gets a verdict.
     """
     execute = connection.execute
     [version] = execute("SELECT version FROM generations WHERE number = ?", (number,)).fetchone()
@@ -156,7 +155,7 @@ def go_live(connection: Connection, number: int, desired: str, *, rollback: bool
 
 
 def judge(connection: Connection, version: str, verdict: Verdict, desired: str) -> None:
-    """Keep `version` from being chosen by itself."""
+    """Stores a verdict, so that the version is not chosen automatically again."""
     connection.execute(
         "INSERT INTO verdicts (version, state, reason) VALUES (?, ?, ?) "
         "ON CONFLICT (version) DO UPDATE SET state = excluded.state, reason = excluded.reason",
@@ -171,13 +170,13 @@ def verdicts(connection: Connection) -> dict[str, Verdict]:
 
 
 def handled(connection: Connection, desired: str) -> None:
-    """Remember the last decision that was carried out; a mere wish by who writes `wanted` alone has no id."""
+    """Notes the id of the last request that was carried out. A hand-written `wanted` file has no id."""
     if desired:
         note(connection, HANDLED, desired)
 
 
 def remember_canary(connection: Connection, version: str, canary: Mapping[str, Any]) -> None:
-    """Keep how alike `version` answered; of versions long ago it is forgotten, by the time in their names."""
+    """Stores the comparison of a version's answers. Deletes the oldest ones, by the time in their names."""
     note(connection, COMPARED + version, orjson.dumps(canary).decode())
     connection.execute(
         f"DELETE FROM facts WHERE {_COMPARISON} AND name NOT IN "
@@ -187,15 +186,15 @@ def remember_canary(connection: Connection, version: str, canary: Mapping[str, A
 
 
 def canaries(connection: Connection) -> dict[str, Any]:
-    """Overlaps of versions' answers, each with the one that was live then."""
+    """Returns the stored comparisons by version."""
     rows = connection.execute(f"SELECT name, value FROM facts WHERE {_COMPARISON}")
     return {name.removeprefix(COMPARED): orjson.loads(value) for name, value in rows}
 
 
 def previous(connection: Connection, known: Container[str] | None = None) -> str | None:
-    """The version that was live before the one that is, and is not one that failed or was rolled back from.
+    """Returns the version to roll back to: the last one before the active version without a verdict.
 
-    known: the versions that are still published; None: do not look.
+    `known` are the versions that are still published. None: all versions count.
     """
     live, *before = [
         row[0] for row in connection.execute("SELECT version FROM history ORDER BY position DESC")
@@ -213,7 +212,7 @@ def has_dropped(connection: Connection) -> bool:
 
 
 def _remember(connection: Connection, version: str) -> None:
-    """Append to the history, unless it is its last entry already (a rollback has cut it back to there)."""
+    """Appends a version to the history, unless it is the last entry already."""
     execute = connection.execute
     last = execute("SELECT version FROM history ORDER BY position DESC LIMIT 1").fetchone()
     if last is None or last[0] != version:

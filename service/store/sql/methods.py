@@ -1,4 +1,4 @@
-"""Methods that both stores have: each is one query, or one job in a transaction."""
+"""Methods that both stores have. Each is one query, or one job in a transaction."""
 
 import asyncio
 import logging
@@ -11,18 +11,17 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 import orjson
 
 from service.errors import Storage, Timeout, Unhealthy
-from service.store.filters.predicate import Predicate
-from service.store.sql import checksums, events, feedback, generations, records
-from service.store.sql.records import field_sample
-from service.store.sql.selection import DELETED_ROWS, Table, delete_some, forget
-from service.store.turns import ReadingThreads
+from service.store.filters.grammar import Predicate
+from service.store.scheduling import ReadingThreads
+from service.store.sql import feedback, generations, records
+from service.store.sql.feedback import DELETED_ROWS, Table, delete_some, forget
 from service.store.values import Event, EventLimits, Recorded, Selection, Step
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-STEP_EVENTS = 512  # of one transaction: other writes wait some tens of milliseconds for it
+STEP_EVENTS = 512  # Events of one transaction. Other writes wait some tens of milliseconds for it.
 Tell: TypeAlias = Callable[[Mapping[str, int]], None]
 Overlap: TypeAlias = Mapping[str, Any]
 Compare: TypeAlias = Callable[[], Awaitable[Overlap | None]]
@@ -30,7 +29,7 @@ Method: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
 def reading(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
-    """A method that runs `query` among the clients' reads. One that scans leaves threads for the others."""
+    """Makes a method that runs `query` among the reads of clients. Scans leave threads for other reads."""
 
     def read(store: "CommonMethods", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         heavy = any(isinstance(given, Predicate) and not given.indexed for given in args)
@@ -40,7 +39,7 @@ def reading(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
 
 
 def reading_itself(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
-    """A method that runs `query` for the service itself, never behind a client's read."""
+    """Makes a method that runs `query` for the service itself, which never waits for clients."""
 
     def read(store: "CommonMethods", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
@@ -49,7 +48,10 @@ def reading_itself(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
 
 
 def writing(job: Callable[Concatenate[Any, P], T], **how: bool) -> Method[P, T]:
-    """A method that runs `job` in a transaction, and returns once that is on disk. how: of `Writer.run`."""
+    """Makes a method that runs `job` in a transaction.
+
+    It returns after the commit. `how` is passed to `Writer.run`.
+    """
 
     def write(store: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         done: Coroutine[Any, Any, T] = store.writer.run(lambda given: job(given, *args, **kwargs), **how)
@@ -59,12 +61,7 @@ def writing(job: Callable[Concatenate[Any, P], T], **how: bool) -> Method[P, T]:
 
 
 def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]]]:
-    """A method that deletes selected rows in steps, each on disk before the next.
-
-    It returns how many there were of each key, by its name. Rows that came after the first step stay. `tell`
-    hears the same of each step, also before an error; of one that was under way when the caller was cancelled
-    it hears on the thread that writes.
-    """
+    """Makes a method that deletes selected rows in steps, as `protocol.Feedback.forget_judgements` says."""
 
     async def forget_all(
         store: Any, selection: Selection, own: str | None = None, tell: Tell | None = None, /
@@ -76,7 +73,7 @@ def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]
         deleted, last = Counter[str](), None
         while True:
             under_way = store.writer.submit(
-                partial(_forget_some, table=table, selection=selection, own=own, last=last)
+                lambda given, last=last: forget(table, given, selection, own, last)
             )
             try:
                 step, last = await asyncio.wrap_future(under_way)
@@ -84,7 +81,7 @@ def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]
                 said = f"{error.message} {deleted.total()} were deleted before that. Send it again."
                 raise type(error)(said if deleted else error.message, headers=error.headers) from error
             finally:
-                under_way.add_done_callback(tell_of)  # at once, unless it goes on without its caller
+                under_way.add_done_callback(tell_of)  # At once, unless the caller left during the step.
             deleted += step
             if step.total() < DELETED_ROWS:
                 return dict(deleted)
@@ -92,20 +89,14 @@ def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]
     return forget_all
 
 
-def _forget_some(
-    connection: Any, table: Table, selection: Selection, own: str | None, last: int | None
-) -> tuple[Counter[str], int]:
-    return forget(table, connection, selection, own, last)
-
-
 class CommonMethods:
-    """Methods of the tables that both stores keep alike; `readers` and `writer` are each store's own."""
+    """Methods of tables that are the same in both stores. Each store has its own `readers` and `writer`."""
 
     readers: ReadingThreads
-    damage: str | None = None  # what the store lacks, as a sentence
+    damage: str | None = None
 
     def _note_damage(self, found: str | None) -> None:
-        """Keep what a check of the store found, and log it when it changes."""
+        """Stores the result of a check, and logs it when it changes."""
         if found is not None and found != self.damage:
             log.error("%s", found)
         elif found is None and self.damage is not None:
@@ -119,10 +110,6 @@ class CommonMethods:
         self.writer.submit(lambda _: None, last=True).add_done_callback(lambda _: work())
 
     async def delete_one(self: Any, id: str, collection: str) -> tuple[int, int]:
-        """Delete the document `id`: 1, or 0 when it is not there; and the operation sequence.
-
-        Where it has many events these go before it, in steps.
-        """
         step: Step = await self._delete_one(id, collection)
         while not step.done:
             step = await self._delete_one(id, collection)
@@ -130,23 +117,22 @@ class CommonMethods:
 
     has_collection = reading(records.has_collection)
     document = reading(records.get)
-    without_checksums = reading_itself(checksums.missing)
+    without_checksums = reading_itself(records.count_without_checksums)
     page = reading(records.page)
     sample = reading(records.sample)
-    field_sample = reading(field_sample)
+    field_sample = reading(records.field_sample)
 
-    judgements = reading(feedback.page)
-    count_judgements = reading(feedback.count)
-    sum_up_judgements = reading(feedback.summary)
+    judgements = reading(feedback.list_judgements)
+    count_judgements = reading(feedback.count_judgements)
+    sum_up_judgements = reading(feedback.sum_up_judgements)
     forget_judgements = forgetting("feedback")
     drop_judgements = writing(partial(delete_some, "feedback", "collection = ?"))
 
     async def record_events(self: Any, given: Sequence[Event], limits: EventLimits) -> Recorded:
-        """Store events in steps, each on disk before the next, so that other writes come between them.
+        """Stores events in steps, so that other writes come between them.
 
         Raises:
             ServiceError: A step failed. The message says how many events were handled before.
-
         """
         found = Recorded([], {})
         for first in range(0, len(given), STEP_EVENTS):
@@ -160,15 +146,15 @@ class CommonMethods:
             found.refused.update({first + at: error for at, error in step.refused.items()})
         return found
 
-    list_events = reading(events.page)
-    count_events = reading(events.count)
+    list_events = reading(feedback.list_events)
+    count_events = reading(feedback.count_events)
     forget_events = forgetting("events")
     expire_events = writing(partial(delete_some, "events", "at < ?"))
 
     known = reading_itself(generations.known)
     keep_decision = writing(generations.handled)
     keep_verdict = writing(generations.judge)
-    once: Callable[[str, Callable[[], Awaitable[str]]], Coroutine[Any, Any, str]]  # each store's own
+    once: Callable[[str, Callable[[], Awaitable[str]]], Coroutine[Any, Any, str]]
     _keep_canary = writing(generations.remember_canary)
     _examples_wanted = reading_itself(generations.examples_wanted)
     _examples_loaded = writing(generations.examples_loaded)

@@ -1,52 +1,141 @@
-"""Documents as they are read: the queries that both stores ask, each in the words of its database.
+"""Reads of documents that both stores share, with the check of their checksums.
 
-Sizes are counted in SQL before texts are read, and metadata is handed on as the JSON that it is stored as.
+Start reading at `answered` and `damaged_part`. Sizes are counted in SQL before texts are read. Metadata is
+returned as the JSON that it is stored as.
+
+The column `checksums` of a document has four bytes for each of PARTS, so a search that reads some parts can
+check them. SQLite stores CRC-32, computed here. PostgreSQL computes the beginning of MD5 itself, because its
+jsonb changes the text. Documents from before the column have NULL until `fill_checksums` reaches them. A
+damaged document is an error if it is read by its id or listed. Searches leave it out.
 """
 
+import hashlib
 import heapq
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
 from models.search.content import Content
-from service.errors import Conflict
+from service.errors import Conflict, Storage
 from service.store.filters.explain import FieldSample
-from service.store.filters.predicate import Predicate
-from service.store.sql.checksums import DamagedDocument, damaged_part, met
+from service.store.filters.grammar import Predicate
+from service.store.scheduling import pause, reads
 from service.store.sql.connection import Connection
-from service.store.turns import pause, reads
 from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, TooMuch, Unembedded
+
+PARTS: Final = ("id", "title", "text", "metadata")
+CHECKSUM_BYTES: Final = 4  # Bytes of the checksum of a part.
+FILL_DOCUMENTS = 128  # Documents of one step.
+SHOWN_CHARACTERS = 80  # Characters of an id in a message.
+
+Checksum = Callable[[bytes], bytes]
+
+
+class DamagedDocument(Storage):
+    """A document whose checksum is wrong. `name` is the first part of `parts_of`."""
+
+    def __init__(self, name: bytes, part: str) -> None:
+        collection, _, id = name.decode(errors="replace").partition("/")
+        where = "" if collection == DEFAULT_COLLECTION else f" of the collection {collection!r}"
+        super().__init__(
+            f"The {part} of the document {id[:SHOWN_CHARACTERS]!r}{where} is damaged: its checksum differs "
+            "from what was stored. Send the document again, delete it, or restore a backup. "
+            "`python -m service check --data` lists all damaged documents. Check the disk."
+        )
+
+
+known_damage: set[bytes] = set()  # Damaged documents that this process has read, by `parts_of`'s first part.
+
+
+def crc32(part: bytes) -> bytes:
+    return zlib.crc32(part).to_bytes(CHECKSUM_BYTES, "big")
+
+
+def md5(part: bytes) -> bytes:
+    return hashlib.md5(part, usedforsecurity=False).digest()[:CHECKSUM_BYTES]
+
+
+def parts_of(collection: str, id: str, title: str, text: str, *metadata_json: str) -> list[bytes]:
+    """Returns the parts as `checksums_of` takes them. The id has its collection's name before it."""
+    return [part.encode() for part in (f"{collection}/{id}", title, text, *metadata_json)]
+
+
+def checksums_of(parts: Sequence[bytes], checksum: Checksum = crc32) -> bytes:
+    """Returns what the column `checksums` holds for a document."""
+    return b"".join(map(checksum, parts))
+
+
+def damaged_part(
+    checksums: bytes | None, parts: Sequence[bytes | None], checksum: Checksum = crc32
+) -> str | None:
+    """Returns the name of the first damaged part, or None if all parts that were read are sound.
+
+    Args:
+        checksums: The column. NULL means not computed yet: then only invalid UTF-8 counts as damage.
+        parts: As `parts_of` returns them, with None for parts that were not read.
+        checksum: Computes the checksum of a part.
+    """
+    read = [part for part in parts if part is not None]
+    whole = len(read) == len(PARTS) and checksums == checksums_of(read, checksum)
+    for at, (name, part) in enumerate(zip(PARTS, parts, strict=True)):
+        if part is None:
+            continue
+        if not _is_utf8(part):
+            return name
+        if whole or checksums is None:
+            continue
+        if checksum(part) != checksums[at * CHECKSUM_BYTES : (at + 1) * CHECKSUM_BYTES]:
+            return name
+    return None
+
+
+def _is_utf8(part: bytes) -> bool:
+    if part.isascii():
+        return True
+    try:
+        part.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def count_without_checksums(connection: Connection) -> int:
+    """Returns the number of documents without checksums."""
+    row = connection.execute("SELECT count(*) FROM documents WHERE checksums IS NULL").fetchone()
+    return int(row[0])
+
 
 log = logging.getLogger(__name__)
 
-SAMPLE_IDS = 5000  # looked at in one go: some milliseconds
-SAMPLED_DOCUMENTS = 1000  # for `field_sample`, half of them from each end of the order of ids
+SAMPLE_IDS = 5000  # Ids that are read at a time, in some milliseconds.
+SAMPLED_DOCUMENTS = 1000  # For `field_sample`: half of them from each end.
 SAMPLED_TOGETHER = 100
-MAX_SAMPLED_BYTES = 2 << 20  # of metadata: some 20 ms
+MAX_SAMPLED_BYTES = 2 << 20  # Of metadata, in some 20 ms.
 
 
 class Reading(Connection, Protocol):
-    """A connection that reads documents, with what the databases say in different words."""
+    """A connection that reads documents, with the parts of SQL in which the databases differ."""
 
-    AMONG: str  # behind a column: it is one of what `listed` makes of some
-    BYTES: str  # of a column of text
-    RAW: str  # a column of text, as bytes in UTF-8
-    METADATA: str  # as `as_json` takes it
+    AMONG: str  # Follows a column. The parameter is the result of `listed`.
+    BYTES: str  # The number of bytes of a text column.
+    RAW: str  # A text column as UTF-8 bytes.
+    METADATA: str  # The metadata, as `as_json` takes it.
 
     def listed(self, values: Sequence[object], /) -> Any: ...
     def as_json(self, metadata: Any, /) -> bytes: ...
     def checksum(self, part: bytes, /) -> bytes: ...
 
     def scope(self, where: Predicate | None, collection: str, /) -> tuple[str, list[Any]]:
-        """SQL and parameters for the documents of a collection that pass `where`."""
+        """Returns SQL and parameters for the documents of a collection that match a filter."""
 
 
 def collections(connection: Connection) -> list[str]:
-    """The names of all, sorted; the default one is always there."""
+    """Returns the sorted names of all collections."""
     return [name for (name,) in connection.execute("SELECT name FROM collections ORDER BY name")]
 
 
@@ -55,7 +144,7 @@ def has_collection(connection: Connection, name: str) -> bool:
 
 
 def refuse_another(connection: Connection, name: str, most: int) -> None:
-    """Raise Conflict where the collection `name` would be one too many."""
+    """Raises Conflict if another collection would be one too many."""
     if len(collections(connection)) >= most:
         raise Conflict(
             f"There are {most} collections, and {name!r} would be one more than SIMILE_MAX_COLLECTIONS "
@@ -64,7 +153,7 @@ def refuse_another(connection: Connection, name: str, most: int) -> None:
 
 
 def get(connection: Reading, id: str, collection: str = DEFAULT_COLLECTION) -> Record | None:
-    """The document `id`, None where there is none. Raises DamagedDocument."""
+    """Returns a document, or None. Raises DamagedDocument."""
     row = connection.execute(
         f"SELECT {_columns(connection)} FROM documents WHERE collection = ? AND id = ?", (collection, id)
     ).fetchone()
@@ -79,14 +168,7 @@ def page(
     max_bytes: float = inf,
     collection: str = DEFAULT_COLLECTION,
 ) -> tuple[list[Record], bool]:
-    """At most `limit` documents in id order, those after the id `after`; and whether others follow.
-
-    Fewer when they would have more than `max_bytes` bytes together, but the first one always.
-
-    Raises:
-        DamagedDocument: one of them is not what was stored.
-
-    """
+    """Returns documents by id, as `protocol.Documents.page` says."""
     sql, parameters = connection.scope(where, collection)
     rows = connection.execute(
         f"SELECT revision, {_bytes(connection, COLUMNS)} FROM documents WHERE {sql} AND id > ? "
@@ -106,7 +188,7 @@ def page(
     found: list[Record] = []
     for revision in chosen:
         max_bytes -= read[revision].size
-        if found and max_bytes < 0:  # control characters are longer in JSON
+        if found and max_bytes < 0:  # Control characters are longer in JSON.
             return found, True
         found.append(read[revision])
     return found, more
@@ -118,15 +200,7 @@ def answered(
     max_bytes: float = inf,
     columns: Sequence[Column] = COLUMNS,
 ) -> dict[int, Record]:
-    """The documents of one answer: `times` says how often each revision is in it.
-
-    columns: what else they have is not read, and is empty here. A damaged document is left out.
-
-    Raises:
-        TooMuch: the answer would have more than `max_bytes` bytes; then nothing is read.
-        Overloaded: with other answers it would have more than all together may have.
-
-    """
+    """Returns the documents of an answer, as `protocol.Snapshot.answered` says."""
     found = sizes(connection, times, max_bytes, columns)
     reads(sum(times[revision] * size for revision, size in found.items()))
     return records(connection, times, max_bytes, columns)
@@ -138,7 +212,7 @@ def sizes(
     max_bytes: float = inf,
     columns: Sequence[Column] = COLUMNS,
 ) -> dict[int, int]:
-    """Bytes of these columns of the documents whose current revision is one of `times`."""
+    """Returns the bytes of these columns, for the current revisions among `times`."""
     rows = connection.execute(
         f"SELECT revision, {_bytes(connection, columns)} FROM documents WHERE revision {connection.AMONG}",
         (connection.listed([*times]),),
@@ -160,9 +234,14 @@ def records(
     *,
     fails: bool = False,
 ) -> dict[int, Record]:
-    """The documents whose current revision is one of `times`; one that is gone or damaged is absent.
+    """Returns the documents with current revisions among `times`.
 
-    fails: a damaged one raises DamagedDocument.
+    Args:
+        connection: Of either store.
+        times: How often each revision is in the answer.
+        max_bytes: Bytes that the answer may have. TooMuch is raised beyond.
+        columns: The parts to read.
+        fails: Raise DamagedDocument. Otherwise damaged documents are left out.
     """
     rows = connection.execute(
         f"SELECT revision, {_columns(connection, columns)} FROM documents WHERE revision {connection.AMONG}",
@@ -186,10 +265,7 @@ def records(
 def sample(
     connection: Reading, count: int, characters: int, collection: str = DEFAULT_COLLECTION
 ) -> list[str]:
-    """The first `characters` of `count` documents, titles first: those whose ids have the smallest hashes.
-
-    So every store takes the same ones.
-    """
+    """Returns the beginnings of texts, as `protocol.Documents.sample` says."""
     chosen: list[tuple[bytes, int]] = []
     after: str | None = ""
     while after is not None:
@@ -212,7 +288,7 @@ def sample(
 
 
 def unembedded(connection: Reading, revisions: Sequence[int]) -> dict[int, Unembedded]:
-    """Titles and texts to embed, of those of `revisions` that are current."""
+    """Returns titles and texts to embed, for the current revisions among these."""
     rows = connection.execute(
         f"SELECT revision, collection, id, text, title FROM documents WHERE revision {connection.AMONG}",
         (connection.listed(revisions),),
@@ -224,13 +300,13 @@ def unembedded(connection: Reading, revisions: Sequence[int]) -> dict[int, Unemb
 
 
 def ids_of(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
-    """The ids of those of `revisions` that are current."""
+    """Returns the ids of the current revisions among these."""
     sql = f"SELECT revision, id FROM documents WHERE revision {connection.AMONG}"
     return dict(connection.execute(sql, (connection.listed(revisions),)).fetchall())
 
 
 def last_revision(connection: Connection) -> int:
-    """The highest revision of a living document, 0 when there is none."""
+    """Returns the highest revision of a living document, or 0."""
     return int(connection.execute("SELECT coalesce(max(revision), 0) FROM documents").fetchone()[0])
 
 
@@ -239,7 +315,7 @@ def _bytes(connection: Reading, columns: Iterable[Column]) -> str:
 
 
 def _columns(connection: Reading, columns: Sequence[Column] = COLUMNS) -> str:
-    """SQL of what `_record` takes."""
+    """Returns SQL of the columns that `_record` takes."""
     raw = connection.RAW.format
     parts = {"title": raw("title"), "text": raw("text"), "metadata": connection.METADATA}
     read = (parts[column] if column in columns else "NULL" for column in COLUMNS)
@@ -247,15 +323,15 @@ def _columns(connection: Reading, columns: Sequence[Column] = COLUMNS) -> str:
 
 
 def _record(connection: Reading, row: Sequence[Any]) -> Record:
-    """A row of `_columns`. Raises DamagedDocument."""
+    """Makes a record from the columns of `_columns`. Raises DamagedDocument."""
     checksums, name, title, text, metadata = row
     stored = metadata.encode() if isinstance(metadata, str) else metadata
     part = damaged_part(checksums, (name, title, text, stored), connection.checksum)
     if part is not None:
-        damaged = DamagedDocument(name, part)
-        if met.add(name):
+        if name not in known_damage:
+            known_damage.add(name)
             log.error("A document is damaged: its %s. `python -m service check --data` names it", part)
-        raise damaged
+        raise DamagedDocument(name, part)
     as_json = connection.as_json(metadata) if metadata else b"{}"
     id = name.decode().partition("/")[2]
     return Record(id, _json(text), as_json, _json(title) if title else b"")
@@ -269,7 +345,7 @@ def field_sample(connection: Reading, collection: str) -> FieldSample:
     """Reads the fields of the first and the last documents of a collection, by id."""
     sample, left, last = FieldSample(), MAX_SAMPLED_BYTES, ""
     for order, bound in (("ASC", SAMPLED_DOCUMENTS // 2), ("DESC", SAMPLED_DOCUMENTS)):
-        before = ""  # of the documents from the end: those that come next have smaller ids
+        before = ""  # In descending order, the next documents have smaller ids.
         while sample.documents < bound:
             at = ("AND id < ? ", [before]) if before else ("", [])
             rows = connection.execute(
@@ -292,7 +368,7 @@ def field_sample(connection: Reading, collection: str) -> FieldSample:
 
 
 def _object(connection: Reading, metadata: Any) -> dict[str, Any]:
-    """Returns metadata; what is damaged has no field, and `check --data` names its document."""
+    """Returns metadata as an object. Damaged metadata has no fields."""
     try:
         parsed = orjson.loads(connection.as_json(metadata))
     except orjson.JSONDecodeError:

@@ -1,1 +1,1 @@
-"""The store in SQLite, inside the data directory; store.py has its methods."""
+"""The store in SQLite, inside the data directory. Start reading at store.py."""

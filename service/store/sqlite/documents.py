@@ -1,43 +1,43 @@
-"""Queries of the durable document store (SQLite): the truth that every index is derived from.
+"""Queries of documents and collections in SQLite, and their checksums.
 
-A document's title and text are an immutable revision: an upsert deletes the old revision and puts a new
-one, in one transaction with its vectors and its entry in the operation log.
-
-Not here: queries that PostgreSQL is asked as well (records.py), the threads that read (turns.py), the writes
-(writes.py), embedding, the index, what a filter means (grammar.py).
+The document store holds the data that every index is derived from. A document's title and text are an
+immutable revision: an upsert deletes the old revision and inserts a new one, in one transaction with its
+vectors and its entry in the operation log. sql/records.py has the queries that both stores share.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
 
-from service.store.filters.predicate import Predicate, scoped
-from service.store.sqlite.filter_plan import matching
+from service.store.filters.grammar import Predicate, scoped
+from service.store.sql.connection import Connection
+from service.store.sql.records import FILL_DOCUMENTS, checksums_of, damaged_part
+from service.store.sqlite.filters import matching
 from service.store.values import DEFAULT_COLLECTION, Document
 
-FEW_REVISIONS = 10_000  # that SQLite is given one by one
+FEW_REVISIONS = 10_000  # Revisions that are passed to SQLite one by one.
 
 
 def number_of(connection: sqlite3.Connection, name: str) -> int | None:
-    """The number of a collection, which no other ever has; None when there is no such collection."""
+    """Returns the number of a collection, which is never used again, or None if it does not exist."""
     row = connection.execute("SELECT number FROM collections WHERE name = ?", (name,)).fetchone()
     return None if row is None else int(row[0])
 
 
 def scope(connection: sqlite3.Connection, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
-    """SQL and parameters for the documents of a collection that pass `where`."""
+    """Returns SQL and parameters for the documents of a collection that match a filter."""
     if where is not None and where.indexed:
         found = matching(connection, where, collection)
-        if len(found) <= FEW_REVISIONS:  # else enough of them come soon by the order of ids
+        if len(found) <= FEW_REVISIONS:  # Otherwise a scan by rising ids soon finds enough.
             listed = orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY).decode()
             return "revision IN (SELECT value FROM json_each(?))", [listed]
     return scoped(where, collection)
 
 
 def counts(connection: sqlite3.Connection) -> list[tuple[str, int]]:
-    """Every collection and how many documents it has, by name."""
+    """Returns the collections by name, each with its number of documents."""
     rows = connection.execute(
         "SELECT name, count(id) FROM collections LEFT JOIN documents ON collection = name "
         "GROUP BY name ORDER BY name"
@@ -46,7 +46,6 @@ def counts(connection: sqlite3.Connection) -> list[tuple[str, int]]:
 
 
 def count_all(connection: sqlite3.Connection) -> int:
-    """Documents of every collection."""
     return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
 
 
@@ -62,10 +61,7 @@ def count(
 def unchanged(
     connection: sqlite3.Connection, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION
 ) -> set[int]:
-    """The positions of those of `documents` whose title and text are stored under their ids.
-
-    SQLite compares them.
-    """
+    """Returns the positions of documents whose title and text are stored under their ids."""
     same = (
         "SELECT 1 FROM documents WHERE collection = ?1 AND id = ?2 AND title = ?3 "
         "AND length(CAST(text AS BLOB)) = length(CAST(?4 AS BLOB)) AND text = ?4"
@@ -80,12 +76,64 @@ def unchanged(
 def matching_revisions(
     connection: sqlite3.Connection, where: Predicate | None, collection: str
 ) -> tuple[list[int], int]:
-    """The revisions that pass a filter, rising, and the operation number of the same moment."""
+    """Returns the rising revisions that match a filter, and the operation number of the same moment."""
     everything = Predicate("1", [])
     return matching(connection, where or everything, collection).tolist(), sequence(connection)
 
 
 def sequence(connection: sqlite3.Connection) -> int:
-    """The number of the latest operation, 0 before the first."""
+    """Returns the number of the latest operation, 0 before the first."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'operations'").fetchone()
     return 0 if row is None else int(row[0])
+
+
+FILL_BYTES = 1 << 20
+
+# The parts of a document as bytes, because reading invalid UTF-8 as text raises.
+_PARTS_SQL = ", ".join(
+    f"CAST({part} AS BLOB)" for part in ("collection || '/' || id", "title", "text", "metadata")
+)
+
+
+def fill_checksums(connection: Connection) -> int:
+    """Computes the checksums of some documents without them. Returns their number, 0 at the end."""
+    rows = connection.execute(
+        f"SELECT revision, {_PARTS_SQL} FROM documents WHERE checksums IS NULL ORDER BY revision LIMIT ?",
+        (FILL_DOCUMENTS,),
+    )
+    found: list[tuple[bytes, int]] = []
+    left = FILL_BYTES
+    for revision, *parts in rows:
+        found.append((checksums_of(parts), revision))
+        left -= sum(map(len, parts))
+        if left < 0:
+            break
+    connection.executemany("UPDATE documents SET checksums = ? WHERE revision = ?", found)
+    return len(found)
+
+
+def is_damaged(connection: Connection, revision: int) -> bool:
+    """Returns whether a document is damaged."""
+    sql = f"SELECT checksums, {_PARTS_SQL} FROM documents WHERE revision = ?"
+    checksums, *parts = connection.execute(sql, (revision,)).fetchone()
+    return damaged_part(checksums, parts) is not None
+
+
+def damaged_documents(connection: Connection, tell: Callable[[int, int], None]) -> list[str]:
+    """Reads every document, and returns the ids of the damaged ones.
+
+    Args:
+        connection: A connection to a store with the column `checksums`.
+        tell: Called with the number of documents that were checked.
+
+    Returns:
+        Ids, with the collection's name before them outside of the default collection.
+    """
+    rows = connection.execute(f"SELECT checksums, {_PARTS_SQL} FROM documents ORDER BY collection, id")
+    found = []
+    for at, (checksums, *parts) in enumerate(rows, 1):
+        part = damaged_part(checksums, parts)
+        if part is not None:
+            found.append(parts[0].decode(errors="replace").removeprefix(f"{DEFAULT_COLLECTION}/"))
+        tell(at, at)
+    return found

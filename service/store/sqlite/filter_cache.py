@@ -1,14 +1,11 @@
-"""Results of filters, kept between searches: an application sends the same wide filters again and again.
+"""Results of filters, kept between searches, because applications send the same wide filters again and again.
 
-    a filter ─▶ the revisions that passed at a moment ─▶ brought forward by the operation log ─▶ this moment
-        └─────▶ none are kept, or they are too far behind ─▶ looked for anew; kept when that took long
+    a filter ─▶ the revisions that matched at a moment ─▶ updated by the operation log ─▶ this moment
+        └─────▶ none are kept, or they are too old ─▶ a new search; its result is kept if it took long
 
-The text and the metadata of a revision never change. So between two moments what passes loses the revisions
-that were deleted and gains those that were put and pass, and the operation log names both: what is kept is
-never stale, and a write does not make it worthless. Searches read at moments of their own, some a little
-older than others, so of each filter the two latest states are kept.
-
-Of a filter itself only a hash is kept. filter_plan.py finds the revisions.
+Start reading at `FilterCache.of`. The text and the metadata of a revision never change. So matches of a later
+moment are the earlier ones, without deleted revisions and with new ones that match. The operation log names
+both. Searches read at different moments, so the two latest states of each filter are kept.
 """
 
 import sqlite3
@@ -21,23 +18,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate
+from service.store.scheduling import pause, resting
 from service.store.sqlite.documents import sequence
-from service.store.sqlite.filter_plan import is_narrow, matching, of_these
-from service.store.turns import pause, resting
+from service.store.sqlite.filters import is_narrow, matching, of_these
 from service.store.values import Revisions
 
-MOST_BYTES = 64 * 2**20  # sixteen filters that pass half of a million documents, a twentieth of their index
-STATE_BYTES = 1024  # of a state beside its revisions, at most
-SLOW_SECONDS = 0.005  # what is found sooner is not kept: it is narrow, and soon found again
-FAR = 4096  # operations: to bring a state forward over so many takes 4 ms
-STEP = 64  # operations: a state that was brought forward so far takes the place of the older one
+MOST_BYTES = 64 * 2**20  # Sixteen filters that half of a million documents match.
+STATE_BYTES = 1024  # Bytes of a state in addition to its revisions, at most.
+SLOW_SECONDS = 0.005  # Quicker results are not kept.
+FAR = 4096  # Operations that a state is updated over, in 4 ms.
+STEP = 64  # Operations after which an updated state is kept.
 STATES = 2
-LOOK_SECONDS = 0.05  # between two looks at whether anybody still waits
+LOOK_SECONDS = 0.05  # How often a waiting read checks whether it was abandoned.
 
 
 class _State(NamedTuple):
-    """Revisions that passed at the moment of an operation's number. Immutable."""
+    """Revisions that matched after an operation. Immutable."""
 
     sequence: int
     revisions: Revisions
@@ -48,7 +45,7 @@ class _State(NamedTuple):
 
 
 class _Search:
-    """A search that is under way, at a moment; `done` is set when it ended, however it did."""
+    """A running search at a moment. `done` is set when it ends, also by an exception."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -56,23 +53,21 @@ class _Search:
 
 
 class FilterCache:
-    """Used by all reading threads, each with a connection of its own."""
+    """The results of filters. All reading threads use it, each with a connection of its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._states: OrderedDict[bytes, tuple[_State, ...]] = OrderedDict()  # the latest used is last
+        self._states: OrderedDict[bytes, tuple[_State, ...]] = OrderedDict()  # By last use.
         self._searches: dict[bytes, _Search] = {}
         self._nbytes = 0
 
     def of(self, connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
-        """The revisions of a collection's documents that pass a filter, rising; not to be changed.
+        """Returns the rising revisions that match a filter, at the moment of the caller's transaction.
 
-        At the moment of the transaction that the caller has begun. Equal searches that come together are
-        made once.
+        Equal searches at the same time run once. Do not change the array.
 
         Raises:
-            Abandoned: its caller has left.
-
+            Abandoned: The read was abandoned.
         """
         now, key = sequence(connection), _key(where, collection)
         state, other = self._find(key, now)
@@ -89,7 +84,7 @@ class FilterCache:
         return brought
 
     def _find(self, key: bytes, now: int) -> tuple[_State | None, _Search | None]:
-        """The latest state that is of use at `now`; else a search that will give one."""
+        """Returns the latest usable state, or else a running search whose result will be usable."""
         with self._lock:
             for state in self._states.get(key, ()):
                 if now - FAR <= state.sequence <= now:
@@ -138,7 +133,9 @@ def _key(where: Predicate, collection: str) -> bytes:
 def _brought(
     connection: sqlite3.Connection, where: Predicate, collection: str, state: _State, now: int
 ) -> Revisions | None:
-    """Revisions that pass at `now`; None when the operation log does not reach back to the state's moment."""
+    """Returns the revisions that match at `now`, or None if the operation log does not reach back to the
+    state.
+    """
     before, behind = state.revisions, now - state.sequence
     if not behind:
         return before
@@ -150,14 +147,14 @@ def _brought(
     touched = np.unique(np.array(rows, np.int64))
     first, last = np.searchsorted(before, touched), np.searchsorted(before, touched, side="right")
     gone = first[first < last]
-    came = of_these(connection, where, collection, touched)  # all larger: a revision is put once
+    came = of_these(connection, where, collection, touched)  # New revisions are larger than all before.
     if not len(gone) and not len(came):
         return before
     return np.concatenate([np.delete(before, gone), came])
 
 
 class FilterMatches:
-    """The documents that a search may find. The connection has begun the transaction of the moment."""
+    """The documents that match a filter, at the moment of the connection's transaction."""
 
     def __init__(
         self, connection: sqlite3.Connection, filters: FilterCache, where: Predicate, collection: str
@@ -168,19 +165,14 @@ class FilterMatches:
         self._collection = collection
 
     def is_narrow(self, most: int) -> bool:
-        """True when lookups show that at most `most` pass: all are found sooner than some are tried."""
+        """Returns whether lookups show that at most `most` documents match."""
         return is_narrow(self._connection, self._where, self._collection, most)
 
     @cached_property
     def all(self) -> Revisions:
-        """All revisions that pass, rising; not to be changed.
-
-        Raises:
-            Abandoned: its caller has left.
-
-        """
+        """All matching revisions, rising. Do not change the array. Raises Abandoned."""
         return self._filters.of(self._connection, self._where, self._collection)
 
     def among(self, revisions: Revisions) -> Revisions:
-        """The ones of a few revisions that pass, rising."""
+        """Returns the matching ones of a few revisions, rising."""
         return of_these(self._connection, self._where, self._collection, revisions)

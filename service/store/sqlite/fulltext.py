@@ -1,14 +1,13 @@
-"""Search by words in the document store's own file and transactions: BM25 over SQLite's FTS5.
+"""Keyword search in SQLite: BM25 by FTS5.
 
-A document's words are those of its title and its text. models/search/terms.py says what a word is. The tables
-are contentless, because documents hold the texts already: 100,000 sentences of Wikipedia take 9 MB, and 24
-with content. Who removes a document must therefore cut its text once more by the rules that it was indexed
-by; secondary_indexes.py indexes all anew where they changed.
+Start reading at `nearest`. models/search/words.py cuts titles and texts into terms. The tables hold no texts,
+because the documents have them: 100,000 sentences of Wikipedia take 9 MB instead of 24. To remove a document,
+its text must therefore be cut again by the same rules. secondary_indexes.py rebuilds the tables if the rules
+changed.
 
-Each collection has a table of its own, named by the collection's number, so how rare a word is and how long a
-text usually is are counted within the collection. Making one takes 5 ms and dropping one 8 ms when there are
-1,000, each takes 64 KiB on disk, and readers look at the changed schema once (40 ms). One table for all, with
-BM25 computed here from FTS5's counts, would read every occurrence of a query's words in every collection.
+Each collection has a table, named by its number, so frequencies and lengths are counted within the
+collection. With 1,000 collections, creating a table takes 5 ms and dropping one 8 ms. Each takes 64 KiB on
+disk.
 """
 
 import sqlite3
@@ -26,16 +25,15 @@ from service.store.values import Revisions
 
 Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]
 
-TIES = 1000  # with the last hit
+TIES = 1000  # Documents that may tie with the last hit.
 SPARE = 16
-NARROW = 1000  # documents that pass a filter
-LEAST_SHARE = 0.125  # of the best that pass a filter, for it to be tried on these alone
+NARROW = 1000  # Documents that match a filter.
+LEAST_SHARE = 0.125  # Share of the best documents that must match, or else all matches are found first.
 _NONE: Ranking = np.empty(0, np.int64), np.empty(0, np.float32)
-_TABLE = "lexical_"  # and the number of a collection
+_TABLE = "lexical_"  # Followed by the number of a collection.
 
 
 def table(number: int) -> str:
-    """The name of the table of a collection's words."""
     return f"{_TABLE}{number}"
 
 
@@ -52,7 +50,7 @@ def add(connection: sqlite3.Connection, number: int, revision: int, text: str) -
 
 
 def remove(connection: sqlite3.Connection, number: int, revision: int, text: str) -> None:
-    """`text` is what was added: FTS5 takes its tokens out one by one."""
+    """Removes a text by its terms, so it must be the text that was added."""
     name = table(number)
     connection.execute(
         f"INSERT INTO {name} ({name}, rowid, text) VALUES ('delete', ?, ?)", (revision, cut(text))
@@ -65,14 +63,14 @@ def clear(connection: sqlite3.Connection, number: int) -> None:
 
 
 def numbers(connection: sqlite3.Connection) -> set[int]:
-    """The numbers of the collections that have a table."""
+    """Returns the numbers of the collections that have a table."""
     names = connection.execute("SELECT name FROM sqlite_master WHERE name GLOB ?", (f"{_TABLE}*",)).fetchall()
     endings = (name.removeprefix(_TABLE) for (name,) in names)
-    return {int(ending) for ending in endings if ending.isdecimal()}  # FTS5's own have words behind it
+    return {int(ending) for ending in endings if ending.isdecimal()}  # FTS5's own tables have a suffix.
 
 
 def lacking(connection: sqlite3.Connection) -> str | None:
-    """The first collection without its table, in words; None where each has one."""
+    """Returns which collection has no table, as part of a sentence, or None."""
     there = numbers(connection)
     for number, name in connection.execute("SELECT number, name FROM collections ORDER BY number"):
         if number not in there:
@@ -81,7 +79,7 @@ def lacking(connection: sqlite3.Connection) -> str | None:
 
 
 def optimize(connection: sqlite3.Connection, number: int) -> None:
-    """Merge the table, so that words of deleted documents go."""
+    """Merges the table, so that terms of deleted documents are removed."""
     name = table(number)
     connection.execute(f"INSERT INTO {name} ({name}) VALUES ('optimize')")
 
@@ -89,14 +87,9 @@ def optimize(connection: sqlite3.Connection, number: int) -> None:
 def nearest(
     connection: sqlite3.Connection, query: str, depth: int, allowed: FilterMatches | None, collection: str
 ) -> Ranking:
-    """The revisions of the `depth` documents that rank highest, and their scores, best first.
+    """Ranks documents, as `protocol.Snapshot.nearest_words` says.
 
-    A score is FTS5's bm25 with its sign turned: above 0, and larger is better. As with vectors, the answer
-    holds every document that ties with the last one, up to `TIES` more.
-
-    Args:
-        allowed: what passes a filter; None for all.
-
+    A score is FTS5's bm25 with its sign turned.
     """
     match = expression(query)
     number = number_of(connection, collection)
@@ -118,7 +111,7 @@ def nearest(
     if len(revisions) > FEW_REVISIONS:
         return _first(ranked(), depth, lambda names: np.intersect1d(names, revisions, True)) or _NONE
     listed = orjson.dumps(revisions, option=orjson.OPT_SERIALIZE_NUMPY).decode()
-    # The plus keeps SQLite from asking FTS5 once for each revision.
+    # The plus keeps SQLite from querying FTS5 once for each revision.
     some = ranked("AND +rowid IN (SELECT value FROM json_each(?))", listed)
     return _first(some, depth, None) or _NONE
 
@@ -126,9 +119,13 @@ def nearest(
 def _first(
     rows: sqlite3.Cursor, depth: int, among: Callable[[Revisions], Revisions] | None, least: float = 0
 ) -> Ranking | None:
-    """The first `depth` of ranked rows and those that tie with the last one.
+    """Returns the first `depth` ranked rows, and those that tie with the last one.
 
-    among: of some revisions those that count. None is the answer where less than a share of `least` does.
+    Args:
+        rows: Ranked rows.
+        depth: Rows to return.
+        among: Returns the matching ones of some revisions. None: all match.
+        least: Return None if a smaller share of a batch matches.
     """
     revisions, scores = _NONE
     size = depth + SPARE

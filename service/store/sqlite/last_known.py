@@ -1,10 +1,8 @@
-"""DATA_DIR/last-known.json: how far the store was when it was last looked at, so that a loss is noticed.
+"""DATA_DIR/last-known.json: the last known state of the store, so that a start notices a loss.
 
-An empty file in place of the database is a valid new store, and one that was cut or is older than it should
-be may open without a word. A start compares the operation number with this file, and refuses to begin below
-it.
-
-Written at start and at the end, and once a minute while there are writes: a commit pays nothing for it.
+Start reading at `refuse_loss`. An empty file is a valid new store, and a truncated or older file may open
+without an error. So a start compares the operation number with this file. The file is written at the start,
+at the end, and once a minute after writes.
 """
 
 import contextlib
@@ -21,8 +19,7 @@ from models.files.fsync import replace_text
 from service.errors import DAMAGED_CODES, StartupError, machine_error
 from service.observability import outages
 from service.store.sqlite.documents import count_all, sequence
-from service.store.sqlite.schema import BUSY_SECONDS, DATABASE
-from service.store.sqlite.schema_check import harden
+from service.store.sqlite.schema import BUSY_SECONDS, DATABASE, harden
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +30,10 @@ _RESTORE = "Restore a backup: python -m service restore --force FOLDER."
 
 
 def refuse_loss(data_dir: Path) -> None:
-    """Compare the database with what was last known of it. For the owner, before anything is written.
+    """Compares the database with its last known state. The owner calls it before anything is written.
 
     Raises:
-        StartupError: the database is missing, empty, damaged, or behind what it held before.
-
+        StartupError: The database is missing, empty, damaged or older than its last known state.
     """
     path, known = data_dir / DATABASE, _read(data_dir)
     if known is None:
@@ -45,7 +41,7 @@ def refuse_loss(data_dir: Path) -> None:
     before = (
         f"On {known['at']} it held {known['documents']} documents and was at operation {known['sequence']}."
     )
-    accept = f"To go on with what is there, remove {data_dir / FILE} and start again."
+    accept = f"To continue without the lost data, remove {data_dir / FILE} and start again."
     if not path.exists():
         if known["sequence"]:
             raise StartupError(
@@ -59,16 +55,16 @@ def refuse_loss(data_dir: Path) -> None:
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED_CODES:
             raise StartupError(
-                f"{path} is damaged ({error}). {before} {_RESTORE} `check --data` says what is wrong."
+                f"{path} is damaged ({error}). {before} {_RESTORE} `check --data` lists the faults."
             ) from error
-        return  # whatever keeps it from being opened is said where it is opened
+        return  # Opening it later reports other errors.
     if found < known["sequence"]:
         now = f"is at operation {found}" if found else "holds nothing"
         raise StartupError(f"{path} {now}. {before} {_RESTORE} {accept}")
 
 
 def note(data_dir: Path) -> None:
-    """Write down how far the store is, if it has moved. A disk that fails costs a log line."""
+    """Writes the state of the store, if it has changed. A disk error is only logged."""
     try:
         with contextlib.closing(_connected(data_dir / DATABASE)) as connection:
             now, known = _sequence(connection), _read(data_dir)
@@ -83,7 +79,7 @@ def note(data_dir: Path) -> None:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    """Read-only, so that a write-ahead log stays as it is: it may be all that is left of what was lost."""
+    """Opens the file read-only. The write-ahead log may be all that is left, so it must not change."""
     address = f"file:{quote(str(path.absolute()))}?mode=ro"
     connection = sqlite3.connect(address, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
     harden(connection)
@@ -91,13 +87,13 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _sequence(connection: sqlite3.Connection) -> int:
-    """The last operation; 0 in a file without tables."""
+    """Returns the last operation; 0 in a file without tables."""
     made = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'operations'").fetchone()
     return 0 if made is None else sequence(connection)
 
 
 def _read(data_dir: Path) -> dict[str, Any] | None:
-    """The file's contents; None where it cannot be read, and is made again."""
+    """Returns the file's contents, or None if it cannot be read. Then it is written again."""
     try:
         found = read_json(data_dir / FILE, _MOST_BYTES)
         return {

@@ -1,4 +1,4 @@
-"""The store of a data directory for commands: read, copied and checked, also while a service writes it."""
+"""The store of a data directory for commands, which read, copy and check it, also while a service runs."""
 
 import contextlib
 import errno
@@ -16,37 +16,36 @@ from models.progress import Progress
 from models.search.content import Content
 from service.errors import DAMAGED_CODES, CommandError, Unusable
 from service.store.filters.names import NameFaults, count_unreachable
-from service.store.sql.checksums import missing
 from service.store.sql.connection import unfinished_copy
+from service.store.sql.feedback import Table
 from service.store.sql.generations import ACTIVE, DROPPED
-from service.store.sql.selection import Table
-from service.store.sqlite import checksums, documents, secondary_indexes
+from service.store.sql.records import count_without_checksums
+from service.store.sqlite import documents, secondary_indexes
 from service.store.sqlite.last_known import FILE as LAST_KNOWN
 from service.store.sqlite.reader import Snapshot
-from service.store.sqlite.schema import BUSY_SECONDS, MIGRATIONS, tolerant
+from service.store.sqlite.schema import BUSY_SECONDS, MIGRATIONS, foreign, harden, tolerant
 from service.store.sqlite.schema import DATABASE as DATABASE  # noqa: PLC0414  commands find it here
 from service.store.sqlite.schema import SCHEMA_VERSION as SCHEMA_VERSION  # noqa: PLC0414
-from service.store.sqlite.schema_check import foreign, harden
 from service.store.sqlite.vectors import is_sound
 from service.store.values import DEFAULT_COLLECTION, Vector
 
-SHOWN_IDS = 5  # examples of one kind of problem
+SHOWN_IDS = 5  # Examples of one kind of problem.
 FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LAST_KNOWN)
-_STEPS = 100_000  # of SQLite's machine between two looks at a file that it writes: some milliseconds
-# A document's id; of another collection than the default one behind its name.
+_STEPS = 100_000  # Steps of SQLite's virtual machine between reports of progress, some milliseconds.
+# A document's id. Outside of the default collection, the collection's name comes first.
 _NAMED = f"iif(d.collection = '{DEFAULT_COLLECTION}', d.id, d.collection || '/' || d.id)"
 
 
 def with_null_characters(connection: sqlite3.Connection) -> list[str]:
-    """Ids of documents that have U+0000 in their id, title or text: older versions stored them."""
+    """Returns ids of documents with U+0000 in their id, title or text, which older versions stored."""
     has = " OR ".join(f"instr(CAST(d.{column} AS BLOB), x'00')" for column in ("id", "title", "text"))
     rows = connection.execute(f"SELECT d.collection, d.id FROM documents d WHERE {has} ORDER BY 1, 2")
-    # SQLite's `||` would end the id at the character.
+    # SQLite's `||` ends the id at the character.
     return [id if collection == DEFAULT_COLLECTION else f"{collection}/{id}" for collection, id in rows]
 
 
 class Facts(NamedTuple):
-    """Counts of a store, the versions in service, and all that have vectors in it, those in service first."""
+    """Counts of a store, its active versions, and all versions with vectors, active ones first."""
 
     sequence: int
     documents: int
@@ -68,7 +67,7 @@ class GenerationRow(NamedTuple):
 
 
 class VectorFaults(NamedTuple):
-    """Ids whose vectors are damaged, the number of vectors of no document, and of documents without any."""
+    """Ids with damaged vectors, and counts of vectors without a document and documents without a vector."""
 
     damaged: list[str]
     lost: int
@@ -76,7 +75,7 @@ class VectorFaults(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A document by its beginning; `vector` is of unit length."""
+    """The beginning of a document. `vector` has unit length."""
 
     id: str
     text: str
@@ -85,13 +84,13 @@ class Head(NamedTuple):
 
 
 class OfflineStore(Snapshot):
-    """A moment of a store that is looked at from outside the service."""
+    """A moment of a store that no service owns here."""
 
     counts = documents.counts
     unequal = secondary_indexes.unequal
     with_null_characters = with_null_characters
-    damaged_documents = checksums.damaged_documents
-    without_checksums = missing
+    damaged_documents = documents.damaged_documents
+    without_checksums = count_without_checksums
 
     def number(self, sql: str, *parameters: object) -> int:
         return int(self.execute(sql, parameters).fetchone()[0])
@@ -110,16 +109,16 @@ class OfflineStore(Snapshot):
         return self.number("SELECT count(*) FROM vectors")
 
     def said(self, table: Table) -> dict[str, int]:
-        """Judgements, or events, of each collection that has any."""
+        """Returns the number of judgments or events of each collection that has any."""
         return dict(self.execute(f"SELECT collection, count(*) FROM {table} GROUP BY collection").fetchall())
 
     def damage(self, most: int) -> list[str]:
-        """Faults of the file's pages, in SQLite's words."""
+        """Returns faults of the file's pages, as SQLite reports them."""
         found = [str(row[0]) for row in self.execute(f"PRAGMA integrity_check({most})")]
         return [] if found == ["ok"] else found
 
     def without_object(self) -> list[str]:
-        """Ids of documents whose metadata is no JSON object."""
+        """Returns ids of documents whose metadata is not a JSON object."""
         rows = self.execute(
             f"SELECT {_NAMED} FROM documents d "
             "WHERE NOT json_valid(metadata) OR json_type(metadata) <> 'object'"
@@ -127,7 +126,7 @@ class OfflineStore(Snapshot):
         return [id for (id,) in rows]
 
     def name_faults(self, shown: int) -> NameFaults:
-        """Documents with names in their metadata that no filter could name, and at most `shown` examples."""
+        """Returns documents with names that no filter could name."""
         rows = self.execute(f"SELECT {_NAMED}, CAST(metadata AS BLOB) FROM documents d ORDER BY revision")
         return count_unreachable(rows, shown)
 
@@ -141,7 +140,9 @@ class OfflineStore(Snapshot):
     def heads(
         self, generation: int, dimension: int, collection: str, most: int, characters: int
     ) -> Iterator[Head]:
-        """Documents with the vectors of their beginnings, at most `most`, spread over the collection."""
+        """Yields the beginnings of at most `most` documents of a collection, evenly spread, with their
+        vectors.
+        """
         total = self.number("SELECT count(*) FROM documents WHERE collection = ?", collection)
         rows = self.execute(
             "SELECT id, title, substr(text, 1, ?), metadata, vector, checksum FROM (SELECT *, row_number() "
@@ -155,7 +156,7 @@ class OfflineStore(Snapshot):
                 yield Head(id, whole, orjson.loads(metadata), np.frombuffer(blob, dtype="<f4"))
 
     def vector_faults(self, tell: Callable[[int, int], None]) -> VectorFaults:
-        """Look at every vector; `tell` is told how many were looked at."""
+        """Checks every vector. `tell` receives the number of checked vectors."""
         dimensions: dict[int, int] = dict(
             self.execute("SELECT number, dimension FROM generations").fetchall()
         )
@@ -181,11 +182,10 @@ class OfflineStore(Snapshot):
 
 @contextlib.contextmanager
 def reading(data_dir: Path) -> Iterator[OfflineStore]:
-    """The store of a data directory, at one moment, while a service may be writing it.
+    """Opens the store of a data directory at one moment, also while a service writes it.
 
     Raises:
-        CommandError: there is none, it is of another schema, it holds half a copy, or it cannot be read.
-
+        CommandError: The store is missing or unreadable, has another schema, or holds an unfinished copy.
     """
     path = data_dir / DATABASE
     if not path.is_file():
@@ -210,18 +210,17 @@ def reading(data_dir: Path) -> Iterator[OfflineStore]:
 
 
 def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
-    """Copy the store into `folder` at one moment, also while it is written, and without what was deleted.
+    """Copies the store into `folder` at one moment, without deleted data, also while a service writes it.
 
     Returns:
-        The facts of the copy, and how many judgements and events it has.
+        The facts of the copy, and its numbers of judgments and events.
 
     Raises:
-        CommandError: as `reading`, or the store is damaged.
-        OSError: the copy cannot be written.
-
+        CommandError: As `reading`, or the store is damaged.
+        OSError: The copy cannot be written.
     """
     with reading(data_dir) as store:
-        store.execute("COMMIT")  # VACUUM takes a moment of its own
+        store.execute("COMMIT")  # VACUUM cannot run in a transaction.
         store.execute("PRAGMA query_only = 0")
         with (
             _writing(),
@@ -242,16 +241,16 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
             damaged = copied.damaged_documents(progress.tell)
         if damaged:
             raise CommandError(
-                f"{named(damaged)} in {data_dir / DATABASE} are damaged: they are not what was stored. "
+                f"{named(damaged)} in {data_dir / DATABASE} are damaged: their checksums are wrong. "
                 "Nothing was kept. Send these documents again, or delete them, then back up again. An older "
-                "backup may hold them. `check --data` lists them, too."
+                "backup may hold them. `check --data` also lists them."
             )
         return copied.facts(), sum(copied.said("feedback").values()), sum(copied.said("events").values())
 
 
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
-    """Raise OSError where SQLite cannot write the copy; a fault of the store that is read passes."""
+    """Raises OSError if SQLite cannot write the copy. Errors of the store that is read pass through."""
     try:
         yield
     except sqlite3.Error as error:
@@ -264,13 +263,13 @@ def _writing() -> Iterator[None]:
 
 
 def examine(folder: Path, schema: int) -> Facts:
-    """The facts of a copied store. Nothing in it is run.
+    """Returns the facts of a copied store. Runs nothing in it.
 
     Raises:
-        Unusable: it is damaged, of another schema than `schema`, or holds more than Simile makes.
-
+        Unusable: It is damaged, has another schema than `schema`, or holds anything that Simile does not
+        make.
     """
-    # Immutable: nothing is written beside it, and no log that lies there is played into it.
+    # Immutable: SQLite writes no files next to it, and does not apply a write-ahead log.
     address = f"file:{quote(str((folder / DATABASE).absolute()))}?mode=ro&immutable=1"
     try:
         with _opened(address) as store:
@@ -303,9 +302,9 @@ def _not_as_made(store: OfflineStore, schema: int) -> str | None:
 
 
 def named(ids: list[str], most: int = SHOWN_IDS, count: int = 0) -> str:
-    """The first of the ids that a message names, and how many more there are.
+    """Returns the first ids for a message, and the number of the others.
 
-    count: How many there are in all, if `ids` are only the first of them.
+    `count` is the number of all ids, if `ids` are only the first of them.
     """
     distinct = list(dict.fromkeys(ids))
     count = count or len(distinct)
@@ -314,7 +313,7 @@ def named(ids: list[str], most: int = SHOWN_IDS, count: int = 0) -> str:
 
 
 def fold_log(path: Path) -> None:
-    """Bring what the write-ahead log holds into the file. One that is too damaged for that keeps its log."""
+    """Moves the write-ahead log into the file. A damaged file keeps its log."""
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
 

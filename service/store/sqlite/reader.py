@@ -1,11 +1,10 @@
-"""Reads of the SQLite store: `Snapshot` and the threads that read.
+"""Reads of the SQLite store: `Snapshot`, and the threads that read.
 
-    read()   a client's: READERS of them run at a time; after SLICE_SECONDS the next one in the line goes on
-      └─ heavy    one of many queries, or one that scans: HEAVY of them have begun at a time, the others wait
-    own()    the service's own, on threads of their own: never behind a client's
+    read()   reads of clients: READERS run at a time, in turns (scheduling.py)
+      └─ heavy    many queries in one, or a scan: HEAVY may have begun at a time
+    own()    reads of the service itself, on their own threads, which never wait for clients
 
-Each read has a thread with a connection and a snapshot, so it keeps its moment of the store while others have
-their turn (turns.py).
+Each read has a thread, a connection and a transaction, so it keeps its moment of the store while others run.
 """
 
 import logging
@@ -18,32 +17,32 @@ from typing import TypeVar
 import orjson
 
 from service.observability import outages
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate
+from service.store.scheduling import ReadingThreads, Turn, Turns, current, share
 from service.store.sql import records
-from service.store.sql.checksums import crc32
+from service.store.sql.records import crc32
 from service.store.sqlite import documents, fulltext, vectors
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
 from service.store.sqlite.schema import connect
-from service.store.turns import ReadingThreads, Turn, Turns, current, share
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-BEGUN = 32  # each has a connection
+BEGUN = 32  # Threads for clients. Each has a connection.
 HEAVY = 24
-CACHE_KB = 1024  # of SQLite's pages, for each connection; the system has the file in memory too
+CACHE_KB = 1024  # SQLite's page cache of each connection. The system caches the file as well.
 OWN = 2
-PROGRESS_STEPS = 10_000  # of SQLite's machine, some tenths of a millisecond
+PROGRESS_STEPS = 10_000  # Steps of SQLite's virtual machine, some tenths of a millisecond.
 
 
 class Snapshot(sqlite3.Connection):
     """A read transaction; protocol.py says what its methods promise."""
 
-    filters: FilterCache  # of the service, for all its connections
+    filters: FilterCache  # All connections share it.
 
     AMONG = "IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
-    # SQLite counts characters of a text, and bytes of a blob. octet_length() needs 3.43.
+    # The length of a text is in characters, that of a blob in bytes. octet_length() needs SQLite 3.43.
     BYTES = "length(CAST({} AS BLOB))"
     RAW = "CAST({} AS BLOB)"
     METADATA = "CAST(metadata AS BLOB)"
@@ -66,7 +65,7 @@ class Snapshot(sqlite3.Connection):
     checksum = staticmethod(crc32)
 
     def require(self, _generation: int, *, kept: bool) -> None:
-        """Nothing: whoever borrowed a generation has it, with its index, until the end."""
+        """Does nothing: a borrowed generation keeps its index until it is returned."""
 
     def renew(self) -> None:
         self.rollback()
@@ -77,7 +76,7 @@ class Snapshot(sqlite3.Connection):
 
 
 class Readers(ReadingThreads):
-    """Reading threads of the store at `path`, which `schema.migrate` has made."""
+    """Reading threads of the store at `path`, which `schema.migrate` has created."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(BEGUN, HEAVY, OWN)
@@ -88,10 +87,13 @@ class Readers(ReadingThreads):
         self._turns = Turns()
 
     def _connection(self) -> Snapshot:
-        """A connection of this thread, opened when first needed: a failure costs one request only."""
+        """Returns this thread's connection.
+
+        It is opened at its first read, so a failure costs one request.
+        """
         if not hasattr(self._local, "connection"):
             connection = connect(self._path, Snapshot, read_only=True)
-            assert isinstance(connection, Snapshot)  # noqa: S101  as it was asked for
+            assert isinstance(connection, Snapshot)  # noqa: S101
             connection.filters = self._filters
             connection.execute(f"PRAGMA cache_size = {-CACHE_KB}")
             self._open.append(connection)
@@ -113,11 +115,11 @@ class Readers(ReadingThreads):
             turn.begin()
             current.turn = turn
             connection.set_progress_handler(turn.progress, PROGRESS_STEPS)
-            connection.execute("BEGIN")  # its moment is that of its first query
+            connection.execute("BEGIN")  # The snapshot begins with the first query.
             try:
                 return query(connection)
             finally:
-                if connection.in_transaction:  # or the next query on this thread would see an old moment
+                if connection.in_transaction:  # Otherwise the next read would see an old moment.
                     connection.rollback()
         except sqlite3.Error as error:
             raise (outages.refusal(log, "Reads fail", error) or error) from error

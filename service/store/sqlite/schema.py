@@ -1,31 +1,108 @@
-"""The tables of the document store, and how an older file becomes today's.
+"""The tables of the document store: their migrations, and a check that a file has exactly these tables.
 
-    collections  their names and numbers; one is there from its first document until it is deleted
-    documents    one row per living document; its title and text are an immutable revision
-    vectors      one row per generation, revision and passage, written in the transaction of its document
-    operations   what happened, in order: its last number is the moment that an index has to be at
-    generations  which model version made which vectors, and which of them is live
-    skipped      texts that a generation's model fails on: there is no vector, and none is awaited
-    history      the versions in the order in which they came to live; the last one is live
-    verdicts     versions that failed or were rolled back from: not chosen again by themselves
-    feedback     what users said of their hits: one judgement per query, document's id and key's name
-    events       what users did with their hits: one row per key, collection and event_id
-    lexical_N    the words of the documents of collection number N, for search by words (fulltext.py)
-    fields       the values of declared metadata fields, for filters
-    facts        single values, such as whether the example corpus was loaded
+    collections  names and numbers; a collection exists from its first document until it is deleted.
+    documents    one row per living document; its title and text are an immutable revision.
+    vectors      one row per generation, revision and passage, written in the transaction of its document.
+    operations   puts and deletes in order; the last number is the moment of the store.
+    generations  which version made which vectors, and which generation is active.
+    skipped      texts that a generation's model fails on.
+    history      the versions in the order of their activation; the last one is active.
+    verdicts     versions that failed or were rolled back from, so they are not chosen automatically again.
+    feedback     judgments: one per query, document's id and key's name.
+    events       events: one row per key, collection and event_id.
+    lexical_N    the terms of the documents of collection number N, for keyword search (fulltext.py).
+    fields       the values of declared metadata fields, for filters.
+    facts        single values, such as whether the example corpus was loaded.
 
-A revision's number is never used twice (AUTOINCREMENT), so a late result can never land on another text.
+Start reading at `migrate` and `foreign`. A revision's number is never used again (AUTOINCREMENT), so a late
+result never changes another text. Triggers, views and computed columns run code when a table is read or
+written. A file from elsewhere may hold them, so its schema is compared first.
 """
 
 import contextlib
+import functools
+import re
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from service.errors import StartupError, machine_error
-from service.store.sqlite.schema_check import foreign, harden
+from service.store.sqlite.filters import instant
 
-# One entry per schema version: the statements that lead to it from the one before.
+_COMMENT = re.compile(r"--[^\n]*")
+_SPACE = re.compile(r"\s+")
+_STATISTICS = re.compile(r"sqlite_stat\d")  # Made by ANALYZE for the query planner.
+_VIRTUAL = "CREATE VIRTUAL TABLE"
+_WORDS = re.compile(r"\blexical_\d+")  # The tables of all collections are alike.
+# FTS5 creates its own tables, whose SQL differs slightly between releases of SQLite.
+_PLAIN_TABLE = re.compile(r"CREATE TABLE '?\w+'?\([\w ,()]*\)( WITHOUT ROWID)?")
+_COMPUTES = re.compile(r"\b(CHECK|GENERATED|AS|DEFAULT|REFERENCES)\b", re.IGNORECASE)
+
+Entry = tuple[str, str, str, str]  # Type, name, table, SQL.
+
+
+def harden(connection: sqlite3.Connection) -> None:
+    """Trusts nothing in a schema, checks each page before it is used, and adds the functions of filters."""
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    connection.create_function("simile_instant", 1, instant, deterministic=True)
+    if sys.version_info >= (3, 12):  # Earlier versions cannot set these.
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_VIEW, False)
+
+
+def foreign(connection: sqlite3.Connection, migrations: tuple[str, ...]) -> str | None:
+    """Returns the first difference between the file's tables and those of `migrations`, or None."""
+    found, expected = _entries(connection), _made_by(migrations)
+    for entry in found:
+        kind, name, _, sql = entry
+        as_first = tuple(_WORDS.sub("lexical_1", part) for part in entry)
+        if (
+            as_first in expected
+            or _STATISTICS.fullmatch(name)
+            or _is_of_full_text(as_first[1], sql, expected)
+        ):
+            continue
+        if any(name == other for _, other, _, _ in expected):
+            return f"its {kind} {name[:80]!r} is not as Simile makes it"
+        return f"it holds a {kind} {name[:80]!r}, which Simile does not make"
+    names = [name for _, name, _, _ in found]
+    for kind, name, _, _ in sorted(expected):
+        if names.count(name) != 1:
+            return f"it {'holds two entries for' if name in names else 'lacks'} the {kind} {name!r}"
+    return None
+
+
+def _is_of_full_text(name: str, sql: str, expected: frozenset[Entry]) -> bool:
+    """Returns whether this is a table of FTS5 itself, with plain columns only."""
+    virtual = [table for _, table, _, made in expected if made.startswith(_VIRTUAL)]
+    beside = any(name.startswith(f"{table}_") for table in virtual)
+    known = any(name == other for _, other, _, _ in expected)
+    return bool(beside and known and _PLAIN_TABLE.fullmatch(sql) and not _COMPUTES.search(sql))
+
+
+@functools.cache
+def _made_by(migrations: tuple[str, ...]) -> frozenset[Entry]:
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for statements in migrations:
+            connection.executescript(statements)
+        return frozenset(_entries(connection))
+
+
+def _entries(connection: sqlite3.Connection) -> list[Entry]:
+    rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
+    return [(str(kind), str(name), str(table), _plain(sql)) for kind, name, table, sql in rows]
+
+
+def _plain(sql: object) -> str:
+    """Returns a statement without comments and quotes, with single spaces."""
+    text = _COMMENT.sub("", "" if sql is None else str(sql)).replace('"', "")
+    return _SPACE.sub(" ", text).strip()
+
+
+# The statements of each schema version, which run after those of the version before.
 MIGRATIONS = (
     """
     CREATE TABLE documents (
@@ -108,7 +185,7 @@ MIGRATIONS = (
     CREATE TABLE collections (name TEXT PRIMARY KEY) WITHOUT ROWID;
     INSERT INTO collections (name) VALUES ('default');
     """,
-    # Contentless: `documents` has the texts. secondary_indexes.py fills it, also with what is stored already.
+    # Contentless: `documents` has the texts. secondary_indexes.py fills it, also with stored documents.
     """
     CREATE VIRTUAL TABLE lexical USING fts5 (text, content='', tokenize='porter ascii');
     """,
@@ -189,20 +266,20 @@ MIGRATIONS = (
     CREATE INDEX events_of_visitor ON events (visitor);
     CREATE INDEX feedback_of_visitor ON feedback (visitor);
     """,
-    # NULL: of a document from before. checksums.py fills it in the background.
+    # NULL in older rows. documents.py fills it in the background.
     """
     ALTER TABLE documents ADD COLUMN checksums BLOB;
     CREATE INDEX documents_without_checksums ON documents (revision) WHERE checksums IS NULL;
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
-DATABASE = "simile.db"  # in the data directory
+DATABASE = "simile.db"  # In the data directory.
 BUSY_SECONDS = 30.0
 
 
 @contextlib.contextmanager
 def starting(what: object) -> Iterator[None]:
-    """Work of a start on the file: what SQLite raises in the block is a StartupError, which names `what`."""
+    """Raises StartupError, which names `what`, for SQLite's errors in the block."""
     try:
         yield
     except sqlite3.Error as error:
@@ -213,14 +290,14 @@ def starting(what: object) -> Iterator[None]:
 def connect(
     path: Path, kind: type[sqlite3.Connection] = sqlite3.Connection, *, read_only: bool = False
 ) -> sqlite3.Connection:
-    """A connection whose commits are on disk when they return. Transactions are begun by hand."""
+    """Opens a connection whose commits are durable. Transactions begin explicitly."""
     connection = sqlite3.connect(
         path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=kind
     )
     try:
         harden(connection)
-        connection.text_factory = tolerant  # a text that was damaged is no reason for a search to fail
-        # A vector of 1,536 bytes would waste much of a 4 KiB page. Only a new file takes this on.
+        connection.text_factory = tolerant  # Damaged texts must not make searches fail.
+        # A vector of 1,536 bytes would waste much of a 4 KiB page. Existing files keep their page size.
         connection.execute("PRAGMA page_size = 16384")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
@@ -232,16 +309,15 @@ def connect(
 
 
 def tolerant(text: bytes) -> str:
-    """A text as SQLite has it; checksums.py finds what is no UTF-8."""
+    """Decodes a text. Invalid UTF-8 is replaced; checksums find it."""
     return text.decode(errors="replace")
 
 
 def migrate(path: Path) -> bool:
-    """Bring the file at `path` to today's schema; make it when there is none. True when it is new.
+    """Brings a file to the current schema, or creates it. Returns whether it is new.
 
     Raises:
-        StartupError: the file was written by a newer version, is no database, or cannot be written.
-
+        StartupError: A newer version wrote the file, it is not a database, or it cannot be written.
     """
     with starting(path), contextlib.closing(connect(path)) as connection:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -253,7 +329,7 @@ def migrate(path: Path) -> bool:
         if (problem := foreign(connection, MIGRATIONS[:version])) is not None:
             raise StartupError(
                 f"{path} is not a store of Simile as it should be: {problem}. Nothing in it was run or "
-                "changed. Restore a backup, or remove what was added."
+                "changed. Restore a backup, or remove the additions."
             )
         for number in range(version, SCHEMA_VERSION):
             connection.executescript(

@@ -1,9 +1,8 @@
-"""Rows kept beside the documents to find them: words (fulltext.py), declared fields (field_index.py).
+"""Rows that find documents: terms (fulltext.py), and values of declared fields (filters.py).
 
-Words are in a table per collection, made and dropped with the collection.
-
-It changes in the transaction of its document, so it is always equal to the store. What it was made by is
-noted; where that has changed, it is made anew at the next start.
+Start reading at `add` and `bring_up_to_date`. They change in the transaction of their document, so they
+always match it. Facts name the rules that they were made by. If the rules changed, the next start rebuilds
+them.
 """
 
 import logging
@@ -16,50 +15,50 @@ import orjson
 from models.search.content import Content
 from models.search.terms import RULES
 from service.store.sql.connection import fact, note
-from service.store.sqlite import checksums, field_index, fulltext
+from service.store.sqlite import documents, filters, fulltext
 from service.store.sqlite.documents import number_of
 from service.store.sqlite.schema import starting
 
 log = logging.getLogger(__name__)
 
-LEXICAL_RULES = "lexical rules"  # the fact that names what the words were cut by
-INDEXED_FIELDS = "indexed fields"  # the fact that lists them, as JSON
-FIELD_RULES = "field rules"  # the fact that names what their values were made by
+LEXICAL_RULES = "lexical rules"  # The fact with the rules that cut texts into terms.
+INDEXED_FIELDS = "indexed fields"  # The fact with the declared fields, as JSON.
+FIELD_RULES = "field rules"  # The fact with the rules that made the values of fields.
 STEP_DOCUMENTS = 10_000
 SAY_SECONDS = 5.0
 
 
 def add(connection: sqlite3.Connection, revision: int) -> None:
-    """A document was stored under `revision`."""
+    """Adds a stored document."""
     number, whole = _placed(connection, revision)
     fulltext.add(connection, number, revision, whole)
-    field_index.add(connection, _declared(connection), (revision, revision))
+    filters.add_values(connection, _declared(connection), (revision, revision))
 
 
 def remove(connection: sqlite3.Connection, revision: int) -> None:
-    """The document of `revision` is about to be deleted, and is still there.
+    """Removes a document that is about to be deleted.
 
-    The words of a damaged one cannot be computed again, so they stay: FTS5 fails in each search that meets a
-    row of which it has lost a part. They lead to no document, and the next start indexes all texts again.
+    The terms of a damaged document cannot be computed, so they stay, because removing other terms breaks the
+    table. Searches skip them, and the next start rebuilds the table.
     """
-    if checksums.is_damaged(connection, revision):
+    if documents.is_damaged(connection, revision):
         note(connection, LEXICAL_RULES, "")
-        field_index.remove_any(connection, _declared(connection), revision)
+        filters.remove_damaged_values(connection, _declared(connection), revision)
         return
     number, whole = _placed(connection, revision)
     fulltext.remove(connection, number, revision, whole)
-    field_index.remove(connection, _declared(connection), revision)
+    filters.remove_values(connection, _declared(connection), revision)
 
 
 def add_collection(connection: sqlite3.Connection, name: str) -> None:
-    """Make the collection `name`, which is not there."""
+    """Creates a collection that does not exist."""
     number = connection.execute("INSERT INTO collections (name) VALUES (?)", (name,)).lastrowid
-    assert number is not None  # noqa: S101  an INSERT always has one
+    assert number is not None  # noqa: S101
     fulltext.make(connection, number)
 
 
 def remove_collection(connection: sqlite3.Connection, name: str) -> None:
-    """Remove the collection `name`, which has no document any more."""
+    """Removes a collection without documents."""
     number = number_of(connection, name)
     if number is not None:
         connection.execute("DELETE FROM collections WHERE number = ?", (number,))
@@ -67,19 +66,19 @@ def remove_collection(connection: sqlite3.Connection, name: str) -> None:
 
 
 def optimize(connection: sqlite3.Connection) -> None:
-    """Merge the tables of words, so that words of deleted documents go."""
+    """Merges the tables of terms, so that terms of deleted documents are removed."""
     for number in fulltext.numbers(connection):
         fulltext.optimize(connection, number)
 
 
 def unequal(connection: sqlite3.Connection) -> list[str]:
-    """Differences from the documents, in words; none when all is as it should be."""
+    """Returns the differences from the documents, as sentences."""
     found = []
     there = fulltext.numbers(connection)
     if left := there - {number for number, _ in _collections(connection)}:
         found.append(f"{len(left)} tables of words belong to no collection")
-    anew = fact(connection, LEXICAL_RULES) != RULES  # a damaged document was deleted
-    for number, name in _collections(connection) if not anew else ():
+    outdated = fact(connection, LEXICAL_RULES) != RULES  # A damaged document was deleted.
+    for number, name in _collections(connection) if not outdated else ():
         if number not in there:
             found.append(f"no document of the collection {name!r} can be found by its words")
             continue
@@ -93,9 +92,9 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
             [count] = connection.execute(sql, (name,)).fetchone()
             if count:
                 found.append(f"{count} {what} found by their words in the collection {name!r}")
-    # Values that older rules made are made again by the next start.
-    declared = _declared(connection) if fact(connection, FIELD_RULES) == field_index.RULES else []
-    differing = {name: field_index.differing(connection, name) for name in declared}
+    # The next start rebuilds values of older rules.
+    declared = _declared(connection) if fact(connection, FIELD_RULES) == filters.VALUE_RULES else []
+    differing = {name: filters.count_wrong_values(connection, name) for name in declared}
     found += [
         f"{count} values of the field {name!r} are looked up wrongly"
         for name, count in differing.items()
@@ -105,13 +104,12 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
 
 
 def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = ()) -> None:
-    """Make anew what was made by other rules, in one transaction; blocks as long as that takes.
+    """Rebuilds what other rules made, in one transaction. Blocks until it is done.
 
-    declared: the fields that filters are to look up.
+    `declared` are the fields to look up.
 
     Raises:
-        StartupError: the disk fails.
-
+        StartupError: The disk fails.
     """
     with starting("The document store"), connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -125,23 +123,25 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
                 fulltext.make(connection, number)
             _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
             note(connection, LEXICAL_RULES, RULES)
-        if fact(connection, FIELD_RULES) != field_index.RULES:
+        if fact(connection, FIELD_RULES) != filters.VALUE_RULES:
             connection.execute("DELETE FROM fields")
             note(connection, INDEXED_FIELDS, "[]")
-            note(connection, FIELD_RULES, field_index.RULES)
+            note(connection, FIELD_RULES, filters.VALUE_RULES)
         before = _declared(connection)
         for name in {*before} - {*declared}:
-            field_index.forget(connection, name)
+            filters.forget_field(connection, name)
         new = sorted({*declared} - {*before})
         if new:
             words = f"fields {', '.join(new)}"
-            _each_step(connection, words, lambda first, last: field_index.add(connection, new, (first, last)))
+            _each_step(
+                connection, words, lambda first, last: filters.add_values(connection, new, (first, last))
+            )
         if {*before} != {*declared}:
             note(connection, INDEXED_FIELDS, orjson.dumps(sorted({*declared})).decode())
 
 
 def _each_step(connection: sqlite3.Connection, noun: str, add: Callable[[int, int], None]) -> None:
-    """Call `add` with the first and the last revision of each few documents; say how far it is."""
+    """Calls `add` with the first and last revision of each step, and logs the progress."""
     [total] = connection.execute("SELECT count(*) FROM documents").fetchone()
     done, first, said = 0, 0, time.monotonic()
     while done < total:
@@ -167,18 +167,18 @@ def _add_words(connection: sqlite3.Connection, first: int, last: int) -> None:
 
 
 def _declared(connection: sqlite3.Connection) -> list[str]:
-    """The fields that are looked up, as the store has them."""
+    """Returns the stored list of declared fields."""
     listed: list[str] = orjson.loads(fact(connection, INDEXED_FIELDS) or "[]")
     return listed
 
 
 def _collections(connection: sqlite3.Connection) -> list[tuple[int, str]]:
-    """Number and name of each."""
+    """Returns the number and the name of each collection."""
     return connection.execute("SELECT number, name FROM collections ORDER BY number").fetchall()
 
 
 def _placed(connection: sqlite3.Connection, revision: int) -> tuple[int, str]:
-    """The number of the collection that holds a document, and the document's title and text in one."""
+    """Returns the number of a document's collection, and its title and text together."""
     [number, text, title] = connection.execute(
         "SELECT number, text, title FROM documents JOIN collections ON name = collection WHERE revision = ?",
         (revision,),

@@ -1,7 +1,6 @@
 """The store in SQLite: one thread writes, others read, and each method names its query or its job.
 
-protocol.py says what the methods promise. The queries and jobs are functions in the other files of this
-folder.
+protocol.py says what the methods promise. The other files of this package have the queries and jobs.
 """
 
 import asyncio
@@ -16,26 +15,32 @@ from pathlib import Path
 from models.manifest import Manifest
 from models.store import DesiredVersion
 from service.errors import ServiceError
-from service.store.filters.grammar import indexed_fields
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate, indexed_fields
 from service.store.protocol import VectorSink
-from service.store.sql import events, feedback, generations, records
+from service.store.sql import feedback, generations, records
 from service.store.sql.connection import unfinished_copy, visitor_secret
 from service.store.sql.methods import CommonMethods, reading, reading_itself, writing
-from service.store.sqlite import backfill, checksums, documents, fulltext, last_known, writes
+from service.store.sqlite import documents, fulltext, last_known, vectors, writes
 from service.store.sqlite.filters import compile_filter
 from service.store.sqlite.reader import Readers, Snapshot
-from service.store.sqlite.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION, connect, migrate, starting
-from service.store.sqlite.schema_check import foreign
+from service.store.sqlite.schema import (
+    DATABASE,
+    MIGRATIONS,
+    SCHEMA_VERSION,
+    connect,
+    foreign,
+    migrate,
+    starting,
+)
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.sqlite.writer import Transaction, Writer
 from service.store.values import Active, Changes
 
-LOOK_SECONDS = 1.0  # between two looks at the tables
+LOOK_SECONDS = 1.0  # Seconds between checks of the tables.
 
 
 class Alone:
-    """`protocol.Replicas` of a store that one process owns."""
+    """`protocol.Replicas` of a store that a single process owns."""
 
     lost: str | None = None
     others = 0
@@ -60,21 +65,23 @@ class Alone:
 
 
 class SqliteStore(Alone, CommonMethods):
-    """The store of one data directory, for the process that owns it."""
+    """The store of one data directory, for the process that owns it.
+
+    Args:
+        data_dir: The data directory.
+        fields: Names of metadata fields to look up, separated by commas.
+
+    Raises:
+        StartupError: The file is missing, damaged, too old or too new, or the disk fails.
+    """
 
     def __init__(self, data_dir: Path, fields: str = "") -> None:
-        """fields: metadata that filters look up.
-
-        Raises:
-            StartupError: the file is missing, damaged, too old or too new, or the disk fails.
-
-        """
         declared = indexed_fields(fields)
         self._data_dir, self._declared = data_dir, declared
         path = data_dir / DATABASE
         last_known.refuse_loss(data_dir)
         migrate(path)
-        self.connection = connect(path)  # the writer's
+        self.connection = connect(path)
         try:
             bring_up_to_date(self.connection, declared)
         except BaseException:
@@ -109,7 +116,7 @@ class SqliteStore(Alone, CommonMethods):
                 looked = await self.readers.own(partial(self._look, looked=looked))
 
     def _look(self, snapshot: Snapshot, looked: object) -> object:
-        """Check the tables if they have changed since the last look, which returned `looked`."""
+        """Checks the tables if they changed since the last check, which returned `looked`."""
         now = [snapshot.execute(f"PRAGMA {name}").fetchone() for name in ("schema_version", "user_version")]
         if now != looked:
             self._note_damage(_damage(snapshot))
@@ -147,7 +154,7 @@ class SqliteStore(Alone, CommonMethods):
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)
     put = writing(writes.upsert)
-    fill_checksums = writing(checksums.fill)
+    fill_checksums = writing(documents.fill_checksums)
     _delete_one = writing(writes.delete_one)
     delete_some = writing(writes.delete_some)
     drop_collection = writing(writes.drop_name)
@@ -157,25 +164,25 @@ class SqliteStore(Alone, CommonMethods):
 
     # Judgements and events of searches.
 
-    judge = writing(feedback.store)
-    _record_some = writing(events.store)
+    judge = writing(feedback.store_judgements)
+    _record_some = writing(feedback.store_events)
 
-    # Generations: what they lack, and which of them is live.
+    # Generations: missing vectors, and which generation is active.
 
     begin = writing(generations.begin)
     abandon = writing(generations.abandon)
-    go_live = writing(backfill.swap)
-    lacking = reading_itself(backfill.lacking)
-    next_lacking = reading_itself(backfill.next_lacking)
-    add_vectors = writing(backfill.add_vectors)
-    add_stored = writing(backfill.add_stored)
-    share_vectors = writing(backfill.share)
-    skip = writing(backfill.skip)
-    forget_skipped = writing(backfill.forget)
-    load = writing(backfill.load)
+    go_live = writing(vectors.swap)
+    lacking = reading_itself(vectors.lacking)
+    next_lacking = reading_itself(vectors.next_lacking)
+    add_vectors = writing(vectors.add_vectors)
+    add_stored = writing(vectors.add_stored)
+    share_vectors = writing(vectors.share_vectors)
+    skip = writing(vectors.skip_text)
+    forget_skipped = writing(vectors.forget_skipped)
+    load = writing(vectors.load)
 
     def reload(self, generation: int, indexes: VectorSink) -> bool:
-        return backfill.load(Transaction(self.connection), generation, indexes)
+        return vectors.load(Transaction(self.connection), generation, indexes)
 
     async def tidy(self) -> bool:
         if not await self.readers.own(writes.is_untidy):
@@ -184,7 +191,7 @@ class SqliteStore(Alone, CommonMethods):
 
 
 def _damage(snapshot: Snapshot) -> str | None:
-    """What another process has changed of the tables, as a sentence; None while they are whole."""
+    """Returns what another process has changed in the tables, as a sentence, or None."""
     version = int(snapshot.execute("PRAGMA user_version").fetchone()[0])
     if version > SCHEMA_VERSION:
         return (

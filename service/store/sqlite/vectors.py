@@ -1,15 +1,31 @@
-"""The vectors of documents' texts, as the store keeps them: by generation, revision and passage."""
+"""The vectors of generations in SQLite, and the jobs of a build."""
 
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from service.store.protocol import VectorSink
+from service.store.sql.connection import Connection
+from service.store.sql.generations import DROPPED, go_live, kept_numbers
+from service.store.sql.records import Reading, collections, last_revision, sizes, unembedded
+from service.store.sqlite.documents import sequence
 from service.store.sqlite.writer import Transaction
-from service.store.values import MAX_PASSAGES, PASSAGE_BITS, Embedding, Passage, Vector, row_of
+from service.store.values import (
+    MAX_PASSAGES,
+    PASSAGE_BITS,
+    Column,
+    Embedding,
+    Lacking,
+    Passage,
+    Vector,
+    row_of,
+)
 
 
 def add(
@@ -64,9 +80,9 @@ def read(
     collection: str,
     batch: int = 4096,
 ) -> Iterator[tuple[NDArray[np.int64], Vector]]:
-    """The sound vectors of a generation's living documents in a collection, in batches, by rising row name.
+    """Yields the sound vectors of a collection in batches, as `protocol.VectorSink.load` takes them.
 
-    The revisions of the others are appended to `damaged`.
+    Appends revisions with damaged vectors to `damaged`.
     """
     cursor = connection.execute(
         "SELECT revision, passage, vector, checksum FROM vectors JOIN documents USING (revision) "
@@ -85,10 +101,7 @@ def read(
 def vector_of(
     connection: sqlite3.Connection, generation: int, id: str, collection: str
 ) -> tuple[int, Vector | None] | None:
-    """A document's revision, and its vector of a generation (of its head), None when there is no sound one.
-
-    None when there is no such document.
-    """
+    """Returns a document's revision and vector, as `protocol.Snapshot.vector_of` says."""
     row = connection.execute(
         "SELECT d.revision, vector, checksum FROM documents d "
         "LEFT JOIN vectors v ON generation = ? AND v.revision = d.revision AND passage = 0 "
@@ -105,9 +118,9 @@ def vector_of(
 def passages(
     connection: sqlite3.Connection, generation: int, names: Sequence[int]
 ) -> dict[int, tuple[int, int]]:
-    """The characters of their texts that the rows of these names stand for, where the text was split."""
+    """Returns the start and end of passages, as `protocol.Snapshot.passages` says."""
     rows = connection.execute(
-        # CROSS JOIN: SQLite begins with the few rows, and not with every vector.
+        # With CROSS JOIN, SQLite begins with the few names and not with all vectors.
         "SELECT value, start_at, end_at FROM json_each(?1) CROSS JOIN vectors "
         f"ON generation = ?2 AND revision = value >> {PASSAGE_BITS} AND passage = value & {MAX_PASSAGES - 1} "
         "WHERE end_at IS NOT NULL",
@@ -117,5 +130,149 @@ def passages(
 
 
 def is_sound(blob: bytes, checksum: int, dimension: int) -> bool:
-    """True when a stored vector is what was written, and of this dimension."""
+    """Returns whether a stored vector is undamaged and has this dimension."""
     return len(blob) == 4 * dimension and zlib.crc32(blob) == checksum
+
+
+SHARED_ROWS = 512  # Rows of one job. A write waits for one such job at most.
+EMBEDDED: tuple[Column, ...] = ("title", "text")
+
+
+def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Embedding]) -> int:
+    """Stores a builder's vectors of revisions that still exist. Returns their number."""
+    if generation not in kept_numbers(transaction.connection):  # It was dropped in the meantime.
+        return 0
+    alive = transaction.connection.execute(
+        "SELECT revision, collection FROM documents WHERE revision IN (SELECT value FROM json_each(?)) "
+        "ORDER BY revision",
+        (orjson.dumps([*rows]).decode(),),
+    ).fetchall()
+    for revision, collection in alive:
+        add(transaction, generation, revision, rows[revision], collection)
+    return len(alive)
+
+
+def add_stored(transaction: Transaction, generation: int, after: int, limit: int) -> int | None:
+    """Adds about `limit` stored vectors to the changes, as `protocol.Generations.add_stored` says."""
+    execute = transaction.connection.execute
+    end = execute(
+        "SELECT revision FROM vectors WHERE generation = ? AND revision > ? "
+        "ORDER BY revision LIMIT 1 OFFSET ?",
+        (generation, after, limit - 1),
+    ).fetchone()
+    last = None if end is None else int(end[0])
+    rows = execute(
+        "SELECT v.revision, passage, vector, checksum, dimension, d.collection FROM vectors v "
+        "JOIN generations ON number = generation LEFT JOIN documents d ON d.revision = v.revision "
+        "WHERE generation = ?1 AND v.revision > ?2 AND (?3 IS NULL OR v.revision <= ?3) "
+        "ORDER BY v.revision, passage",
+        (generation, after, last),
+    ).fetchall()
+    unusable = {row[0] for row in rows if row[5] is None or not is_sound(*row[2:5])}
+    for revision, passage, blob, _, _, collection in rows:
+        if revision not in unusable:
+            added = transaction.changes.added.setdefault((generation, collection), {})
+            added[row_of(revision, passage)] = np.frombuffer(blob, dtype="<f4")
+    remove(transaction, generation, unusable)
+    transaction.changes.sequence = sequence(transaction.connection)
+    return last
+
+
+def load(transaction: Transaction, generation: int, indexes: VectorSink) -> bool:
+    """Loads the stored vectors of a generation into `indexes`, as `protocol.Generations.load` says."""
+    connection, damaged = transaction.connection, list[int]()
+    indexes.load(
+        collections(connection),
+        lambda collection: read(connection, generation, indexes.dimension, damaged, collection),
+        sequence(connection),
+    )
+    indexes.discard(damaged)  # Removes their sound passages.
+    forget_skipped(transaction, generation, damaged)
+    return not damaged
+
+
+def forget_skipped(transaction: Transaction, generation: int, damaged: Iterable[int] = ()) -> None:
+    """Prepares a complete build: deletes damaged vectors, and forgets which texts were skipped."""
+    transaction.connection.execute("DELETE FROM skipped WHERE generation = ?", (generation,))
+    remove(transaction, generation, damaged)
+
+
+def skip_text(transaction: Transaction, generation: int, revision: int, reason: str) -> None:
+    """Notes that a generation's model fails on a text, if it still exists."""
+    transaction.connection.execute(
+        "INSERT OR REPLACE INTO skipped (generation, revision, reason) "
+        "SELECT ?, revision, ? FROM documents WHERE revision = ?",
+        (generation, reason, revision),
+    )
+
+
+def share_vectors(transaction: Transaction, generation: int, revisions: Sequence[int]) -> set[int]:
+    """Copies vectors of about SHARED_ROWS passages, as `protocol.Generations.share_vectors` says.
+
+    So a version that changes only the search mode and weight is not embedded again.
+    """
+    execute = transaction.connection.execute
+    others = execute(
+        "SELECT other.number FROM generations g JOIN generations other USING (fingerprint, form) "
+        "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?",
+        (generation, DROPPED),
+    ).fetchall()
+    found: dict[int, Embedding] = {}
+    rows = 0
+    for revision, (other,) in product(revisions, others):
+        embedding = stored(transaction, other, revision)
+        if embedding is not None and revision not in found:
+            found[revision] = embedding
+            rows += len(embedding.passages)
+        if rows >= SHARED_ROWS:
+            break
+    add_vectors(transaction, generation, found)
+    return {*found}
+
+
+def next_lacking(connection: Reading, generation: int, after: int, limit: int, most_bytes: int) -> Lacking:
+    """Returns the next documents without a vector, as `protocol.Generations.next_lacking` says."""
+    revisions = lacking(connection, generation, after, limit)
+    found, left = sizes(connection, dict.fromkeys(revisions, 1), columns=EMBEDDED), most_bytes
+    for at, revision in enumerate(revisions):
+        left -= found[revision]
+        if left < 0 and at:
+            revisions = revisions[:at]
+            break
+    sql = "SELECT count(*) FROM skipped WHERE generation = ?"
+    [skipped] = connection.execute(sql, (generation,)).fetchone()
+    return Lacking(unembedded(connection, revisions), last_revision(connection), skipped)
+
+
+def swap(
+    transaction: Transaction,
+    generation: int,
+    complete_through: int,
+    desired: str,
+    *,
+    rollback: bool,
+    may: Callable[[], bool],
+    last: object,
+    then: Callable[[int], None],
+) -> bool:
+    """Activates a generation, as `protocol.Generations.go_live` says."""
+    connection = transaction.connection
+    if not may() or lacking(connection, generation, complete_through, 1):
+        return False
+    go_live(connection, generation, desired, rollback=rollback)
+    # The index must be at the current moment of the store.
+    transaction.changes.sequence = sequence(connection)
+    transaction.then.append(partial(then, last_revision(connection)))
+    return True
+
+
+def lacking(connection: Connection, generation: int, after: int, limit: int) -> list[int]:
+    """Returns the first revisions without a vector that were not skipped, rising."""
+    rows = connection.execute(
+        "SELECT revision FROM documents d WHERE revision > ?2 "
+        "AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.generation = ?1 AND v.revision = d.revision) "
+        "AND NOT EXISTS (SELECT 1 FROM skipped s WHERE s.generation = ?1 AND s.revision = d.revision) "
+        "ORDER BY revision LIMIT ?3",
+        (generation, after, limit),
+    )
+    return [row[0] for row in rows]

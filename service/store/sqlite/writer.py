@@ -1,12 +1,11 @@
 """The writing thread. Jobs that wait together are committed together.
 
-A job is a function of a `Transaction`. The writer takes jobs in the order of write_queue.py, for
-GROUP_SECONDS. Each has a savepoint of its own. The writer commits once (one fsync for all of them), brings
-the indexes up to date, and only then answers. So a 200 means: on disk, and in the next search. A job that
-fails takes back its own work and no other's.
+Start reading at `Writer._commit`. A job is a function of a `Transaction`, in a savepoint of its own. The
+writer takes jobs in the order of scheduling.py for GROUP_SECONDS, commits once (one fsync), updates the
+indexes, and then answers. So a response of 200 means that the write is durable and the next search finds it.
+A job that fails rolls back only its own work.
 """
 
-import asyncio
 import contextlib
 import logging
 import sqlite3
@@ -19,27 +18,27 @@ from typing import Any, TypeVar
 
 from service.errors import Unhealthy, machine_error
 from service.observability import outages
+from service.store.scheduling import Jobs
 from service.store.values import Changes
-from service.store.write_queue import WriteQueue
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Job = tuple[Callable[["Transaction"], Any], Future[Any]]
-GROUP_JOBS = 256  # jobs of one commit at most
-GROUP_SECONDS = 0.05  # after which a commit takes no further job: a job that comes waits for no longer one
+GROUP_JOBS = 256  # Jobs of one commit.
+GROUP_SECONDS = 0.05  # After this time a commit takes no further jobs.
 
 
 @dataclass
 class Transaction:
-    """The means of a job: connection, changes, and what follows the commit.
+    """The argument of a job: the connection, the changes that it records, and callbacks after the commit.
 
-    For a job that changes nothing that an index holds it is a connection.
+    Jobs that change no vectors use it as a connection.
     """
 
     connection: sqlite3.Connection
     changes: Changes = field(default_factory=Changes)
-    then: list[Callable[[], None]] = field(default_factory=list)  # between the commit and the indexes' step
+    then: list[Callable[[], None]] = field(default_factory=list)  # Run after the commit, before `on_commit`.
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> sqlite3.Cursor:
         return self.connection.execute(sql, parameters)
@@ -48,8 +47,8 @@ class Transaction:
         return self.connection.executemany(sql, parameters)
 
 
-class Writer:
-    """`on_commit` runs on the writer's thread after each commit, before its jobs are answered."""
+class Writer(Jobs):
+    """Runs jobs on a thread. `on_commit` runs on it after each commit, before the jobs are answered."""
 
     def __init__(
         self,
@@ -57,52 +56,28 @@ class Writer:
         on_commit: Callable[[Changes], None],
         observe_seconds: Callable[[float], None],
     ) -> None:
+        super().__init__()
         self._connection = connection
         self._on_commit = on_commit
         self._observe_seconds = observe_seconds
-        self._queue: WriteQueue[Job] = WriteQueue()
-        self._closed = False
-        self._closing = threading.Lock()  # no job may slip in behind the stop mark
         self._in_hand: list[Future[Any]] = []
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
-    async def run(self, job: Callable[[Transaction], T]) -> T:
-        """The result of `job`, once it is on disk and in the indexes.
-
-        A caller that is cancelled before its job's turn takes the job back.
-
-        Raises:
-            Storage: the disk is full, read-only or failing. Nothing of the job was stored.
-            Unhealthy: there is no file descriptor left; as above.
-
-        """
-        return await asyncio.wrap_future(self.submit(job))
-
-    def submit(self, job: Callable[[Transaction], T], *, last: bool = False) -> Future[T]:
-        """Queue `job` from any thread. last: after every job that waits now, also those of other callers."""
-        future: Future[T] = Future()
-        with self._closing:
-            if self._closed:
-                raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
-            if not self._thread.is_alive():
-                raise _died()
-            put = self._queue.put_barrier if last else self._queue.put
-            put((job, future))
-        return future
+    def _require_alive(self) -> None:
+        if not self._thread.is_alive():
+            raise _died()
 
     def stop(self) -> None:
-        """Finish every queued job, then close the connection."""
-        with self._closing:
-            self._closed = True
-            self._queue.close()
+        """Completes all queued jobs, then closes the connection."""
+        self._close()
         self._thread.join()
         self._connection.close()
 
     def check(self, _seconds: float, /) -> str | None:
-        """The reason why it is ill, None when well. A thread that died is not replaced.
+        """Returns why writes do not work, or None.
 
-        It died between two steps that belong together, so store and index may disagree until the next start.
+        A dead thread is not replaced: it may have died between a commit and the update of the indexes.
         """
         with self._closing:
             if self._closed or self._thread.is_alive():
@@ -116,21 +91,21 @@ class Writer:
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException:  # the watchdog finds the thread dead; nothing else would say why
+        except BaseException:  # The watchdog finds the dead thread, but not the reason.
             log.critical("The thread that writes died", exc_info=True)
 
     def _work(self) -> None:
         while (first := self._next(wait=True)) is not None:
             try:
                 self._commit(first)
-            except Exception as error:  # the writer outlives whatever this was
+            except Exception as error:  # The thread must survive any error.
                 log.exception("The writer failed outside a job")
                 for future in self._in_hand:
                     _fail(future, error)
             self._in_hand = []
 
     def _next(self, *, wait: bool) -> Job | None:
-        """Take the next job whose caller still waits. None: there is none now, or will be none."""
+        """Takes the next job whose caller still waits, or None."""
         while (found := self._queue.get(wait=wait)) is not None:
             job, future = found[0]
             if future.set_running_or_notify_cancel():
@@ -144,7 +119,7 @@ class Writer:
         results: list[tuple[Future[Any], Any]] = []
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            most = min(GROUP_JOBS, 1 + self._queue.qsize())  # what comes later waits for the next commit
+            most = min(GROUP_JOBS, 1 + self._queue.qsize())  # Later jobs wait for the next commit.
             job: Job | None = first
             while job is not None:
                 self._attempt(*job, whole, results)
@@ -154,17 +129,17 @@ class Writer:
         except Exception as error:
             if outages.refusal(log, "Writes fail", error) is None:
                 log.exception("A commit of %d jobs failed", len(self._in_hand))
-            with contextlib.suppress(sqlite3.Error):  # a full disk may have ended it already
+            with contextlib.suppress(sqlite3.Error):  # A full disk may have ended the transaction.
                 self._connection.execute("ROLLBACK")
             for future in self._in_hand:
-                _fail(future, _worded(error))
+                _fail(future, machine_error(error) or error)
             return
         self._observe_seconds(time.monotonic() - started)
         for call in whole.then:
             try:
                 call()
-            except Exception:  # the commit stands, and its jobs are answered all the same
-                log.exception("A step behind a commit failed")
+            except Exception:  # The commit stands, so its jobs are answered.
+                log.exception("A step after a commit failed")
         self._on_commit(whole.changes)
         for future, result in results:
             future.set_result(result)
@@ -181,11 +156,11 @@ class Writer:
         try:
             result = job(transaction)
         except Exception as error:
-            if not self._connection.in_transaction:  # SQLite gave up the whole transaction: a full disk
+            if not self._connection.in_transaction:  # A full disk ends the whole transaction.
                 raise
             self._connection.execute("ROLLBACK TO job")
             self._connection.execute("RELEASE job")
-            _fail(future, _worded(error))
+            _fail(future, machine_error(error) or error)
             return
         self._connection.execute("RELEASE job")
         whole.changes.merge(transaction.changes)
@@ -193,18 +168,13 @@ class Writer:
         results.append((future, result))
 
 
-def _worded(error: Exception) -> Exception:
-    """The refusal for what the machine denied; any other error as it is."""
-    return machine_error(error) or error
-
-
 def _died() -> Unhealthy:
-    words = "Writing broke, by a bug of ours; the service is about to start anew. Send again then."
-    return Unhealthy(words, retry_after_seconds=30)
+    message = "A bug has stopped the writing thread. The service is about to restart. Send again then."
+    return Unhealthy(message, retry_after_seconds=30)
 
 
 def _fail(future: Future[Any], error: Exception) -> None:
     try:
         future.set_exception(error)
-    except InvalidStateError:  # its own job failed before the commit did
+    except InvalidStateError:  # The job itself failed before.
         return

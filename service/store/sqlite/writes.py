@@ -1,20 +1,17 @@
-"""Writes of documents, and `tidy`: jobs for the writer, each inside one transaction.
+"""Writes of documents, and `tidy`: jobs of the writer, each in one transaction.
 
-A document's title and text are an immutable revision. An upsert removes the old revision and puts a new
-one, with a vector of the live generation and, where they are at hand, of the one that is being built or kept
-for a rollback; a builder's vector is stored only while its revision lives, so it can never undo an update or
-a delete that came after it.
+Start reading at `upsert`. A document's title and text are an immutable revision. An upsert deletes the old
+revision and inserts a new one, with a vector of the active generation and of other generations if given. A
+builder's vector is stored only while its revision exists, so it never undoes a later update or delete.
 """
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from service.store.sql import events
-from service.store.sql.checksums import checksums_of, parts_of
+from service.store.sql.feedback import DELETED_ROWS, delete_events_of_document
 from service.store.sql.generations import DROPPED, has_dropped, kept_numbers, live_number
-from service.store.sql.records import refuse_another
-from service.store.sql.selection import DELETED_ROWS
+from service.store.sql.records import checksums_of, parts_of, refuse_another
 from service.store.sqlite import secondary_indexes, vectors
 from service.store.sqlite.documents import number_of, sequence
 from service.store.sqlite.writer import Transaction
@@ -29,12 +26,11 @@ from service.store.values import (
     Step,
 )
 
-# Of one job, so that other writes wait some tens of milliseconds for it and no longer.
+# Characters of one job, so that other writes wait some tens of milliseconds.
 DELETE_CHARACTERS = 1 << 18
-# The operation log is kept short. A reader that follows from an earlier moment loads all vectors again, which
-# is faster than so many steps.
+# The operation log is kept short. Loading all vectors is faster than following more operations.
 KEPT_OPERATIONS = 100_000
-PURGE_ROWS = 256  # of one step, as TRIM_ROWS: a write waits a few milliseconds for it
+PURGE_ROWS = 256  # Rows of one step: a write waits a few milliseconds for it.
 TRIM_ROWS = 1024
 
 
@@ -47,25 +43,11 @@ def upsert(
     collection: str = DEFAULT_COLLECTION,
     max_collections: int = MAX_COLLECTIONS,
 ) -> Put:
-    """Store `documents` (distinct ids) with a vector of the live generation, and of others where given.
-
-    Args:
-        embedded: generation to position in `documents` to its embedding. A position may be absent where
-            the stored text is the same: the stored vectors are kept. It may grow meanwhile.
-        split: where those are of a text that was cut, it is to be embedded anew.
-        collection: made when it is not there.
-        max_collections: no more are made than this.
-
-    Raises:
-        NeedsVectors: some texts are neither embedded by the live generation nor stored unchanged. It may
-            have come to live since they were embedded.
-        Conflict: the collection would be one too many.
-
-    """
+    """Stores documents, as `protocol.Documents.put` says."""
     live = live_number(transaction.connection)
     others = kept_numbers(transaction.connection) - {live}
     job = _Upsert(transaction, collection, live, others, split, set(), set())
-    embedded = dict(embedded)  # on the event loop those that follow the live generation go on
+    embedded = dict(embedded)  # The event loop may add embeddings meanwhile.
     if number_of(transaction.connection, collection) is None:
         refuse_another(transaction, collection, max_collections)
         secondary_indexes.add_collection(transaction.connection, collection)
@@ -84,7 +66,7 @@ def upsert(
 
 
 def delete_one(transaction: Transaction, id: str, collection: str) -> Step:
-    """Delete the document `id`, or some of its events where it has many: then nothing is done yet."""
+    """Deletes a document, or only some of its events if it has many. Then `done` is 0."""
     row = transaction.connection.execute(
         "SELECT revision FROM documents WHERE collection = ? AND id = ?", (collection, id)
     ).fetchone()
@@ -92,10 +74,10 @@ def delete_one(transaction: Transaction, id: str, collection: str) -> Step:
 
 
 def delete_some(transaction: Transaction, revisions: Sequence[int], collection: str) -> Step:
-    """Delete the first of `revisions`, as many as one job should; those that are gone already are passed by.
+    """Deletes the first revisions, as many as one job should. Missing revisions are skipped.
 
-    What a revision holds never changes, so what a filter passed once is right for as long as the revision
-    lives. A document with very many events loses some of them, and goes with a later step.
+    A revision never changes, so a filter's matches stay valid. A document with very many events loses some of
+    them, and is deleted in a later step.
     """
     done = deleted = characters = forgotten = 0
     for revision in revisions[:DELETE_DOCUMENTS]:
@@ -103,7 +85,7 @@ def delete_some(transaction: Transaction, revisions: Sequence[int], collection: 
             "SELECT length(title) + length(text), id FROM documents WHERE revision = ?", (revision,)
         ).fetchone()
         if row is not None:
-            gone = events.forget_document(transaction.connection, collection, row[1], DELETED_ROWS)
+            gone = delete_events_of_document(transaction.connection, collection, row[1])
             forgotten += gone
             if gone == DELETED_ROWS:
                 break
@@ -117,7 +99,7 @@ def delete_some(transaction: Transaction, revisions: Sequence[int], collection: 
 
 
 def drop_name(transaction: Transaction, collection: str) -> None:
-    """Delete a collection that is empty; the default one stays, and so does one that was written to."""
+    """Deletes an empty collection. The default collection stays, as do collections that were written to."""
     connection = transaction.connection
     written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
     if collection != DEFAULT_COLLECTION and written_to.fetchone() is None:
@@ -125,27 +107,28 @@ def drop_name(transaction: Transaction, collection: str) -> None:
 
 
 def _sequence(transaction: Transaction) -> int:
-    """The operation number that this job leads to; the index learns it with the rows."""
+    """Returns the operation number of this job, and records it for the indexes."""
     transaction.changes.sequence = sequence(transaction.connection)
     return transaction.changes.sequence
 
 
 class _Upsert(NamedTuple):
-    """The request that documents of a put belong to."""
+    """The arguments of a put, and its results `gaps` and `created`."""
 
     transaction: Transaction
     collection: str
-    live: int  # generation
+    live: int
     others: Iterable[int]
     split: bool
-    gaps: set[int]  # those of `others` that were left without a vector
-    created: set[str]  # ids that were new
+    gaps: set[int]  # Those of `others` without a vector.
+    created: set[str]  # New ids.
 
 
 def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bool | None:
-    """Store one document. Returns whether the live model cuts its text, None when its vector is missing.
+    """Stores one document. Returns whether the active model truncates its text, or None if its vector is
+    missing.
 
-    A generation of `others` whose vector is not at hand is left to its builder, which looks for such gaps.
+    Missing vectors of other generations are left to their builder.
     """
     transaction = job.transaction
     execute = transaction.connection.execute
@@ -169,7 +152,7 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     cut = embeddings[job.live].truncated
     if same_content and old[3] == metadata and old[4] in {None, checksums}:
         for number, embedding in embeddings.items():
-            if _kept(job, number, old[0]) is None:  # or damaged: sending it again mends it
+            if _kept(job, number, old[0]) is None:  # Missing or damaged.
                 vectors.add(transaction, number, old[0], embedding, job.collection)
         return cut
     if old is None:
@@ -180,7 +163,7 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
         "INSERT INTO documents (collection, id, text, metadata, title, checksums) VALUES (?, ?, ?, ?, ?, ?)",
         (job.collection, document.id, document.text, metadata, document.title, checksums),
     ).lastrowid
-    assert revision is not None  # noqa: S101  an INSERT always has one
+    assert revision is not None  # noqa: S101
     secondary_indexes.add(transaction.connection, revision)
     execute("INSERT INTO operations (kind, revision) VALUES ('put', ?)", (revision,))
     for number, embedding in embeddings.items():
@@ -202,29 +185,29 @@ def _remove(transaction: Transaction, revision: int, collection: str) -> None:
 
 
 def _kept(job: _Upsert, generation: int, revision: int) -> Embedding | None:
-    """A revision's stored vectors; None when they are absent, damaged, or of less of the text than wanted."""
+    """Returns a revision's stored vectors, or None if they are missing, damaged, or must be split."""
     stored = vectors.stored(job.transaction, generation, revision)
     return None if stored is None or (job.split and stored.cut) else stored
 
 
 def is_long(connection: sqlite3.Connection) -> bool:
-    """True when there is enough to trim for a step to be worth its commit."""
+    """Returns whether the operation log is long enough to trim it."""
     [first] = connection.execute("SELECT coalesce(min(sequence), 0) FROM operations").fetchone()
     return bool(first and first <= sequence(connection) - KEPT_OPERATIONS - TRIM_ROWS)
 
 
 def is_untidy(connection: sqlite3.Connection) -> bool:
-    """True when `tidy` has something to do: vectors of a dropped generation, or a log that is long."""
+    """Returns whether `tidy` has something to do."""
     return has_dropped(connection) or is_long(connection)
 
 
 def tidy(transaction: Transaction) -> bool:
-    """Delete some vectors of dropped generations, then some operations; whether there are more."""
+    """Deletes some vectors of dropped generations, or some operations. Returns whether more remain."""
     return purge(transaction) or trim(transaction)
 
 
 def purge(transaction: Transaction) -> bool:
-    """Delete some vectors of dropped generations; whether there are more."""
+    """Deletes some vectors of a dropped generation. Returns whether more may remain."""
     execute = transaction.connection.execute
     row = execute("SELECT number FROM generations WHERE state = ? LIMIT 1", (DROPPED,)).fetchone()
     if row is None:
@@ -237,14 +220,14 @@ def purge(transaction: Transaction) -> bool:
             f"(SELECT revision FROM {table} WHERE generation = ?1 LIMIT ?2)",
             (number, PURGE_ROWS),
         ).rowcount
-        left = left or deleted >= PURGE_ROWS  # a revision may have several
+        left = left or deleted >= PURGE_ROWS  # A revision may have several rows.
     if not left:
         execute("DELETE FROM generations WHERE number = ?", (number,))
     return True
 
 
 def trim(transaction: Transaction) -> bool:
-    """Delete some operations, the oldest first; whether there are more."""
+    """Deletes the oldest operations. Returns whether more remain."""
     execute, last = transaction.connection.execute, sequence(transaction.connection)
     deleted = execute(
         "DELETE FROM operations WHERE sequence IN "

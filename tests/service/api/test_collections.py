@@ -18,7 +18,7 @@ from models.store import Store
 from service.corpus.corpus import Corpus
 from service.index.index_set import Indexes
 from service.settings import Settings
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate
 from service.store.sqlite.schema import MIGRATIONS
 from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import drop_name, upsert

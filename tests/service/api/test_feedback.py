@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 from service.api.feedback import NOT_THERE
 from service.runtime.runtime import Runtime
-from service.store.filters.predicate import Predicate
-from service.store.sql.feedback import store
+from service.store.filters.grammar import Predicate
+from service.store.sql.feedback import store_judgements
 from service.store.sqlite.writer import Transaction
 from service.store.values import DEFAULT_COLLECTION, Judgement
 from tests.service.api.test_http_errors import refused
@@ -222,12 +222,16 @@ def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
         return Judgement("q", id, relevant=True)
 
     held = writer.submit(hold)
-    early = writer.submit(lambda transaction: store(transaction.connection, [of("a")], DEFAULT_COLLECTION))
+    early = writer.submit(
+        lambda transaction: store_judgements(transaction.connection, [of("a")], DEFAULT_COLLECTION)
+    )
     gone = writer.submit(lambda transaction: delete(transaction, Predicate("id = ?", ["a"])))
     late = writer.submit(
-        lambda transaction: store(transaction.connection, [of("b"), of("a")], DEFAULT_COLLECTION)
+        lambda transaction: store_judgements(transaction.connection, [of("b"), of("a")], DEFAULT_COLLECTION)
     )
-    other = writer.submit(lambda transaction: store(transaction.connection, [of("c")], DEFAULT_COLLECTION))
+    other = writer.submit(
+        lambda transaction: store_judgements(transaction.connection, [of("c")], DEFAULT_COLLECTION)
+    )
     gate.set()
     held.result(LIMIT)
     assert other.result(LIMIT)[0] == early.result(LIMIT)[0] + 2, "what was refused took a number"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from service.api.search_hits import MAX_CHARACTERS, MAX_FIELDS, MAX_NAMES, parse_fields
 from service.corpus.search import Hit
 from service.errors import Validation
-from service.store.filters.paths import MAX_FIELD_PARTS, values_at
+from service.store.filters.grammar import MAX_FIELD_PARTS, values_at
 from service.store.values import Record
 from tests.service.filtering import fields, metadatas, named_values
 

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from service.app import create_app
 from service.errors import Storage
 from service.settings import Settings
-from service.store.sql import methods, selection
+from service.store.sql import feedback, methods
 from tests.service.conftest import new_settings, wait_until_active, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file, line
 from tests.service.process import Service
@@ -383,19 +383,19 @@ def test_a_deletion_that_ends_half_way_is_audited(
     status: int,
 ) -> None:
     """It ends in the third of its steps. What its deadline comes upon goes on without the request."""
-    answered, steps, step = threading.Event(), 0, methods._forget_some
+    answered, steps, step = threading.Event(), 0, methods.forget
 
-    def failing(connection: Any, **options: Any) -> Any:
+    def failing(*arguments: Any) -> Any:
         nonlocal steps
         steps += 1
         if steps == 3 and ends == "by a full disk":
             raise Storage("The disk is full.")
         if steps == 3:
             answered.wait(LIMIT)
-        return step(connection, **options)
+        return step(*arguments)
 
-    monkeypatch.setattr(methods, "_forget_some", failing)
-    for module in (methods, selection):
+    monkeypatch.setattr(methods, "forget", failing)
+    for module in (methods, feedback):
         monkeypatch.setattr(module, "DELETED_ROWS", 2)
     app = create_app(new_settings(tmp_path, tiny_models_dir, api_keys_file=keys_file(tmp_path)))
     with TestClient(app, headers=bearer(KEYS["boss"])) as client, contextlib.ExitStack() as stack:

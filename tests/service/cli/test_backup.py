@@ -10,9 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -20,7 +18,6 @@ import pytest
 
 from models import progress
 from service.cli.commands import check_data
-from service.cli.commands import restore as restoring
 from service.errors import CommandError
 from service.settings import Settings
 from service.store.sqlite import offline
@@ -177,35 +174,6 @@ with httpx2.Client(base_url=sys.argv[1], trust_env=False) as client:
         client.post("/documents", json={"documents": pair}).raise_for_status()
         print(step, flush=True) if step == 5 else None
 """
-
-
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "no manifest", "newer", "leads out"])
-def test_a_damaged_backup_is_refused_and_nothing_is_touched(
-    place: Service, tmp_path: Path, damage: str
-) -> None:
-    backup = tmp_path / "backup"
-    shutil.copytree(place.folder / "backup", backup)
-    file, manifest = backup / "simile.db", backup / "manifest.json"
-    content, said = bytearray(file.read_bytes()), json.loads(manifest.read_bytes())
-    if damage == "flipped":
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
-    elif damage == "truncated":
-        file.write_bytes(content[:-100])
-    elif damage == "missing":
-        file.unlink()
-    elif damage == "no manifest":
-        manifest.unlink()
-    elif damage == "newer":
-        manifest.write_text(json.dumps(said | {"schema": 999}))
-    else:
-        said["files"]["../evil"] = said["files"]["simile.db"]
-        manifest.write_text(json.dumps(said))
-    words = {"flipped": "changed", "truncated": "changed", "missing": "simile.db is missing"}
-    words |= {"no manifest": "is not a backup", "newer": "newer", "leads out": "should match pattern"}
-    arguments = Namespace(folder=backup, data_dir=None, models_dir=None, force=False)
-    assert words[damage] in refused(partial(restoring.run, arguments), tmp_path)
-    assert not (tmp_path / "data" / "simile.db").exists()
 
 
 @pytest.mark.long

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from service.store.scheduling import READERS, pause
 from service.store.sqlite.documents import count
 from service.store.sqlite.reader import Readers
 from service.store.sqlite.schema import migrate
-from service.store.turns import READERS, pause
 from tests.waiting import LIMIT
 
 FOR_EVER = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"

@@ -87,8 +87,22 @@ def nested(backup: Path) -> None:
     (backup / "manifest.json").write_text('{"files":' * 100_000, encoding="utf-8")
 
 
+def a_linked(name: str) -> Callable[[Path], object]:
+    def link(backup: Path) -> None:
+        (backup / name).rename(backup.parent / "elsewhere")
+        (backup / name).symlink_to(backup.parent / "elsewhere")
+
+    return link
+
+
 def version_of(backup: Path) -> str:
     return str(json.loads((backup / "manifest.json").read_bytes())["active"])
+
+
+def flip(backup: Path) -> None:
+    content = bytearray((backup / DATABASE).read_bytes())
+    content[len(content) // 2] ^= 1
+    (backup / DATABASE).write_bytes(content)
 
 
 MANIFESTS: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -104,7 +118,13 @@ MANIFESTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "simile.db was changed",
     ),
     "a number that is text": (lambda at: rewrite(at, documents="many"), "documents: Input should be"),
+    "a newer schema": (lambda at: rewrite(at, schema=999), "Install that version"),
+    "none": (lambda at: (at / "manifest.json").unlink(), "is not a backup"),
+    "another checksum": (flip, "simile.db was changed"),
+    "a file that is missing": (lambda at: (at / DATABASE).unlink(), "simile.db is missing"),
+    "an unknown field": (lambda at: rewrite(at, evil=1), "evil: Extra inputs are not permitted"),
     "nested deeply": (nested, "nested too deeply"),
+    "a link": (a_linked("manifest.json"), "manifest.json is a link"),
 }
 
 
@@ -118,28 +138,10 @@ def test_a_manifest_that_backup_would_not_write_is_refused(backup: Path, damage:
 # The folder
 
 
-def a_linked_model(backup: Path) -> None:
-    version = version_of(backup)
-    (backup / "models" / version).rename(backup.parent / "elsewhere")
-    (backup / "models" / version).symlink_to(backup.parent / "elsewhere")
-
-
-def a_linked_database(backup: Path) -> None:
-    (backup / DATABASE).rename(backup.parent / "elsewhere.db")
-    (backup / DATABASE).symlink_to(backup.parent / "elsewhere.db")
-
-
-LINKS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a linked database": (a_linked_database, "simile.db is a link"),
-    "a linked model": (a_linked_model, "is a link"),
-}
-
-
-@pytest.mark.parametrize("damage", LINKS)
-def test_no_link_is_followed(backup: Path, damage: str) -> None:
-    act, words = LINKS[damage]
-    act(backup)
-    assert words in said_of(backup)
+@pytest.mark.parametrize("name", [DATABASE, "models"])
+def test_no_link_is_followed(backup: Path, name: str) -> None:
+    a_linked(name)(backup)
+    assert f"{name if name == DATABASE else 'config.json'} is a link" in said_of(backup)
 
 
 def test_a_pipe_is_not_waited_for(backup: Path) -> None:
@@ -148,17 +150,21 @@ def test_a_pipe_is_not_waited_for(backup: Path) -> None:
     assert "simile.db is missing" in said_of(backup)
 
 
-def test_a_log_beside_the_database_is_not_taken(backup: Path) -> None:
-    (backup / f"{DATABASE}-wal").write_bytes(b"x")
-    folder = backup.parent
-    settings = Settings(data_dir=folder / "data", models_dir=folder / "models")
-    restoring.run(Namespace(folder=backup, data_dir=None, models_dir=None, force=False), settings)
-    assert {path.name for path in (folder / "data").iterdir()} == {"lock", DATABASE}
+@pytest.mark.parametrize("name", [f"{DATABASE}-wal", "notes/mine.txt", "models/VERSION/more.json"])
+def test_a_file_that_the_manifest_does_not_list_is_refused(backup: Path, name: str) -> None:
+    file = backup / name.replace("VERSION", version_of(backup))
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"x")
+    assert f"{file.relative_to(backup)} is not listed in the manifest" in said_of(backup)
 
 
-def test_a_file_that_a_model_does_not_list_is_refused(backup: Path) -> None:
-    (backup / "models" / version_of(backup) / "more.json").write_text("{}")
-    assert "more.json is not listed in the manifest" in said_of(backup)
+def test_up_to_ten_damaged_files_are_named(backup: Path) -> None:
+    for at in range(restoring.MAX_NAMED):
+        (backup / f"{at}").symlink_to("nowhere")
+    (backup / DATABASE).write_bytes(b"x")
+    said = said_of(backup)
+    assert "simile.db was changed; 0 is not listed in the manifest; 1 is" in said
+    assert "8 is not listed in the manifest; and 1 more. Nothing was restored" in said
 
 
 def test_a_model_of_a_backup_is_checked_as_any_published_one(backup: Path) -> None:
@@ -319,9 +325,11 @@ backup.run(asked, Settings(data_dir=data, models_dir=models))
 def test_what_a_killed_backup_left_goes_with_the_next_and_one_at_work_stays(
     made: Path, tmp_path: Path
 ) -> None:
-    other = tmp_path / ".simile-backup-notes"
-    other.mkdir()
-    (other / "mine.txt").write_text("keep")
+    others = [tmp_path / ".simile-backup-notes", tmp_path / ".simile-backup-0123abcd"]
+    for other in others:  # Neither is a backup's: the first has another name, the second another file.
+        other.mkdir()
+        for name in (DATABASE, "mine.txt"):
+            (other / name).write_text("keep")
     command = [sys.executable, "-c", KILLED, *map(str, (made / "data", made / "models", tmp_path / "monday"))]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
     try:
@@ -330,12 +338,12 @@ def test_what_a_killed_backup_left_goes_with_the_next_and_one_at_work_stays(
             assert process.stdout.readline() == b"copied\n"
         running[0].kill()
         running[0].wait()
-        assert len([*tmp_path.glob(".simile-backup-*/simile.db")]) == 2
+        assert len([*tmp_path.glob(".simile-backup-*/simile.db")]) == 4
         settings = Settings(data_dir=made / "data", models_dir=made / "models")
         asked = Namespace(folder=tmp_path / "tuesday", models=False, data_dir=None)
         said = backing.run(asked, settings)
         assert "1 unfinished backups were removed" in said
-        assert len([*tmp_path.glob(".simile-backup-*/simile.db")]) == 1, "the one at work stays"
+        assert len([*tmp_path.glob(".simile-backup-*/simile.db")]) == 3, "the one at work stays"
     finally:
         for process in running:
             process.kill()
@@ -344,7 +352,11 @@ def test_what_a_killed_backup_left_goes_with_the_next_and_one_at_work_stays(
             process.stdout.close()
     asked = Namespace(folder=tmp_path / "wednesday", models=False, data_dir=None)
     assert "1 unfinished" in backing.run(asked, settings)
-    assert {path.name for path in tmp_path.iterdir()} == {other.name, "tuesday", "wednesday"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *(each.name for each in others),
+        "tuesday",
+        "wednesday",
+    }
 
 
 def test_what_a_killed_restore_left_goes_with_the_next_start(tmp_path: Path, tiny_models_dir: Path) -> None:

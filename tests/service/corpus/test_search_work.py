@@ -17,12 +17,12 @@ from service.corpus.search import Search
 from service.index.index import Index
 from service.runtime.runtime import Runtime
 from service.settings import Settings
+from service.store.scheduling import READERS
 from service.store.sql import records
 from service.store.sqlite import documents, vectors
 from service.store.sqlite import fulltext as lexical
 from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.schema import DATABASE
-from service.store.turns import READERS
 from service.store.values import Document, Record
 from tests.service.conftest import HOST
 from tests.service.fakes import run, sqlite_of, until

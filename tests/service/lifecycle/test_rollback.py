@@ -15,7 +15,7 @@ from service.corpus.corpus import Corpus
 from service.lifecycle.builder import HARMLESS
 from service.live import Generation
 from service.store.sql import generations, methods
-from service.store.sqlite import backfill
+from service.store.sqlite import vectors
 from service.store.sqlite.store import SqliteStore
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
@@ -127,7 +127,7 @@ def test_a_disk_that_is_full_at_the_first_or_the_last_step_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
-    work: Any = {"begin": generations.begin, "go_live": backfill.swap}[step]
+    work: Any = {"begin": generations.begin, "go_live": vectors.swap}[step]
     failures = 0
 
     def full(*arguments: Any, **named: Any) -> Any:

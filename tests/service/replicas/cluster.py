@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +15,7 @@ import psycopg
 from tests import postgres
 from tests.service.process import Service, is_ready
 from tests.service.replicas.forked import Forge
-from tests.service.swapping import Oracle, published
+from tests.service.swapping import QUERIES, Oracle, published
 from tests.waiting import until
 
 REPLICAS, VERSIONS = 3, 3
@@ -38,7 +38,7 @@ STATES = (
 
 
 class Replica(Service):
-    """One of the processes. Its data directory is a file: whoever wants to keep something there fails."""
+    """One of the processes. Its data directory is a file, so writing there fails."""
 
     def __init__(self, folder: Path, models: Path, url: str, **variables: str) -> None:
         folder.mkdir()
@@ -95,6 +95,14 @@ class Cluster:
 
     def everywhere(self, version: str) -> bool:
         return all(replica.active == version for replica in self.replicas)
+
+    def check_stored(self, expected: Mapping[str, str]) -> None:
+        """Every replica lists and finds exactly these documents."""
+        for replica in self.replicas:
+            assert replica.stored() == expected
+            found = replica.client.get("/search", params={"q": QUERIES[0], "k": 1000}).json()
+            assert {hit["id"]: hit["text"] for hit in found["hits"]} == expected
+            self.oracle.check_search(found)
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         """Rows of a query to the database."""

@@ -34,7 +34,6 @@ class Forked:
         self.pid = pid
 
     def poll(self) -> int | None:
-        """None while it lives."""
         return None if Path(f"/proc/{self.pid}").exists() else 0
 
     def send_signal(self, number: int) -> None:

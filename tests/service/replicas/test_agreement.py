@@ -1,4 +1,4 @@
-"""What replicas agree on in the database: leases, candidates, the roll call, wishes, and jobs done once."""
+"""Agreements of replicas in the database: leases, candidates, the roll call, requests, and shared jobs."""
 
 import asyncio
 import json
@@ -14,15 +14,14 @@ import pytest
 
 from models.store import DesiredVersion
 from service.errors import Conflict, StartupError
-from service.store.postgres import generations, replicas, roll_call, vectors
+from service.store.postgres import generations, replicas, vectors
 from service.store.postgres.connection import Connection
-from service.store.postgres.roll_call import Answer
+from service.store.postgres.generations import Answer, Last
 from service.store.postgres.schema import MIGRATIONS
 from service.store.sql.generations import verdicts
 from service.store.values import FAILED, Active, Document, Embedding, Moved, Unembedded, Verdict
 from tests import postgres
 from tests.service.fakes import until
-from tests.service.store.test_postgres import DIMENSION, Place, manifest, unit
 from tests.waiting import until as wait_until
 
 pytest.importorskip("psycopg", reason="needs the extra postgres")
@@ -31,6 +30,7 @@ import psycopg
 
 from service.store.postgres.store import PostgresStore
 from service.store.sql.generations import judge
+from tests.parts.stores import DIMENSION, Place, manifest, unit
 
 
 @pytest.fixture
@@ -48,7 +48,19 @@ def begin(place: Place, replica: str, version: str = "b") -> int:
 
 
 def call(place: Place, replica: str, number: int, desired: str = "", *, rollback: bool = False) -> Answer:
-    return place.write(lambda it: roll_call.call(it, replica, number, desired, rollback=rollback))
+    return place.write(lambda it: generations.roll_call(it, replica, number, desired, rollback=rollback))
+
+
+def swap(place: Place, number: int, replica: str = "a", last: Last = lambda _: None) -> Answer:
+    return place.write(
+        lambda it: generations.go_live(it, replica, number, "", rollback=False, may=lambda: True, last=last)
+    )
+
+
+def take(place: Place, replica: str, number: int, limit: int = 8) -> int:
+    """Takes documents without a vector. Returns their number."""
+    found = place.write(lambda it: generations.take_lacking(it, replica, number, limit, 1 << 20))
+    return len(found.documents)
 
 
 def run(place: Place, sql: str) -> None:
@@ -72,16 +84,11 @@ def test_a_swap_waits_for_those_that_live_and_for_nobody_else(place: Place) -> N
     assert call(place, "a", number) is Answer.WAIT
     assert call(place, "a", number) is Answer.WAIT
     assert call(place, "b", number) is Answer.NOW
-    place.write(lambda it: replicas.stand(it, "c", None))  # one that has just started
+    place.write(lambda it: replicas.stand(it, "c", None))
     assert call(place, "b", number) is Answer.WAIT
     end_lease(place, "c")
     assert call(place, "b", number) is Answer.NOW
-    swap = place.write(
-        lambda it: roll_call.go_live(
-            it, "b", number, "", rollback=False, may=lambda: True, last=lambda _: None
-        )
-    )
-    assert swap is Answer.NOW
+    assert swap(place, number, "b") is Answer.NOW
     assert call(place, "a", number) is Answer.LIVE
 
 
@@ -95,25 +102,19 @@ def test_a_swap_embeds_the_last_few_itself_and_no_more(place: Place, monkeypatch
             return None
         return {revision: Embedding(unit(), truncated=False) for revision in lacking}
 
-    def swap() -> Answer:
-        return place.write(
-            lambda it: roll_call.go_live(it, "a", number, "", rollback=False, may=lambda: True, last=last)
-        )
-
     assert place.write(lambda it: generations.take_lacking(it, "a", number, 2, 1 << 20)).closing
-    monkeypatch.setattr(roll_call, "LAST_DOCUMENTS", 5)
-    assert swap() is Answer.LACKS
-    monkeypatch.setattr(roll_call, "LAST_DOCUMENTS", 6)
-    assert swap() is Answer.LACKS, "it could not embed them in time"
+    monkeypatch.setattr(generations, "LAST_DOCUMENTS", 5)
+    assert swap(place, number, last=last) is Answer.LACKS
+    monkeypatch.setattr(generations, "LAST_DOCUMENTS", 6)
+    assert swap(place, number, last=last) is Answer.LACKS, "it could not embed them in time"
     assert state(place, number) == "building"
-    assert swap() is Answer.NOW
+    assert swap(place, number, last=last) is Answer.NOW
     assert asked == [6, 6]
     assert place.read(lambda it: generations.lacking(it, number, 0, 10)) == []
     assert place.read(lambda it: vectors.held(it)[number].documents) == 6
 
 
 def test_what_an_update_left_listed_amid_the_listing_holds_up_no_swap(place: Place) -> None:
-    """Its revision was read before the update, and listed behind it: no document has it any more."""
     number = begin(place, "a")
     gone = "INSERT INTO lacking (generation, revision) SELECT {}, r FROM generate_series({}, {}) r"
     run(place, gone.format(number, 1_000, 1_000 + generations.LAST_DOCUMENTS))
@@ -121,12 +122,7 @@ def test_what_an_update_left_listed_amid_the_listing_holds_up_no_swap(place: Pla
     looked = place.write(lambda it: generations.take_lacking(it, "a", number, 5, 1 << 20))
     assert (looked.documents, looked.left) == ({}, 0)
     run(place, gone.format(number, 2_000, 2_000))
-    swap = place.write(
-        lambda it: roll_call.go_live(
-            it, "a", number, "", rollback=False, may=lambda: True, last=lambda _: None
-        )
-    )
-    assert swap is Answer.NOW
+    assert swap(place, number) is Answer.NOW
     assert place.read(lambda it: generations.lacking(it, number, 0, 10)) == []
 
 
@@ -143,7 +139,6 @@ def test_one_that_lives_and_is_never_ready_is_left_behind_after_a_while(place: P
 
 
 def test_another_form_of_the_live_version_waits_for_all(place: Place) -> None:
-    """Replicas get another SIMILE_PRECISION one after another: nobody is left behind by the first of them."""
     number = place.write(lambda it: generations.begin(it, "a", manifest("a"), "bf16"))
     place.write(lambda it: generations.list_lacking(it, number))
     place.write(lambda it: vectors.make_index(it, number, DIMENSION))
@@ -223,7 +218,7 @@ def test_a_request_of_the_future_is_healed_when_an_old_database_is_opened() -> N
     store.close()
 
 
-AHEAD = "interval '1 hour'"  # of a machine, or of the one that was the database's before a failover
+AHEAD = "interval '1 hour'"
 
 
 def test_no_lease_or_claim_lasts_longer_because_the_clock_was_set_back(place: Place) -> None:
@@ -231,15 +226,10 @@ def test_no_lease_or_claim_lasts_longer_because_the_clock_was_set_back(place: Pl
     number = begin(place, "a")
     place.write(lambda it: replicas.stand(it, "b", number))
 
-    def take(replica: str) -> int:
-        return len(
-            place.write(lambda it: generations.take_lacking(it, replica, number, 8, 1 << 20)).documents
-        )
-
-    assert (take("a"), take("b")) == (8, 0)
+    assert (take(place, "a", number), take(place, "b", number)) == (8, 0)
     assert place.write(lambda it: replicas.claim(it, "job", "a")) == (True, None)
     run(place, f"UPDATE lacking SET taken_until = taken_until + {AHEAD}")
-    assert take("b") == 8, "the holder lives, and its clock is another one"
+    assert take(place, "b", number) == 8, "the holder lives, and its clock is another one"
     run(place, f"UPDATE replicas SET until = until + {AHEAD}")
     assert place.read(lambda it: replicas.others(it, "c")) == 0
     assert place.write(lambda it: replicas.claim(it, "job", "b")) == (True, None)
@@ -267,14 +257,9 @@ def test_the_documents_of_one_that_died_are_taken_again(place: Place) -> None:
     number = begin(place, "a")
     place.write(lambda it: replicas.stand(it, "b", number))
 
-    def take(replica: str) -> int:
-        return len(
-            place.write(lambda it: generations.take_lacking(it, replica, number, 5, 1 << 20)).documents
-        )
-
-    assert (take("a"), take("b"), take("b")) == (5, 3, 3)
+    assert [take(place, name, number, 5) for name in "abb"] == [5, 3, 3]
     end_lease(place, "a")
-    assert take("b") == 5
+    assert take(place, "b", number, 5) == 5
 
 
 def test_a_table_is_dropped_once_nobody_serves_it_and_searches_of_it_are_sent_on(place: Place) -> None:
@@ -283,11 +268,7 @@ def test_a_table_is_dropped_once_nobody_serves_it_and_searches_of_it_are_sent_on
     place.write(lambda it: replicas.stand(it, "a", None))
     run(place, "DELETE FROM lacking")
     run(place, f"UPDATE replicas SET serves = {place.live}")
-    place.write(
-        lambda it: roll_call.go_live(
-            it, "a", number, "", rollback=False, may=lambda: True, last=lambda _: None
-        )
-    )
+    swap(place, number)
     assert state(place, place.live) == "standby"
     with pytest.raises(Moved):
         place.read(lambda it: it.require(place.live, kept=False))
@@ -413,7 +394,7 @@ def test_one_that_cannot_renew_its_lease_says_that_it_is_lost(monkeypatch: pytes
             heard = len(two.heard[0])
             await run_sql(cut)
             await until(lambda: len(two.heard[0]) > heard)  # it comes back
-            monkeypatch.setattr("service.store.postgres.touch.LEASE_SECONDS", 0.0)
+            monkeypatch.setattr("service.store.postgres.replicas.LEASE_SECONDS", 0.0)
             assert "lost touch" in (two.stores[0].lost or "")
 
     asyncio.run(both())

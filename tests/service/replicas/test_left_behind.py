@@ -72,11 +72,8 @@ def test_all_embed_and_the_part_of_one_that_dies_is_done_by_the_others(tmp_path:
             time.sleep(0.02)
         third.launch(forge)
         third.wait_until_ready()
-        for replica in made.replicas:
-            found = replica.client.get("/search", params={"q": QUERIES[0], "k": 1000}).json()
-            assert found["model"] == target
-            assert {hit["id"]: hit["text"] for hit in found["hits"]} == texts
-            made.oracle.check_search(found)
+        assert made.everywhere(target)
+        made.check_stored(texts)
         assert made.ask("SELECT count(*) FROM lacking") == [(0,)]
 
 

@@ -1,4 +1,4 @@
-"""The series of a service that shares a database: its lease, its pool, a real standby that falls behind."""
+"""The metrics of a service with a shared database: its lease, its pool, and the delay of a real standby."""
 
 import math
 import re

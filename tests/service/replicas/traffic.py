@@ -1,7 +1,7 @@
-"""Clients that try again until they are answered, while processes die around them.
+"""Clients that repeat requests until they are answered, while processes are killed.
 
-Each writer has ids of its own and goes on to the next write once the last one is acknowledged, so what
-must be stored is known exactly: a write that came to no answer is sent again as it was.
+Each writer has its own ids, and waits for each acknowledgment. A write without an answer is sent again
+unchanged. So the stored documents are known exactly.
 """
 
 import http.client
@@ -18,12 +18,12 @@ from tests.service.replicas.cluster import Cluster
 from tests.service.swapping import QUERIES, TEXTS
 
 WRITERS, SEARCHERS, IDS = 3, 2, 40
-LATER = {503}  # the one status that asks to send again
+LATER = {503}  # The status that asks to send again.
 PAUSE_SECONDS = 0.05
 
 
 class Traffic:
-    """The clients, and what they were told."""
+    """The clients and their results."""
 
     def __init__(self, made: Cluster) -> None:
         self.failures: list[str] = []

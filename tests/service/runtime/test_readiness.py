@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from service.runtime.readiness import Reason
 from service.runtime.runtime import Runtime
-from service.store.postgres.touch import Touch
+from service.store.postgres.replicas import Touch
 from service.store.values import Active
 
 OPERATIONS = Path(__file__).parents[3] / "docs/OPERATIONS.md"

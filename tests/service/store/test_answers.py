@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.errors import Overloaded
-from service.store.turns import Answers, Share
+from service.store.scheduling import Answers, Share
 from tests.service.placed import serving
 from tests.waiting import until
 

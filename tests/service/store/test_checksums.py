@@ -1,4 +1,4 @@
-"""Damaged documents are found by their checksums: they are not answered, and not backed up."""
+"""Damaged documents are found by their checksums. They are neither answered nor backed up."""
 
 import argparse
 import contextlib
@@ -15,7 +15,7 @@ from service.__main__ import parser, run
 from service.cli.commands import backup, check_data
 from service.errors import CommandError, Unusable
 from service.settings import Settings
-from service.store.sql import checksums
+from service.store.sql import records
 from service.store.sqlite.offline import examine
 from service.store.sqlite.schema import SCHEMA_VERSION
 from tests import postgres
@@ -31,7 +31,7 @@ METADATA = {
     "é": ["ü", {"b": None, "a": True}],
 }
 TEXT = "a red river é 🌊"
-# What is damaged, by the id of its document, as SQL of the new value of a column.
+# A column and the SQL of its damaged value, by the id of a document.
 DAMAGE = {
     "title": ("title", "'A titlf'"),
     "text": ("text", "replace(text, 'red', 'rad')"),
@@ -69,7 +69,7 @@ def put(client: TestClient, *ids: str, at: str = "") -> None:
 
 
 def run_sql(settings: Settings, sql: str) -> int:
-    """Change the database beside the service."""
+    """Changes the database while the service runs."""
     if settings.database is not None:
         import psycopg
 
@@ -92,7 +92,7 @@ def damage(settings: Settings, id: str, column: str, value: str) -> None:
         flipped = "decode(repeat('00', 16), 'hex')" if postgres.chosen else "zeroblob(16)"
         value = flipped
     if postgres.chosen and column == "metadata":
-        column = "sent"  # what is answered; test_damage_of_what_filters_read is about the other one
+        column = "sent"  # test_damage_of_what_filters_read damages the other column.
     changed = run_sql(
         settings,
         f"UPDATE documents SET {column} = {value} WHERE collection = 'default' AND id = '{id}'",
@@ -101,7 +101,6 @@ def damage(settings: Settings, id: str, column: str, value: str) -> None:
 
 
 def checked(settings: Settings) -> str:
-    """What `check --data` says."""
     return check_data.run(settings)
 
 
@@ -147,7 +146,7 @@ def test_a_damaged_document_is_not_answered_and_sending_it_again_heals(
         assert "Send the document again" in refused.json()["error"]
     refused = service.get(f"{at}/documents")
     assert (refused.status_code, now in refused.json()["error"]) == (507, True)
-    with pytest.raises(CommandError, match="not what was stored") as said:
+    with pytest.raises(CommandError, match="are damaged: the checksum") as said:
         checked(settings)
     assert repr(now if not at else f"other/{id}") in str(said.value)
 
@@ -247,11 +246,11 @@ def test_an_update_by_a_replica_of_an_older_version_keeps_nothing_of_before(
 
 def test_damaged_documents_are_counted(service: TestClient, settings: Settings) -> None:
     put(service, "counted")
-    before = len(checksums.met)
+    before = len(records.known_damage)
     damage(settings, "counted", "text", "'other'")
     assert service.get("/documents/counted").status_code == 507
     assert service.get("/documents/counted").status_code == 507
-    assert len(checksums.met) == before + 1
+    assert len(records.known_damage) == before + 1
     assert f"simile_damaged_documents {before + 1:.1f}" in service.get("/metrics").text
     put(service, "counted")
 
@@ -259,7 +258,7 @@ def test_damaged_documents_are_counted(service: TestClient, settings: Settings) 
 def test_documents_of_before_get_their_checksums_in_steps_and_new_ones_at_once(
     service: TestClient, settings: Settings
 ) -> None:
-    ids = [f"old{n}" for n in range(checksums.FILL_DOCUMENTS + 3)]
+    ids = [f"old{n}" for n in range(records.FILL_DOCUMENTS + 3)]
     put(service, *ids)
     run_sql(settings, "UPDATE documents SET checksums = NULL WHERE id LIKE 'old%'")
     store = service.app.state.runtime.corpus.store  # type: ignore[attr-defined]
@@ -269,7 +268,7 @@ def test_documents_of_before_get_their_checksums_in_steps_and_new_ones_at_once(
     put(service, "new")
     assert call(store.without_checksums) == len(ids), "it has one at once"
     assert service.get("/documents/old1").json()["text"] == TEXT, "it is answered meanwhile"
-    assert call(store.fill_checksums) == checksums.FILL_DOCUMENTS
+    assert call(store.fill_checksums) == records.FILL_DOCUMENTS
     assert call(store.without_checksums) == 3, "each step is on disk by itself"
     assert call(store.fill_checksums) == 3
     assert call(store.fill_checksums) == 0
@@ -308,10 +307,10 @@ def test_what_is_no_text_stays_damaged_with_a_checksum_and_is_not_copied(
             refused = client.get(path)
             assert (refused.status_code, refused.json()["error_type"]) == (507, "Storage"), refused.text
         assert found_ids(client, "dense") == {"a"}
-        with pytest.raises(CommandError, match="not what was stored"):
+        with pytest.raises(CommandError, match="are damaged: the checksum"):
             checked(settings)
         arguments = argparse.Namespace(folder=tmp_path / "backup", models=False, data_dir=None)
-        with pytest.raises(CommandError, match="are damaged: they are not what was stored"):
+        with pytest.raises(CommandError, match="are damaged: their checksums are wrong"):
             backup.run(arguments, settings)
     pytest.importorskip("psycopg", reason="needs the extra postgres")
     run_sql(settings, "UPDATE documents SET checksums = NULL")
@@ -339,9 +338,7 @@ def test_a_backup_seals_no_damage(tmp_path: Path, tiny_models_dir: Path, column:
     with serving(settings) as client:
         put(client, "a", "b")
         damage(settings, "b", *DAMAGE[column])
-        with pytest.raises(
-            CommandError, match=r"'b' in .* are damaged: they are not what was stored. Nothing"
-        ):
+        with pytest.raises(CommandError, match=r"'b' in .* are damaged: their checksums are wrong. Nothing"):
             backup.run(arguments, settings)
         assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == []
         put(client, "b")

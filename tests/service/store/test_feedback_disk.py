@@ -1,4 +1,4 @@
-"""Judgements on disk: kill -9, a full disk, and a data directory of before there were any."""
+"""Judgments on disk: kill -9, and a store from before judgments had keys."""
 
 import random
 import sqlite3
@@ -9,35 +9,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from service.store.sql.feedback import count, page, store
-from service.store.sqlite.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
+from service.store.sql.feedback import count_judgements, list_judgements, store_judgements
+from service.store.sqlite.schema import MIGRATIONS, connect, migrate
 from service.store.values import DEFAULT_COLLECTION, NO_KEY, Judgement, Selection
-from tests.service.api.test_feedback import TEXTS, judge, listed, pages, said
-from tests.service.api.test_http_errors import refused
+from tests.service.api.test_feedback import judge, listed, pages, said
 from tests.service.process import Service
-from tests.service.store.test_storage_faults import in_its_namespace, needs_mounts, start_on
 from tests.waiting import LIMIT, until
-
-
-def test_a_store_of_the_second_schema_can_be_judged_and_keeps_what_it_has(tmp_path: Path) -> None:
-    path = tmp_path / "simile.db"
-    old = sqlite3.connect(path, isolation_level=None)
-    old.executescript(MIGRATIONS[0] + MIGRATIONS[1])
-    old.execute("PRAGMA user_version = 2")
-    old.execute("INSERT INTO documents (collection, id, text, metadata) VALUES ('default', 'a', 'red', '{}')")
-    old.close()
-    migrate(path)
-    connection = connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
-    judgement = Judgement("q", "a", relevant=False)
-    assert store(connection, [judgement], DEFAULT_COLLECTION) == (1, set())
-    connection.close()
-    migrate(path)  # the next start
-    connection = connect(path, read_only=True)
-    assert page(connection, 0, 10, Selection(DEFAULT_COLLECTION), inf) == ([(1, judgement)], False)
-    assert count(connection, Selection(DEFAULT_COLLECTION)) == 1
-    assert connection.execute("SELECT id, text FROM documents").fetchall() == [("a", "red")]
-    connection.close()
 
 
 def test_judgements_from_before_keys_are_of_none_and_their_numbers_are_not_used_again(tmp_path: Path) -> None:
@@ -57,35 +34,19 @@ def test_judgements_from_before_keys_are_of_none_and_their_numbers_are_not_used_
     migrate(path)
     connection = connect(path)
     kept = [(1, Judgement("q", "a", relevant=True)), (2, Judgement("q", "b", relevant=True))]
-    assert page(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY), inf) == (kept, False)
-    assert store(connection, [Judgement("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == (
+    assert list_judgements(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY), inf) == (kept, False)
+    assert store_judgements(connection, [Judgement("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == (
         4,
         set(),
     )
-    assert count(connection, Selection()) == 3
-    connection.close()
-
-
-@pytest.mark.parametrize("selection", [Selection(DEFAULT_COLLECTION), Selection(key="k"), Selection()])
-def test_a_page_is_read_in_order_and_never_sorted(tmp_path: Path, selection: Selection) -> None:
-    """Sorted, each page would cost as much as all judgements: 200,000 took 9 s instead of half a second."""
-    migrate(tmp_path / "simile.db")
-    connection = connect(tmp_path / "simile.db")
-    run: list[str] = []
-    connection.set_trace_callback(run.append)
-    assert page(connection, 0, 10, selection, inf) == ([], False)
-    connection.set_trace_callback(None)
-    [query] = run
-    plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {query}")]
-    assert any("rowid>?)" in step for step in plan), plan
-    assert not any("ORDER BY" in step for step in plan), plan
+    assert count_judgements(connection, Selection()) == 3
     connection.close()
 
 
 def judge_until_killed(
     port: int, thread: int, answered: dict[tuple[str, str], bool]
 ) -> dict[tuple[str, str], bool]:
-    """Judge pairs of documents alike, over and over; what was sent last and never answered."""
+    """Judges pairs of documents alike, again and again. Returns the last request, which has no answer."""
     rng = random.Random(thread)
     with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT, trust_env=False) as client:
         while True:
@@ -121,34 +82,10 @@ def test_kill_9_loses_no_answered_judgement_and_halves_no_list(tmp_path: Path, t
             for query, _ in found:
                 assert found[query, "a"] == found[query, "b"], "half of a list was stored"
             assert service.client.get("/feedback/count").json() == {"count": len(found)}
-            expected = found  # what was in hand is settled now
+            expected = found
             assert judge(service.client, said("0-0", "a"), said("0-0", "b")) > newest
             expected |= {("0-0", "a"): True, ("0-0", "b"): True}
             newest = max(row["sequence"] for rows in pages(service.client, 1000) for row in rows)
         longest = "🙂" * 4096  # twelve characters each in a URL: the real server must take it
         judge(service.client, said(longest, "a"))
         assert service.client.delete("/feedback", params={"query": longest}).json() == {"deleted": 1}
-
-
-@needs_mounts
-def test_a_full_disk_is_507_stores_nothing_and_room_heals_it(tmp_path: Path, tiny_models_dir: Path) -> None:
-    service = Service(tmp_path, tiny_models_dir, SIMILE_FEEDBACK_PER_DOCUMENT="0")
-    start_on(service, "size=8m")
-    try:
-        assert service.put(TEXTS).status_code == 200
-        stored: list[tuple[str, str, bool]] = []
-        for step in range(100):
-            batch = [said(f"{step}-{at}-" + "x" * 4000, "a", at % 2 == 0) for at in range(50)]
-            response = service.client.post("/feedback", json={"feedback": batch})
-            if response.status_code != 200:
-                break
-            stored += [(row["query"], row["id"], row["relevant"]) for row in batch]
-        refused(response, 507, "Storage")
-        assert stored, "the disk was full before the first judgement"
-        assert listed(service.client) == stored, "a refused list left something behind"
-        in_its_namespace(service, f'mount -o remount,size=64m "{service.folder}/data"')
-        assert service.client.post("/feedback", json=said("after", "b")).status_code == 200
-        assert listed(service.client) == [*stored, ("after", "b", True)]
-    finally:
-        service.kill()
-        service.client.close()

@@ -1,4 +1,4 @@
-"""What filters pass is kept, brought forward over writes, and never another than what is there."""
+"""Cached results of filters follow every write, so they always equal the matching documents."""
 
 import random
 import sqlite3
@@ -11,11 +11,10 @@ import numpy as np
 import orjson
 import pytest
 
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate
 from service.store.sqlite import filter_cache
 from service.store.sqlite.filter_cache import FilterCache
-from service.store.sqlite.filter_plan import matching
-from service.store.sqlite.filters import compile_filter
+from service.store.sqlite.filters import compile_filter, matching
 from service.store.sqlite.schema import connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.sqlite.writer import Transaction
@@ -92,7 +91,7 @@ def _all_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The collections of what was looked for anew."""
+    """The collections of all searches that found nothing in the cache."""
     made: list[str] = []
 
     def counted(connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
@@ -108,7 +107,7 @@ def where_of(filter: dict[str, Any]) -> Predicate:
 
 
 def check(kept: FilterCache, reader: sqlite3.Connection, filters: Sequence[dict[str, Any]] = FILTERS) -> None:
-    """What is kept is what is there, by a scan of the documents, at the moment of the reader."""
+    """Cached results equal a scan at the moment of the reader."""
     for filter in filters:
         where = where_of(filter)
         sql = f"SELECT revision FROM documents WHERE collection = ? AND ({where.sql}) ORDER BY revision"
@@ -252,7 +251,7 @@ def test_no_more_is_kept_than_there_is_room_for_and_what_was_used_last_stays(
 
 
 def together(store: Store, kept: FilterCache, count: int) -> tuple[list[threading.Thread], list[list[int]]]:
-    """Threads that ask for the same, each in a transaction of its own; and what they were told."""
+    """Threads that ask for the same filter, each in its own transaction, and their results."""
     told: list[list[int]] = []
 
     def ask(reader: sqlite3.Connection) -> None:

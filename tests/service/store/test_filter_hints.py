@@ -1,4 +1,4 @@
-"""What is said of a filter that nothing passes: never wrong, and of hostile documents within memory."""
+"""Warnings about filters without matches are never wrong, and hostile documents take little memory."""
 
 import tracemalloc
 from difflib import get_close_matches
@@ -62,7 +62,7 @@ def test_a_sample_keeps_so_many_fields_and_says_nothing_of_others() -> None:
     assert explain(NEVER, sample) == []
     [said] = explain({f"{0:0400}.in": "x"}, sample)
     assert said.endswith("holds numbers, and none of them equals a text.")
-    # What is known of a field is all there is, whichever way leads to it.
+    # The kinds of a field are those of all paths to it.
     sample.add({"new": {"in": 1}, f"{0:0400}": [{"in": "x"}]})
     assert explain({f"{0:0400}.in": "x"}, sample) == []
 

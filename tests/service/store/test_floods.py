@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from service.errors import Storage
+from service.store.scheduling import WriteQueue, caller
+from service.store.sql.feedback import DELETED_ROWS
 from service.store.sql.methods import STEP_EVENTS
-from service.store.sql.selection import DELETED_ROWS
 from service.store.sqlite.store import SqliteStore
 from service.store.values import Document, Embedding, Event, EventLimits, Judgement, Selection
-from service.store.write_queue import WriteQueue, caller
 from tests import postgres
 from tests.service.conftest import new_settings, serving
 from tests.service.keyed import bearer, keys_file, line
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[Any]:
     """A store of either kind with the documents d and e. One thread writes, so the order of jobs is known."""
     if postgres.chosen:
         from service.store.postgres.store import PostgresStore
-        from tests.service.store.test_postgres import manifest
+        from tests.parts.stores import manifest
 
         opened: Any = PostgresStore(postgres.new_database(), [], connections=4, answer_seconds=0)
         version: Any = manifest("a")
@@ -69,7 +69,7 @@ async def as_key(name: str, work: Coroutine[Any, Any, Any]) -> Any:
 
 
 class Held:
-    """Holds the writing thread, so that what is sent meanwhile waits together."""
+    """Holds the writing thread, so that later jobs wait together."""
 
     def __init__(self, store: Any) -> None:
         self._store = store

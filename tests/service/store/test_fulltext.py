@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from models.search import terms as words
 from models.tokens import normalize
-from service.store.filters.predicate import Predicate
+from service.store.filters.grammar import Predicate
 from service.store.sql.connection import fact
 from service.store.sqlite import fulltext, secondary_indexes
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
@@ -104,7 +104,6 @@ def test_a_query_is_quoted_terms_and_nothing_of_a_user_is_syntax(query: str, exp
 @given(st.text(max_size=40))
 @settings(max_examples=100, deadline=None)
 def test_any_text_is_found_by_itself_and_gone_when_it_is_removed(text: str) -> None:
-    """Whatever the characters: what FTS5 counted for a text is what it takes out again."""
     text = text.encode(errors="replace").decode()
     store = sqlite3.connect(":memory:")
     store.executescript("".join(MIGRATIONS))
@@ -148,7 +147,7 @@ def test_function_words_alone_are_looked_for(store: sqlite3.Connection) -> None:
 
 
 def in_one_call(text: str) -> list[str]:
-    """The tokens of a text by the rules themselves, whatever that costs."""
+    """Returns the tokens of a text by the rules themselves, without pieces."""
     plain = re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFKD", text).casefold())
     plain = unicodedata.normalize("NFC", plain).translate(words._characters)
     return words._RUN.sub(words._pairs_and_last, plain).split()
@@ -196,7 +195,7 @@ def test_tokens_take_a_few_times_the_memory_of_their_text_whatever_it_stands_for
 
 
 def bm25(texts: list[str], query: str) -> list[float]:
-    """FTS5's formula, from the words as they stand: no endings in what is asked here."""
+    """FTS5's formula, for words without endings."""
     documents = [Counter(text.split()) for text in texts]
     mean = sum(map(Counter.total, documents)) / len(documents)
     scores = []
@@ -224,7 +223,7 @@ def test_scores_are_bm25_and_the_best_come_first(store: sqlite3.Connection) -> N
         assert sorted(revisions) == [at + 1 for at, score in enumerate(expected) if score > 0]
         best = sorted(expected, reverse=True)
         np.testing.assert_allclose(scores, best[: len(scores)], rtol=1e-6)
-        # The first few, and whatever ties with the last of them.
+        # The first documents, and those that tie with the last one.
         few, few_scores = fulltext.nearest(store, query, 2, None, DEFAULT_COLLECTION)
         assert len(few) == np.sum(scores >= scores[1])
         np.testing.assert_array_equal(few_scores, scores[: len(few)])
@@ -234,7 +233,6 @@ def test_scores_are_bm25_and_the_best_come_first(store: sqlite3.Connection) -> N
 def test_only_allowed_documents_of_the_collection_are_found(
     store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    """Whether SQLite is told what is allowed, or its rows are looked through here."""
     monkeypatch.setattr(fulltext, "FEW_REVISIONS", few)
     secondary_indexes.add_collection(store, "other")
     put(store, *(f"river {'stone ' * (at % 7)}" for at in range(5)))
@@ -323,30 +321,6 @@ def test_a_collection_without_its_table_of_words_gets_it_back_at_the_next_start(
     assert secondary_indexes.unequal(store) == []
     assert [revision for revision, _ in ranked(store, "river", "other")] == [2]
     assert [revision for revision, _ in ranked(store, "river", DEFAULT_COLLECTION)] == [1]
-
-
-# What was stored before
-
-
-def test_an_older_store_is_indexed_at_the_next_start(tmp_path: Path) -> None:
-    path = tmp_path / "simile.db"
-    old = connect(path)
-    before = next(at for at, part in enumerate(MIGRATIONS) if "lexical" in part)
-    old.executescript("".join(MIGRATIONS[:before]))
-    old.execute(f"PRAGMA user_version = {before}")
-    for id, text in (("a", "東京の川"), ("b", "running rivers")):
-        old.execute(
-            "INSERT INTO documents (collection, id, text, metadata) VALUES ('default', ?, ?, '{}')",
-            (id, text),
-        )
-    old.close()
-    migrate(path)
-    store = connect(path)
-    bring_up_to_date(store)
-    assert found(store, "東京") == [1]
-    assert found(store, "run") == [2]
-    assert fact(store, LEXICAL_RULES) == words.RULES
-    store.close()
 
 
 def test_other_rules_index_everything_anew_and_the_same_rules_nothing(store: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of generations: kept warm, closed, deleted; and of one whose index cannot follow."""
+"""Generations that are kept for a rollback, closed or deleted, and one whose index cannot follow."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -13,8 +13,6 @@ from service.corpus.corpus import Corpus
 from service.index.index import Index
 from service.lifecycle.builder import HARMLESS
 from service.live import Generation, apply
-from service.store.sql.generations import previous
-from service.store.sqlite.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
 from service.store.values import DEFAULT_COLLECTION, Changes, Embedding, row_of
 from tests.service.brute_force import stored_vectors
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
@@ -144,23 +142,6 @@ def test_a_stop_in_the_middle_of_a_build_goes_on_where_it_was(
         assert place.everything() == DOCUMENTS
         assert len(embedded) == 30, "it began anew"
         place.until(lambda: "simile_swap_pause_seconds_count 1.0" in client.get("/metrics").text)
-
-
-def test_a_store_of_the_first_schema_gets_its_history(tmp_path: Path) -> None:
-    old = sqlite3.connect(tmp_path / "simile.db", isolation_level=None)
-    old.executescript(MIGRATIONS[0])
-    old.execute("PRAGMA user_version = 1")
-    old.execute(
-        "INSERT INTO generations (version, fingerprint, form, dimension, state) "
-        "VALUES ('v1', 'f', 'x', 3, 'active')"
-    )
-    old.close()
-    migrate(tmp_path / "simile.db")
-    connection = connect(tmp_path / "simile.db")
-    assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
-    assert connection.execute("SELECT version FROM history").fetchall() == [("v1",)]
-    assert previous(connection) is None
-    connection.close()
 
 
 def test_a_search_right_behind_a_swap_finds_its_moment(

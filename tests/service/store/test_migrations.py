@@ -36,7 +36,7 @@ CREATE TABLE generations (
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 DOCUMENTS = {f"d{at}": TEXTS[at] for at in range(30)}
-# What a store of a schema may hold beyond those before.
+# Rows of tables that a schema added.
 ADDED = {
     2: "INSERT INTO verdicts VALUES ('20260101T000000-x-00000000', 'failed', 'it was slow');",
     3: "INSERT INTO feedback (collection, query, id, relevant) VALUES ('default', 'a river', 'd3', 1);",
@@ -110,6 +110,8 @@ def test_a_store_of_each_schema_is_found_again(tmp_path: Path, tiny_models_dir: 
         hits = client.get("/search", params=asked).json()["hits"]
         assert [hit["id"] for hit in hits] == [id for _, id in best]
         np.testing.assert_allclose([hit["score"] for hit in hits], [-score for score, _ in best], atol=1e-5)
+        asked = {"q": DOCUMENTS["d3"], "mode": "lexical", "k": "30"}
+        assert "d3" in {hit["id"] for hit in client.get("/search", params=asked).json()["hits"]}
         said = [(row["user"], row["trusted"]) for row in client.get("/feedback").json()["feedback"]]
         assert said == [("", True)] * (1 if schema >= 3 else 0)
         clicked = [(row["user"], row["trusted"]) for row in client.get("/events").json()["events"]]
@@ -126,6 +128,8 @@ def test_a_store_of_each_schema_is_found_again(tmp_path: Path, tiny_models_dir: 
     assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     stored = connection.execute("SELECT vector FROM vectors WHERE revision < 60 ORDER BY revision").fetchall()
     assert [row[0] for row in stored] == blobs, "vectors that were there were made anew"
+    history = connection.execute("SELECT version FROM history").fetchall()
+    assert history == connection.execute("SELECT version FROM generations").fetchall()
     if schema >= 2:
         assert connection.execute("SELECT count(*) FROM verdicts").fetchone() == (1,)
     connection.close()

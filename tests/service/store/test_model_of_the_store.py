@@ -1,7 +1,7 @@
-"""The whole service against a plain dictionary and numpy, through orders of steps that nobody thought of.
+"""The whole service against a dictionary and numpy, in sequences of steps that hypothesis chooses.
 
-hypothesis chooses the steps: documents put, changed and deleted, searches with and without a filter,
-restarts, and swaps of the model. The same orders in each run.
+The steps put, change and delete documents, search, restart and swap the model. Each run has the same
+sequences.
 """
 
 import shutil
@@ -45,7 +45,7 @@ def tags(metadata: Metadata) -> list[str]:
     return tag if isinstance(tag, list) else [tag]
 
 
-# Each filter, and what it means in Python.
+# Each filter, and its meaning in Python.
 FILTERS: list[tuple[Metadata, Callable[[Metadata], bool]]] = [
     ({"n": 1}, lambda m: m.get("n") == 1),
     ({"n": {"$gte": 2, "$lt": 4}}, lambda m: m.get("n") in {2, 3}),

@@ -1,88 +1,57 @@
-"""The store in PostgreSQL, where it promises what the one in SQLite promises: numbers, filters, races."""
+"""The store in PostgreSQL keeps the promises of the store in SQLite: numbers, filters, concurrent writes."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from models.manifest import Manifest
-from service.errors import Validation
+from service.__main__ import parser, run
+from service.errors import NotFound, Validation
 from service.store.filters.grammar import compile_in
 from service.store.sql import feedback
 from service.store.sql.records import page
-from service.store.sqlite import fulltext, schema, secondary_indexes
+from service.store.sqlite import fulltext as sqlite_fulltext
+from service.store.sqlite import schema, secondary_indexes
 from service.store.values import (
     Document,
     Embedding,
+    Event,
+    EventLimits,
     Judgement,
     Limits,
     NeedsVectors,
     Passage,
+    Selection,
     json_of,
     revisions_of,
     row_of,
 )
 from tests import postgres
 from tests.service.filtering import cases, matches
+from tests.service.process import Service
 from tests.service.store.test_field_index import FIELDS, FILTERS, ROWS
 
 pytest.importorskip("psycopg", reason="needs the extra postgres")
 
-from service.store.postgres import (
-    documents,
-    field_indexes,
-    generations,
-    nearest,
-    postings,
-    replicas,
-    roll_call,
-    vectors,
-    words,
-    writes,
-)
+from service.store.postgres import documents, filters, fulltext, generations, replicas, vectors, writes
 from service.store.postgres.connection import Connection, Raw
 from service.store.postgres.filters import JsonbDialect
+from service.store.postgres.generations import Answer
 from service.store.postgres.reader import Snapshot
-from service.store.postgres.roll_call import Answer
 from service.store.postgres.schema import migrate
-from service.store.postgres.store import PostgresStore
 from service.store.postgres.writer import in_turn
+from tests.parts.stores import DIMENSION, Place, hold_commits, manifest, unit, until_waiting, waiting
 from tests.waiting import until
 
 T = TypeVar("T")
-DIMENSION = 8
-RNG = np.random.default_rng(0)
-
-
-def manifest(version: str) -> Manifest:
-    return cast("Manifest", SimpleNamespace(version=version, fingerprint=version, dimension=DIMENSION))
-
-
-class Place:
-    """A store of a database of its own, with one live generation."""
-
-    def __init__(self) -> None:
-        self.store = PostgresStore(postgres.new_database(), [], connections=16, answer_seconds=20)
-        self.store.start(lambda _: None, lambda _: None)
-        self.live = self.store.activate(manifest("a"), "fp32")
-
-    def write(self, job: Callable[[Connection], T]) -> T:
-        return self.store.writer.submit(job).result()
-
-    def read(self, query: Callable[[Snapshot], T]) -> T:
-        with self.store.pool.connection() as raw, raw.transaction():
-            return query(Snapshot(raw))
-
-    def put(self, *given: Document, embeddings: Sequence[Embedding] = ()) -> None:
-        rows = dict(enumerate(embeddings or [Embedding(unit(), truncated=False) for _ in given]))
-        self.write(lambda connection: writes.put(connection, given, {self.live: rows}))
 
 
 @pytest.fixture
@@ -90,11 +59,6 @@ def place() -> Iterator[Place]:
     made = Place()
     yield made
     made.store.close()
-
-
-def unit() -> np.ndarray[Any, np.dtype[np.float32]]:
-    vector = RNG.standard_normal(DIMENSION).astype(np.float32)
-    return cast("np.ndarray[Any, np.dtype[np.float32]]", vector / np.linalg.norm(vector))
 
 
 TEXTS = [
@@ -140,19 +104,19 @@ def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(
             row,
         )
         secondary_indexes.add(sqlite, row[0])
-    monkeypatch.setattr(postings, "FOLDED", (0, 1 << 30))
+    monkeypatch.setattr(fulltext, "FOLDED", (0, 1 << 30))
     if folded:
-        monkeypatch.setattr(postings, "TOGETHER", 2)
-        assert place.write(postings.fold)
+        monkeypatch.setattr(fulltext, "TOGETHER", 2)
+        assert place.write(fulltext.fold)
     for query in QUERIES:
         for depth in (1, 3, 20):
-            expected = fulltext.nearest(sqlite, query, depth, None, "default")
-            ask = partial(words.nearest, query=query, depth=depth, allowed=None, collection="default")
+            expected = sqlite_fulltext.nearest(sqlite, query, depth, None, "default")
+            ask = partial(fulltext.nearest, query=query, depth=depth, allowed=None, collection="default")
             found = place.read(ask)
             assert found[0].tolist() == expected[0].tolist(), query
             np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
     place.write(lambda connection: writes.delete_some(connection, [row[0] for row in stored], "default"))
-    assert place.write(postings.fold)
+    assert place.write(fulltext.fold)
     left = place.read(lambda it: it.execute("SELECT count(*) FROM postings").fetchone())
     assert left == (0,), "no term of a deleted document stays"
     sqlite.close()
@@ -171,7 +135,7 @@ def filtered() -> Iterator[Place]:
     for at, row in enumerate(ROWS):
         made.put(Document(f"{at}", "a", json_of(row)))
     with made.store.pool.connection() as raw:
-        field_indexes.keep(raw, FIELDS)
+        filters.keep_field_indexes(raw, FIELDS)
         raw.execute("SELECT pg_advisory_unlock_all()")
     yield made
     made.store.close()
@@ -208,19 +172,19 @@ def test_an_index_follows_what_is_declared_and_one_half_built_is_built_anew(plac
         return [name for (name,) in place.read(lambda it: it.execute(sql).fetchall())]
 
     with place.store.pool.connection() as raw:
-        field_indexes.keep(raw, ["a", "b.c?"])
+        filters.keep_field_indexes(raw, ["a", "b.c?"])
         both = names()
         raw.execute(
             f"UPDATE pg_index SET indisvalid = FALSE WHERE indexrelid = '{both[0]}'::regclass".encode()
         )
-        field_indexes.keep(raw, ["a", "b.c?"])
+        filters.keep_field_indexes(raw, ["a", "b.c?"])
         assert names() == both
         invalid = raw.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone()
         assert invalid == (0,)
-        field_indexes.keep(raw, ["a"])
+        filters.keep_field_indexes(raw, ["a"])
         assert len(names()) == len(both) / 2 == 5
         place.put(Document("long", "text", json_of({"a": "x" * 60_000})))
-        field_indexes.keep(raw, [])
+        filters.keep_field_indexes(raw, [])
         assert names() == []
         raw.execute("SELECT pg_advisory_unlock_all()")
 
@@ -239,7 +203,7 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
     where = compile_in(JsonbDialect(()), {"n": {"$gte": 100}})
     query = unit()
     for few in (10_000, 0):
-        monkeypatch.setattr(nearest, "FEW", few)
+        monkeypatch.setattr(vectors, "FEW", few)
         for filter, heads_only in ((None, False), (None, True), (where, False)):
             scores: dict[int, tuple[float, int]] = {}
             for at, embedding in enumerate(embeddings):
@@ -263,7 +227,7 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
 def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearest, "FEW", 10)
+    monkeypatch.setattr(vectors, "FEW", 10)
     given = {f"{at:02}": unit() for at in range(60)}
     place.put(
         *(Document(id, "text", json_of({"half": int(id) % 2})) for id in given),
@@ -291,7 +255,6 @@ def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
 
 
 def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) -> None:
-    """Also of a write that was under way when it began: what lacks a vector does not come to live."""
     place.put(*(Document(f"{at}", "text") for at in range(10)))
     number = place.write(lambda it: generations.begin(it, "me", manifest("b"), "fp32"))
     place.write(lambda connection: replicas.stand(connection, "you", number, ready=True))
@@ -301,7 +264,7 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     assert len(place.read(lambda it: generations.lacking(it, number, 0, 100))) == 11
 
     def swap(connection: Connection) -> Answer:
-        return roll_call.go_live(
+        return generations.go_live(
             connection, "me", number, "", rollback=False, may=lambda: True, last=lambda _: None
         )
 
@@ -322,7 +285,7 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     }
     assert len(rows) == 11, "whose time is over, another one takes"
     assert place.write(lambda connection: generations.add_vectors(connection, number, rows)) == 11
-    call = partial(roll_call.call, replica="me", generation=number, desired="", rollback=False)
+    call = partial(generations.roll_call, replica="me", generation=number, desired="", rollback=False)
     assert place.write(call) is Answer.LACKS, "without an index nothing is found fast"
     with place.store.pool.connection() as raw:
         assert vectors.build_index(raw, number, DIMENSION)
@@ -342,31 +305,10 @@ def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place
     records, more = place.read(lambda it: page(it, "", 100, None))
     assert len(records) == 12
     assert not more
-    assert len({record.text for record in records}) == 1, "each write is whole"
+    assert len({record.text_json for record in records}) == 1, "each write is whole"
     assert place.read(documents.counts) == [("default", 12)]
     kept = place.read(lambda it: it.execute(f"SELECT count(*) FROM vectors_{place.live}").fetchone())
     assert kept == (12,)
-
-
-def waiting(raw: Raw) -> int:
-    """The number of transactions that wait for a lock."""
-    [count] = raw.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() or (0,)
-    return int(count)
-
-
-def until_waiting(raw: Raw, count: int) -> None:
-    until(lambda: waiting(raw) == count, pause=0)
-
-
-def hold_commits(raw: Raw, table: str) -> None:
-    """Whoever has inserted into `table` waits before its commit until `raw` unlocks 1."""
-    raw.execute(
-        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$; "
-        f"CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED "
-        "FOR EACH ROW EXECUTE FUNCTION wait()".encode()
-    )
-    raw.execute("SELECT pg_advisory_lock(1)")
 
 
 def test_a_delete_beside_an_update_deletes_the_document(place: Place) -> None:
@@ -382,7 +324,7 @@ def test_a_delete_beside_an_update_deletes_the_document(place: Place) -> None:
 
 
 def _judge(connection: Connection, judgements: Sequence[Judgement]) -> object:
-    return in_turn(feedback.store)(connection, judgements, "default", "key", Limits(per_key=1))
+    return in_turn(feedback.store_judgements)(connection, judgements, "default", "key", Limits(per_key=1))
 
 
 def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> None:
@@ -396,6 +338,91 @@ def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> No
         gate.execute("SELECT pg_advisory_unlock(1)")
         errors = [each.exception() for each in both]
     assert sorted(type(error).__name__ for error in errors) == ["Conflict", "NoneType"]
+
+
+EVENT = Event(search_id="s", query="q", id="a", type="click", event_id="1", at=0.0)
+
+
+def until_it_waits(future: Future[Any], raw: Raw, count: int) -> None:
+    until(lambda: future.done() or waiting(raw) == count, pause=0)
+
+
+def events_left(place: Place) -> int:
+    return asyncio.run(place.store.count_events(Selection()))
+
+
+def test_a_delete_finds_the_event_that_is_being_stored(place: Place) -> None:
+    place.put(Document("a", "text"))
+    with ThreadPoolExecutor(2) as pool, place.store.pool.connection() as gate:
+        hold_commits(gate, "events")
+        storing = pool.submit(asyncio.run, place.store.record_events([EVENT], EventLimits()))
+        until_it_waits(storing, gate, 1)
+        deleting = pool.submit(asyncio.run, place.store.delete_one("a", "default"))
+        until_it_waits(deleting, gate, 2)
+        gate.execute("SELECT pg_advisory_unlock(1)")
+        assert storing.result().new == [0]
+        assert deleting.result()[0] == 1
+    assert events_left(place) == 0
+
+
+def test_an_event_of_a_document_that_is_being_deleted_is_refused(place: Place) -> None:
+    place.put(Document("a", "text"))
+    with ThreadPoolExecutor(1) as pool, place.store.pool.connection() as raw:
+        with raw.transaction():
+            assert writes.delete_one(Connection(raw), "a", "default")[0] == 1
+            storing = pool.submit(asyncio.run, place.store.record_events([EVENT], EventLimits()))
+            until_it_waits(storing, raw, 1)
+        assert isinstance(storing.result().refused[0], NotFound)
+    assert events_left(place) == 0
+
+
+WRITTEN = (
+    "123456789012345678901234567890 -123456789012345678901234567890 1e308 1.7976931348623157e308 1e15 1e16 "
+    "-1e17 1.5e19 12345678901234567.0 9007199254740993 9223372036854775807 9223372036854775808 "
+    "-9223372036854775808 -9223372036854775809 18446744073709551615 18446744073709551616 1 1.0 0.1 1e-5 "
+    "1.5e-7 1e-400 5e-324"
+).split()
+GIVEN = '{"a":"1e+17 \\" 2e+18","b":["123456789012345678901234567890",{"c":[' + ",".join(WRITTEN) + "]}]}"
+
+
+def test_numbers_come_back_byte_for_byte(place: Place) -> None:
+    sent = json_of(orjson.loads(GIVEN))
+    documents = [Document("a", "text", sent), Document("b", "text", '{"n":-0.0}')]
+    rows = {at: Embedding(unit(), truncated=False) for at in range(2)}
+
+    def forget_text(connection: Connection) -> None:
+        """As a version stored it that had no columns for the text and for checksums."""
+        connection.execute("UPDATE documents SET sent = NULL, checksums = NULL")
+
+    async def stored() -> list[bytes]:
+        found, _ = await place.store.page("", 10, None)
+        return [record.metadata_json for record in found]
+
+    async def both() -> tuple[list[bytes], list[bytes]]:
+        await place.store.put(documents, {place.live: rows})
+        today = await stored()
+        await place.store.writer.run(forget_text)
+        return today, await stored()
+
+    today, before = asyncio.run(both())
+    assert today == [sent.encode(), b'{"n":-0.0}']
+    assert before[1] == b'{"n": 0.0}', "jsonb knows no -0.0"
+    assert orjson.loads(before[0]) == orjson.loads(sent)
+
+
+@pytest.mark.long
+def test_an_export_has_the_numbers_that_were_sent(tmp_path: Path, tiny_models_dir: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with Service(tmp_path, tiny_models_dir, SIMILE_DATABASE=postgres.new_database()) as service:
+        metadata = orjson.loads(GIVEN)  # those of more than 64 bits are floats now
+        body = {"documents": [{"id": "a", "text": "text", "metadata": metadata}]}
+        service.client.post("/documents", json=body).raise_for_status()
+        run(parser().parse_args(["export", str(out), "--url", str(service.client.base_url)]))
+        hit = service.client.get("/search", params={"q": "text"}).json()["hits"][0]
+    [line] = out.read_bytes().splitlines()
+    expected = json.loads(json_of(orjson.loads(GIVEN)))
+    for found in (json.loads(line)["metadata"], hit["metadata"]):
+        assert repr(found) == repr(expected)
 
 
 def test_a_character_that_postgresql_cannot_store_is_refused(

@@ -1,4 +1,4 @@
-"""A store goes into PostgreSQL and back, whole; what was killed goes on."""
+"""A store is copied to PostgreSQL and back, and a killed copy continues."""
 
 import asyncio
 import signal
@@ -26,7 +26,7 @@ pytest.importorskip("psycopg", reason="needs the extra postgres")
 
 import psycopg
 
-from service.store.postgres import copied_rows, offline
+from service.store.postgres import copying, offline
 from tests.waiting import until
 
 LONG = "A sentence of a long text that is split into passages. " * 60
@@ -62,7 +62,7 @@ def fill(client: TestClient) -> None:
 
 
 def seen(client: TestClient) -> Any:
-    """What a client sees of a store: documents, rankings in each mode, judgements, events, a visitor's."""
+    """Documents, rankings of each mode, judgments, events and a visitor's events, as a client sees them."""
     found: list[Any] = []
     for mode in ("dense", "lexical", "hybrid"):
         hits = client.get("/search", params={"q": "text 7 東京", "k": 20, "mode": mode}).json()["hits"]
@@ -85,7 +85,7 @@ def command(*words: str) -> str:
 def test_a_store_goes_into_postgresql_and_back(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copied_rows, "ROWS", 2)
+    monkeypatch.setattr(copying, "ROWS", 2)
     settings = new_settings(tmp_path, tiny_models_dir)
     with serving(settings) as client:
         fill(client)
@@ -105,7 +105,6 @@ def test_a_store_goes_into_postgresql_and_back(
 
 
 def checked(data_dir: Path) -> str:
-    """What `check --data` says of a store, whose model is published nowhere."""
     with pytest.raises(CommandError) as raised:
         check_data.run(Settings(data_dir=data_dir))
     return str(raised.value)

@@ -34,7 +34,7 @@ HANG_SECONDS = 2.0
 
 
 class Place:
-    """A service whose database is behind a relay."""
+    """A service that reaches its database through a relay."""
 
     def __init__(self, client: TestClient, relay: Relay, url: str) -> None:
         self.client = client
@@ -65,7 +65,7 @@ class Place:
         assert {hit["id"] for hit in self.search().json()["hits"]} >= self.acknowledged
 
     def at_rest(self) -> bool:
-        """The pool makes no connection: one that is cut while it is made is made again after a pause."""
+        """The pool opens no connection. A cut one would be opened again after a pause."""
         pool = self.client.app.state.runtime.corpus.store.pool  # type: ignore[attr-defined]
         pool.check()
         state = pool.get_stats()
@@ -74,6 +74,15 @@ class Place:
     def run(self, sql: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(sql)
+
+    def fail(self, code: str, when: str = "INSERT", first: int = 1_000_000) -> None:
+        """The first writes of documents fail with this code."""
+        self.run(
+            "CREATE SEQUENCE tries; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN IF nextval('tries') <= {first} THEN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; "
+            "END IF; RETURN NEW; END $$; "
+            f"CREATE TRIGGER fail BEFORE {when} ON documents FOR EACH ROW EXECUTE FUNCTION fail()"
+        )
 
 
 @contextmanager
@@ -153,11 +162,7 @@ def test_a_statement_that_takes_too_long(place: Place) -> None:
     ],
 )
 def test_what_the_database_itself_says(place: Place, code: str, status: int, says: str) -> None:
-    place.run(
-        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
-        f"$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$; "
-        "CREATE TRIGGER fail BEFORE INSERT ON documents FOR EACH ROW EXECUTE FUNCTION fail()"
-    )
+    place.fail(code)
     answer = place.put("a")
     assert (answer.status_code, says in answer.json()["error"]) == (status, True), answer.text
     assert place.search().status_code == 200, "reads go on"
@@ -167,11 +172,7 @@ def test_what_the_database_itself_says(place: Place, code: str, status: int, say
 
 
 def test_a_delete_of_many_that_takes_too_long_says_how_far_it_came(place: Place) -> None:
-    place.run(
-        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '57014'; END $$; "
-        "CREATE TRIGGER fail BEFORE DELETE ON documents FOR EACH ROW EXECUTE FUNCTION fail()"
-    )
+    place.fail("57014", "DELETE")
     body = {"documents": [{"id": "a", "text": "text", "metadata": {"n": 1}}]}
     assert place.client.post("/documents", json=body).status_code == 200
     delete = partial(place.client.delete, "/documents", params={"filter": '{"n": 1}'})
@@ -179,12 +180,7 @@ def test_a_delete_of_many_that_takes_too_long_says_how_far_it_came(place: Place)
 
 
 def test_a_deadlock_is_tried_again(place: Place) -> None:
-    place.run(
-        "CREATE SEQUENCE tries; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN IF nextval('tries') < 3 THEN RAISE EXCEPTION 'no' USING ERRCODE = '40P01'; END IF; "
-        "RETURN NEW; END $$; "
-        "CREATE TRIGGER fail BEFORE INSERT ON documents FOR EACH ROW EXECUTE FUNCTION fail()"
-    )
+    place.fail("40P01", first=2)
     assert place.put("a").status_code == 200
     place.recovers()
 
@@ -197,7 +193,6 @@ def server(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_a_connection_that_took_its_time_is_as_patient_as_before() -> None:
-    """After the start, which lists what a version lacks: the next read waits no longer than others."""
     with closing(Pool(postgres.new_database(), 2, HANG_SECONDS)) as pool:
         for _ in range(2):
             with pool.connection() as one, pool.connection() as other:
@@ -208,7 +203,6 @@ def test_a_connection_that_took_its_time_is_as_patient_as_before() -> None:
 
 @pytest.mark.long
 def test_a_server_that_hangs(server: Any, tmp_path: Path, tiny_models_dir: Path) -> None:
-    """It takes what is sent and answers nothing: nobody waits for longer than a statement may take."""
     with placed(tmp_path, tiny_models_dir, server.get_uri()) as place:
         pids = postgres.processes(server)
         for pid in pids:

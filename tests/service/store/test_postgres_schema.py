@@ -1,14 +1,14 @@
-"""What a database lacks is named: at the start, by /ready while it lasts, and to requests that need it."""
+"""Missing parts of a database are named at the start, by /ready, and to requests that need them."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from starlette.testclient import TestClient
 
 from service.errors import StartupError
 from tests import postgres
+from tests.parts.schema_damage import DOCUMENT, JUDGEMENT, Damage, check_damages, ready
 from tests.service.conftest import new_settings, serving
 from tests.waiting import until
 
@@ -17,13 +17,12 @@ pytest.importorskip("psycopg", reason="needs the extra postgres")
 import psycopg
 
 from service.store.postgres import offline, store
-from service.store.postgres.schema import MIGRATIONS
-from service.store.postgres.schema_check import Expected, expected
+from service.store.postgres.schema import FUNCTIONS, MIGRATIONS, SEQUENCES, TABLES
 from service.store.postgres.store import PostgresStore
 
 
 class Owned(NamedTuple):
-    """A database, and a role that owns it and is no superuser."""
+    """A database, and a role that owns it without being a superuser."""
 
     url: str
     admin: Any
@@ -43,10 +42,10 @@ def owned() -> Iterator[Owned]:
         yield Owned(url.replace("postgres:", f"owner_{name}:"), admin)
 
 
-def test_the_names_of_the_migrations_are_those_of_the_database() -> None:
+def test_the_tables_of_the_check_are_those_of_a_new_database() -> None:
     url = postgres.new_database()
     PostgresStore(url, [], connections=4, answer_seconds=20).close()
-    found = Expected()
+    tables, sequences = {}, []
     with psycopg.connect(url) as connection:
         relations = connection.execute(
             "SELECT relname, relkind, ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid "
@@ -55,40 +54,17 @@ def test_the_names_of_the_migrations_are_those_of_the_database() -> None:
             "AND relname <> 'simile_schema' AND NOT EXISTS "
             "(SELECT 1 FROM pg_depend WHERE objid = c.oid AND deptype = 'i')"
         )
-        for name, kind, columns, indexes in relations:
+        for name, kind, *found in relations:
             if kind == "S":
-                found.sequences.add(name)
+                sequences.append(name)
             else:
-                found.columns[name], found.indexes[name] = {*columns}, {*indexes}
+                tables[name] = tuple(map(set, found))
         functions = connection.execute(
             "SELECT proname FROM pg_proc p WHERE pronamespace = 'public'::regnamespace "
-            "AND NOT EXISTS (SELECT 1 FROM pg_depend WHERE objid = p.oid AND deptype = 'e')"
-        )
-        found.functions.update(name for (name,) in functions)
-    assert "simile_instant" in found.functions
-    assert expected(MIGRATIONS) == found
-
-
-def test_later_migrations_may_alter_what_earlier_ones_made() -> None:
-    made = """
-    CREATE TABLE a (x bigint PRIMARY KEY, y text NOT NULL, z integer, UNIQUE (y, z));
-    CREATE TABLE b (n numeric(3, 2)); -- a comment; with a semicolon
-    CREATE INDEX of_n ON b (n);
-    CREATE FUNCTION one() RETURNS integer LANGUAGE plpgsql AS $$ BEGIN DROP TABLE a; RETURN 1; END $$;
-    CREATE OR REPLACE FUNCTION two() RETURNS integer LANGUAGE sql AS $$ SELECT 2; $$;
-    """
-    altered = """
-    ALTER TABLE a ADD COLUMN w text, ADD COLUMN IF NOT EXISTS v bigint UNIQUE, DROP COLUMN z;
-    ALTER TABLE a RENAME COLUMN y TO why;
-    DROP INDEX of_n;
-    CREATE TABLE c (m text);
-    """
-    again = "DROP TABLE c; ALTER TABLE b RENAME TO d; CREATE UNIQUE INDEX IF NOT EXISTS one ON d (n); "
-    again += "DROP FUNCTION IF EXISTS two;"
-    found = expected((made, altered, again))
-    assert found.columns == {"a": {"x", "why", "w", "v"}, "d": {"n"}}
-    assert found.indexes == {"a": {"a_pkey", "a_y_z_key", "a_v_key"}, "d": {"one"}}
-    assert found.functions == {"one"}
+            "AND NOT EXISTS (SELECT 1 FROM pg_depend WHERE objid = p.oid AND deptype = 'e') ORDER BY 1"
+        ).fetchall()
+    assert tables == {name: (set(c.split()), set(i.split())) for name, (c, i) in TABLES.items()}
+    assert (sequences, [name for (name,) in functions]) == (SEQUENCES, FUNCTIONS)
 
 
 REMOVED = [
@@ -121,11 +97,7 @@ def test_a_start_names_what_a_database_of_the_right_version_lacks() -> None:
             PostgresStore(url, [], connections=4, answer_seconds=20)
 
 
-JUDGEMENT = {"query": "a", "id": "a", "relevant": True}
-EVENT = {"search_id": "s", "id": "a", "type": "click", "query": "a", "shown": ["a"]}
-DOCUMENT = {"documents": [{"id": "b", "text": "b"}]}
-# What removes it, what brings it back, what /ready says, and a request that needs it.
-DAMAGES: list[tuple[str, str, str, tuple[str, str, Any] | None]] = [
+DAMAGES: list[Damage] = [
     (
         "ALTER TABLE documents RENAME TO elsewhere",
         "ALTER TABLE elsewhere RENAME TO documents",
@@ -183,12 +155,6 @@ DAMAGES: list[tuple[str, str, str, tuple[str, str, Any] | None]] = [
 ]
 
 
-def ready(client: TestClient) -> str:
-    """What /ready says; empty when it is green."""
-    answer = client.get("/ready")
-    return "" if answer.status_code == 200 else str(answer.json()["error"])
-
-
 def test_ready_says_what_the_database_lacks_until_it_is_there_again(
     tmp_path: Path, tiny_models_dir: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,22 +162,7 @@ def test_ready_says_what_the_database_lacks_until_it_is_there_again(
     with serving(new_settings(tmp_path, tiny_models_dir, database=owned.url)) as client:
         assert client.post("/documents", json={"documents": [{"id": "a", "text": "a"}]}).status_code == 200
         owner = f"owner_{owned.admin.info.dbname}"
-        for remove, repair, named, request in DAMAGES:
-            if request is not None and request[0] == "GET":
-                assert client.request(*request[:2]).status_code == 200
-            owned.run(remove.format(owner=owner))
-            said = until(lambda: ready(client))
-            assert named in said, remove
-            if request is not None:
-                method, path, body = request
-                answer = client.request(method, path, json=body)
-                assert (answer.status_code, answer.json()["error_type"]) == (503, "Unhealthy"), answer.text
-                assert "GET /ready says what it lacks" in answer.json()["error"]
-            owned.run(repair.format(owner=owner))
-            until(lambda: not ready(client), lambda: ready(client))
-            if request is not None:
-                answer = client.request(method, path, json=body)
-                assert answer.status_code == 200, (remove, answer.text)
+        check_damages(client, DAMAGES, owned.run, lambda _: {"owner": owner})
 
 
 @pytest.mark.long  # a lease has to end

@@ -1,4 +1,4 @@
-"""A database that fails beside a version on its way to live: the version waits, and goes on."""
+"""A database that fails during a swap delays the version, which then continues."""
 
 from pathlib import Path
 

@@ -1,19 +1,16 @@
-"""What another process removes from the file of a running service turns /ready red until it is back."""
+"""/ready is red while tables are missing that another process removed from the file."""
 
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from service.store.sqlite import store
+from tests.parts.schema_damage import DOCUMENT, EVENT, JUDGEMENT, Damage, check_damages
 from tests.service.conftest import new_settings, serving
-from tests.service.store.test_postgres_schema import DOCUMENT, EVENT, JUDGEMENT, ready
-from tests.waiting import until
 
-# What removes it, what brings it back, what /ready says, and a request that needs it.
-DAMAGES: list[tuple[str, str, str, tuple[str, str, Any] | None]] = [
+DAMAGES: list[Damage] = [
     (
         "ALTER TABLE documents RENAME TO elsewhere",
         "ALTER TABLE elsewhere RENAME TO documents",
@@ -53,26 +50,14 @@ def test_ready_says_what_the_file_lacks_until_it_is_there_again(
             answer = client.post(f"{at}/documents", json={"documents": [{"id": "a", "text": "a"}]})
             assert answer.status_code == 200
         [version] = file.execute("PRAGMA user_version").fetchone()
-        for remove, repair, named, request in DAMAGES:
-            until(lambda: not ready(client), lambda: ready(client))
-            name = remove.split()[-1]
+
+        def names(remove: str) -> dict[str, object]:
             rows = file.execute(
                 "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND ? IN (name, tbl_name) "
                 "ORDER BY type = 'index'",
-                (name,),
+                (remove.rsplit(maxsplit=1)[-1],),
             )
-            made = "; ".join(sql for (sql,) in rows)
-            file.executescript(remove)
-            said = until(lambda: ready(client))
-            assert named in said, remove
-            if request is not None:
-                method, path, body = request
-                answer = client.request(method, path, json=body)
-                assert (answer.status_code, answer.json()["error_type"]) == (503, "Unhealthy"), answer.text
-                assert "GET /ready says what it lacks" in answer.json()["error"]
-            file.executescript(repair.format(made=made, version=version))
-            until(lambda: not ready(client), lambda: ready(client))
-            if request is not None:
-                answer = client.request(method, path, json=body)
-                assert answer.status_code == 200, (remove, answer.text)
+            return {"made": "; ".join(sql for (sql,) in rows), "version": version}
+
+        check_damages(client, DAMAGES, file.executescript, names)
         assert client.post("/documents", json=DOCUMENT).status_code == 200

@@ -1,4 +1,4 @@
-"""A disk that is full or read-only: 507, nothing half-stored, and all is well once there is room."""
+"""A full or read-only disk: 507, nothing is stored in part, and all works again with more room."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from tests.waiting import LIMIT
 
 
 def mounts_work() -> bool:
-    """Whether this process may make a small file system of its own."""
+    """Returns whether this process may mount a small file system."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
     script = "mount -t tmpfs -o size=1m tmpfs /mnt"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from service.store import turns
-from service.store.filters.predicate import Predicate
+from service.store import scheduling
+from service.store.filters.grammar import Predicate
+from service.store.scheduling import READERS, Turn, Turns, pause
 from service.store.sqlite.documents import count
 from service.store.sqlite.filter_cache import FilterCache, _key, _Search
 from service.store.sqlite.reader import HEAVY, Readers
 from service.store.sqlite.schema import migrate
-from service.store.turns import READERS, Turn, Turns, pause
 from tests.service.fakes import run, until
 from tests.waiting import LIMIT
 
@@ -33,11 +33,11 @@ def documents(tmp_path: Path) -> Iterator[Readers]:
 @pytest.fixture(autouse=True)
 def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every slice is over at once, so that nothing here depends on how fast the machine is."""
-    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(scheduling, "SLICE_SECONDS", 0.0)
 
 
 class Long:
-    """A read of many steps, which ends when it is told to."""
+    """A read of many steps, until `stop` is set."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -169,8 +169,11 @@ def test_turns_go_in_the_order_of_the_line() -> None:
     assert third.held
     turns.abandon(third)
     turns.leave(third)
-    assert not turns.join(third), "nobody waits for it"
+    assert not turns.join(third), "it was abandoned"
     assert turns.join(first)
+    turns.abandon(second)
+    assert not turns.join(second)
+    assert second.comes.wait(0), "its thread would wait for ever"
 
 
 def test_who_waits_for_an_equal_filter_keeps_no_turn(documents: Readers) -> None:
@@ -191,12 +194,3 @@ def test_who_waits_for_an_equal_filter_keeps_no_turn(documents: Readers) -> None
         assert await asyncio.gather(*waiting) == [0] * READERS
 
     run(read)
-
-
-def test_a_read_that_is_abandoned_before_it_stands_in_the_line_does_not_wait_in_it() -> None:
-    turns = Turns(1)
-    first, late = Turn(turns), Turn(turns)
-    assert turns.join(first)
-    turns.abandon(late)
-    assert not turns.join(late)
-    assert late.comes.wait(0), "its thread would wait for ever"

@@ -43,7 +43,7 @@ POINTS = [
 
 
 def filled(data_dir: Path, characters: int = 0) -> None:
-    """A store with some documents of so many characters, and a judgement."""
+    """Makes a store with some documents of this length, and a judgment."""
     data_dir.mkdir(exist_ok=True)
     store = SqliteStore(data_dir)
     store.start(lambda _: None, lambda _: None)
@@ -89,7 +89,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, name: str, calls: int) -> None:
 
 
 def refused(settings: Settings) -> str:
-    """What a start on the store says."""
+    """Returns the error of a start on the store."""
     with pytest.raises(StartupError) as raised:
         Runtime(settings).open()
     assert "unfinished copy" in check.report(settings)
@@ -182,7 +182,7 @@ def test_a_copy_that_another_process_ends_meanwhile_is_not_dropped(
             with pytest.raises(CommandError, match="holds no unfinished copy, so --start-over does not"):
                 command(*words, "--start-over")
         if not ends:
-            with pytest.raises(CommandError, match="used the target already"):  # and all is there
+            with pytest.raises(CommandError, match="used the target already"):
                 command(*words)
 
 

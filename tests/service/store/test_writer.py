@@ -1,9 +1,9 @@
-"""What waits together is committed together, and one job's failure is its own."""
+"""Jobs that wait together are committed together, and a job that fails rolls back only its own work."""
 
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,28 +22,23 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-class Commits:
-    """What the writer reported after each commit."""
+def insert(value: int) -> Callable[[Transaction], int]:
+    def job(transaction: Transaction) -> int:
+        transaction.connection.execute("INSERT INTO t VALUES (?, NULL)", (value,))
+        transaction.changes.removed.setdefault(DEFAULT_COLLECTION, []).append(value)
+        return value
 
-    def __init__(self) -> None:
-        self.removed: list[list[int]] = []
-
-    def __call__(self, changes: Changes) -> None:
-        self.removed.append(changes.removed.get(DEFAULT_COLLECTION, []))
-
-
-def insert(value: int) -> "Job":
-    return Job(value)
+    return job
 
 
-class Job:
-    def __init__(self, value: int) -> None:
-        self.value = value
+def new_writer(connection: sqlite3.Connection, commits: list[list[int]] | None = None) -> Writer:
+    """A writer that appends the removed rows of each commit to `commits`."""
+    removed = [] if commits is None else commits
 
-    def __call__(self, transaction: Transaction) -> int:
-        transaction.connection.execute("INSERT INTO t VALUES (?, NULL)", (self.value,))
-        transaction.changes.removed.setdefault(DEFAULT_COLLECTION, []).append(self.value)
-        return self.value
+    def on_commit(changes: Changes) -> None:
+        removed.append(changes.removed.get(DEFAULT_COLLECTION, []))
+
+    return Writer(connection, on_commit, lambda seconds: None)
 
 
 def values(connection: sqlite3.Connection) -> list[int]:
@@ -64,19 +59,19 @@ def blocked(writer: Writer) -> threading.Event:
 
 
 def test_jobs_that_wait_together_share_one_commit(connection: sqlite3.Connection) -> None:
-    commits = Commits()
-    writer = Writer(connection, commits, lambda seconds: None)
+    commits: list[list[int]] = []
+    writer = new_writer(connection, commits)
     release = blocked(writer)
     futures = [writer.submit(insert(value)) for value in range(10)]
     release.set()
     assert [future.result(LIMIT) for future in futures] == list(range(10))
-    assert commits.removed == [[], list(range(10))]
+    assert commits == [[], list(range(10))]
     writer.stop()
 
 
 def test_a_failing_job_takes_back_its_own_work_alone(connection: sqlite3.Connection) -> None:
-    commits = Commits()
-    writer = Writer(connection, commits, lambda seconds: None)
+    commits: list[list[int]] = []
+    writer = new_writer(connection, commits)
     release = blocked(writer)
 
     def half(transaction: Transaction) -> None:
@@ -89,7 +84,7 @@ def test_a_failing_job_takes_back_its_own_work_alone(connection: sqlite3.Connect
     with pytest.raises(ValueError, match="half done"):
         bad.result(LIMIT)
     assert values(connection) == [1, 2]
-    assert commits.removed[-1] == [1, 2], "the index must not hear of work that was taken back"
+    assert commits[-1] == [1, 2], "the index must not hear of work that was taken back"
     writer.stop()
 
 
@@ -97,7 +92,7 @@ def test_a_full_disk_refuses_the_group_and_the_next_is_served(connection: sqlite
     connection.execute("PRAGMA journal_mode = WAL")
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages + 2}")  # SQLite's own way to a full disk
-    writer = Writer(connection, Commits(), lambda seconds: None)
+    writer = new_writer(connection)
     release = blocked(writer)
 
     def large(transaction: Transaction) -> None:
@@ -115,7 +110,7 @@ def test_a_full_disk_refuses_the_group_and_the_next_is_served(connection: sqlite
 
 def test_a_caller_who_left_before_its_turn_writes_nothing(connection: sqlite3.Connection) -> None:
     async def body() -> None:
-        writer = Writer(connection, Commits(), lambda seconds: None)
+        writer = new_writer(connection)
         release = blocked(writer)
         task = asyncio.create_task(writer.run(insert(1)))
         await asyncio.sleep(0.05)
@@ -129,7 +124,7 @@ def test_a_caller_who_left_before_its_turn_writes_nothing(connection: sqlite3.Co
 
 
 def test_stopping_finishes_what_was_accepted_and_refuses_the_rest(connection: sqlite3.Connection) -> None:
-    writer = Writer(connection, Commits(), lambda seconds: None)
+    writer = new_writer(connection)
     release = blocked(writer)
     accepted = [writer.submit(insert(value)) for value in range(300)]
     stopping = threading.Thread(target=writer.stop)

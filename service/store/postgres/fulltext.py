@@ -1,0 +1,410 @@
+"""Keyword search in PostgreSQL: BM25 with the formula of SQLite's FTS5, over blocks of postings.
+
+    postings (collection, term, first, last, body)    body: revision - first, frequency and length of each
+    unfolded (collection, gained, lost, removed)      changes by writes since the last fold
+
+Start reading at `nearest` and `change_postings`. The database returns the blocks of a query's terms. The
+score is computed here, so that the shared database has little to do:
+
+    Σ idf · f · 2.2 / (f + 1.2 · (0.25 + 0.75 · length / mean length))
+    idf = ln((N - n + 0.5) / (n + 0.5)), at least 1e-6; n of the collection's N documents have the term
+
+A write adds small blocks of its own and never changes others, so writers do not wait for each other. It only
+lists the revisions that it removes, and searches skip them. `fold` joins small blocks and deletes removed
+revisions; one process at a time does it. The first byte of a body gives the widths of its numbers: most
+postings take four bytes, where a row for each would take ninety. FTS5, in memory, stems the terms, so both
+stores have the same terms.
+"""
+
+import re
+import sqlite3
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import blake2b
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.search.content import Content
+from models.search.words import TABLE, cut, expression
+from service.store.postgres.connection import Connection
+from service.store.postgres.vectors import FilterMatches
+from service.store.scheduling import pause
+from service.store.values import Revisions
+
+MOST_BYTES = 256  # Bytes of a stored term. A longer term is stored as its hash.
+_QUOTED = re.compile(r'"([^"]*)"( \*)?')
+_local = threading.local()
+
+
+class Terms(NamedTuple):
+    """A text's terms with their counts, and the number of its tokens."""
+
+    counts: Mapping[str, int]
+    length: int
+
+
+def terms_of(contents: Sequence[Content]) -> list[Terms]:
+    """Returns the terms of titles and texts."""
+    return [
+        Terms(counts, sum(counts.values())) for counts in _stemmed([cut(each.whole) for each in contents])
+    ]
+
+
+def query_terms(query: str) -> tuple[list[str], list[str]]:
+    """Returns the terms of a query, with repetitions, and the beginnings of terms."""
+    found = _QUOTED.findall(expression(query))
+    whole = [term for term, begins in found if not begins]
+    stems = [stem for counts in _stemmed(whole) for stem in counts]
+    return stems, [term for term, begins in found if begins]
+
+
+class _OfOneThread(sqlite3.Connection):
+    """A connection that is closed after its thread has ended, on any thread."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _stemmed(texts: Sequence[str]) -> list[Counter[str]]:
+    """Returns the terms of texts that were cut, as FTS5 stems them."""
+    if not hasattr(_local, "fts"):
+        _local.fts = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=_OfOneThread
+        )
+        _local.fts.execute(f"CREATE VIRTUAL TABLE words USING {TABLE}")
+        _local.fts.execute("CREATE VIRTUAL TABLE terms USING fts5vocab (words, instance)")
+    fts: sqlite3.Connection = _local.fts
+    found = [Counter[str]() for _ in texts]
+    fts.execute("BEGIN")
+    try:
+        fts.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(texts))
+        for term, at, count in fts.execute("SELECT term, doc, count(*) FROM terms GROUP BY doc, term"):
+            found[at][_stored_term(term)] += count
+    finally:
+        fts.execute("ROLLBACK")
+    return found
+
+
+def _stored_term(term: str) -> str:
+    encoded = term.encode()
+    return term if len(encoded) <= MOST_BYTES else blake2b(encoded, digest_size=32).hexdigest()
+
+
+FULL = 3900  # Bytes of a body at most. Two bodies fit a page.
+OPEN = (
+    2000  # Smaller blocks, in bytes, are joined with others. The index `open_postings` has the same number.
+)
+TOGETHER = 4  # Small blocks of a term that are joined.
+FOLDED = 20_000, 100_000  # Changed terms that are worth a fold, and terms of one fold at most.
+REMOVED_COST = 20  # A removed revision counts as this many terms, because every search reads it.
+_LOCK = 7_405_831
+_WIDTHS = ("<u1", "<u2", "<u4", "<i8")
+_LIMITS = np.array([1 << 8, 1 << 16, 1 << 32])
+
+Numbers = NDArray[np.int64]
+
+
+class Postings(NamedTuple):
+    """Postings by rising owner, then by rising revision.
+
+    Frequencies are of the term, lengths of the text, in tokens.
+    """
+
+    owners: Numbers  # Numbers of terms.
+    revisions: Numbers
+    frequencies: Numbers
+    lengths: Numbers
+
+    def where(self, kept: NDArray[np.bool_]) -> "Postings":
+        return Postings(*(column[kept] for column in self))
+
+    def without(self, removed: Numbers) -> "Postings":
+        return self.where(~np.isin(self.revisions, removed)) if len(removed) else self
+
+
+class Block(NamedTuple):
+    owner: int
+    first: int
+    last: int
+    body: bytes
+
+
+def packed(postings: Postings) -> list[Block]:
+    """Returns blocks of postings. Each block has a single owner."""
+    owners, revisions, frequencies, lengths = postings
+    if not len(owners):
+        return []
+    starts = np.flatnonzero(np.diff(owners, prepend=-1))
+    counts = np.diff(starts, append=len(owners))
+    spans = revisions[starts + counts - 1] - revisions[starts]
+    widest = spans, np.maximum.reduceat(frequencies, starts), np.maximum.reduceat(lengths, starts)
+    codes = sum(np.searchsorted(_LIMITS, most, side="right") << 2 * at for at, most in enumerate(widest))
+    rows = FULL // np.array([_kind(code).itemsize for code in range(64)])[codes]
+    number = (np.arange(len(owners)) - np.repeat(starts, counts)) // np.repeat(rows, counts)
+    # Blocks begin where the owner or the number of the block changes.
+    starts = np.flatnonzero((np.diff(owners, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
+    code = np.repeat(codes, counts)
+    counts = np.diff(starts, append=len(owners))
+    offsets = revisions - np.repeat(revisions[starts], counts)
+    blocks: list[Block] = []
+    for each in np.unique(code).tolist():
+        inside = code == each
+        body = np.empty(np.count_nonzero(inside), _kind(each))
+        for name, column in zip(("f0", "f1", "f2"), (offsets, frequencies, lengths), strict=True):
+            body[name] = column[inside]
+        sent, size, head, at = body.tobytes(), body.itemsize, bytes([each]), 0
+        chosen = starts[inside[starts]]
+        ends = chosen + counts[inside[starts]]
+        columns = owners[chosen], revisions[chosen], revisions[ends - 1], (ends - chosen) * size
+        for owner, first, last, length in zip(*(column.tolist() for column in columns), strict=True):
+            blocks.append(Block(owner, first, last, head + sent[at : at + length]))
+            at += length
+    return blocks
+
+
+@cache
+def _kind(code: int) -> np.dtype[np.void]:
+    return np.dtype([(f"f{at}", _WIDTHS[code >> 2 * at & 3]) for at in range(3)])
+
+
+def unpacked(blocks: Iterable[tuple[int, int, bytes]]) -> Postings:
+    """Returns the postings of blocks, given as owner, `first` and body."""
+    alike: dict[int, list[tuple[int, int, bytes]]] = defaultdict(list)
+    for block in blocks:
+        alike[block[2][0]].append(block)
+    parts = [np.empty((4, 0), np.int64)]
+    for code, some in alike.items():
+        kind = _kind(code)
+        rows = np.frombuffer(b"".join([body[1:] for _, _, body in some]), kind)
+        heads = np.array([(owner, first, len(body) // kind.itemsize) for owner, first, body in some])
+        owner, first = (np.repeat(heads[:, at], heads[:, 2]) for at in range(2))
+        parts.append(np.stack([owner, first + rows["f0"], rows["f1"], rows["f2"]]))
+    columns = np.concatenate(parts, axis=1)
+    return Postings(*columns[:, np.lexsort((columns[1], columns[0]))])
+
+
+def change_postings(
+    connection: Connection, collection: str, added: Mapping[int, Terms], removed: Mapping[int, Terms]
+) -> None:
+    """Adds the terms of documents, by revision, and notes which documents are removed."""
+    gained: dict[str, int] = {}
+    rows = [
+        (gained.setdefault(term, len(gained)), revision, count, terms.length)
+        for revision, terms in added.items()
+        for term, count in terms.counts.items()
+    ]
+    lost = {term for terms in removed.values() for term in terms.counts}
+    if not gained and not lost:
+        return
+    columns = np.array(rows, np.int64).reshape(-1, 4).T
+    blocks = packed(Postings(*columns[:, np.lexsort((columns[1], columns[0]))]))
+    _store(connection, collection, [*gained], blocks)
+    connection.execute(
+        "INSERT INTO unfolded (collection, gained, lost, removed, cost) VALUES (?, ?, ?, ?, ?)",
+        (
+            collection,
+            [*gained],
+            [*lost],
+            np.array([*removed], np.int64),
+            len(gained) + len(lost) + REMOVED_COST * len(removed),
+        ),
+    )
+
+
+def _store(connection: Connection, collection: str, terms: Sequence[str], blocks: Sequence[Block]) -> None:
+    """Stores blocks. Their owners are positions in `terms`."""
+    name = collection.encode()
+    fixed, body_at = Struct(f">hi{len(name)}si"), Struct(">iqiqi")
+
+    def copied() -> Iterator[bytes]:  # The binary form of COPY, as in vectors.py.
+        for owner, first, last, body in blocks:
+            term = terms[owner].encode()
+            yield fixed.pack(5, len(name), name, len(term)) + term
+            yield body_at.pack(8, first, 8, last, len(body)) + body
+
+    if blocks:
+        connection.copy("postings (collection, term, first, last, body)", copied())
+
+
+def fold(connection: Connection) -> bool:
+    """Applies the changes of the first writes, if that is worth it. Returns whether it was."""
+    least, most = FOLDED
+    waiting = "SELECT collection, sum(cost) FROM unfolded GROUP BY collection HAVING sum(cost) > ? LIMIT 1"
+    row = connection.execute(waiting, (least,)).fetchone()
+    if row is None or not hold_postings(connection, wait=False):
+        return False
+    connection.take_time()
+    [collection, _] = row
+    gained, lost, removed = Counter[str](), set[str](), list[int]()
+    taken: list[int] = []
+    entries = connection.execute(
+        "SELECT number, gained, lost, removed, cost FROM (SELECT *, sum(cost) OVER (ORDER BY number) - cost "
+        "AS before FROM unfolded WHERE collection = ?) AS summed WHERE before < ?",
+        (collection, most),
+    )
+    for number, more, fewer, gone, _ in entries:
+        taken.append(number)
+        gained.update(more)
+        lost.update(fewer)
+        removed += gone
+    _rewrite(connection, collection, gained.keys() | lost, lost, np.sort(np.array(removed, np.int64)))
+    connection.execute("DELETE FROM unfolded WHERE number = ANY(?)", (taken,))
+    return True
+
+
+def hold_postings(connection: Connection, *, wait: bool) -> bool:
+    """Locks the postings against rewriting until the transaction ends.
+
+    Returns False if another transaction holds the lock and `wait` is False.
+    """
+    if wait:
+        connection.execute("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
+        return True
+    row = connection.execute("SELECT pg_try_advisory_xact_lock(?)", (_LOCK,)).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _rewrite(
+    connection: Connection, collection: str, touched: Iterable[str], lost: Iterable[str], removed: Numbers
+) -> None:
+    """Joins the small blocks of terms, and deletes removed revisions from the blocks of `lost` terms."""
+    small: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+    for term, first, body in connection.execute(
+        "SELECT term, first, body FROM unnest(?::text[]) AS touched (term) JOIN postings p USING (term) "
+        f"WHERE collection = ? AND octet_length(body) < {OPEN}",
+        ([*touched], collection),
+    ):
+        small[term].append((first, body))
+    spans = connection.execute(
+        "SELECT term, first, last FROM unnest(?::text[]) AS lost (term) JOIN postings p USING (term) "
+        "WHERE collection = ?",
+        ([*lost], collection),
+    ).fetchall()
+    hits = {
+        (term, first)
+        for term, first, last in spans
+        if np.searchsorted(removed, first) < np.searchsorted(removed, last, side="right")
+    }
+    large = connection.execute(
+        "SELECT term, first, body FROM unnest(?::text[], ?::bigint[]) AS hit (term, first) "
+        f"JOIN postings p USING (term, first) WHERE collection = ? AND octet_length(body) >= {OPEN}",
+        ([term for term, _ in hits], [first for _, first in hits], collection),
+    )
+    groups = [(term, [(first, body)]) for term, first, body in large]  # Each is rewritten separately.
+    groups += [
+        (term, blocks)
+        for term, blocks in small.items()
+        if len(blocks) >= TOGETHER or any((term, first) in hits for first, _ in blocks)
+    ]
+    stale = [(term, first) for term, blocks in groups for first, _ in blocks]
+    connection.execute(
+        "DELETE FROM postings p USING unnest(?::text[], ?::bigint[]) AS stale (term, first) "
+        "WHERE p.collection = ? AND p.term = stale.term AND p.first = stale.first",
+        ([term for term, _ in stale], [first for _, first in stale], collection),
+    )
+    owned = ((owner, *block) for owner, (_, blocks) in enumerate(groups) for block in blocks)
+    _store(connection, collection, [term for term, _ in groups], packed(unpacked(owned).without(removed)))
+
+
+TIES = 1000  # Documents that may tie with the last hit.
+CHECKED = 256  # Documents that are checked with a wide filter at a time, at least.
+_LAST = chr(0x10FFFF)
+
+Ranking = tuple[Revisions, NDArray[np.float32]]
+
+
+def nearest(
+    connection: Connection, query: str, depth: int, allowed: FilterMatches | None, collection: str
+) -> Ranking:
+    """Ranks documents, as `protocol.Snapshot.nearest_words` says."""
+    whole, beginnings = query_terms(query)
+    found, times = _postings(connection, whole, beginnings, collection)
+    pause()
+    documents, tokens, removed = _collection(connection, collection)
+    revisions, scores = _scores(found.without(removed), times, documents, tokens)
+    if allowed is None:
+        return _best(revisions, scores, depth)
+    if allowed.revisions is not None:
+        inside = np.isin(revisions, allowed.revisions)
+        return _best(revisions[inside], scores[inside], depth)
+    size = max(2 * depth, CHECKED)
+    while True:
+        names, best = _best(revisions, scores, size)
+        inside = np.isin(names, allowed.among(connection, names))
+        if np.count_nonzero(inside) >= depth + TIES or len(names) == len(revisions):
+            return _best(names[inside], best[inside], depth)
+        if np.count_nonzero(inside) > depth and best[inside][depth] < best[inside][depth - 1]:
+            return _best(names[inside], best[inside], depth)
+        size *= 4
+
+
+def _postings(
+    connection: Connection, whole: Sequence[str], beginnings: Sequence[str], collection: str
+) -> tuple[Postings, list[int]]:
+    """Returns the postings of a query's terms, and how often the query has each term."""
+    times = [*Counter(whole).values(), *Counter(beginnings).values()]
+    owners = {term: owner for owner, term in enumerate(dict.fromkeys(whole))}
+    blocks = []
+    if owners:
+        sql = "SELECT term, first, body FROM postings WHERE collection = ? AND term = ANY(?)"
+        rows = connection.execute(sql, (collection, [*owners]))
+        blocks += [(owners[term], first, body) for term, first, body in rows]
+    for owner, beginning in enumerate(dict.fromkeys(beginnings), start=len(owners)):
+        sql = "SELECT first, body FROM postings WHERE collection = ? AND term >= ? AND term < ?"
+        rows = connection.execute(sql, (collection, beginning, beginning + _LAST))
+        blocks += [(owner, first, body) for first, body in rows]
+    found = unpacked(blocks)
+    if not beginnings:
+        return found, times
+    # Several terms with the same beginning count as one posting of a document.
+    changes = (np.diff(found.owners, prepend=-1) != 0) | (np.diff(found.revisions, prepend=-1) != 0)
+    starts = np.flatnonzero(changes)
+    if len(starts):
+        summed = np.add.reduceat(found.frequencies, starts)
+        found = found.where(changes)._replace(frequencies=summed)
+    return found, times
+
+
+def _collection(connection: Connection, collection: str) -> tuple[int, int, Revisions]:
+    """Returns the documents and tokens of a collection, and revisions whose postings are obsolete."""
+    row = connection.execute(
+        "SELECT sum(documents)::bigint, sum(tokens)::bigint, ARRAY(SELECT unnest(removed) FROM unfolded "
+        "WHERE collection = ? AND removed <> '{}') FROM tally WHERE collection = ?",
+        (collection, collection),
+    ).fetchone()
+    documents, tokens, removed = row or (0, 0, [])
+    return documents or 0, tokens or 0, np.array(removed, np.int64)
+
+
+def _scores(
+    postings: Postings, times: Sequence[int], documents: int, tokens: int
+) -> tuple[Revisions, NDArray[np.float32]]:
+    owners, revisions, frequencies, lengths = postings
+    counts = np.bincount(owners, minlength=len(times))
+    weights = np.maximum(1e-6, np.log((documents - counts + 0.5) / (counts + 0.5))) * times * 2.2
+    relative = lengths * (documents / max(tokens, 1))
+    scores = weights[owners] * frequencies / (frequencies + 1.2 * (0.25 + 0.75 * relative))
+    order = np.argsort(revisions, kind="stable")  # Equal documents then get equal sums.
+    revisions, scores = revisions[order], scores[order]
+    starts = np.flatnonzero(np.diff(revisions, prepend=-1))
+    if len(starts):
+        revisions, scores = revisions[starts], np.add.reduceat(scores, starts)
+    return revisions, scores.astype(np.float32)
+
+
+def _best(revisions: Revisions, scores: NDArray[np.float32], depth: int) -> Ranking:
+    """Returns the `depth` highest scores, and those that tie with the last one.
+
+    Equal scores are in order of revision.
+    """
+    if len(scores) > depth:
+        least = np.partition(scores, -depth)[-depth]
+        kept = scores >= least
+        revisions, scores = revisions[kept], scores[kept]
+    order = np.lexsort((revisions, -scores))[: depth + TIES]
+    return revisions[order], scores[order]

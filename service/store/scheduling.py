@@ -1,0 +1,463 @@
+"""The order of reads and writes: which of them runs next.
+
+Start reading at `ReadingThreads.read` and `WriteQueue.get`. READERS reads of clients run at a time. After
+SLICE_SECONDS a read lets the next one run. SQL does that by itself (the `reader.py` of each store). Other
+work calls `pause` between its steps. A read ends when its deadline passes or its client disconnects.
+`Answers` bounds the bytes of all answers together.
+
+Callers of writes take turns. A caller is the key of a request (`caller`), so a key that sends thousands of
+writes delays another key by one job. `QueuedRows` bounds the waiting rows of one caller.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar
+
+from service import memory
+from service.errors import Overloaded, Unhealthy
+
+T = TypeVar("T")
+
+READERS = 4
+SLICE_SECONDS = 0.025
+MEGABYTE = 1 << 20
+
+
+class Answers:
+    """Counts the bytes of all answers of one service."""
+
+    def __init__(self, max_mb: int) -> None:
+        self.max_mb = max_mb
+        self.lock = threading.Lock()
+        self.bytes = 0
+
+
+class Share:
+    """Counts the bytes of one request.
+
+    The event loop creates and releases it; a reading thread adds bytes.
+    """
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._bytes = 0
+        self._gone = False
+
+    def add(self, count: int) -> None:
+        """Counts bytes before they are read. Does nothing after `let_go`.
+
+        Raises:
+            Overloaded: All answers together would have too many bytes. A single answer has a limit of its
+            own.
+        """
+        answers = self._answers
+        with answers.lock:
+            if self._gone:
+                return
+            if answers.bytes and answers.bytes + count > answers.max_mb * MEGABYTE:
+                raise Overloaded(
+                    f"Answers of more than {answers.max_mb} MiB together are made and sent now "
+                    "(SIMILE_MAX_ANSWERS_MB). Send again later, or ask for less.",
+                    retry_after_seconds=1,
+                )
+            answers.bytes += count
+            self._bytes += count
+
+    def let_go(self) -> None:
+        """Releases the bytes after the answer was sent or its request has ended."""
+        with self._answers.lock:
+            self._gone = True
+            self._answers.bytes -= self._bytes
+            self._bytes = 0
+
+
+share: ContextVar[Share | None] = ContextVar("share", default=None)  # The current request's share.
+
+
+class Abandoned(Exception):
+    """The client disconnected, or the deadline passed."""
+
+
+class Turns:
+    """A fixed number of places for running reads, and a queue for the others."""
+
+    def __init__(self, count: int = READERS) -> None:
+        self._lock = threading.Lock()
+        self._free = count
+        self._line: deque[Turn] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """The number of queued reads."""
+        return len(self._line)
+
+    def join(self, turn: "Turn") -> bool:
+        """Gives a read a free place, or appends it to the queue. Returns whether it got a place."""
+        with self._lock:
+            if turn.abandoned:
+                return False
+            if self._free:
+                self._free -= 1
+                turn.held = True
+            else:
+                turn.comes.clear()
+                self._line.append(turn)
+            return turn.held
+
+    def leave(self, turn: "Turn") -> None:
+        """Gives the place of a read to the first one in the queue."""
+        with self._lock:
+            if not turn.held:
+                return
+            turn.held = False
+            if not self._line:
+                self._free += 1
+                return
+            following = self._line.popleft()
+            following.held = True
+            following.comes.set()
+
+    def abandon(self, turn: "Turn") -> None:
+        """Removes a read from the queue, and wakes its thread."""
+        with self._lock:
+            turn.abandoned = True
+            with contextlib.suppress(ValueError):  # It is not in the queue.
+                self._line.remove(turn)
+            turn.comes.set()
+
+
+class Turn:
+    """One read.
+
+    Args:
+        turns: Where it waits for a place. None: it never waits, as the service's own reads.
+        share: Counts the bytes that are read for an answer, or None.
+    """
+
+    def __init__(self, turns: Turns | None, share: Share | None = None) -> None:
+        self._turns = turns
+        self.share = share
+        self.abandoned = False
+        self.held = False
+        self.comes = threading.Event()
+        self._since = 0.0
+
+    def begin(self) -> None:
+        """Waits for a place. Raises Abandoned."""
+        if self._turns is not None and not self.abandoned and not self._turns.join(self):
+            self.comes.wait()
+        if self.abandoned:
+            raise Abandoned
+        self._since = time.monotonic()
+
+    def end(self) -> None:
+        """Lets the next read run."""
+        if self._turns is not None:
+            self._turns.leave(self)
+
+    def abandon(self) -> None:
+        """Ends the read at its next pause. Any thread may call it."""
+        if self._turns is None:
+            self.abandoned = True
+        else:
+            self._turns.abandon(self)
+
+    def pause(self) -> None:
+        """Lets other reads run after this one has used its slice. Raises Abandoned."""
+        if self.abandoned:
+            raise Abandoned
+        turns = self._turns
+        if turns is None or not self.held or not turns.waiting:
+            return
+        if time.monotonic() - self._since < SLICE_SECONDS:
+            return
+        self.end()
+        self.begin()
+
+    def progress(self) -> bool:
+        """SQLite's progress handler. True ends the statement."""
+        try:
+            self.pause()
+        except Abandoned:
+            return True
+        return False
+
+
+current = threading.local()  # Its attribute `turn` is the read of this thread.
+
+
+def pause() -> None:
+    """Lets other reads run. Long work of a read calls it between its steps.
+
+    Raises:
+        Abandoned: The client disconnected, or the deadline passed.
+    """
+    turn: Turn | None = getattr(current, "turn", None)
+    if turn is not None:
+        turn.pause()
+
+
+def reads(count: int) -> None:
+    """Counts bytes before they are read. They count until the answer was sent.
+
+    Raises:
+        Overloaded: All answers together would have too many bytes.
+    """
+    turn: Turn | None = getattr(current, "turn", None)
+    if turn is not None and turn.share is not None:
+        turn.share.add(count)
+
+
+@contextlib.contextmanager
+def resting() -> Iterator[None]:
+    """Gives up this thread's place while the block waits for another read, which may need it.
+
+    Raises:
+        Abandoned: The client disconnected, or the deadline passed.
+    """
+    turn: Turn | None = getattr(current, "turn", None)
+    if turn is None:
+        yield
+        return
+    turn.end()
+    try:
+        yield
+    finally:
+        turn.begin()
+
+
+class ReadingThreads(ABC):
+    """The reading threads of a store, for clients and for the service itself.
+
+    Args:
+        readers: Threads for clients.
+        heavy: Long reads that may run at a time. The others wait.
+        own: Threads for the service itself.
+    """
+
+    def __init__(self, readers: int, heavy: int, own: int) -> None:
+        self._pool = ThreadPoolExecutor(readers, thread_name_prefix="read")
+        self._own = ThreadPoolExecutor(own, thread_name_prefix="read-own")
+        self._heavy = asyncio.Semaphore(heavy)
+
+    def close(self) -> None:
+        for pool in (self._pool, self._own):
+            pool.shutdown(wait=True)
+
+    async def read(self, query: Callable[[Any], T], *, heavy: bool = False) -> T:
+        """Runs a client's read on a thread.
+
+        Args:
+            query: Reads from a snapshot. Calls `pause` between steps outside of SQL.
+            heavy: The read may take long, so it leaves threads for others.
+
+        Raises:
+            Storage: The disk fails, or the store is damaged.
+            Unhealthy: No file descriptor is left, or the database cannot be reached.
+            Overloaded: All answers together would have too many bytes.
+        """
+        if not heavy:
+            return await self._run(query, self._pool, self._turn(own=False))
+        async with self._heavy:
+            try:
+                return await self._run(query, self._pool, self._turn(own=False))
+            finally:
+                memory.give_back()
+
+    async def own(self, query: Callable[[Any], T]) -> T:
+        """Runs a short read of the service itself, which never waits for clients. Raises as `read`."""
+        return await self._run(query, self._own, self._turn(own=True))
+
+    async def _run(self, query: Callable[[Any], T], pool: ThreadPoolExecutor, turn: Turn) -> T:
+        reading = asyncio.get_running_loop().run_in_executor(pool, self._query, query, turn)
+        try:
+            return await reading
+        except asyncio.CancelledError:  # The client disconnected, or the deadline passed.
+            turn.abandon()
+            raise
+
+    @abstractmethod
+    def _turn(self, *, own: bool) -> Turn:
+        """Returns the turn of a read. Called in the context of its request."""
+
+    @abstractmethod
+    def _query(self, query: Callable[[Any], T], turn: Turn) -> T:
+        """Runs a query on the thread of a read."""
+
+
+J = TypeVar("J")
+
+RETRY_SECONDS = 2.0
+
+# The name of the key that a request carries. Empty without keys, and for the service's own work.
+caller: ContextVar[str] = ContextVar("caller", default="")
+
+
+class WriteQueue(Generic[J]):
+    """The waiting jobs of all callers, for one or several writing threads."""
+
+    def __init__(self) -> None:
+        self._turns: dict[tuple[str, bool], deque[tuple[int, J]]] = {}  # In the order of their turns.
+        self._barriers: deque[tuple[int, J]] = deque()
+        self._changed = threading.Condition()
+        self._tickets = 0
+        self._one_is_alone = False
+        self._closed = False
+
+    def qsize(self) -> int:
+        """Returns the number of waiting jobs."""
+        with self._changed:
+            return sum(map(len, self._turns.values())) + len(self._barriers)
+
+    def put(self, job: J, *, alone: bool = False) -> None:
+        """Appends a job of the current caller.
+
+        Args:
+            job: The value that `get` returns.
+            alone: Only one such job may run at a time. Call `end_alone` after each.
+        """
+        with self._changed:
+            self._tickets += 1
+            self._turns.setdefault((caller.get(), alone), deque()).append((self._tickets, job))
+            self._changed.notify()
+
+    def put_barrier(self, job: J) -> None:
+        """Adds a job that is taken after all jobs that were put before it, of any caller."""
+        with self._changed:
+            self._tickets += 1
+            self._barriers.append((self._tickets, job))
+            self._changed.notify()
+
+    def get(self, *, wait: bool = True) -> tuple[J, bool] | None:
+        """Takes the next job.
+
+        Args:
+            wait: Wait for one.
+
+        Returns:
+            The job and whether it is alone. None if nothing can be taken now, or the queue is closed.
+
+        """
+        with self._changed:
+            while (found := self._take()) is None and wait:
+                if self._closed and not self._turns and not self._barriers:
+                    return None
+                self._changed.wait()
+            return found
+
+    def end_alone(self) -> None:
+        """Lets the next job that must be alone begin."""
+        with self._changed:
+            self._one_is_alone = False
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Makes `get` return None once the jobs that wait are taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _take(self) -> tuple[J, bool] | None:
+        if self._barriers and all(jobs[0][0] > self._barriers[0][0] for jobs in self._turns.values()):
+            return self._barriers.popleft()[1], False
+        for turn, jobs in self._turns.items():
+            alone = turn[1]
+            if alone and self._one_is_alone:
+                continue
+            del self._turns[turn]
+            _, job = jobs.popleft()
+            if jobs:
+                self._turns[turn] = jobs  # At the end.
+            self._one_is_alone = self._one_is_alone or alone
+            return job, alone
+        return None
+
+
+class Jobs:
+    """Accepts write jobs until it is closed. Each store's writer takes them from `_queue`."""
+
+    def __init__(self) -> None:
+        self._queue: WriteQueue[tuple[Callable[[Any], Any], Future[Any]]] = WriteQueue()
+        self._closed = False
+        self._closing = threading.Lock()  # No job may be queued after the stop.
+
+    async def run(self, job: Callable[[Any], T], *, alone: bool = False) -> T:
+        """Returns the result of `job` after its commit.
+
+        If the caller is canceled before its job begins, the job is withdrawn.
+
+        Args:
+            job: Its work in a transaction.
+            alone: No other such job may run at the same time.
+
+        Raises:
+            Storage: The disk is full, read-only or failing. The job stored nothing.
+            Unhealthy: The store cannot be reached. PostgreSQL may have stored the job's work.
+        """
+        return await asyncio.wrap_future(self.submit(job, alone=alone))
+
+    def submit(self, job: Callable[[Any], T], *, alone: bool = False, last: bool = False) -> Future[T]:
+        """Queues a job from any thread. A `last` job runs after all jobs that wait now."""
+        future: Future[T] = Future()
+        with self._closing:
+            if self._closed:
+                raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
+            self._require_alive()
+            if last:
+                self._queue.put_barrier((job, future))
+            else:
+                self._queue.put((job, future), alone=alone)
+        return future
+
+    def _require_alive(self) -> None:
+        """Raises if no thread takes jobs."""
+
+    def _close(self) -> None:
+        with self._closing:
+            self._closed = True
+            self._queue.close()
+
+
+class QueuedRows:
+    """Limits the rows of one caller that wait to be written. Used on the event loop only.
+
+    Args:
+        max_rows: Rows of one caller. 0 means no limit.
+    """
+
+    def __init__(self, max_rows: int) -> None:
+        self._max_rows = max_rows
+        self._rows: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def admitted(self, rows: int) -> Iterator[None]:
+        """Counts the rows of a request of the current caller until the block ends.
+
+        Raises:
+            Overloaded: The caller would have too many. A single request is never too large.
+
+        """
+        name = caller.get()
+        waiting = self._rows.get(name, 0)
+        if self._max_rows and waiting and waiting + rows > self._max_rows:
+            whose = f"The key {name!r} has" if name else "Callers without a key have"
+            raise Overloaded(
+                f"{whose} {waiting} events and judgments waiting to be written. With these {rows} they would "
+                f"be more than {self._max_rows} (SIMILE_MAX_QUEUE_EVENTS). Nothing was stored. Send again "
+                "later, with fewer requests at the same time.",
+                retry_after_seconds=RETRY_SECONDS,
+            )
+        self._rows[name] = waiting + rows
+        try:
+            yield
+        finally:
+            self._rows[name] -= rows
+            if not self._rows[name]:
+                del self._rows[name]
