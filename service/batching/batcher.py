@@ -21,16 +21,15 @@ import numpy as np
 from models.encoder import Encoder
 from service.batching.admission import Admission, ThroughputEstimate
 from service.batching.cache import Cache, InFlight
-from service.batching.executor import Executor
+from service.batching.executor import LONG_CHARACTERS, Executor, refuse_long_texts
 from service.batching.planner import PROCESSOR, Sizes
-from service.batching.request import Answer, EmbedCall, Item, Lane, Source, Timing
+from service.batching.request import Answer, EmbedCall, Item, Lane, Source, Timing, estimate
 from service.batching.scheduler import Scheduler
 from service.batching.single_text import SingleTextSession
-from service.batching.tokenizing import LONG_CHARACTERS, estimate, refuse_long_texts
 from service.batching.workers import Worker, Workers
 from service.errors import Backend, Hung, Overloaded, ServiceError, Unhealthy
+from service.observability.logs import MAX_STEPS, Step, steps
 from service.observability.metrics import Metrics
-from service.observability.request_log import MAX_STEPS, Step, steps
 
 log = logging.getLogger(__name__)
 

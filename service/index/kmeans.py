@@ -1,7 +1,4 @@
-"""Spherical k-means on one thread, which can be cancelled. Start reading at `cluster`.
-
-FAISS's own k-means cannot be cancelled, and a step over 100,000 rows takes seconds.
-"""
+"""Clusters vectors and finds the nearest rows of each row. Start reading at `cluster` and `nearest_rows`."""
 
 from collections.abc import Callable, Iterator
 
@@ -59,3 +56,26 @@ def _unit(vectors: Vectors) -> Vectors:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     np.divide(vectors, lengths, out=vectors, where=lengths > 0)
     return vectors
+
+
+ROWS = 1024  # rows per FAISS call
+
+
+def nearest_rows(
+    rows: Vectors, count: int, tell: Callable[[int], None]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Returns the `count` nearest rows of each of `rows`, unit vectors (n, d), and their cosines.
+
+    Both results have shape (n, count). A row is nearest to itself or to a duplicate. `tell` receives the
+    number of finished rows.
+    """
+    index = faiss.IndexFlatIP(rows.shape[1])
+    index.add(rows)
+    found = np.empty((len(rows), count), np.int64)
+    cosines = np.empty((len(rows), count), np.float32)
+    for start in range(0, len(rows), ROWS):
+        cosines[start : start + ROWS], found[start : start + ROWS] = index.search(
+            rows[start : start + ROWS], count
+        )
+        tell(min(start + ROWS, len(rows)))
+    return found, cosines

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service.index import merge_policy, segments
+from service.index import maintenance, segments
 from service.index.index import Index
 from service.store.values import PASSAGE_BITS, RowNames, revisions_of
 from tests.waiting import LIMIT
@@ -65,7 +65,7 @@ def settle(index: Index) -> None:
     assert index._merger.wait(LIMIT), "merging never ended"
 
 
-def small_segments(monkeypatch: pytest.MonkeyPatch, base_rows: int = merge_policy.BASE_ROWS) -> None:
+def small_segments(monkeypatch: pytest.MonkeyPatch, base_rows: int = maintenance.BASE_ROWS) -> None:
     """A few dozen rows go through what tens of thousands go through."""
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", base_rows)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", base_rows)
     monkeypatch.setattr(segments, "CHUNK_ROWS", 5)

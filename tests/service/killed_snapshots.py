@@ -11,7 +11,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from service.index import merge_policy
+from service.index import maintenance
 from service.index.index import APPROXIMATE, Index
 from service.index.ivf import Clustered
 from service.index.ivf_snapshots import IvfSnapshots, Origin
@@ -58,7 +58,7 @@ class KilledSnapshots:
         self.refused += there - sound
         kind = index.kind
         index.close()  # or its base would be made while it is looked at
-        if known is not None and len(names) > merge_policy.BASE_ROWS and known.training.suits(len(names)):
+        if known is not None and len(names) > maintenance.BASE_ROWS and known.training.suits(len(names)):
             assert kind == APPROXIMATE
             self.used += 1
         _check_lists(index)

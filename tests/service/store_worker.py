@@ -30,7 +30,7 @@ import orjson
 from numpy.typing import NDArray
 
 from models.manifest import Manifest
-from service.index import merge_policy
+from service.index import maintenance
 from service.index.index import Index
 from service.index.ivf import Clustered
 from service.index.ivf_snapshots import IvfSnapshots, Origin, tidy
@@ -56,7 +56,7 @@ DIMENSION, FINGERPRINT = 8, "f"
 STEP = 5  # documents that a build embeds at a time
 SAYING = threading.Lock()
 GAPS = 0.5  # how often a write leaves the generations that follow to their builder
-BASE_ROWS = 8  # instead of merge_policy.BASE_ROWS: with more, an index has a base, and is written to the disk
+BASE_ROWS = 8  # instead of maintenance.BASE_ROWS: with more, an index has a base, and is written to the disk
 
 
 def vector_of(text: str, generation: int) -> NDArray[np.float32]:
@@ -201,7 +201,7 @@ def build_or_swap(transaction: Transaction, number: int) -> bool:
 
 def main() -> None:
     folder, seed = Path(sys.argv[1]), int(sys.argv[2])
-    merge_policy.BASE_ROWS = BASE_ROWS
+    maintenance.BASE_ROWS = BASE_ROWS
     store = Store(folder)
     threads = [
         threading.Thread(target=write_for_ever, args=(store.writer, number, seed), daemon=True)

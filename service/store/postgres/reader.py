@@ -39,7 +39,7 @@ def as_sent(metadata: str) -> bytes:
 
 
 class Snapshot(Connection):
-    """A read transaction; protocol.py says what its methods promise, index/stored.py what `nearest` does."""
+    """A read transaction. protocol.py documents its methods, and index/index_set.py documents `nearest`."""
 
     AMONG = "= ANY(?)"
     BYTES = "octet_length(CAST({} AS text))"

@@ -19,8 +19,7 @@ from service.app import create_app
 from service.cli import check
 from service.errors import StartupError
 from service.index import gpu as device
-from service.index import ivf, recall
-from service.index import merge_policy as tiers
+from service.index import ivf, maintenance
 from service.index.gpu import LIMIT, GpuThread, find, open_gpu
 from service.index.index import Index
 from service.index.ivf_snapshots import IvfSnapshots, Origin
@@ -37,10 +36,10 @@ HAS_GPU_PART = hasattr(faiss, "StandardGpuResources")
 
 @pytest.fixture(autouse=True)
 def _small_bases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiers, "BASE_ROWS", 2000)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 2000)
     monkeypatch.setattr(ivf, "FEW_ROWS", 10)
     monkeypatch.setattr(ivf, "LOOKED_AT", 2.0)
-    monkeypatch.setattr(recall, "LEAST", 1_000_000)  # nobody else searches
+    monkeypatch.setattr(maintenance, "MIN_QUERIES", 1_000_000)  # nobody else searches
 
 
 class Gpu:
@@ -314,7 +313,7 @@ def test_info_says_where_the_index_is_and_another_version_is_there_too(
         return owner
 
     monkeypatch.setattr("service.runtime.runtime.open_gpu", given)
-    monkeypatch.setattr(tiers, "BASE_ROWS", 50)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 50)
     published(tmp_path / "models", 3)
     place = Place(tmp_path)
     with place.serving(index_device="cuda:0") as client:

@@ -10,9 +10,9 @@ import faiss
 import numpy as np
 import pytest
 
-from service.index import ivf, merge_policy, recall
+from service.index import ivf, maintenance
 from service.index.index import Index
-from service.index.merger import NICE
+from service.index.maintenance import NICE
 from service.index.segments import Segment
 from service.index.view import Part
 from service.store.values import revisions_of, row_of
@@ -63,7 +63,7 @@ def paused(tiny_segments: None) -> Iterator[Paused]:
 def test_ten_thousand_single_writes_leave_few_parts_and_no_dead_weight(
     base_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", base_rows)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", base_rows)
     index, vectors = Index(4), coarse_vectors(10_000, 4, seed=1)
     for revision in range(10_000):
         index.apply((firsts([revision]), vectors[revision : revision + 1]), remove=[revision - 2000])
@@ -245,10 +245,10 @@ class Mover:
 def test_readers_never_see_a_removed_row_or_half_a_step(
     base_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", base_rows)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", base_rows)
     monkeypatch.setattr(ivf, "FEW_ROWS", 0)
     monkeypatch.setattr(ivf, "LOOKED_AT", 1.0)
-    monkeypatch.setattr(recall, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "PAUSE_SECONDS", 0.0)
     mover = Mover()
     readers = [threading.Thread(target=mover.read, args=(seed,)) for seed in range(3)]
     for reader in readers:

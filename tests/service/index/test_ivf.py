@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service.index import ivf, kmeans, merge_policy
+from service.index import ivf, kmeans, maintenance
 from service.index.index import Index
 from service.index.kmeans import cluster
 from service.index.segments import Selection
@@ -69,7 +69,7 @@ class Made:
 @pytest.fixture(scope="module")
 def made() -> Iterator[Made]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge_policy, "BASE_ROWS", 5000)
+        patch.setattr(maintenance, "BASE_ROWS", 5000)
         patch.setattr(ivf, "FEW_ROWS", 100)
         made = Made()
         assert (made.index.kind, len(made.index.view.parts)) == ("IVF,SQ8", 2)
@@ -121,7 +121,7 @@ def test_fewer_candidates_than_asked_for_lead_to_a_look_at_every_row(
 
 
 def test_equal_vectors_have_equal_scores_in_the_base_and_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 2000)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 2000)
     vectors, queries = unit_vectors(3000, 24), unit_vectors(20, 24, seed=1)
     index = Index.load(24, [(firsts(range(3000)), vectors)])
     settle(index)
@@ -137,7 +137,7 @@ def test_equal_vectors_have_equal_scores_in_the_base_and_beside_it(monkeypatch: 
 
 
 def test_every_row_that_ties_with_the_last_place_is_found_in_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 500)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 500)
     monkeypatch.setattr(ivf, "FEW_ROWS", 0)
     vectors = unit_vectors(1000, 16)
     vectors[300:700:2] = vectors[300]
@@ -153,7 +153,7 @@ def test_every_row_that_ties_with_the_last_place_is_found_in_a_base(monkeypatch:
 def test_a_steady_stream_of_writes_trains_when_the_rows_have_doubled_and_not_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 1000)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 1000)
     trained: list[int] = []
     train = ivf._train
 
@@ -177,7 +177,7 @@ def test_a_steady_stream_of_writes_trains_when_the_rows_have_doubled_and_not_bef
 
 
 def test_a_base_that_most_rows_have_left_becomes_exact_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 500)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 500)
     vectors = unit_vectors(1000, 16)
     index = Index.load(16, [(firsts(range(1000)), vectors)])
     settle(index)
@@ -198,7 +198,7 @@ def test_a_base_takes_the_memory_that_its_kind_is_chosen_for(made: Made) -> None
 
 
 def test_closing_ends_a_training_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 500)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 500)
     monkeypatch.setattr(kmeans, "STEPS", 10**9)
     index = Index.load(16, [(firsts(range(1000)), unit_vectors(1000, 16))])
     time.sleep(0.2)

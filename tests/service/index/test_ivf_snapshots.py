@@ -8,7 +8,7 @@ import faiss
 import numpy as np
 import pytest
 
-from service.index import ivf, merge_policy
+from service.index import ivf, maintenance
 from service.index.index import Index
 from service.index.ivf_snapshots import IvfSnapshots, Origin, read, write
 from service.store.values import revisions_of
@@ -21,7 +21,7 @@ COUNT, SEQUENCE = 3000, 4000
 
 @pytest.fixture(autouse=True)
 def _small_bases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 2000)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 2000)
     monkeypatch.setattr(ivf, "FEW_ROWS", 10)
     monkeypatch.setattr(ivf, "LOOKED_AT", 2.0)
 
