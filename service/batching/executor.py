@@ -164,9 +164,8 @@ class Executor:
 
     def _pass_failed(self, call: EmbedCall, reason: str) -> None:
         self.failures[call.encoder] = reason
-        if (
-            series := self._metrics.by_version.inference(call.encoder.manifest.version, call.lane)
-        ) is not None:
+        series = self._metrics.by_version.inference(call.encoder.manifest.version, call.lane)
+        if series is not None:
             series.failures.inc()
 
     def _count(self, call: EmbedCall, lengths: list[int], queued: list[float], seconds: float) -> None:

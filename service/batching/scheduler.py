@@ -283,7 +283,7 @@ class Scheduler:
 
     def drain(self) -> list[Item]:
         with self._wake:
-            return self._drained()
+            return [item for queue in self.lanes.values() for item in queue.drain()]
 
     def stop(self) -> list[Item]:
         """Rejects new items and ends the workers. Returns the pending items."""
@@ -291,7 +291,7 @@ class Scheduler:
             self.stopping = True
             self._wake.notify_all()
             self._wake_spare.notify_all()
-            return self._drained()
+        return self.drain()
 
     def reset(self, items: Iterable[Item]) -> None:
         """Starts again with empty lanes. None of `items`, pending or running, returns to them."""
@@ -325,15 +325,10 @@ class Scheduler:
             return job
         return None
 
-    def _drained(self) -> list[Item]:
-        return [item for queue in self.lanes.values() for item in queue.drain()]
-
     def _job_for(self, worker: Worker) -> Job | None:
-        if worker.given_up:
+        if worker.given_up or (worker.spare and not self._all_on_candidates()):
             return None
-        if not worker.spare:
-            return self.next_job()
-        return self.next_job(candidates=False) if self._all_on_candidates() else None
+        return self.next_job(candidates=not worker.spare)
 
     def _all_on_candidates(self) -> bool:
         return all(worker.on_candidate for worker in self._workers if not worker.spare)

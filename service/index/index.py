@@ -40,7 +40,7 @@ class Index:
         self._ivf_snapshots = ivf_snapshots
         self.view = View((), self._empty())  # The current state. A view never changes.
         self._writing = threading.Lock()
-        self._merger = Merger()
+        self._merger = Merger(self._due)
         self._recall = maintenance.Watch()
 
     def _empty(self) -> Part:
@@ -81,17 +81,18 @@ class Index:
             index.view = View((), Part.all_alive(exact), sequence)
         else:
             index.view = View((Part.all_alive(index._known(exact, sequence)),), index._empty(), sequence)
-        index._merger.start(index._due)
+        index._merger.start()
         return index
 
     def _known(self, rows: Exact, sequence: int) -> Segment:
         """Returns `rows` in the lists of a matching snapshot, or unchanged without one."""
-        known = None if self._ivf_snapshots is None else self._ivf_snapshots.read(sequence)
-        if self._ivf_snapshots is None or known is None or not known.training.suits(len(rows.names)):
+        snapshots = self._ivf_snapshots
+        known = snapshots and snapshots.read(sequence)
+        if not (snapshots and known and known.training.suits(len(rows.names))):
             return rows
         labelled = Rows(rows.names, rows.vectors, np.arange(len(rows.names)), known.labels_of(rows.names))
         base = ivf.build(self.dimension, [labelled], known.training, self._merger.closing.is_set)
-        self._ivf_snapshots.place(base)
+        snapshots.place(base)
         return base
 
     @property
@@ -154,7 +155,7 @@ class Index:
         if view.is_float16:
             self._recall.remember(matrix)
             if self._recall.due():
-                self._merger.start(self._due)
+                self._merger.start()
         return view.search(matrix, k, among, heads_only=heads_only)
 
     @property
@@ -180,12 +181,10 @@ class Index:
 
         """
         removed = np.unique(np.asarray(remove, np.int64))
-        names, positions = np.empty(0, np.int64), np.empty(0, np.int64)
-        vectors = np.empty((0, self.dimension), np.float32)
-        if add is not None:
-            names, vectors = _checked_rows(*add, self.dimension)
-            positions = np.flatnonzero(~np.isin(revisions_of(names), removed))
-            names = names[positions]
+        added, numbers = ((), np.empty((0, self.dimension))) if add is None else add
+        names, vectors = _checked_rows(added, numbers, self.dimension)
+        positions = np.flatnonzero(~np.isin(revisions_of(names), removed))
+        names = names[positions]
         with self._writing:
             view = self.view
             *settled, tail = [
@@ -195,7 +194,7 @@ class Index:
             tail = tail.with_rows(Rows(names, vectors, positions))
             living = tuple(part for part in settled if part.count)
             self.view = View(living, tail, max(sequence, view.sequence))
-        self._merger.start(self._due)
+        self._merger.start()
 
     def close(self, *, wait: bool = True) -> None:
         """Stops merging. The index can still be searched and changed."""

@@ -103,20 +103,18 @@ NICE = 10
 
 
 class Merger:
-    """At most one thread. It ends when no step is due. A write or a search starts it again."""
+    """At most one thread, which runs steps while `due` returns one. A write or a search starts it again."""
 
-    def __init__(self) -> None:
+    def __init__(self, due: Callable[[], Step | None]) -> None:
         self.closing = threading.Event()
+        self._due = due
         self._thread: threading.Thread | None = None
         self._changing = threading.Lock()
 
-    def start(self, due: Callable[[], Step | None]) -> None:
-        """Runs steps on the thread while `due` returns one."""
+    def start(self) -> None:
         with self._changing:
-            if self._thread is None and not self.closing.is_set() and due() is not None:
-                self._thread = threading.Thread(
-                    target=self._run, args=(due,), name="index-merge", daemon=True
-                )
+            if self._thread is None and not self.closing.is_set() and self._due() is not None:
+                self._thread = threading.Thread(target=self._run, name="index-merge", daemon=True)
                 self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -126,11 +124,11 @@ class Merger:
             thread.join(seconds)
         return thread is None or not thread.is_alive()
 
-    def _run(self, due: Callable[[], Step | None]) -> None:
+    def _run(self) -> None:
         lower_priority()
         while True:
             with self._changing:
-                step = None if self.closing.is_set() else due()
+                step = None if self.closing.is_set() else self._due()
                 if step is None:
                     self._thread = None
                     return
