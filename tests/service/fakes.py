@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -36,6 +37,16 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
         await asyncio.wait_for(body(), LIMIT)
 
     asyncio.run(bounded())
+
+
+def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an asynchronous test on an event loop of its own."""
+
+    @wraps(test)
+    def run_test(**fixtures: Any) -> None:
+        run(lambda: test(**fixtures))
+
+    return run_test
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from service.batching.workers import Layout
 from service.settings import Settings
 from tests.models.forms import counted
 from tests.service.conftest import new_settings, serving
-from tests.service.fakes import CountingEncoder, run, running, until
+from tests.service.fakes import CountingEncoder, on_loop, run, running, until
 
 
 class Widening(CountingEncoder):
@@ -92,43 +92,39 @@ def test_a_lone_text_gets_the_threads_of_all_workers_and_no_more_than_it_can_use
     assert threads_for_single_text(setting, Layout(*layout, reason=""), processors) == threads
 
 
-def test_a_lone_text_is_computed_as_one_and_two_at_once_are_not() -> None:
-    async def body() -> None:
-        encoder = Widening(ready=True)
-        async with running(workers=2, single_text_threads=2) as batcher:
+@on_loop
+async def test_a_lone_text_is_computed_as_one_and_two_at_once_are_not() -> None:
+    encoder = Widening(ready=True)
+    async with running(workers=2, single_text_threads=2) as batcher:
+        await ask(batcher, encoder, "a")
+        assert encoder.alone == ["a"]
+        encoder.gate.clear()
+        first = asyncio.create_task(ask(batcher, encoder, "b"))
+        await until_busy(batcher, 1)
+        second = asyncio.create_task(ask(batcher, encoder, "c"))
+        await until_busy(batcher, 2)
+        encoder.gate.set()
+        await asyncio.gather(first, second)
+        assert encoder.alone == ["a", "b"]
+        await ask(batcher, encoder, "de")
+        await ask(batcher, encoder, "f", Lane.BACKGROUND)
+        assert encoder.alone == ["a", "b"]
+
+
+@on_loop
+async def test_the_model_is_opened_once_more_when_enough_texts_came_alone() -> None:
+    encoder, other = Widening(), Widening()
+    async with running(workers=2, single_text_threads=3) as batcher:
+        for _ in range(ENOUGH - 1):
             await ask(batcher, encoder, "a")
-            assert encoder.alone == ["a"]
-            encoder.gate.clear()
-            first = asyncio.create_task(ask(batcher, encoder, "b"))
-            await until_busy(batcher, 1)
-            second = asyncio.create_task(ask(batcher, encoder, "c"))
-            await until_busy(batcher, 2)
-            encoder.gate.set()
-            await asyncio.gather(first, second)
-            assert encoder.alone == ["a", "b"]
-            await ask(batcher, encoder, "de")
-            await ask(batcher, encoder, "f", Lane.BACKGROUND)
-            assert encoder.alone == ["a", "b"]
-
-    run(body)
-
-
-def test_the_model_is_opened_once_more_when_enough_texts_came_alone() -> None:
-    async def body() -> None:
-        encoder, other = Widening(), Widening()
-        async with running(workers=2, single_text_threads=3) as batcher:
-            for _ in range(ENOUGH - 1):
-                await ask(batcher, encoder, "a")
-                await ask(batcher, encoder, "bc")
-            assert encoder.opened == []
-            for _ in range(2 * ENOUGH):
-                await ask(batcher, encoder, "a")
-            assert encoder.opened == [3]
-            assert len(encoder.alone) == 2 * ENOUGH - 1
-            await ask(batcher, other, "a")
-            assert other.opened == []
-
-    run(body)
+            await ask(batcher, encoder, "bc")
+        assert encoder.opened == []
+        for _ in range(2 * ENOUGH):
+            await ask(batcher, encoder, "a")
+        assert encoder.opened == [3]
+        assert len(encoder.alone) == 2 * ENOUGH - 1
+        await ask(batcher, other, "a")
+        assert other.opened == []
 
 
 def test_a_model_that_cannot_be_opened_once_more_goes_on_as_before(caplog: pytest.LogCaptureFixture) -> None:
@@ -188,28 +184,24 @@ def test_a_text_that_all_threads_fail_on_is_answered_by_one_and_they_are_left(
     assert said.startswith("The session for single texts failed and is closed.")
 
 
-def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_threads_together() -> None:
-    async def body() -> None:
-        for ready, opens, learnt in ((False, True, 1), (True, True, 0), (True, False, 1)):
-            encoder = Widening(ready=ready)
-            encoder.opens_alone = opens
-            async with running(workers=2, single_text_threads=2) as batcher:
-                await ask(batcher, encoder, "a")
-                pace = batcher._executor._throughput._of(encoder.as_encoder())
-                assert pace._batches == learnt
-
-    run(body)
+@on_loop
+async def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_threads_together() -> None:
+    for ready, opens, learnt in ((False, True, 1), (True, True, 0), (True, False, 1)):
+        encoder = Widening(ready=ready)
+        encoder.opens_alone = opens
+        async with running(workers=2, single_text_threads=2) as batcher:
+            await ask(batcher, encoder, "a")
+            pace = batcher._executor._throughput._of(encoder.as_encoder())
+            assert pace._batches == learnt
 
 
-def test_one_thread_for_lone_texts_opens_nothing() -> None:
-    async def body() -> None:
-        encoder = Widening()
-        async with running(workers=2) as batcher:
-            for _ in range(2 * ENOUGH):
-                await ask(batcher, encoder, "a")
-        assert (encoder.opened, encoder.alone) == ([], [])
-
-    run(body)
+@on_loop
+async def test_one_thread_for_lone_texts_opens_nothing() -> None:
+    encoder = Widening()
+    async with running(workers=2) as batcher:
+        for _ in range(2 * ENOUGH):
+            await ask(batcher, encoder, "a")
+    assert (encoder.opened, encoder.alone) == ([], [])
 
 
 def one_by_one(client: TestClient, count: int) -> NDArray[np.float32]:
