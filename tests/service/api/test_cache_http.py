@@ -1,4 +1,4 @@
-"""The cache as clients see it: nothing but sooner."""
+"""The cache changes no answer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +52,7 @@ VARIES = {"took_ms", "id", "sequence", "search_id", "search_ids"}
 
 
 def numbers(value: Any) -> Any:
-    """`value` with its floats rounded, and without what differs between any two answers."""
+    """Returns `value` with rounded floats and without fields that differ in every answer."""
     if isinstance(value, dict):
         return {key: numbers(inner) for key, inner in value.items() if key not in VARIES}
     if isinstance(value, list):
@@ -121,7 +121,7 @@ def test_health_is_a_real_forward_pass_and_a_broken_model_still_answers_what_is_
         def broken(*_: object, **__: object) -> None:
             raise RuntimeError("broken")
 
-        for _ in range(2):  # the text that health tries must not be kept from a time when all was well
+        for _ in range(2):  # The text of the health check must not be in the cache.
             monkeypatch.setattr(Encoder, "forward", broken)
             assert client.post("/embed", json={"inputs": "something else"}).status_code == 424
             assert client.get("/health").status_code == 503

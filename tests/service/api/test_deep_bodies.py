@@ -1,4 +1,4 @@
-"""What is nested too deeply is refused, in bodies, lines, filters and files, and the service stays well."""
+"""Bodies, lines, filters and files with deep nesting are rejected, and the service stays healthy."""
 
 import pytest
 from starlette.testclient import TestClient
@@ -76,7 +76,7 @@ def test_a_deep_line_fails_and_the_others_are_stored(client: TestClient) -> None
 def test_a_deep_file_beside_the_versions_is_not_shown(
     client: TestClient, runtime: Runtime, name: str
 ) -> None:
-    """orjson writes 254 levels of what json reads."""
+    """json reads more levels than the 254 that orjson writes."""
     file = runtime.store.root / name
     before = file.read_bytes() if file.exists() else None
     for depth in DEPTHS:

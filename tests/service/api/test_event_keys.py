@@ -1,4 +1,4 @@
-"""`/events` of several keys: whose an event is, and who may delete it."""
+"""`/events` with several keys: owners of events, and who may delete them."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""`/feedback` of several keys: whose a judgement is, how many a key may have, and who may delete it."""
+"""`/feedback` with several keys: owners of judgments, limits per key, and who may delete."""
 
 import logging
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def judge(client: TestClient, name: str, *judgements: dict[str, Any], path: str 
 
 
 def listed(client: TestClient, **asked: str) -> list[tuple[str, str, str, bool]]:
-    """Key, query, id and verdict of each, and the count agrees."""
+    """Returns key, query, id and verdict of each judgment, and checks the count."""
     answer = client.get("/feedback", params=asked, headers=bearer(KEYS["reader"]))
     assert answer.status_code == 200, answer.text
     counted = client.get("/feedback/count", params=asked, headers=bearer(KEYS["reader"])).json()["count"]
@@ -135,7 +135,7 @@ def test_a_key_has_at_most_so_many_in_all_of_a_query_and_of_a_document(client: T
     refused(one_more, 409, "Conflict", "more than 9 judgements in all", "SIMILE_FEEDBACK_PER_KEY", "'writer'")
     refused(judge(client, "writer", said("q", "d0", False), said("v", "d9")), 409, "Conflict", "PER_KEY")
     assert listed(client) == before, "a refused list left something behind"
-    # The same pairs again are no more than before; another key's room is its own; what is deleted makes room.
+    # Equal pairs need no more room, each key has its own limit, and deleted judgments free room.
     assert judge(client, "writer", *of_a_query).status_code == 200
     assert judge(client, "other", *of_a_query, said("t", "d0")).status_code == 200
     assert forget(client, "writer", key="writer", query="u0").json() == {"deleted": 1}
@@ -193,7 +193,7 @@ def test_a_delete_is_in_the_audit_with_the_collection_and_the_keys_whose_data_it
 
 
 def send(client: TestClient, what: str, name: str, query: str, path: str) -> None:
-    """Store a judgement or an event of the key `name`."""
+    """Stores a judgment or an event with the key `name`."""
     body: dict[str, Any] = said(query, "d1")
     if what == "events":
         body = {

@@ -1,4 +1,4 @@
-"""Files over HTTP: what is shown is what is stored, and the counts are true."""
+"""Files over HTTP: the preview matches the stored rows, and the counts are correct."""
 
 import gzip
 from collections.abc import Iterator
@@ -102,7 +102,7 @@ def test_a_thousand_rows_with_a_stray_quote_say_which_are_missing(service: Servi
 
 
 def test_a_large_file_needs_no_room_for_all_of_it_and_comes_in_pieces(service: Service) -> None:
-    """Twice as large as a body may be, compressed and plain, in pieces that end anywhere."""
+    """Sends twice the largest body, compressed and plain, in arbitrary pieces."""
     content = b"id;text\n" + b"".join(b"d%d;stone %s\n" % (at % 400, b"x" * 4000) for at in range(600))
     assert len(content) > 2 << 20
     for body in (content, gzip.compress(content)):

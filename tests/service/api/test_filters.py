@@ -1,4 +1,4 @@
-"""Filters through the service: names with dots, times, and what is said of a filter that nothing passes."""
+"""Filters over HTTP: names with dots, times, and warnings about filters without matches."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +62,7 @@ def put(client: TestClient, collection: str, rows: dict[str, dict[str, Any]]) ->
 
 
 def ids(client: TestClient, collection: str, filter: dict[str, Any]) -> set[str]:
-    """The documents that pass, as each route says."""
+    """Returns the matching documents, and checks that all routes agree."""
     place, text = f"/collections/{collection}", orjson.dumps(filter).decode()
     [hits] = client.post(f"{place}/search", json={"queries": ["a"], "k": 100, "filter": filter}).json()[
         "results"

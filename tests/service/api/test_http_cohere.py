@@ -81,7 +81,7 @@ def test_an_answer_has_coheres_shape(served: TestClient, encoder: Encoder) -> No
         ("search_query", "market letter "),
         ("search_document", "engine garden "),
         ("classification", "stone "),
-        ("clustering", ""),  # of which the model publishes none
+        ("clustering", ""),  # The model publishes no prompt for it.
         (None, ""),
     ],
 )
@@ -100,7 +100,7 @@ def test_inputs_of_one_text_each_are_texts(served: TestClient, encoder: Encoder)
 
 
 def by_hand(vectors: NDArray[np.float32], limit: float) -> NDArray[np.float64]:
-    """int8 before it is rounded."""
+    """Returns int8 values before rounding."""
     return np.clip(vectors.astype(np.float64) * SCALE / limit, -SCALE, SCALE)
 
 
@@ -132,7 +132,7 @@ def test_int8_does_not_depend_on_what_else_is_sent(served: TestClient) -> None:
     together = np.array(embeddings(served, "int8")["int8"])
     for at, text in enumerate(TEXTS):
         [alone] = embeddings(served, "int8", texts=[text])["int8"]
-        # A component that lies between two steps may fall to either: the floats agree within 1e-6.
+        # The floats agree within 1e-6, so a component between two steps may round either way.
         assert np.abs(together[at] - np.array(alone)).max() <= 1
         assert (together[at] == np.array(alone)).mean() > 0.95
 
@@ -226,7 +226,7 @@ def test_a_version_without_calibration_gives_all_but_8_bits(tmp_path: Path, tiny
     [file] = settings.models_dir.glob(f"*/{FILE_NAME}")
     manifest = json.loads(file.read_bytes())
     assert manifest["calibration"]["int8"]["limit"] > 0
-    file.write_text(json.dumps({**manifest, "calibration": {}}))  # as it was published before
+    file.write_text(json.dumps({**manifest, "calibration": {}}))  # as older versions published it
     with TestClient(create_app(settings)) as client:
         wait_until_ready(client)
         for kind in ("int8", "uint8"):

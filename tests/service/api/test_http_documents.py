@@ -1,4 +1,4 @@
-"""`/documents` and `/search`: what was stored is found, by the scores that numpy would give."""
+"""`/documents` and `/search`: stored documents are found with the scores that numpy computes."""
 
 import threading
 from collections.abc import Mapping
@@ -173,12 +173,6 @@ def test_a_filter_applies_to_search_pages_counts_and_deletes_alike(client: TestC
     assert search(client, "red", k=100, filter=filter) == []
 
 
-def test_a_filter_that_everything_passes_deletes_nothing(client: TestClient) -> None:
-    put(client, CORPUS[0])
-    assert client.delete("/documents", params={"filter": "{}"}).status_code == 422
-    assert client.get("/documents/count").json() == {"count": 1}
-
-
 def test_many_queries_and_vectors_give_the_same_hits_as_one_by_one(
     client: TestClient, runtime: Runtime
 ) -> None:
@@ -187,7 +181,9 @@ def test_many_queries_and_vectors_give_the_same_hits_as_one_by_one(
     one_by_one = [[hit["id"] for hit in search(client, query, k=5)] for query in queries]
     texts = client.post("/search", json={"queries": queries, "k": 5}).json()
     assert [[hit["id"] for hit in hits] for hits in texts["results"]] == one_by_one
-    vectors = (runtime.live.generation.encoder.encode(queries).vectors * 3).tolist()  # any length will do
+    vectors = (
+        runtime.live.generation.encoder.encode(queries).vectors * 3
+    ).tolist()  # Their length does not matter.
     body = {"queries": vectors, "k": 5, "model": runtime.live.generation.version}
     answered = client.post("/search", json=body).json()
     assert [[hit["id"] for hit in hits] for hits in answered["results"]] == one_by_one
@@ -204,11 +200,6 @@ def test_a_vector_that_cannot_be_compared_is_refused(
     assert (response.status_code, response.json()["error_type"]) == (422, "Validation")
 
 
-def test_vectors_of_another_version_are_a_conflict(client: TestClient) -> None:
-    body = {"queries": [[1.0] * 32], "model": "20260101T000000-other-00000000"}
-    assert client.post("/search", json=body).status_code == 409
-
-
 def test_min_score_leaves_the_weak_hits_out(client: TestClient) -> None:
     put(client, *CORPUS)
     hits = search(client, "red river", k=100)
@@ -223,7 +214,7 @@ def test_searching_nothing_finds_nothing(client: TestClient) -> None:
 
 @pytest.mark.long
 def test_writers_and_readers_at_once_see_whole_documents(client: TestClient) -> None:
-    """Each document's text names its metadata; a search must never show one without the other."""
+    """Each document's text names its metadata. A search must never mix two versions of a document."""
 
     def write(at: int) -> None:
         word = WORDS[at % 16]
@@ -245,7 +236,7 @@ def test_writers_and_readers_at_once_see_whole_documents(client: TestClient) -> 
 def test_a_document_that_is_being_updated_is_never_missing_from_a_search(
     client: TestClient, filter: str | None
 ) -> None:
-    """Read apart, an update between filter, index and store hides a hit; so they are read at one moment."""
+    """Filter, index and store are read in one state. Otherwise an update in between could hide a hit."""
     ids = [f"u-{number}" for number in range(20)]
     stop = threading.Event()
 
@@ -274,26 +265,9 @@ def test_a_document_that_is_being_updated_is_never_missing_from_a_search(
 
 @pytest.fixture
 def million(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One million characters are the most that an answer may have."""
+    """Limits answers to a million bytes."""
     few = runtime.settings.model_copy(update={"max_answer_mb": 1})
     monkeypatch.setattr(runtime, "settings", few)
-
-
-def test_a_search_whose_hits_are_larger_than_an_answer_may_be_is_refused(
-    client: TestClient, million: None
-) -> None:
-    put(
-        client,
-        {"id": "long", "text": "river " + "x" * 360_000},
-        {"id": "other", "text": "stone " + "x" * 360_000},
-    )
-    one = client.post("/search", json={"queries": ["river", "stone"], "k": 1})
-    assert [hits[0]["id"] for hits in one.json()["results"]] == ["long", "other"]
-    # The same document twice counts twice, and so do two at once.
-    for asked in ({"queries": ["river"] * 3, "k": 1}, {"queries": ["river", "stone"], "k": 2}):
-        refused = client.post("/search", json=asked)
-        assert refused.status_code == 422
-        assert "SIMILE_MAX_ANSWER_MB" in refused.json()["error"]
 
 
 def test_a_page_ends_before_it_is_larger_than_an_answer_may_be_and_the_next_goes_on(

@@ -1,4 +1,4 @@
-"""OpenAI's routes: its fields and its error body around the encoder's own numbers."""
+"""OpenAI's routes: its fields and error bodies, with the encoder's numbers."""
 
 import base64
 from datetime import datetime
@@ -23,7 +23,7 @@ def encoder(runtime: Runtime, client: TestClient) -> Encoder:
 
 
 def refused(response: object, status: int, param: str | None, *words: str) -> None:
-    """Assert an OpenAI error body."""
+    """Checks an OpenAI error body."""
     assert response.status_code == status, response.text  # type: ignore[attr-defined]
     assert response.headers["content-type"] == "application/json"  # type: ignore[attr-defined]
     body = response.json()  # type: ignore[attr-defined]
@@ -51,7 +51,7 @@ def test_embeddings_are_the_encoders_own_in_openais_shape(
     ]
     expected = encoder.encode(TEXTS)
     np.testing.assert_allclose([item["embedding"] for item in answer["data"]], expected.vectors, atol=1e-6)
-    tokens = sum(expected.tokens)  # what was computed: padding is not counted, and what was cut is not
+    tokens = sum(expected.tokens)  # without padding and truncated tokens
     assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
     assert response.headers["x-truncated"] == "1"
 

@@ -1,4 +1,4 @@
-"""`/`, `/tokenize`, `/decode`, options inside `parameters`, and the headers that say where the time went."""
+"""TEI's routes `/`, `/tokenize` and `/decode`, options in `parameters`, and timing headers."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from tests.service.api.test_http_errors import refused
 from tests.service.conftest import HOST, wait_until_ready
 from tests.tiny import tiny_source
 
-LONG = "the red river " * 40  # 122 tokens: more than the model takes
+LONG = "the red river " * 40  # 122 tokens, more than the model accepts
 STRANGE = "The 日本 émarket 🙂s [SEP] engines"
 
 
@@ -29,7 +29,7 @@ def encoder(runtime: Runtime, client: TestClient) -> Encoder:
 
 @pytest.fixture
 def own_tokenizer(tiny_source: Path) -> tokenizers.Tokenizer:
-    """The model's own file, opened by the library alone."""
+    """The model's tokenizer, opened without our code."""
     tokenizer = tokenizers.Tokenizer.from_file(str(tiny_source / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -100,11 +100,9 @@ def test_options_may_stand_in_parameters_and_those_beside_inputs_count_first(
 
 
 @pytest.mark.parametrize("path", ["/", "/embed"])
-@pytest.mark.parametrize(
-    ("given", "cut"), [({}, True), ({"truncate": None}, True), ({"truncate": True}, True)]
-)
+@pytest.mark.parametrize("given", [{}, {"truncate": None}, {"truncate": True}])
 def test_a_long_text_is_cut_unless_that_was_refused(
-    client: TestClient, encoder: Encoder, path: str, given: dict[str, object], cut: bool
+    client: TestClient, encoder: Encoder, path: str, given: dict[str, object]
 ) -> None:
     response = client.post(path, json={"inputs": [LONG, "a", LONG], **given})
     np.testing.assert_allclose(response.json()[0], encoder.encode([LONG]).vectors[0], atol=1e-6)
@@ -127,7 +125,7 @@ def test_every_inference_says_where_its_time_went(
         return forward(ids, normalize=normalize)
 
     monkeypatch.setattr(encoder, "forward", slow)
-    texts = ["red river", "日本"]  # four tokens each, and eleven characters together
+    texts = ["red river", "日本"]  # 4 tokens each, 11 characters in total
     answers = [
         client.post("/embed", json={"inputs": texts}),
         client.post("/", json={"inputs": texts}),
@@ -202,7 +200,7 @@ def test_many_tokens_are_made_aside_from_the_event_loop(
         return pieces(text, add_special_tokens=add_special_tokens)
 
     monkeypatch.setattr(encoder, "pieces", noted)
-    text = "red river " * 6000  # more tokens than are written in one go
+    text = "red river " * 6000  # more tokens than one slice
     [tokens] = client.post("/tokenize", json={"inputs": text}).json()
     assert [token["id"] for token in tokens] == own_tokenizer.encode(text).ids
     assert [name.rpartition("_")[0] for name in threads] == ["tokens"]

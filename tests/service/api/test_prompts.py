@@ -1,4 +1,4 @@
-"""Prompts come from the model's own configuration, and each route uses the ones it should."""
+"""Prompts come from the model's configuration, and each route uses the right ones."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A refused body is freed at once, whatever refused it: measured on a real service, by its RSS."""
+"""A rejected body is freed at once. The test measures the RSS of a real service."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 from tests.service.process import Service
 
 JSON = {"content-type": "application/json"}
-IDS_BYTES = 6 << 20  # more ids are refused unseen (SIMILE_MAX_IDS)
+IDS_BYTES = 6 << 20  # More ids are rejected early (SIMILE_MAX_IDS).
 
 
 class Kind(NamedTuple):
@@ -22,12 +22,12 @@ class Kind(NamedTuple):
 
 
 def kinds(size: int, first: int, last: int) -> Iterator[Kind]:
-    """Bodies of about `size` bytes. `first` and `last` are the model's special ids."""
+    """Yields bodies of about `size` bytes. `first` and `last` are the model's special ids."""
     text = "red river " * (size // 10)
-    gap = "a " * 300 + " " * size + "a"  # too many tokens, and quickly counted
+    gap = "a " * 300 + " " * size + "a"  # too many tokens, but counted quickly
     texts = ["red river stone"] * (size // 18)
     some = ["red river stone " * (size // 16 // 500)] * 500
-    number = 100_000  # no small integer, which all would share
+    number = 100_000  # Python shares small integers.
     numbers = [number] * (min(size, IDS_BYTES) // 8)
     known = [290] * (min(size, IDS_BYTES) // 5)
     inputs: dict[str, tuple[Any, int]] = {

@@ -1,4 +1,4 @@
-"""The report of a promotion gate over HTTP, and what the schedule of retrainings says of itself."""
+"""Reports of the gate, and the state of the retraining schedule, over HTTP."""
 
 import math
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.service.observability.test_metrics import samples
 
 @pytest.fixture(scope="module")
 def judged(runtime: Runtime) -> str:
-    """The active version once more, as one that a gate has written about."""
+    """A copy of the active version with a report of the gate."""
     store = Store(runtime.store.root)
     active = store.verify(str(store.wanted()))
     version = active.version[:-8] + "0" * 8

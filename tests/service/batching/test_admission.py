@@ -1,4 +1,4 @@
-"""Admission of calls: by how long they would wait for their turn, and by how large the queue may grow."""
+"""Admission of calls by expected wait and size of the queue."""
 
 import pytest
 
@@ -13,14 +13,13 @@ from tests.service.fakes import QUEUED, CountingEncoder, call_in
 
 def pace(tokens_per_second: int) -> ThroughputEstimate:
     measured = ThroughputEstimate(workers=2, hang_seconds=0)
-    measured.measured(
-        QUEUED, Lane.INTERACTIVE, tokens_per_second // 2 - GROUP_OVERHEAD_TOKENS, 1.0
-    )  # by one worker of two
+    one_worker = tokens_per_second // 2 - GROUP_OVERHEAD_TOKENS
+    measured.measured(QUEUED, Lane.INTERACTIVE, one_worker, 1.0)
     return measured
 
 
 def put(scheduler: Scheduler, texts: int, tokens: int, lane: Lane = Lane.INTERACTIVE) -> None:
-    """A call of so many texts, each of so many tokens."""
+    """Queues a call of `texts` texts of `tokens` tokens each."""
     call = call_in(lane, texts)
     scheduler.put(call, [Item(call, "x", tokens, [(call, at)]) for at in range(texts)])
 
@@ -28,7 +27,7 @@ def put(scheduler: Scheduler, texts: int, tokens: int, lane: Lane = Lane.INTERAC
 def test_a_call_is_refused_when_its_turn_would_come_too_late_and_told_when_to_come_again() -> None:
     scheduler = Scheduler()
     admission = Admission(scheduler, pace(2000), max_tokens=10**9, max_seconds=1.5)
-    for _ in range(30):  # 3,000 tokens at 2,000 a second: a second and a half
+    for _ in range(30):  # 3,000 tokens take 1.5 s at 2,000 per second.
         admission.check(Lane.INTERACTIVE, 100)
         put(scheduler, texts=1, tokens=100)
     admission.check(Lane.INTERACTIVE, 100)
@@ -43,7 +42,7 @@ def test_a_call_is_refused_when_its_turn_would_come_too_late_and_told_when_to_co
 def test_a_call_of_many_texts_takes_turns_so_nobody_is_refused_for_its_size() -> None:
     scheduler = Scheduler()
     admission = Admission(scheduler, pace(2000), max_tokens=10**9, max_seconds=1.5)
-    put(scheduler, texts=2048, tokens=100)  # more than a minute and a half of work
+    put(scheduler, texts=2048, tokens=100)  # more than 90 s of work
     put(scheduler, texts=2048, tokens=100)
     admission.check(Lane.INTERACTIVE, 204_800)
 
@@ -69,7 +68,7 @@ def test_the_queue_is_bounded_but_a_call_larger_than_the_bound_is_served_when_no
 
 
 def test_a_quiet_time_of_short_texts_does_not_make_the_next_burst_seem_hopeless() -> None:
-    """A batch costs 24 tokens' time besides its own: here 9,000 tokens a second are computed."""
+    """A batch costs the time of 24 more tokens. The pace is 9,000 tokens per second."""
     seen = ThroughputEstimate(workers=1, hang_seconds=0)
     for _ in range(200):
         seen.measured(QUEUED, Lane.INTERACTIVE, 3, 27 / 9000)
@@ -105,7 +104,7 @@ def test_the_wait_follows_the_version_that_came_to_live_by_the_pace_of_its_build
         put(scheduler, texts=1, tokens=50)
     assert admission.wait_seconds() == pytest.approx(1000 / 20_000)
     admission.check(Lane.INTERACTIVE, 50)
-    seen.measured(large, Lane.INTERACTIVE, 476, 4)  # the first batch behind the swap
+    seen.measured(large, Lane.INTERACTIVE, 476, 4)  # the first batch after the swap
     assert admission.wait_seconds() == pytest.approx(1000 / 250)
     with pytest.raises(Overloaded, match=r"about 4\.0 s for its turn") as no:
         admission.check(Lane.INTERACTIVE, 50)
@@ -113,7 +112,7 @@ def test_the_wait_follows_the_version_that_came_to_live_by_the_pace_of_its_build
 
 
 def test_a_call_of_many_texts_has_its_turns_while_others_keep_coming() -> None:
-    """300 calls of one text wait at any time, so one text in 301 is the call's: 8 in a batch."""
+    """300 calls of one text are always pending, so the large call gets one text in 301."""
     scheduler = Scheduler()
     put(scheduler, texts=200, tokens=60)
     [bulk] = scheduler.lanes[Lane.INTERACTIVE].new

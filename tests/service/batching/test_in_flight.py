@@ -1,4 +1,4 @@
-"""Equal texts are computed once, whoever asks, leaves, fails or comes later."""
+"""Equal texts are computed once, even if calls leave, fail or arrive later."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ async def test_equal_texts_in_flight_are_computed_once_and_all_are_answered(ther
 @placed()
 async def test_what_comes_again_is_answered_without_a_worker(there: Place) -> None:
     first = await there.ask("a dog", "x" * 65)
-    await there.busy()  # whoever needs a worker waits from here on
+    await there.busy()  # No worker is free from here on.
     again = await there.ask("a dog", "x" * 65)
     assert again.vectors.tolist() == first.vectors.tolist()
     assert (again.tokens, again.truncated) == ([5, 64], [False, True])
@@ -111,14 +111,14 @@ async def test_a_text_is_computed_for_those_that_joined_when_the_first_leaves(th
     first = there.ask("dog", "only mine")
     joined = [there.ask("dog"), there.ask("dog", "cat")]
     await there.waiting(4)
-    there.encoder.allow(1)  # busy ends, all are tokenised, and the long text is in the next batch
+    there.encoder.allow(1)  # "busy" ends, all texts are tokenized, and the long text is in the next batch.
     await busy
     await there.passes(2)
     assert there.counted("shared") == 2
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     late = there.ask("dog")
-    await there.waiting(2)  # it, and the cat
+    await there.waiting(2)  # dog and cat
     there.encoder.allow()
     for task in (*joined, late):
         assert (await task).vectors.tolist()[0] == [1, 3, 100]
@@ -187,8 +187,8 @@ async def test_an_interactive_text_does_not_wait_for_the_turn_of_a_background_on
     await first
     await there.passes(2)
     asked = there.ask(documents[-1])
-    await asyncio.sleep(0)  # it waits
-    there.encoder.allow(3)  # or it would wait for the documents before it
+    await asyncio.sleep(0)  # Lets the call join the queue.
+    there.encoder.allow(3)  # Fewer passes than there are documents before it.
     assert (await asked).vectors[0, 2] == ord("p")
     there.encoder.allow()
     answer = await build
@@ -324,7 +324,7 @@ async def test_a_call_that_is_refused_counts_nothing_and_leaves_nothing_to_join(
     with pytest.raises(Overloaded):
         await there.ask("known", "dog" * 10, "cat" * 10)
     assert [there.counted(name) for name in ("hits", "misses", "shared")] == before
-    joins = there.ask("dog" * 10)  # it adds nothing to what waits
+    joins = there.ask("dog" * 10)  # It adds no tokens to the queue.
     await there.shared(1)
     there.encoder.allow()
     assert (await waits).tokens == (await joins).tokens == [30]

@@ -1,4 +1,4 @@
-"""The lanes' counts, which admission and the single text's session read."""
+"""Counters of the lanes, which admission and the single-text session read."""
 
 from service.batching.request import Item, Job, Lane
 from service.batching.scheduler import Scheduler
@@ -10,7 +10,7 @@ def counts(scheduler: Scheduler) -> dict[Lane, tuple[int, int]]:
 
 
 def being_tokenized(lane: Lane) -> tuple[Scheduler, Item, Job]:
-    """A lane's one item, which a worker has taken to be tokenized."""
+    """Returns a scheduler whose only item is being tokenized, the item and the job."""
     scheduler, call = Scheduler(), call_in(lane)
     item = Item(call, "x", 3, [(call, 0)])
     scheduler.put(call, [item])
@@ -22,7 +22,7 @@ def being_tokenized(lane: Lane) -> tuple[Scheduler, Item, Job]:
 
 def test_an_item_that_was_refused_is_in_no_lane_whoever_joins_it_before_its_callers_know() -> None:
     scheduler, item, job = being_tokenized(Lane.BACKGROUND)
-    scheduler.tokenized(job)  # without ids: the tokenizer refused it
+    scheduler.tokenized(job)  # Items without ids were rejected.
     scheduler.promote(item, call_in(Lane.INTERACTIVE))
     assert set(counts(scheduler).values()) == {(0, 0)}
     assert scheduler.is_idle()

@@ -1,4 +1,4 @@
-"""A text that comes alone is computed by all threads together, and no other is."""
+"""All threads compute a single text together, but no other texts."""
 
 import asyncio
 import logging
@@ -25,13 +25,13 @@ from tests.service.fakes import CountingEncoder, on_loop, run, running, until
 
 
 class Widening(CountingEncoder):
-    """Says which texts were computed as lone ones, by their first characters, and what was opened."""
+    """Records texts that all threads computed, by their first characters, and opened sessions."""
 
     opens_alone = True
     file_bytes = 0
 
     def __init__(self, *, ready: bool = False, error: Exception | None = None) -> None:
-        """ready: it has been opened once more. error: of doing that."""
+        """`ready` means that the second session is open. `error` is raised when it is opened."""
         super().__init__()
         self.has_alone = ready
         self.alone: list[str] = []
@@ -40,7 +40,7 @@ class Widening(CountingEncoder):
         self._error = error
 
     def open_alone(self, threads: int) -> None:
-        assert threading.current_thread().name == "open-alone"  # a worker would be missing meanwhile
+        assert threading.current_thread().name == "open-alone"
         self.opened.append(threads)
         if self._error is not None:
             raise self._error
@@ -61,7 +61,7 @@ class Widening(CountingEncoder):
 
 
 async def ask(batcher: Batcher, encoder: CountingEncoder, texts: str, lane: Lane = Lane.INTERACTIVE) -> None:
-    """`texts`: one character each. Returns when every worker rests, and nothing is being opened."""
+    """Embeds texts of one character each. Returns when no worker or opening thread is busy."""
     answer = await batcher.embed(encoder.as_encoder(), list(texts), lane=lane)
     assert [chr(int(row[2])) for row in answer.vectors] == list(texts)
     await asyncio.to_thread(batcher.single_text.stop)
@@ -79,7 +79,7 @@ async def until_busy(batcher: Batcher, workers: int) -> None:
         (0, (16, 1), 16, 4),
         (0, (1, 1), 2, 1),
         (0, (1, 4), 4, 1),
-        (0, (4, 1), 1, 1),  # SIMILE_WORKERS=4 where the cgroup allows one
+        (0, (4, 1), 1, 1),  # SIMILE_WORKERS=4 in a cgroup with one processor
         (0, (4, 1), 3, 3),
         (1, (2, 1), 2, 1),
         (8, (16, 1), 16, 8),
@@ -159,7 +159,7 @@ def test_it_is_opened_once_more_as_soon_as_there_is_room(monkeypatch: pytest.Mon
             monkeypatch.setattr(alone, "time", SimpleNamespace(monotonic=lambda: now[0]))
             assert await many() == []
             building[0] = False
-            assert await many() == []  # it was tried a moment ago
+            assert await many() == []  # The last attempt was too recent.
             now[0] += alone.RETRY_SECONDS
             assert await many() == [2]
 
@@ -222,7 +222,7 @@ def test_a_service_answers_lone_texts_with_the_vector_that_they_have_in_a_batch(
         assert client.get("/info").json()["lone_threads"] == 2
         inputs = ["the same text", "another one, which is longer"]
         together = np.array(client.post("/embed", json={"inputs": inputs}).json(), np.float32)[0]
-        before = one_by_one(client, 3 * ENOUGH)  # of which some may find the last one's worker busy
+        before = one_by_one(client, 3 * ENOUGH)  # Some may find a worker busy.
         computed = counted(encoder._alone, monkeypatch)
         alone = np.concatenate([before, one_by_one(client, 10)])
         assert 5 <= len(computed) <= 10

@@ -1,4 +1,4 @@
-"""A long document is found by its best passage, and returned once."""
+"""Search finds a long document by its best passage and returns it once."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def put(client: TestClient, texts: dict[str, str]) -> dict[str, Any]:
 def test_a_text_that_the_model_reads_whole_has_passages_of_half_its_length(
     place: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tiny model reads 64 tokens; a sentence has 11."""
+    """The tiny model reads 64 tokens. A sentence has 11."""
     monkeypatch.setattr(passages, "LEAST_USUAL", 16)
     with serving(place) as client:
         long, short = text(3, 5), text(4, 2)
@@ -84,12 +84,12 @@ def model(client: TestClient) -> Encoder:
 
 
 def best(encoder: Encoder, text: str, query: np.ndarray) -> tuple[float, tuple[int, int] | None]:
-    """The score that a document has to have, and the passage: worked out from the texts alone."""
+    """Returns the expected score and passage of a document, computed from its text alone."""
     where = split(Content(text), encoder)
     if where is None:
         return float(encoder.encode([text]).vectors[0] @ query), None
     spans = [where.head, *where.others]
-    texts = [text, *(text[span.start : span.end] for span in where.others)]  # the head is cut by the model
+    texts = [text, *(text[span.start : span.end] for span in where.others)]  # The model truncates the head.
     scores = encoder.encode(texts).vectors @ query
     return float(scores.max()), tuple(spans[int(scores.argmax())])  # type: ignore[return-value]
 
@@ -147,7 +147,7 @@ def passages_of(client: TestClient) -> tuple[int, int]:
 
 def test_each_document_is_found_once_by_its_best_passage(client: TestClient) -> None:
     stored = put(client, TEXTS)
-    assert stored["truncated"] == 0  # the model sees every text to its end
+    assert stored["truncated"] == 0
     check(client, TEXTS)
     encoder = model(client)
     expected = sum(
@@ -214,7 +214,7 @@ def test_a_new_model_splits_by_its_own_tokens(place: Settings) -> None:
 def test_without_passages_the_model_sees_the_head_and_says_so(place: Settings) -> None:
     heads = place.model_copy(update={"passages": False})
     with serving(heads) as client:
-        for _ in range(2):  # also when they are sent again
+        for _ in range(2):  # also if they are sent again
             assert put(client, TEXTS)["truncated"] == len(LONG)
         assert passages_of(client) == (24, 24)
         encoder = model(client)
@@ -223,7 +223,7 @@ def test_without_passages_the_model_sees_the_head_and_says_so(place: Settings) -
         for hit in hits(client, "blue river"):
             assert hit["score"] == pytest.approx(expected[hit["id"]], abs=2e-6)
             assert "passage" not in hit
-    # Switched on, a text is split when it is sent again, and not before.
+    # After passages are turned on, a text is split when it is sent again.
     with serving(place) as client:
         assert passages_of(client) == (24, 24)
         again = {id: TEXTS[id] for id in [*LONG][:6]}

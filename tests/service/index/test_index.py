@@ -1,4 +1,4 @@
-"""The index against numpy and a dictionary."""
+"""The index compared with numpy and a dictionary."""
 
 import numpy as np
 import pytest
@@ -144,9 +144,9 @@ def test_after_any_changes_the_index_answers_as_a_dictionary_would(
 def test_a_view_in_hand_sees_no_row_that_was_written_or_removed_since() -> None:
     vectors, index = coarse_vectors(300, 12, seed=7), Index(12)
     index.apply((firsts(range(1, 200, 2)), vectors[1:200:2]))
-    index.apply((firsts([500]), vectors[:1]))  # the buffer has room for some more
+    index.apply((firsts([500]), vectors[:1]))  # The buffer has spare room.
     view, before = index.view, index.search(vectors[:5], 300)
-    for revision in (502, 504, *range(0, 200, 2)):  # some behind the others, some between them, then a copy
+    for revision in (502, 504, *range(0, 200, 2)):  # appended, inserted, then copied
         index.apply((firsts([revision]), vectors[:1]), remove=[revision + 1])
         for (scores, names), (again, same) in zip(
             before, index.search(vectors[:5], 300, view=view), strict=True

@@ -1,4 +1,4 @@
-"""Documents of several rows: found once each, by their best row."""
+"""Search finds each document of several rows once, by its best row."""
 
 from collections import defaultdict
 from collections.abc import Collection
@@ -26,7 +26,7 @@ from tests.service.brute_force import (
 
 
 def best(rows: Rows, query: NDArray[np.float32], k: int, allowed: Collection[int]) -> list[tuple[float, int]]:
-    """The best row of each of the best `k` documents, and of all that tie with the last, by brute force."""
+    """Returns the best row of the best `k` documents and of all that tie with the last, by brute force."""
     found: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
     for name, vector in rows.items():
         if name >> 16 in allowed:

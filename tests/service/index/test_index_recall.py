@@ -1,4 +1,4 @@
-"""Recall: what is counted, when it is measured, and where it is told."""
+"""Recall: its definition, when it is measured, and where it is shown."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ ROWS, DIMENSION = 3000, 24
 
 @pytest.fixture
 def careless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A base from 1,000 rows on, in which a search looks at very few."""
+    """Indexes of 1,000 rows have a base, and a search reads very few of its rows."""
     monkeypatch.setattr(maintenance, "BASE_ROWS", 1000)
     monkeypatch.setattr(ivf, "FEW_ROWS", 0)
     monkeypatch.setattr(ivf, "LOOKED_AT", 0.5)

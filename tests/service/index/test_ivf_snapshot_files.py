@@ -1,4 +1,4 @@
-"""A snapshot is used only when every byte of it is as it was written; nothing that is wrong stops anybody."""
+"""A snapshot file is used only if it is intact, and no damage causes a failure."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def flipped(file: Path, at: int) -> None:
 
 
 def pipe(file: Path) -> None:
-    """A reader that opens it would wait for ever."""
+    """Replaces the file by a pipe, which would block a reader."""
     file.unlink()
     os.mkfifo(file)
 
@@ -107,7 +107,7 @@ def test_those_of_other_generations_and_collections_and_of_older_programs_are_re
     write(file.with_name("12.lists"), {}, b"")
     write(tmp_path / "gone" / "2.lists", {}, b"")
     write(tmp_path / "other" / "12.lists", {}, b"")
-    for folder in ("2-000000041377", ".tmp-9f8e7d6c"):  # what was written before there was one file
+    for folder in ("2-000000041377", ".tmp-9f8e7d6c"):  # format 1
         (file.parent / folder).mkdir()
         (file.parent / folder / "rows.npy").write_bytes(b"rows")
     tidy(tmp_path, {"default", "other"}, {2, 3})

@@ -1,4 +1,4 @@
-"""The lists of a base outlive the process: a start takes them from the disk, or makes them again."""
+"""A start reads the lists of a base from a snapshot, or builds them again."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +55,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(index: Index, vectors: np.ndarray, first: int = 0) -> None:
-    """The right documents by the right scores, nearly all of them."""
+    """Checks that nearly all of the best documents are found, with correct scores."""
     queries = mixture(40, seed=1)
     scores = queries @ vectors.astype(np.float16).astype(np.float32).T
     hits = 0
@@ -103,11 +103,11 @@ def test_a_damaged_snapshot_is_reported_and_the_lists_are_made_again(
     assert index.kind == "IVF,SQ8"
     check(index, vectors[:COUNT])
     index.close()
-    assert IvfSnapshots(kept, ORIGIN).read(SEQUENCE) is not None  # and kept
+    assert IvfSnapshots(kept, ORIGIN).read(SEQUENCE) is not None
 
 
 def unlike(facts: dict[str, Any], content: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Snapshots with right checksums of things that this program would not write."""
+    """Yields snapshots with correct checksums and wrong content."""
     rows = facts["rows"]
     names, labels = np.frombuffer(content, np.int64, rows), np.frombuffer(content, np.int32, rows, 8 * rows)
     lists = content[12 * rows :]

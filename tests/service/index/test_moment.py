@@ -1,4 +1,4 @@
-"""A search of documents that pass a filter: tried on the nearest of all, or with what passes found first."""
+"""Filtered search, by filtering the nearest documents or by collecting all matches first."""
 
 import json
 import sqlite3
@@ -24,19 +24,19 @@ QUERIES = unit_vectors(2, 8, 5)
 
 
 class Place(NamedTuple):
-    """Documents with `n` from 0 on; every third has two rows, every fifth is gone."""
+    """Documents numbered by `n`. Every third has two rows, and every fifth was deleted."""
 
     store: sqlite3.Connection
     moment: IndexMoment
     rows: dict[int, NDArray[np.float32]]
-    far: set[int]  # whose vectors all point away from the last query
+    far: set[int]  # documents far from the last query
 
     def passing(self, filter: dict[str, object]) -> "Counted":
         return Counted(self.store, FilterCache(), compile_filter(filter, ()), DEFAULT_COLLECTION)
 
 
 class Counted(FilterMatches):
-    """Counts the searches for all that pass."""
+    """Counts how often all matches are collected."""
 
     found_all = 0
 

@@ -1,4 +1,4 @@
-"""What goes to the log: one JSON object per line where that is asked for, and never what a user wrote."""
+"""Logs: text or JSON lines, never with texts of users."""
 
 import asyncio
 import io
@@ -33,11 +33,11 @@ MARKER = "zyxwordthatnobodywrites"
 
 @contextmanager
 def captured(formatter: logging.Formatter) -> Iterator[io.StringIO]:
-    """All that is logged, at every level, as `formatter` writes it."""
+    """Captures all log lines, formatted by `formatter`."""
     stream, root = io.StringIO(), logging.getLogger()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
-    handler.addFilter(lambda record: not record.name.startswith(("httpx2", "httpcore")))  # the test's client
+    handler.addFilter(lambda record: not record.name.startswith(("httpx2", "httpcore")))
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
@@ -53,7 +53,7 @@ def objects(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def raised(error: E) -> E:
-    """With its place in the code."""
+    """Returns the error with a traceback."""
     try:
         raise error
     except type(error):
@@ -172,7 +172,7 @@ QUERIES = [
 
 
 def everywhere(client: TestClient) -> set[tuple[str, str, int]]:
-    """Send the marker to every route in every way; the (method, route, status) that came of it."""
+    """Sends the marker to every route in many ways. Returns each (method, route, status)."""
     seen = set()
 
     def send(method: str, route: str, path: str, **others: Any) -> None:
@@ -214,7 +214,7 @@ def test_no_text_of_a_user_is_in_the_log_whatever_goes_well_or_wrong(
         return tokenize(self, texts, **options)
 
     def breaking(self: Encoder, ids: Sequence[Sequence[int]], **options: Any) -> Any:
-        if any(len(row) > 5 for row in ids):  # the marker has more tokens than that
+        if any(len(row) > 5 for row in ids):  # The marker has more tokens.
             raise RuntimeError(f"the model quotes {MARKER}")
         return forward(self, ids, **options)
 
