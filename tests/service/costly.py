@@ -102,11 +102,7 @@ def valued(before: bytes, item: bytes, worth: int, after: bytes) -> bytes:
 
 
 def posted(
-    route: str,
-    name: str,
-    body: Callable[..., object],
-    *arguments: object,
-    expected: frozenset[int] = ALLOWED,
+    route: str, name: str, body: Callable[..., object], *arguments: object, expected: frozenset[int] = ALLOWED
 ) -> Case:
     """Returns a case that posts `body(*arguments)`, which is bytes or a JSON value."""
 

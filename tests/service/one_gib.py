@@ -16,10 +16,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 def limited(to: int = GIB) -> Iterator[tuple[str, ...]]:
     """Yields the prefix of a command that limits its memory, or () if cgroups are not writable."""
     name = f"simile-test-{os.getpid()}"
-    for group, file in (
-        (_GROUPS / name, "memory.max"),
-        (_GROUPS / "memory" / name, "memory.limit_in_bytes"),
-    ):
+    for group, file in ((_GROUPS / name, "memory.max"), (_GROUPS / "memory" / name, "memory.limit_in_bytes")):
         try:
             group.mkdir()
             with (group / file).open("r+") as limit:  # "w" could create a plain file.

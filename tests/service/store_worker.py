@@ -4,8 +4,8 @@
 
 It prints `try THREAD OPERATION` before each operation and `ack THREAD OPERATION` after it (JSON). Each
 writing thread has its own ids. The last thread builds and activates one generation after the other. Every
-generation has an index, which is loaded as the service loads it. A base needs few rows, so bases are built all
-the time. `try 4 {"snapshot": generation}` means that its lists will be written to disk, `ack` that they are.
+generation has an index, which is loaded as the service loads it. A base needs few rows, so many are built.
+`try 4 {"snapshot": generation}` means that its lists will be written to disk, `ack` that they are.
 
     {"put": {id: text, …}}     several documents, in one transaction
     {"delete": id}

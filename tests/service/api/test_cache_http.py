@@ -14,6 +14,7 @@ from models.encoder import Encoder
 from models.store import Store
 from service.runtime.runtime import Runtime
 from service.settings import Settings
+from tests.parts.faults import broken
 from tests.service.conftest import HOST, new_settings, serving, wait_until_active
 from tests.service.swapping import published
 from tests.waiting import until
@@ -117,9 +118,6 @@ def test_health_is_a_real_forward_pass_and_a_broken_model_still_answers_what_is_
     with serving(new_settings(tmp_path, tiny_models_dir, cache_mb=4)) as client:
         assert client.post("/embed", json={"inputs": "red river"}).status_code == 200
         forward = Encoder.forward
-
-        def broken(*_: object, **__: object) -> None:
-            raise RuntimeError("broken")
 
         for _ in range(2):  # The text of the health check must not be in the cache.
             monkeypatch.setattr(Encoder, "forward", broken)

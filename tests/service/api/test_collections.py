@@ -127,10 +127,7 @@ def test_one_is_deleted_and_made_again_in_the_commit_of_other_writes(client: Tes
     def put(id: str, text: str, collection: str) -> Future[Any]:
         live = corpus.live.generation.number
         job = partial(
-            upsert,
-            documents=[Document(id, text)],
-            embedded={live: {0: vector}},
-            collection=collection,
+            upsert, documents=[Document(id, text)], embedded={live: {0: vector}}, collection=collection
         )
         return sqlite_of(corpus).writer.submit(job)
 

@@ -20,13 +20,7 @@ from tests.service.fakes import sqlite_of
 from tests.waiting import LIMIT
 
 TEXTS = {"a": "red river", "b": "green garden", "c": "blue bridge"}
-ODD = [
-    "emoji 🙂",
-    "two\nlines",
-    " spaces kept ",
-    "100%25 & ?q=1#x",
-    "'; DROP TABLE feedback; --",
-]
+ODD = ["emoji 🙂", "two\nlines", " spaces kept ", "100%25 & ?q=1#x", "'; DROP TABLE feedback; --"]
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +81,7 @@ def test_a_judgement_is_listed_as_it_was_sent_under_the_number_that_was_answered
                 "user": "",
                 "trusted": True,
                 "sequence": answer["sequence"],
-            },
+            }
         ],
         "next": None,
     }

@@ -15,6 +15,7 @@ from models.encoder import Encoder
 from models.manifest import FILE_NAME
 from service.api.cohere import EmbeddingsByType
 from service.app import create_app
+from tests.parts.faults import broken
 from tests.service.conftest import new_settings, serving_prompts, wait_until_ready
 
 TEXTS = ["how do i reset my password", "the red engine", "日本 🙂", "x", "a letter from the harbour"]
@@ -213,9 +214,6 @@ def test_every_other_failure_has_coheres_body_too(
     refused(served.post("/v2/chat", json={}), 404, "/v2/chat")
     pinned = {"x-model-version": "20260101T000000-other-00000000"}
     refused(served.post("/v2/embed", json={"texts": ["a"]}, headers=pinned), 409, "20260101T000000-other")
-
-    def broken(ids: object, *, normalize: bool = True) -> None:
-        raise RuntimeError("injected")
 
     monkeypatch.setattr(encoder, "forward", broken)
     refused(served.post("/v2/embed", json={"texts": ["nothing is kept of this one"]}), 500)

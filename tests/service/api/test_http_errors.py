@@ -16,6 +16,7 @@ from service.errors import ServiceError
 from service.http.error_responses import response
 from service.runtime.runtime import Runtime
 from service.settings import Settings
+from tests.parts.faults import broken
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.fakes import sqlite_of
 from tests.waiting import LIMIT, until
@@ -269,9 +270,6 @@ def test_documents_are_counted_before_they_are_validated(client: TestClient) -> 
 def test_a_failing_model_is_424_and_health_is_red_until_a_pass_succeeds(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(ids: object, *, normalize: bool = True) -> None:
-        raise RuntimeError("injected")
-
     monkeypatch.setattr("service.runtime.health.ASK_SECONDS", 20)
     assert client.get("/health").status_code == 200
     with monkeypatch.context() as patch:

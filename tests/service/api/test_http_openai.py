@@ -12,6 +12,7 @@ from service.api.openai import EmbeddingList, ModelList
 from service.api.openapi import OpenAIRefusal
 from service.runtime.runtime import Runtime
 from service.settings import Settings
+from tests.parts.faults import broken
 
 TEXTS = ["how do i reset my password", "the red engine", "日本 🙂", "river " * 100]
 PATHS = ["/v1/embeddings", "/embeddings"]
@@ -134,9 +135,6 @@ def test_every_other_failure_has_openais_body_too(
         refused(client.post(path, json={"input": "a"}, headers=pinned), 409, None, "20260101T000000-other")
     for path in ("/v1", "/v1/", "/v1/chat/completions", "/v1/models/none"):
         refused(client.get(path), 404, None, path)
-
-    def broken(ids: object, *, normalize: bool = True) -> None:
-        raise RuntimeError("injected")
 
     monkeypatch.setattr(encoder, "forward", broken)
     for path in PATHS:

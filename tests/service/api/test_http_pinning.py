@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from tests.parts.faults import broken
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import QUERIES, TEXTS, TOLERANCE, published
 
@@ -120,9 +121,6 @@ def test_a_kept_version_that_lacks_a_document_is_not_searched(
         place.fill()
         place.activate(place.b)
         [kept] = [g for g in place.app.state.runtime.live.followers if g.version == place.a]
-
-        def broken(ids: object, *, normalize: bool = True) -> None:
-            raise RuntimeError("injected")
 
         with monkeypatch.context() as patch:
             patch.setattr(kept.encoder, "forward", broken)

@@ -14,6 +14,7 @@ from models.encoder import Encoder
 from service.app import create_app
 from service.runtime.runtime import Runtime
 from service.settings import Settings
+from tests.parts.faults import broken
 from tests.service.api.test_http_errors import refused
 from tests.service.conftest import HOST, wait_until_ready
 from tests.tiny import tiny_source
@@ -221,9 +222,6 @@ def test_what_cannot_be_tokenised_is_refused(
     refused(post(["a" * limit, "b"]), 422, "Validation", f"{limit + 1}", "SIMILE_MAX_TOKENIZE_CHARACTERS")
     unknown = {"inputs": "a", "prompt_name": "none-such"}
     refused(client.post("/tokenize", json=unknown), 422, "Validation", "none-such")
-
-    def broken(text: str, *, add_special_tokens: bool = True) -> None:
-        raise RuntimeError("injected")
 
     monkeypatch.setattr(encoder, "pieces", broken)
     refused(post("a"), 422, "Tokenizer", "inputs[0]", "injected")

@@ -55,10 +55,7 @@ def test_as_many_ids_as_are_allowed_are_decoded(client: TestClient, settings: Se
 
 @pytest.mark.parametrize(
     ("path", "body", "method"),
-    [
-        ("/decode", {"ids": [[7]] * 2000}, "decode"),
-        ("/tokenize", {"inputs": ["a"] * 2000}, "pieces"),
-    ],
+    [("/decode", {"ids": [[7]] * 2000}, "decode"), ("/tokenize", {"inputs": ["a"] * 2000}, "pieces")],
 )
 def test_rows_are_left_when_the_deadline_has_passed(
     client: TestClient,

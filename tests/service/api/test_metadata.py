@@ -96,9 +96,7 @@ def request_of(content: bytes, turn: asyncio.Lock) -> Any:
 
 
 @pytest.mark.parametrize("sound", [True, False])
-def test_large_bodies_are_parsed_one_at_a_time_and_small_ones_wait_for_none(
-    sound: bool,
-) -> None:
+def test_large_bodies_are_parsed_one_at_a_time_and_small_ones_wait_for_none(sound: bool) -> None:
     large = b'{"numbers":[' + b"1," * LARGE_BYTES + (b"1]}" if sound else b"!")
     inside, most, small = 0, 0, 0
 

@@ -50,7 +50,7 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
         ),
     ],
     "/v1/embedding": [
-        ({"input": "a"}, 404, "There is no route POST /v1/embedding. Did you mean /v1/embeddings?"),
+        ({"input": "a"}, 404, "There is no route POST /v1/embedding. Did you mean /v1/embeddings?")
     ],
     "/v2/embed": [
         ({"texts": "a"}, 400, "texts must be a list, not 'a'."),
@@ -95,18 +95,10 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
             "at must be a time with its zone, such as \"2026-01-31T08:30:00Z\", not '2026-01-31T08:30:00'.",
         ),
     ],
-    "/event": [
-        ({}, 404, "There is no route POST /event. Did you mean /events?"),
-    ],
-    "/map": [
-        ({}, 405, "/map does not take POST; it takes GET, HEAD."),
-    ],
-    "/models/mine/activate": [
-        ({}, 404, "There is no version 'mine'. GET /models lists them."),
-    ],
-    "/models/rollback": [
-        ({}, 409, "There is no version to go back to."),
-    ],
+    "/event": [({}, 404, "There is no route POST /event. Did you mean /events?")],
+    "/map": [({}, 405, "/map does not take POST; it takes GET, HEAD.")],
+    "/models/mine/activate": [({}, 404, "There is no version 'mine'. GET /models lists them.")],
+    "/models/rollback": [({}, 409, "There is no version to go back to.")],
 }
 
 

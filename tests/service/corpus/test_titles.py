@@ -158,9 +158,7 @@ def test_canary_queries_are_titles_where_there_are_any(client: TestClient, place
     assert {"red garden", "blue market"} <= set(found)
 
 
-def test_a_hit_in_a_title_that_fills_the_model_has_no_character_of_the_text(
-    client: TestClient,
-) -> None:
+def test_a_hit_in_a_title_that_fills_the_model_has_no_character_of_the_text(client: TestClient) -> None:
     encoder = model(client)
     head = encoder.encode([DOCUMENTS[3]["title"]]).vectors[0]
     body = {"queries": [head.tolist()], "model": encoder.manifest.version, "passages": False}

@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from service.index import view
 from service.index.index import Index
@@ -16,8 +13,6 @@ from tests.service.brute_force import (
     found,
     nearest,
     revisions,
-    settle,
-    small_segments,
     stored_vectors,
     unit_vectors,
 )
@@ -82,63 +77,6 @@ def test_a_filtered_search_finds_all_the_allowed_living_rows_and_no_other() -> N
         rows = {revision: living[revision] for revision in allowed if revision in living}
         for query in coarse_vectors(5, 12, seed=passing):
             assert found(index, query, 10, allowed) == nearest(rows, query, 10)
-
-
-class AgainstADictionary(RuleBasedStateMachine):
-    """Steps at random; the layout of segments differs from run to run, the answers may not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.index, self.rows, self.next = Index(3), Rows(), 0
-
-    @rule(count=st.integers(0, 30), seed=st.integers(0, 9), drop=st.integers(0, 20), back=st.booleans())
-    def change(self, count: int, seed: int, drop: int, back: bool) -> None:
-        revisions = list(range(self.next, self.next + count))[:: -1 if back else 1]
-        self.next += count
-        vectors = coarse_vectors(count, 3, seed)
-        gone = list(self.rows)[seed :: max(1, 21 - drop)] if drop else []
-        self.index.apply((firsts(revisions), vectors), remove=[*gone, 10_000_000])
-        self.rows.update(zip(revisions, vectors, strict=True))
-        for revision in gone:
-            del self.rows[revision]
-
-    @rule(seed=st.integers(0, 9))
-    def replace(self, seed: int) -> None:
-        revisions = list(self.rows)[seed::5]
-        vectors = coarse_vectors(len(revisions), 3, seed + 100)
-        self.index.apply((firsts(revisions), vectors))
-        self.rows.update(zip(revisions, vectors, strict=True))
-
-    @rule()
-    def wait_for_merges(self) -> None:
-        settle(self.index)
-
-    @rule(seed=st.integers(0, 9), k=st.integers(1, 40), every=st.integers(1, 4))
-    def search(self, seed: int, k: int, every: int) -> None:
-        query = coarse_vectors(1, 3, seed + 200)[0]
-        assert found(self.index, query, k) == nearest(self.rows, query, k)
-        allowed = {revision: vector for revision, vector in self.rows.items() if not revision % every}
-        assert found(self.index, query, k, allowed) == nearest(allowed, query, k)
-
-    @invariant()
-    def holds_the_same_rows(self) -> None:
-        assert self.index.documents == self.index.rows == len(self.rows)
-        assert revisions(self.index) == sorted(self.rows)
-
-    def teardown(self) -> None:
-        stored = stored_vectors(self.index, firsts(self.rows))
-        np.testing.assert_array_equal(stored, np.array(list(self.rows.values())).reshape(-1, 3))
-        self.index.close()
-
-
-@pytest.mark.parametrize("base_rows", [50_000, 40])
-def test_after_any_changes_the_index_answers_as_a_dictionary_would(
-    base_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_segments(monkeypatch, base_rows)
-    run_state_machine_as_test(
-        AgainstADictionary, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
-    )
 
 
 def test_a_view_in_hand_sees_no_row_that_was_written_or_removed_since() -> None:

@@ -37,7 +37,9 @@ def best(rows: Rows, query: NDArray[np.float32], k: int, allowed: Collection[int
 
 
 class Passages(RuleBasedStateMachine):
-    """Documents of one to six rows come, go and change; the answers are a dictionary's."""
+    """Adds, replaces and removes documents of one to `MOST` rows. The answers are a dictionary's."""
+
+    MOST = 6
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +54,12 @@ class Passages(RuleBasedStateMachine):
         chance = np.random.default_rng(seed)
         fresh = range(self.next, self.next + count)
         self.next += count
-        names = [row_of(revision, at) for revision in fresh for at in range(chance.integers(1, most + 1))]
+        names = [
+            row_of(revision, at)
+            for revision in fresh
+            for at in range(chance.integers(1, 1 + min(most, self.MOST)))
+        ]
+        names = names[:: -1 if seed % 2 else 1]
         vectors = coarse_vectors(len(names), 3, seed)
         gone = {*self.revisions[:: 7 - drop][:drop], *fresh[:1]} if drop else set()
         self.index.apply((names, vectors), remove=[*gone, 10_000_000])
@@ -85,16 +92,25 @@ class Passages(RuleBasedStateMachine):
         assert revisions(self.index) == self.revisions
 
     def teardown(self) -> None:
+        stored = stored_vectors(self.index, self.rows)
+        np.testing.assert_array_equal(stored, np.array(list(self.rows.values())).reshape(-1, 3))
         self.index.close()
 
 
+class WholeTexts(Passages):
+    """Every document has one row."""
+
+    MOST = 1
+
+
+@pytest.mark.parametrize("machine", [Passages, WholeTexts])
 @pytest.mark.parametrize("base_rows", [50_000, 40])
 def test_after_any_changes_documents_are_found_by_their_best_rows(
-    base_rows: int, monkeypatch: pytest.MonkeyPatch
+    base_rows: int, machine: type[Passages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_segments(monkeypatch, base_rows)
     run_state_machine_as_test(
-        Passages, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
+        machine, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
     )
 
 
