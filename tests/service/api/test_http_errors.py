@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from service.batching.request import Lane
 from service.errors import ServiceError
 from service.http.error_responses import response
 from service.runtime.runtime import Runtime
-from service.settings import Settings
 from tests.parts.faults import broken
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.fakes import sqlite_of
@@ -67,11 +65,7 @@ def test_an_empty_input_is_400_and_its_place_is_named(
     refused(client.post(path, json=body), 400, "Empty", named)
 
 
-def test_an_empty_query_is_400(client: TestClient) -> None:
-    refused(client.get("/search", params={"q": ""}), 400, "Empty", "q is empty")
-
-
-# 404, 405
+# 404
 
 
 def test_an_unknown_route_is_404_in_the_words_of_its_family(client: TestClient) -> None:
@@ -88,38 +82,6 @@ def test_an_unknown_document_is_404(client: TestClient) -> None:
     refused(client.get("/documents/none"), 404, "NotFound", "none")
 
 
-def test_an_unknown_version_has_no_report(client: TestClient) -> None:
-    refused(client.get("/models/none/report"), 404, "NotFound", "none")
-
-
-def test_a_wrong_method_is_405_and_says_which_are_right(client: TestClient) -> None:
-    response = client.get("/embed")
-    refused(response, 405, "MethodNotAllowed", "GET")
-    assert response.headers["allow"] == "POST"
-
-
-# 413
-
-
-def test_a_body_too_large_is_413_before_it_is_read(client: TestClient, settings: Settings) -> None:
-    body = b'{"inputs": "' + b"a" * (settings.max_body_mb << 20) + b'"}'
-    response = client.post("/embed", content=body, headers={"content-type": "application/json"})
-    refused(response, 413, "TooLarge", "16 MiB", "SIMILE_MAX_BODY_MB")
-
-
-def test_a_body_without_a_length_is_counted_while_it_is_read(client: TestClient, settings: Settings) -> None:
-    sent = 0
-
-    def chunks() -> Iterator[bytes]:
-        nonlocal sent
-        for _ in range(64):
-            sent += 1 << 20
-            yield b"a" * (1 << 20)
-
-    response = client.post("/embed", content=chunks(), headers={"content-type": "application/json"})
-    refused(response, 413, "TooLarge", "SIMILE_MAX_BODY_MB")
-
-
 # 415
 
 
@@ -132,28 +94,6 @@ def test_a_wrong_media_type_is_415(client: TestClient, kind: str) -> None:
 
 
 # 422
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b'{"inputs": "a"',
-        b'{"inputs": NaN}',
-        b'{"inputs": "\xff"}',
-        b'{"inputs": "\\ud800"}',
-        b"[" * 5000,
-        b'{"inputs": "a",}',
-    ],
-)
-def test_malformed_json_is_422(client: TestClient, body: bytes) -> None:
-    refused(
-        client.post("/embed", content=body, headers={"content-type": "application/json"}),
-        422,
-        "Validation",
-        "JSON",
-    )
 
 
 @pytest.mark.parametrize(
@@ -284,23 +224,6 @@ def test_a_failing_model_is_424_and_health_is_red_until_a_pass_succeeds(
     until(lambda: trying is None or trying.done())  # Waits for a check that began earlier.
     assert client.get("/health").status_code == 200
     assert "simile_healthy 1.0" in client.get("/metrics").text
-
-
-def test_a_vector_that_is_not_finite_never_leaves(
-    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forward = runtime.live.generation.encoder.forward
-
-    def poisoned(ids: list[list[int]], *, normalize: bool = True) -> np.ndarray:
-        vectors = forward(ids, normalize=normalize).copy()
-        vectors[0, 3] = np.inf
-        return vectors
-
-    monkeypatch.setattr(runtime.live.generation.encoder, "forward", poisoned)
-    refused(client.post("/embed", json={"inputs": "a"}), 424, "Backend", "infinity")
-    refused(client.post("/documents", json={"documents": [{"id": "x", "text": "a"}]}), 424, "Backend")
-    monkeypatch.undo()
-    assert client.get("/documents/x").status_code == 404
 
 
 # 429
