@@ -1,6 +1,7 @@
 """Expected answers of an index by brute force, and helpers for tests of indexes."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import pytest
@@ -35,6 +36,17 @@ def nearest(rows: Rows, query: NDArray[np.float32], k: int) -> list[tuple[float,
     ranked = sorted((-round(float(vector @ query), 6), revision) for revision, vector in rows.items())
     last = ranked[min(k, len(ranked)) - 1][0] if ranked else 0.0
     return [(-score, revision) for score, revision in ranked if score <= last]
+
+
+def best(rows: Rows, query: NDArray[np.float32], k: int, allowed: Collection[int]) -> list[tuple[float, int]]:
+    """Returns the best row of the best `k` documents and of all that tie with the last, by brute force."""
+    found: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
+    for name, vector in rows.items():
+        if name >> 16 in allowed:
+            found[name >> 16].append((-round(float(vector @ query), 6), name))
+    ranked = sorted(min(of_one) for of_one in found.values())
+    last = ranked[min(k, len(ranked)) - 1][0] if ranked else 0.0
+    return [(-score, name) for score, name in ranked if score <= last]
 
 
 def found(

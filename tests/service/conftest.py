@@ -60,6 +60,11 @@ def running(app: FastAPI) -> Iterator[TestClient]:
 
 
 @pytest.fixture
+def encoder(runtime: Runtime, running: TestClient) -> Encoder:
+    return runtime.live.generation.encoder
+
+
+@pytest.fixture
 def client(running: TestClient) -> Iterator[TestClient]:
     """A client of the module's service. After each test, the service must still answer."""
     yield running

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
-from service.api.documents import MAX_DEPTH
 from service.api.openapi import MAX_K, MAX_OFFSET
 from service.api.search_plan import TOGETHER
 from service.corpus.search import CANDIDATES
@@ -109,19 +108,15 @@ def queries(asked: list[str], mode: str, k: int, **others: object) -> object:
 
 
 def _ranked() -> Iterator[Case]:
-    """Yields the largest allowed numbers of hits and candidates, and one more."""
+    """Yields the largest allowed numbers of hits and candidates."""
     route, hits = "POST /search", default("max_hits")
     hybrid = default("max_candidates") // (2 * CANDIDATES)
     long = TOGETHER * default("max_query_characters") // hybrid
     yield posted(route, f"{hybrid} hybrid queries", lambda: queries([distinct(long)] * hybrid, "hybrid", 1))
-    yield posted(route, "one more", queries, ["red"] * (hybrid + 1), "hybrid", 1, expected=REFUSED)
     for mode in ("dense", "lexical"):
         for count in (hits // MAX_K, MANY):
             asked = lambda mode, count: queries(["red"] * count, mode, hits // count, fields=[])  # noqa: E731
             yield posted(route, f"{mode}, all hits of {count} queries", asked, mode, count)
-    yield posted(
-        route, "a hit more", queries, ["red"] * (hits // MAX_K + 1), "lexical", MAX_K, expected=REFUSED
-    )
     yield Case(route, "2,048 vectors", _vectors)
 
 
@@ -142,7 +137,6 @@ def _asked(most: int) -> Iterator[Case]:
     share = TOGETHER * most // MANY
     for name, text in (("distinct words", distinct(share)), ("marks", of(UNITS["marks"], share))):
         yield posted(route, f"2,048 queries of {name}", queries, [text] * MANY, "lexical", 1)
-    yield posted(route, "a character more", queries, [words(most + 1)], "lexical", 1, expected=REFUSED)
     yield posted(
         route,
         "an endless query",
@@ -179,14 +173,9 @@ def documents() -> Iterator[Case]:
     room = METADATA_BYTES - len('{"much":""}')
     yield posted(route, "metadata of 240", lambda: given(240, "a", much="x" * room))
     yield posted(route, "values in metadata", lambda: given(240, "a", much=[7] * (VALUES // 240 - 30)))
-    yield posted(route, "a byte more", lambda: given(1, "a", much="x" * (room + 1)), expected=REFUSED)
     yield posted(route, "metadata without end", lambda: given(1, "a", much="x" * LONG), expected=REFUSED)
     deep = lambda: b'{"documents":[{"text":"a","metadata":{"a":' + b"[" * LONG  # noqa: E731
     yield posted(route, "metadata nested without end", deep, expected=REFUSED)
-    nested = (
-        b'{"documents":[{"text":"a","metadata":' + b'{"a":' * (MAX_DEPTH + 1) + b"7" + b"}" * (MAX_DEPTH + 3)
-    )
-    yield posted(route, "metadata a level too deep", lambda: nested[:-1] + b"]}", expected=REFUSED)
     yield posted(route, "empty objects", lambda: filled(b'{"documents":[', b"{}", b"]}"), expected=REFUSED)
     some = 1 << 19  # Bytes. An import has no limit.
     yield lines("empty objects", lambda: b"{}\n" * (some // 3))

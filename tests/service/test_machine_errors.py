@@ -19,11 +19,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from models.store import Store
-from service.app import create_app
 from service.errors import ServiceError, machine_error
 from service.lifecycle import model_loader
 from service.lifecycle.model_loader import ModelLoader
@@ -31,7 +29,7 @@ from service.observability import logs
 from service.observability.outages import Outages
 from service.settings import Settings
 from service.store.sqlite.schema import connect, migrate
-from tests.service.conftest import HOST, wait_until_ready
+from tests.service.conftest import HOST, serving
 from tests.service.process import Service, plain_environment
 from tests.service.store.test_storage_faults import in_its_namespace, needs_mounts, start_on
 from tests.service.swapping import published
@@ -263,8 +261,7 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
     settings = Settings(
         data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=0, allowed_hosts=HOST
     )
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
+    with serving(settings) as client:
         Store(tmp_path / "models").want(second)
 
         def listed() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`/feedback` with several keys: owners of judgments, limits per key, and who may delete."""
+"""`/feedback` and `/events` with several keys: owners, limits per key, and who may delete."""
 
 import logging
 from collections.abc import Iterator
@@ -217,3 +217,41 @@ def test_judgements_from_before_there_were_keys_are_of_no_key(place: Settings) -
         refused(forget(client, "writer", key="-"), 403, "Forbidden")
         assert forget(client, "boss", key="-").json() == {"deleted": 1}
         assert listed(client) == [("writer", "q", "d1", False)]
+
+
+EVENT = {"search_id": "s", "query": "q", "id": "d1", "type": "click"}
+
+
+def test_an_event_is_of_its_key(tmp_path: Path, tiny_models_dir: Path) -> None:
+    keys = keys_file(tmp_path, line("other", "write", OTHER))
+    with serving(new_settings(tmp_path, tiny_models_dir, api_keys_file=keys, events_per_key=2)) as client:
+        documents = [{"id": f"d{at}", "text": f"river {at}"} for at in range(4)]
+        client.post("/documents", json={"documents": documents}, headers=bearer(KEYS["writer"]))
+        refused(report(client, "reader"), 403, "Forbidden", "")
+        for name in ("writer", "other", "boss"):
+            assert report(client, name).json() == {"stored": 1, "refused": []}
+        assert of_keys(client) == ["writer", "other", "boss"]
+        assert of_keys(client, key="other") == ["other"]
+
+        assert report(client, "other", id="d2").json() == {"stored": 1, "refused": []}
+        refused(report(client, "other", id="d3"), 409, "Conflict", "the key 'other'")
+        assert report(client, "writer", id="d3").json() == {"stored": 1, "refused": []}, "it has its own room"
+
+        refused(forget_events(client, "reader", key="other"), 403, "Forbidden", "")
+        refused(forget_events(client, "other", id="d1"), 403, "Forbidden", "Some of these events are not of")
+        assert forget_events(client, "other", key="other").json() == {"deleted": 2}
+        assert forget_events(client, "boss", id="d1").json() == {"deleted": 2}
+        assert of_keys(client) == ["writer"]
+
+
+def report(client: TestClient, name: str, **changed: object) -> Any:
+    return client.post("/events", json=EVENT | changed, headers=bearer(ALL[name]))
+
+
+def forget_events(client: TestClient, name: str, **asked: str) -> Any:
+    return client.delete("/events", params=asked, headers=bearer(ALL[name]))
+
+
+def of_keys(client: TestClient, **asked: str) -> list[str]:
+    answer = client.get("/events", params=asked, headers=bearer(KEYS["reader"]))
+    return [row["key"] for row in answer.json()["events"]]

@@ -14,9 +14,8 @@ from starlette.testclient import TestClient
 from models.encoder import Encoder
 from models.manifest import FILE_NAME
 from service.api.cohere import EmbeddingsByType
-from service.app import create_app
 from tests.parts.faults import broken
-from tests.service.conftest import new_settings, serving_prompts, wait_until_ready
+from tests.service.conftest import new_settings, serving, serving_prompts
 
 TEXTS = ["how do i reset my password", "the red engine", "日本 🙂", "x", "a letter from the harbour"]
 WORDS = "river stone market letter engine garden bridge paper window forest".split() * 20
@@ -225,8 +224,7 @@ def test_a_version_without_calibration_gives_all_but_8_bits(tmp_path: Path, tiny
     manifest = json.loads(file.read_bytes())
     assert manifest["calibration"]["int8"]["limit"] > 0
     file.write_text(json.dumps({**manifest, "calibration": {}}))  # as older versions published it
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
+    with serving(settings) as client:
         for kind in ("int8", "uint8"):
             body = {"texts": ["a"], "embedding_types": ["float", kind]}
             refused(client.post("/v2/embed", json=body), 400, kind, "Publish it again")

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from service.app import create_app
 from service.batching.request import Lane
 from service.errors import ServiceError
 from service.http.error_responses import response
 from service.runtime.runtime import Runtime
 from tests.parts.faults import broken
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, serving
 from tests.service.fakes import sqlite_of
 from tests.waiting import LIMIT, until
 
@@ -279,16 +278,15 @@ def test_a_full_queue_is_429_with_a_time_to_come_back(
 def test_too_many_bytes_in_flight_are_429(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = create_app(new_settings(tmp_path, tiny_models_dir, max_admitted_mb=1))
     body = {"inputs": "word " * 100_000}  # half a megabyte
-    with TestClient(app) as client:
-        wait_until_ready(client)
-        release = held(app.state.runtime, monkeypatch)
+    with serving(new_settings(tmp_path, tiny_models_dir, max_admitted_mb=1)) as client:
+        runtime: Runtime = client.app.state.runtime  # type: ignore[attr-defined]
+        release = held(runtime, monkeypatch)
         first = threading.Thread(target=client.post, args=["/embed"], kwargs={"json": body})
         second = threading.Thread(target=client.post, args=["/embed"], kwargs={"json": body})
         for sender in (first, second):
             sender.start()
-        metrics = app.state.runtime.metrics.registry
+        metrics = runtime.metrics.registry
         until(lambda: (metrics.get_sample_value("simile_admitted_bytes") or 0) > 1_000_000)
         refused(client.post("/embed", json=body), 429, "Overloaded", "SIMILE_MAX_ADMITTED_MB")
         release.set()

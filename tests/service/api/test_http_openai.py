@@ -18,11 +18,6 @@ TEXTS = ["how do i reset my password", "the red engine", "日本 🙂", "river "
 PATHS = ["/v1/embeddings", "/embeddings"]
 
 
-@pytest.fixture
-def encoder(runtime: Runtime, client: TestClient) -> Encoder:
-    return runtime.live.generation.encoder
-
-
 def refused(response: object, status: int, param: str | None, *words: str) -> None:
     """Checks an OpenAI error body."""
     assert response.status_code == status, response.text  # type: ignore[attr-defined]

@@ -11,21 +11,13 @@ import tokenizers
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
-from service.app import create_app
-from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests.parts.faults import broken
 from tests.service.api.test_http_errors import refused
-from tests.service.conftest import HOST, wait_until_ready
-from tests.tiny import tiny_source
+from tests.service.conftest import serving_prompts
 
 LONG = "the red river " * 40  # 122 tokens, more than the model accepts
 STRANGE = "The 日本 émarket 🙂s [SEP] engines"
-
-
-@pytest.fixture
-def encoder(runtime: Runtime, client: TestClient) -> Encoder:
-    return runtime.live.generation.encoder
 
 
 @pytest.fixture
@@ -39,12 +31,8 @@ def own_tokenizer(tiny_source: Path) -> tokenizers.Tokenizer:
 
 @pytest.fixture(scope="module")
 def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Encoder]]:
-    folder = tmp_path_factory.mktemp("prompted")
-    source = tiny_source(folder / "source", seed=5, prompts={"query": "market letter "})
-    app = create_app(Settings(data_dir=folder / "data", model=str(source), allowed_hosts=HOST))
-    with TestClient(app) as client:
-        wait_until_ready(client)
-        yield client, app.state.runtime.live.generation.encoder
+    with serving_prompts(tmp_path_factory.mktemp("prompted"), {"query": "market letter "}) as served:
+        yield served
 
 
 # /

@@ -8,14 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
-from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests.waiting import LIMIT
-
-
-@pytest.fixture
-def encoder(running: TestClient, runtime: Runtime) -> Encoder:
-    return runtime.live.generation.encoder
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.service.one_gib import resident
 from tests.service.process import Service
 
 JSON = {"content-type": "application/json"}
@@ -93,22 +94,16 @@ def test_fifty_refused_bodies_of_each_kind_leave_nothing(
         bodies = [*kinds(size, special[0], special[-1])]
         for given in bodies:
             refuse(service, given)
-        before = resident_mib(service)
+        before = resident(service.process.pid)
         grown = {}
         for given in bodies:
-            start = resident_mib(service)
+            start = resident(service.process.pid)
             for _ in range(50):
                 refuse(service, given)
-            grown[given.name] = round(resident_mib(service) - start)
-        assert resident_mib(service) - before < bound, grown
+            grown[given.name] = (resident(service.process.pid) - start) >> 20
+        assert (resident(service.process.pid) - before) >> 20 < bound, grown
 
 
 def refuse(service: Service, given: Kind) -> None:
     answer = service.client.post(given.path, content=given.body, headers=JSON | given.headers)
     assert answer.status_code == given.status, (given.name, answer.text[:300])
-
-
-def resident_mib(service: Service) -> float:
-    status = Path(f"/proc/{service.process.pid}/status").read_text()
-    [line] = [line for line in status.splitlines() if line.startswith("VmRSS")]
-    return int(line.split()[1]) / 1024

@@ -16,8 +16,7 @@ from service.store.sqlite.filter_cache import FilterCache, FilterMatches
 from service.store.sqlite.filters import compile_filter
 from service.store.sqlite.schema import connect, migrate
 from service.store.values import DEFAULT_COLLECTION, row_of
-from tests.service.brute_force import coarse_vectors, unit_vectors
-from tests.service.index.test_index_passages import best
+from tests.service.brute_force import best, coarse_vectors, unit_vectors
 
 DOCUMENTS = 2600
 QUERIES = unit_vectors(2, 8, 5)

@@ -21,7 +21,7 @@ from service.app import create_app
 from service.corpus.corpus import Corpus
 from service.observability import logs
 from service.observability.metrics import UNMATCHED
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, serving, wait_until_ready
 from tests.service.lifecycle.test_swap import Place, place, three
 from tests.service.process import Service
 from tests.waiting import LIMIT
@@ -318,8 +318,6 @@ def test_a_process_logs_json_alone_its_servers_messages_too_and_each_request_onc
 
 
 def test_without_the_setting_no_request_is_logged(tmp_path: Path, tiny_models_dir: Path) -> None:
-    app = create_app(new_settings(tmp_path, tiny_models_dir))
-    with captured(logs.Objects()) as stream, TestClient(app) as client:
-        wait_until_ready(client)
+    with captured(logs.Objects()) as stream, serving(new_settings(tmp_path, tiny_models_dir)) as client:
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
     assert "simile.access" not in stream.getvalue()

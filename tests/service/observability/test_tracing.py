@@ -19,7 +19,7 @@ from models.encoder import Encoder
 from service.app import create_app
 from service.errors import StartupError
 from service.settings import Settings, otlp_endpoints, read
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, serving, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import plain_environment
 
@@ -102,8 +102,7 @@ def test_a_request_is_a_span_of_its_callers_trace_with_what_its_texts_waited_for
         return tokenize(self, texts, **options)
 
     began = time.time_ns()
-    with TestClient(create_app(new_settings(tmp_path, tiny_models_dir))) as client:
-        wait_until_ready(client)
+    with serving(new_settings(tmp_path, tiny_models_dir)) as client:
         monkeypatch.setattr(Encoder, "forward", slow)
         monkeypatch.setattr(Encoder, "tokenize", slow_too)
         headers = {"traceparent": f"00-{TRACE}-{CALLER}-01", "x-request-id": "mine"}
@@ -179,8 +178,7 @@ def test_a_collector_that_is_down_delays_no_answer_and_no_stop(
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")  # a closed port
     monkeypatch.setattr("service.observability.tracing.CLOSE_SECONDS", 0.5)
-    with TestClient(create_app(new_settings(tmp_path, tiny_models_dir))) as client:
-        wait_until_ready(client)
+    with serving(new_settings(tmp_path, tiny_models_dir)) as client:
         began = time.monotonic()
         assert client.post("/embed", json={"inputs": "a river"}).status_code == 200
         assert time.monotonic() - began < 5
