@@ -65,7 +65,7 @@ class Corpus:
     """Writes, deletes and searches documents.
 
     Args:
-        passages: Whether to split long texts.
+        passages: Splits long texts if True.
 
     """
 
@@ -138,7 +138,7 @@ class Corpus:
         write.embedded[generation.number] = rows | dict(zip(missing, added, strict=True))
 
     async def _follow(self, follower: Generation, write: _Write) -> None:
-        """Embeds a follower's vectors of a write. The follower's builder repeats whatever fails."""
+        """Embeds a follower's vectors of a write. The follower's builder embeds failed documents again."""
         try:
             await self._embed_changed(follower, write)
         except Hung as error:
@@ -216,7 +216,7 @@ class Corpus:
     async def check_complete(self, generation: Generation, *, active: bool) -> None:
         """Rejects a search, before it costs anything, unless the generation holds every document.
 
-        A version that is not active may lack recent documents, because its failures fail no write.
+        Recent documents may be missing in a version that is not active, because its failures fail no write.
 
         Args:
             generation: The generation to search.
@@ -224,7 +224,7 @@ class Corpus:
 
         Raises:
             Unhealthy: It is active, and its index is being rebuilt.
-            Conflict: It is not active, and lacks documents.
+            Conflict: It is not active, and documents are missing.
 
         """
         if active or generation is self.live.generation:
