@@ -1,6 +1,7 @@
 """Runs a worker's job: tokenizes texts, or embeds a batch. Start reading at `Executor.do`.
 
-Only the items that cause a failure fail. A failed batch is halved until they are found.
+Only the items that cause a failure fail. A failed batch is halved until they are found. If the tokenizer
+fails on a group of texts, each text is tried by itself.
 """
 
 import asyncio

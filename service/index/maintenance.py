@@ -27,6 +27,10 @@ from service.index.ivf import Clustered
 from service.index.segments import Cancelled, Vectors
 from service.index.view import View
 
+# Recall at K of the latest queries. With 50 queries (500 hits) the standard error is about half a percent.
+MIN_QUERIES, MAX_QUERIES, K = 50, 200, 10
+EVERY_SECONDS = 3600.0
+PAUSE_SECONDS = 0.05  # Between two queries. An exact search of a million rows takes as long.
 BASE_ROWS = 50_000  # Exact search of 50,000 rows takes a few milliseconds.
 DELTA_SHARE = 0.1  # Largest tail as a share of the base, and at most `BASE_ROWS` rows.
 
@@ -40,13 +44,6 @@ def merge_due(view: View) -> bool:
     return view.tail.count > most or any(part.is_wasteful for part in base)
 
 
-MAX_QUERIES = 200
-MIN_QUERIES = 50  # With 50 queries (500 hits) the standard error is about half a percent.
-K = 10
-EVERY_SECONDS = 3600.0
-PAUSE_SECONDS = 0.05  # Between two queries. An exact search of a million rows takes as long.
-
-
 @dataclass(frozen=True, slots=True)
 class Measured:
     recall: float
@@ -54,6 +51,8 @@ class Measured:
 
 
 class Watch:
+    """Measures recall on the latest queries."""
+
     def __init__(self) -> None:
         self.measured: Measured | None = None
         self._latest: deque[Vectors] = deque(maxlen=MAX_QUERIES)
