@@ -328,7 +328,7 @@ class Scheduler:
     def _job_for(self, worker: Worker) -> Job | None:
         if worker.given_up or (worker.spare and not self._all_on_candidates()):
             return None
-        return self.next_job(candidates=not worker.spare)
+        return self.next_job(candidates=False) if worker.spare else self.next_job()
 
     def _all_on_candidates(self) -> bool:
         return all(worker.on_candidate for worker in self._workers if not worker.spare)
