@@ -34,7 +34,7 @@ from service.http.hosts import Hosts
 from service.http.load_shedding import LoadShedder
 from service.http.middleware import Edge
 from service.http.routing import ExactRouter
-from service.observability.request_log import write_line
+from service.observability.logs import write_line
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.settings.addresses import allowed_hosts, allowed_origins

@@ -21,9 +21,8 @@ from models.encoder import Encoder
 from service import memory
 from service.errors import Conflict, Unhealthy
 from service.index.gpu import GpuThread
-from service.index.index_set import Indexes
+from service.index.index_set import Indexes, Size, StoredIndexes
 from service.index.ivf_snapshots import Origin
-from service.index.stored import Size, StoredIndexes
 from service.store.values import Changes
 
 AnyIndexes: TypeAlias = Indexes | StoredIndexes

@@ -21,16 +21,15 @@ import numpy as np
 from models.encoder import Encoder
 from service.batching.admission import Admission, ThroughputEstimate
 from service.batching.cache import Cache, InFlight
-from service.batching.executor import Executor
+from service.batching.executor import LONG_CHARACTERS, Executor, refuse_long_texts
 from service.batching.planner import PROCESSOR, Sizes
-from service.batching.request import Answer, EmbedCall, Item, Lane, Source, Timing
+from service.batching.request import Answer, EmbedCall, Lane, Source, Timing, estimate
 from service.batching.scheduler import Scheduler
 from service.batching.single_text import SingleTextSession
-from service.batching.tokenizing import LONG_CHARACTERS, estimate, refuse_long_texts
 from service.batching.workers import Worker, Workers
 from service.errors import Backend, Hung, Overloaded, ServiceError, Unhealthy
+from service.observability.logs import MAX_STEPS, Step, steps
 from service.observability.metrics import Metrics
-from service.observability.request_log import MAX_STEPS, Step, steps
 
 log = logging.getLogger(__name__)
 
@@ -202,21 +201,26 @@ class Batcher:
             # The call's future refers to the error, and the error to this frame: a cycle with the inputs.
             del call
             raise error.with_traceback(None)  # noqa: B904  the same error is raised
-        if cut := sum(call.truncated):
-            self._count_truncated(call, cut)
+        series = self._metrics.by_version.inference(encoder.manifest.version, lane)
+        if series is not None:
+            series.truncated.inc(sum(call.truncated))
         timing = _timing_of(call)
         _note(call.arrived, timing)
         return Answer(call.vectors, call.tokens, call.truncated, timing)
 
     async def _fill(self, call: EmbedCall, inputs: Sequence[Source], *, bypass_cache: bool) -> None:
-        if not call.truncate:
-            await self._refuse_long_texts(call, inputs)
+        if not call.truncate and any(len(source) > LONG_CHARACTERS for source in inputs):
+            # Counting tokens would be wasted if the queue is full.
+            self._admission.check(call.lane, sum(estimate(source, call.encoder) for source in inputs))
+            await refuse_long_texts(call.encoder, inputs)
         new, joined = self._in_flight.look_up(call, inputs, bypass_cache=bypass_cache)
         if new:
             self._admission.check(call.lane, sum(item.cost for item in new))
             if not self._scheduler.put(call, new):
                 raise Unhealthy(_STOPPED, retry_after_seconds=1)
-        self._count_looked_up(len(inputs) - call.missing, new, len(joined))
+        self._metrics.cache_hits.inc(len(inputs) - call.missing)
+        self._metrics.cache_misses.inc(sum(item.is_kept for item in new))
+        self._metrics.cache_shared.inc(len(joined))
         if not call.missing:
             return
         self._in_flight.add(call, new, joined)
@@ -229,27 +233,6 @@ class Batcher:
         finally:
             self._calls.discard(call)
             call.items.clear()  # Items refer to their call, which would be a cycle.
-
-    async def _refuse_long_texts(self, call: EmbedCall, inputs: Sequence[Source]) -> None:
-        if any(len(source) > LONG_CHARACTERS for source in inputs):
-            cost = sum(estimate(source, call.encoder) for source in inputs)
-            self._admission.check(call.lane, cost)  # Counting tokens would be wasted if the queue is full.
-            await refuse_long_texts(call.encoder, inputs)
-
-    def _count_looked_up(self, hits: int, new: list[Item], shared: int) -> None:
-        misses = sum(item.is_kept for item in new)
-        for counter, texts in (
-            (self._metrics.cache_hits, hits),
-            (self._metrics.cache_misses, misses),
-            (self._metrics.cache_shared, shared),
-        ):
-            if texts:
-                counter.inc(texts)
-
-    def _count_truncated(self, call: EmbedCall, texts: int) -> None:
-        series = self._metrics.by_version.inference(call.encoder.manifest.version, call.lane)
-        if series is not None:
-            series.truncated.inc(texts)
 
     def _work(self, worker: Worker) -> None:
         while (job := self._scheduler.take(worker)) is not None:

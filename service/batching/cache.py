@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
-from service.batching.request import URGENCY, EmbedCall, Item, Lane, Source
+from service.batching.request import URGENCY, EmbedCall, Item, Lane, Source, estimate
 from service.batching.scheduler import Scheduler
-from service.batching.tokenizing import estimate
 from service.errors import ServiceError
 from service.observability.metrics import Metrics
 

@@ -14,6 +14,8 @@ from models.encoder import Encoder
 
 Source: TypeAlias = str | Sequence[int]  # a text, or its token ids
 
+CHARACTERS_PER_TOKEN = 4  # estimate for English with WordPiece
+
 
 class Lane(StrEnum):
     INTERACTIVE = "interactive"
@@ -93,3 +95,9 @@ class Job:
     items: list[Item]
     embed: bool
     epoch: int = 0  # The scheduler's epoch when the job was taken.
+
+
+def estimate(source: Source, encoder: Encoder) -> int:
+    """Returns about how many tokens `source` has for the model."""
+    tokens = len(source) // CHARACTERS_PER_TOKEN + 2 if isinstance(source, str) else len(source)
+    return min(tokens, encoder.max_length)

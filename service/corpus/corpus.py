@@ -51,11 +51,21 @@ class Stored:
     created: int  # documents with a new id
 
 
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A write while its documents are embedded."""
+
+    documents: Sequence[Document]
+    collection: str
+    changed: set[int]  # positions of the documents to embed
+    embedded: dict[int, dict[int, Embedding]]  # by generation and position
+
+
 class Corpus:
     """Writes, deletes and searches documents.
 
     Args:
-        passages: Whether to split long texts.
+        passages: Splits long texts if True.
 
     """
 
@@ -73,7 +83,7 @@ class Corpus:
         self.store = store
         self._batcher = batcher
         self._encoder = DocumentEncoder(batcher, passages=passages)
-        self.on_gap: Callable[[], None] = _nothing  # Called if a follower has no vector after a write.
+        self.on_gap: Callable[[], None] = lambda: None  # Called if a follower has no vector after a write.
 
     @property
     def alone_threads(self) -> int:
@@ -87,20 +97,20 @@ class Corpus:
         them nor fails with them. Their missing vectors are added later.
         """
         same = await self.store.unchanged(documents, collection)
-        changed = {*range(len(documents))} - same
         embedded: dict[int, dict[int, Embedding]] = {}
+        write = _Write(documents, collection, {*range(len(documents))} - same, embedded)
         while True:
             with self.live.borrow_all() as generations:
                 live, *followers = generations
                 for generation in generations:  # The writer thread iterates over `embedded`.
                     embedded.setdefault(generation.number, {})
                 following = [
-                    asyncio.ensure_future(self._follow(follower, documents, collection, changed, embedded))
+                    asyncio.ensure_future(self._follow(follower, write))
                     for follower in followers
                     if follower.fault is None
                 ]
                 try:
-                    await self._embed_changed(live, documents, collection, changed, embedded)
+                    await self._embed_changed(live, write)
                     put = await self.store.put(
                         documents,
                         embedded,
@@ -114,37 +124,23 @@ class Corpus:
                         self.on_gap()
                     return Stored(put.truncated, put.sequence, tokens, live.version, put.created)
                 except NeedsVectors as error:  # Another write, or a swap, came first.
-                    changed.update(error.positions)
+                    write.changed.update(error.positions)
                 finally:
                     for task in following:
                         task.cancel()
 
-    async def _embed_changed(
-        self,
-        generation: Generation,
-        documents: Sequence[Document],
-        collection: str,
-        changed: set[int],
-        embedded: dict[int, dict[int, Embedding]],
-    ) -> None:
-        rows = embedded[generation.number]
-        missing = sorted(changed - rows.keys())
-        contents = [documents[at].content for at in missing]
-        added = await self.embed(generation, contents, [collection] * len(contents))
+    async def _embed_changed(self, generation: Generation, write: _Write) -> None:
+        rows = write.embedded[generation.number]
+        missing = sorted(write.changed - rows.keys())
+        contents = [write.documents[at].content for at in missing]
+        added = await self.embed(generation, contents, [write.collection] * len(contents))
         # One assignment, because the writer thread may be reading the dictionary.
-        embedded[generation.number] = rows | dict(zip(missing, added, strict=True))
+        write.embedded[generation.number] = rows | dict(zip(missing, added, strict=True))
 
-    async def _follow(
-        self,
-        follower: Generation,
-        documents: Sequence[Document],
-        collection: str,
-        changed: set[int],
-        embedded: dict[int, dict[int, Embedding]],
-    ) -> None:
-        """Embeds a follower's vectors of a write. The follower's builder repeats whatever fails."""
+    async def _follow(self, follower: Generation, write: _Write) -> None:
+        """Embeds a follower's vectors of a write. The follower's builder embeds failed documents again."""
         try:
-            await self._embed_changed(follower, documents, collection, changed, embedded)
+            await self._embed_changed(follower, write)
         except Hung as error:
             if follower is not self.live.generation:  # A swap may have made it active.
                 follower.fault = error.message
@@ -220,7 +216,7 @@ class Corpus:
     async def check_complete(self, generation: Generation, *, active: bool) -> None:
         """Rejects a search, before it costs anything, unless the generation holds every document.
 
-        A version that is not active may lack recent documents, because its failures fail no write.
+        Recent documents may be missing in a version that is not active, because its failures fail no write.
 
         Args:
             generation: The generation to search.
@@ -228,7 +224,7 @@ class Corpus:
 
         Raises:
             Unhealthy: It is active, and its index is being rebuilt.
-            Conflict: It is not active, and lacks documents.
+            Conflict: It is not active, and documents are missing.
 
         """
         if active or generation is self.live.generation:
@@ -265,7 +261,3 @@ class Corpus:
         """
         work = partial(find, generation=generation, queries=queries, search=search, then=then, kept=kept)
         return self.store.search(work, heavy=search.is_heavy(len(queries)))
-
-
-def _nothing() -> None:
-    """Default of `Corpus.on_gap`."""

@@ -15,8 +15,8 @@ from models.tokens.reading import ENOUGH, Count
 from models.tokens.reading import count as count_words
 from service import memory
 from service.batching.batcher import Batcher
+from service.batching.executor import LONG_CHARACTERS
 from service.batching.request import Lane
-from service.batching.tokenizing import LONG_CHARACTERS
 from service.live import Generation
 from service.store.values import Embedding, Passage
 

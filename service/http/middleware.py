@@ -23,9 +23,8 @@ from service.http.error_responses import response
 from service.http.load_shedding import LoadShedder
 from service.http.routing import check_utf8
 from service.observability import outages
-from service.observability.logs import request_id, request_id_of
+from service.observability.logs import RequestRecord, Step, request_id, request_id_of, steps
 from service.observability.metrics import UNMATCHED, Metrics
-from service.observability.request_log import RequestRecord, Step, steps
 from service.settings import Settings
 from service.store.scheduling import Answers, Share, share
 

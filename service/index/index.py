@@ -5,9 +5,9 @@
     merging ───────┘   at most one low-priority thread: all rows become a new base, dead rows are dropped
 
 FAISS crashes if one thread searches an index while another adds to it, and a lock would make writes wait for
-searches. So searched data never changes. A write appends rows (exact.py), a removal creates a new bitmap of
-living rows, and both create a new `View` (view.py). A background thread turns many rows into a base for
-approximate search (ivf.py, merge_policy.py, merger.py).
+searches. So searched data never changes. A write appends rows, a removal creates a new bitmap of living rows,
+and both create a new `View` (view.py). A background thread turns many rows into a base for approximate search
+(ivf.py, maintenance.py).
 
 A row is one passage of a document. Its int64 name (store/values.py) contains the document's revision, which
 is never reused. The caller must not add a revision that it has removed.
@@ -21,15 +21,13 @@ import faiss
 import numpy as np
 from numpy.typing import ArrayLike
 
-from service.index import ivf, merge_policy, validation
-from service.index import recall as recalls
-from service.index.exact import Exact, copied
+from service.index import ivf, maintenance
 from service.index.gpu import CPU
 from service.index.ivf_snapshots import IvfSnapshots
-from service.index.merger import Merger, Step
-from service.index.segments import Rows, Segment, order_of
+from service.index.maintenance import Merger, Step
+from service.index.segments import Exact, Rows, Segment, Vectors, copied, order_of
 from service.index.view import Hits, Part, View
-from service.store.values import Revisions, revisions_of
+from service.store.values import Revisions, RowNames, passages_of, revisions_of
 
 EXACT, APPROXIMATE = "exact", "IVF,SQ8"
 
@@ -42,8 +40,8 @@ class Index:
         self._ivf_snapshots = ivf_snapshots
         self.view = View((), self._empty())  # The current state. A view never changes.
         self._writing = threading.Lock()
-        self._merger = Merger()
-        self._recall = recalls.Watch()
+        self._merger = Merger(self._due)
+        self._recall = maintenance.Watch()
 
     def _empty(self) -> Part:
         nothing = np.empty(0, np.int64), np.empty((0, self.dimension), np.float32)
@@ -69,7 +67,7 @@ class Index:
         named = [np.empty(0, np.int64)]
         vectors = np.empty((0, dimension), np.float32)
         for batch in batches:
-            rows, matrix = validation.rows(*batch, dimension)
+            rows, matrix = _checked_rows(*batch, dimension)
             named.append(rows)
             start = len(vectors)
             # Does not copy: the system remaps the pages of large arrays. No other reference exists yet.
@@ -77,23 +75,24 @@ class Index:
             vectors[start:] = matrix
         names = np.concatenate(named)
         if (order := order_of(names)) is not None:
-            validation.refuse_twice(names)
+            _refuse_twice(names)
         exact = Exact((names, vectors), len(names), order)
-        if len(names) <= merge_policy.BASE_ROWS:
+        if len(names) <= maintenance.BASE_ROWS:
             index.view = View((), Part.all_alive(exact), sequence)
         else:
             index.view = View((Part.all_alive(index._known(exact, sequence)),), index._empty(), sequence)
-        index._merger.start(index._due)
+        index._merger.start()
         return index
 
     def _known(self, rows: Exact, sequence: int) -> Segment:
         """Returns `rows` in the lists of a matching snapshot, or unchanged without one."""
-        known = None if self._ivf_snapshots is None else self._ivf_snapshots.read(sequence)
-        if self._ivf_snapshots is None or known is None or not known.training.suits(len(rows.names)):
+        snapshots = self._ivf_snapshots
+        known = snapshots and snapshots.read(sequence)
+        if not (snapshots and known and known.training.suits(len(rows.names))):
             return rows
         labelled = Rows(rows.names, rows.vectors, np.arange(len(rows.names)), known.labels_of(rows.names))
         base = ivf.build(self.dimension, [labelled], known.training, self._merger.closing.is_set)
-        self._ivf_snapshots.place(base)
+        snapshots.place(base)
         return base
 
     @property
@@ -151,16 +150,16 @@ class Index:
         # The setting belongs to the calling thread. By default FAISS would use every core for each thread.
         faiss.omp_set_num_threads(1)
         among = None if allowed is None else np.asarray(allowed, np.int64)
-        matrix = validation.matrix(queries, self.dimension, "query")
+        matrix = _checked_matrix(queries, self.dimension, "query")
         view = view or self.view
         if view.is_float16:
             self._recall.remember(matrix)
             if self._recall.due():
-                self._merger.start(self._due)
+                self._merger.start()
         return view.search(matrix, k, among, heads_only=heads_only)
 
     @property
-    def measured(self) -> recalls.Measured | None:
+    def measured(self) -> maintenance.Measured | None:
         """Recall of the latest queries. None if the index is exact or was not measured yet."""
         return self._recall.measured
 
@@ -182,12 +181,10 @@ class Index:
 
         """
         removed = np.unique(np.asarray(remove, np.int64))
-        names, positions = np.empty(0, np.int64), np.empty(0, np.int64)
-        vectors = np.empty((0, self.dimension), np.float32)
-        if add is not None:
-            names, vectors = validation.rows(*add, self.dimension)
-            positions = np.flatnonzero(~np.isin(revisions_of(names), removed))
-            names = names[positions]
+        added, numbers = ((), np.empty((0, self.dimension))) if add is None else add
+        names, vectors = _checked_rows(added, numbers, self.dimension)
+        positions = np.flatnonzero(~np.isin(revisions_of(names), removed))
+        names = names[positions]
         with self._writing:
             view = self.view
             *settled, tail = [
@@ -197,7 +194,7 @@ class Index:
             tail = tail.with_rows(Rows(names, vectors, positions))
             living = tuple(part for part in settled if part.count)
             self.view = View(living, tail, max(sequence, view.sequence))
-        self._merger.start(self._due)
+        self._merger.start()
 
     def close(self, *, wait: bool = True) -> None:
         """Stops merging. The index can still be searched and changed."""
@@ -206,7 +203,7 @@ class Index:
             self._merger.wait()
 
     def _due(self) -> Step | None:
-        if merge_policy.due(self.view):
+        if maintenance.merge_due(self.view):
             return self._merge
         return self._measure if self.view.is_float16 and self._recall.due() else None
 
@@ -214,7 +211,7 @@ class Index:
         self._recall.measure(self.view, self._wait)
 
     def _wait(self, seconds: float) -> bool:
-        return self._merger.closing.wait(seconds) or merge_policy.due(self.view)
+        return self._merger.closing.wait(seconds) or maintenance.merge_due(self.view)
 
     def _merge(self) -> None:
         """Builds a new base of all rows. Meanwhile writes go to a new tail."""
@@ -233,7 +230,7 @@ class Index:
 
     def _merged(self, sources: Sequence[Part]) -> Segment:
         rows = [part.rows() for part in sources]
-        if sum(part.count for part in sources) <= merge_policy.BASE_ROWS:
+        if sum(part.count for part in sources) <= maintenance.BASE_ROWS:
             return copied(self.dimension, rows)
         trained = [part.segment.training for part in sources if isinstance(part.segment, ivf.Clustered)]
         cancelled = self._merger.closing.is_set
@@ -250,3 +247,45 @@ class Index:
         else:
             self.view = View((part,), tail, sequence)
         self._recall.forget()
+
+
+def _checked_rows(names: ArrayLike, vectors: ArrayLike, dimension: int) -> tuple[RowNames, Vectors]:
+    """Returns row names (n,) and vectors (n, dimension) as arrays.
+
+    Raises:
+        ValueError: A shape is wrong, a number is not finite, or a row comes twice.
+
+    """
+    named, vectors = np.asarray(names, np.int64), _checked_matrix(vectors, dimension, "vector")
+    if named.shape != (len(vectors),):
+        raise ValueError(f"{len(vectors)} vectors came with names of shape {named.shape}; give one each.")
+    _refuse_twice(named)
+    return named, vectors
+
+
+def _checked_matrix(vectors: ArrayLike, dimension: int, noun: str) -> Vectors:
+    """Returns vectors (n, dimension) as a float32 array. `noun` names them in messages.
+
+    Raises:
+        ValueError: The shape is wrong, or a number is not finite.
+
+    """
+    numbers = np.ascontiguousarray(vectors, np.float32)
+    if numbers.ndim != 2 or numbers.shape[1] != dimension:
+        raise ValueError(f"Expected an array of shape (n, {dimension}), got {numbers.shape}.")
+    # The product also rejects numbers whose square overflows (2e19), so scores are always finite.
+    finite = np.isfinite(np.vecdot(numbers, numbers))
+    if not finite.all():
+        raise ValueError(f"The {noun} at position {np.argmin(finite)} has a number that is not finite.")
+    return numbers
+
+
+def _refuse_twice(names: RowNames) -> None:
+    """Rejects duplicate names with a ValueError."""
+    distinct, counts = np.unique(names, return_counts=True)
+    if len(distinct) < len(names):
+        first = distinct[counts > 1][:1]
+        raise ValueError(
+            f"Revision {revisions_of(first)[0]}, passage {passages_of(first)[0]} came twice; "
+            "a row has one vector."
+        )

@@ -212,16 +212,12 @@ def build(
         unknown = np.flatnonzero(theirs < 0)
         if len(unknown):
             theirs[unknown] = lists.quantizer.search(chunk[unknown], 1)[1][:, 0]
-        exact.add_sa_codes(_halved(chunk))
+        # FAISS's float16 codes. numpy computes them, because FAISS rounds differently.
+        exact.add_sa_codes(chunk.astype(np.float16).view(np.uint8))
         numbers = theirs.astype(np.int64)
         lists.add_core(len(chunk), faiss.swig_ptr(chunk), None, faiss.swig_ptr(numbers))
         start += len(chunk)
     return Clustered(names, exact, lists, labels, training)
-
-
-def _halved(vectors: Vectors) -> NDArray[np.uint8]:
-    """Returns FAISS's float16 codes. numpy computes them, because FAISS rounds differently."""
-    return vectors.astype(np.float16).view(np.uint8)
 
 
 def training_bytes(rows: int, dimension: int) -> int:

@@ -1,7 +1,4 @@
-"""Spherical k-means on one thread, which can be cancelled. Start reading at `cluster`.
-
-FAISS's own k-means cannot be cancelled, and a step over 100,000 rows takes seconds.
-"""
+"""Clusters vectors and finds the nearest rows of each row. Start reading at `cluster` and `nearest_rows`."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,12 +8,14 @@ from numpy.typing import NDArray
 
 from service.index.segments import CHUNK_ROWS, Cancelled, Vectors
 
+ROWS = 1024  # rows per call of FAISS in `nearest_rows`, which only commands use
 STEPS = 10  # FAISS uses the same number for its inverted lists. Later steps change little.
 
 
 def cluster(sample: Vectors, count: int, cancelled: Callable[[], bool]) -> Vectors:
-    """Returns `count` centers as unit vectors, shape (count, d).
+    """Returns `count` centers as unit vectors, shape (count, d), by spherical k-means on one thread.
 
+    FAISS's own k-means cannot be cancelled, and one of its steps over 100,000 rows takes seconds.
     `sample` has at least `count` rows in random order.
 
     Raises:
@@ -24,21 +23,21 @@ def cluster(sample: Vectors, count: int, cancelled: Callable[[], bool]) -> Vecto
 
     """
     chance = np.random.default_rng(0)
-    centres = _unit(sample[:count].copy())
+    centers = _unit(sample[:count].copy())
     for _ in range(STEPS):
-        sums = np.zeros_like(centres)
-        for chunk, labels in assigned(sample, centres, cancelled):
+        sums = np.zeros_like(centers)
+        for chunk, labels in assigned(sample, centers, cancelled):
             order = np.argsort(labels, kind="stable")
             found, starts = np.unique(labels[order], return_index=True)
             sums[found] += np.add.reduceat(chunk[order], starts)
         empty = np.flatnonzero(~sums.any(axis=1))
         sums[empty] = sample[chance.integers(0, len(sample), len(empty))]  # Restart at a random row.
-        centres = _unit(sums)
-    return centres
+        centers = _unit(sums)
+    return centers
 
 
 def assigned(
-    rows: Vectors, centres: Vectors, cancelled: Callable[[], bool]
+    rows: Vectors, centers: Vectors, cancelled: Callable[[], bool]
 ) -> Iterator[tuple[Vectors, NDArray[np.int64]]]:
     """Yields `rows` in chunks, with the number of each row's nearest center.
 
@@ -46,8 +45,8 @@ def assigned(
         Cancelled: `cancelled()` became true.
 
     """
-    quantizer = faiss.IndexFlatIP(centres.shape[1])
-    quantizer.add(centres)
+    quantizer = faiss.IndexFlatIP(centers.shape[1])
+    quantizer.add(centers)
     for start in range(0, len(rows), CHUNK_ROWS):
         if cancelled():
             raise Cancelled
@@ -59,3 +58,23 @@ def _unit(vectors: Vectors) -> Vectors:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     np.divide(vectors, lengths, out=vectors, where=lengths > 0)
     return vectors
+
+
+def nearest_rows(
+    rows: Vectors, count: int, tell: Callable[[int], None]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Returns the `count` nearest rows of each of `rows`, unit vectors (n, d), and their cosines.
+
+    Both results have shape (n, count). A row is nearest to itself or to a duplicate. `tell` receives the
+    number of finished rows.
+    """
+    index = faiss.IndexFlatIP(rows.shape[1])
+    index.add(rows)
+    found = np.empty((len(rows), count), np.int64)
+    cosines = np.empty((len(rows), count), np.float32)
+    for start in range(0, len(rows), ROWS):
+        cosines[start : start + ROWS], found[start : start + ROWS] = index.search(
+            rows[start : start + ROWS], count
+        )
+        tell(min(start + ROWS, len(rows)))
+    return found, cosines

@@ -79,8 +79,6 @@ def _passing(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits 
         inside = np.isin(each, passing)
         kept = scores[inside]
         # Documents that tie with the last hit may be missing from `found`.
-        if len(kept) >= depth and kept[depth - 1] > scores[-1]:
-            answers.append(cut(kept, names[inside], depth))
-        else:
-            answers.append(None)
+        is_complete = len(kept) >= depth and kept[depth - 1] > scores[-1]
+        answers.append(cut(kept, names[inside], depth) if is_complete else None)
     return answers

@@ -14,8 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from service.index.exact import Exact, copied
-from service.index.segments import Bitmap, Positions, Rows, Scores, Segment, Selection, Vectors
+from service.index.segments import Bitmap, Exact, Positions, Rows, Scores, Segment, Selection, Vectors, copied
 from service.store.values import Revisions, RowNames, revisions_of
 
 Rounded: TypeAlias = NDArray[np.float64]  # Rounded to `DECIMALS`, so ties are equal numbers.

@@ -16,9 +16,9 @@ from models.manifest import QUERIES, Manifest
 from models.search.passages import passage_tokens
 from models.sources.files import optional_json
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
+from service.index.index_set import StoredIndexes
 from service.index.ivf import training_bytes
-from service.index.merge_policy import BASE_ROWS
-from service.index.stored import StoredIndexes
+from service.index.maintenance import BASE_ROWS
 from service.live import Generation
 from service.memory import BESIDE, MACHINE, MODEL, free, limit
 

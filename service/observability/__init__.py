@@ -1,1 +1,1 @@
-"""Metrics (metrics.py), logs (logs.py, request_log.py) and traces (tracing.py)."""
+"""Metrics (metrics.py), logs (logs.py) and traces (tracing.py)."""

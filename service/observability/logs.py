@@ -1,9 +1,10 @@
-"""Configures logging as text lines or JSON lines. Start reading at `install`.
+"""Configures logging, and records answered requests. Start reading at `install` and `RequestRecord`.
 
 Each line contains the id of the current request, which http/middleware.py sets.
 
 The log must never contain a user's text, but messages of exceptions may quote one. So an exception is logged
-with its type and traceback, and its message only if it cannot contain such a text (`safe_message`).
+with its type and traceback, and its message only if it cannot contain such a text (`safe_message`). Records
+of requests contain no paths or query strings for the same reason.
 """
 
 import asyncio
@@ -16,15 +17,21 @@ import threading
 import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import count
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
 from models.errors import ModelError
 from service.errors import Overloaded, StartupError, Storage, Unusable
 from service.observability import outages
 
 log = logging.getLogger(__name__)
+access_log = logging.getLogger("simile.access")
+access_log.setLevel(logging.INFO)  # SIMILE_LOG_LEVEL does not apply. SIMILE_ACCESS_LOG turns it on.
+
+TRACED = {"started", "traceparent", "tracestate", "steps"}  # fields of a request's record for traces only
+MAX_STEPS = 300  # Limit per request, because an import has thousands of steps.
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 _OWN_IDS = os.urandom(8).hex()  # Prefix of this process's request ids. A counter follows.
@@ -148,3 +155,42 @@ def on_loop(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None
     # Without file descriptors, asyncio tries to accept connections a thousand times a second.
     if error is None or outages.refusal(log, context["message"], error) is None:
         log.error("%s", context["message"], exc_info=error)
+
+
+class Step(NamedTuple):
+    """A part of the work, which started at `started` (`time.monotonic()`) and took `seconds`."""
+
+    name: str
+    started: float
+    seconds: float
+
+
+# Steps of the current request. None if requests are not observed.
+steps: ContextVar[list[Step] | None] = ContextVar("steps", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """An answered request. `status` is 499 if the client had disconnected."""
+
+    request_id: str
+    method: str
+    route: str
+    status: int
+    started: float  # time.monotonic()
+    seconds: float
+    bytes: int  # size of the request's body
+    error_type: str | None
+    key: str | None  # name of the API key
+    model_version: str | None
+    tokens: int | None
+    traceparent: str  # This header and the next come from the client, or are empty.
+    tracestate: str
+    steps: list[Step]
+
+
+def write_line(record: RequestRecord) -> None:
+    found = {field.name: getattr(record, field.name) for field in fields(record) if field.name not in TRACED}
+    found["seconds"] = round(record.seconds, 6)
+    shown = {name: value for name, value in found.items() if value is not None}
+    access_log.info("answered", extra={"fields": shown})

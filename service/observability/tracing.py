@@ -16,7 +16,7 @@ from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.errors import StartupError
-from service.observability.request_log import RequestRecord
+from service.observability.logs import RequestRecord
 
 CLOSE_SECONDS = 5.0  # time to send the last spans when the service stops
 

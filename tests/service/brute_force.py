@@ -1,12 +1,13 @@
-"""The answers that an index should give, by a dictionary and a loop; and helpers to ask it."""
+"""Expected answers of an index by brute force, and helpers for tests of indexes."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service.index import merge_policy, segments
+from service.index import maintenance, segments
 from service.index.index import Index
 from service.store.values import PASSAGE_BITS, RowNames, revisions_of
 from tests.waiting import LIMIT
@@ -21,20 +22,31 @@ def unit_vectors(rows: int, dimension: int, seed: int = 0) -> NDArray[np.float32
 
 
 def coarse_vectors(rows: int, dimension: int, seed: int) -> NDArray[np.float32]:
-    """Products of these are exact in float32, and many are equal: every tie is a real one."""
+    """Returns vectors whose products are exact in float32, so ties are exact. Many are equal."""
     return np.random.default_rng(seed).choice(np.array([-0.25, 0, 0.25], np.float32), (rows, dimension))
 
 
 def firsts(revisions: Iterable[int]) -> RowNames:
-    """The names of rows of documents that have one passage."""
+    """Returns row names of documents with one passage."""
     return np.array(list(revisions), np.int64) << PASSAGE_BITS
 
 
 def nearest(rows: Rows, query: NDArray[np.float32], k: int) -> list[tuple[float, int]]:
-    """The best `k` and all that tie with the last, by brute force."""
+    """Returns the best `k` and all that tie with the last, by brute force."""
     ranked = sorted((-round(float(vector @ query), 6), revision) for revision, vector in rows.items())
     last = ranked[min(k, len(ranked)) - 1][0] if ranked else 0.0
     return [(-score, revision) for score, revision in ranked if score <= last]
+
+
+def best(rows: Rows, query: NDArray[np.float32], k: int, allowed: Collection[int]) -> list[tuple[float, int]]:
+    """Returns the best row of the best `k` documents and of all that tie with the last, by brute force."""
+    found: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
+    for name, vector in rows.items():
+        if name >> 16 in allowed:
+            found[name >> 16].append((-round(float(vector @ query), 6), name))
+    ranked = sorted(min(of_one) for of_one in found.values())
+    last = ranked[min(k, len(ranked)) - 1][0] if ranked else 0.0
+    return [(-score, name) for score, name in ranked if score <= last]
 
 
 def found(
@@ -46,13 +58,13 @@ def found(
 
 
 def revisions(index: Index) -> list[int]:
-    """The living documents, in rising order."""
+    """Returns the sorted revisions of all documents."""
     names = [name for part in index.view.parts for name in part.rows().names.tolist()]
     return sorted({name >> PASSAGE_BITS for name in names})
 
 
 def stored_vectors(index: Index, names: Iterable[int]) -> NDArray[np.float32]:
-    """The vectors of the living rows of `names`, in that order; a KeyError when one is not there."""
+    """Returns the vectors of the rows `names` in their order. Raises KeyError for a missing row."""
     found: dict[int, NDArray[np.float32]] = {}
     for part in index.view.parts:
         rows = part.rows()
@@ -61,11 +73,11 @@ def stored_vectors(index: Index, names: Iterable[int]) -> NDArray[np.float32]:
 
 
 def settle(index: Index) -> None:
-    """Wait until nothing is left to merge."""
+    """Waits until no merge is due."""
     assert index._merger.wait(LIMIT), "merging never ended"
 
 
-def small_segments(monkeypatch: pytest.MonkeyPatch, base_rows: int = merge_policy.BASE_ROWS) -> None:
-    """A few dozen rows go through what tens of thousands go through."""
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", base_rows)
+def small_segments(monkeypatch: pytest.MonkeyPatch, base_rows: int = maintenance.BASE_ROWS) -> None:
+    """Makes an index of a few dozen rows merge as one of tens of thousands does."""
+    monkeypatch.setattr(maintenance, "BASE_ROWS", base_rows)
     monkeypatch.setattr(segments, "CHUNK_ROWS", 5)

@@ -1,16 +1,16 @@
-"""How much of the host's processors others take while a service is measured."""
+"""Measures how much processor time other processes use during a test."""
 
 import os
 import time
 from pathlib import Path
 
-BUSY = "the host was too busy"  # begins the reason of a test that is skipped for it
+BUSY = "the host was too busy"  # prefix of a skip reason
 _TICKS = os.sysconf("SC_CLK_TCK")
-_IDLE = {3, 4, 8, 9}  # of /proc/stat: idle and iowait, and what guests took, which stands in user time too
+_IDLE = {3, 4, 8, 9}  # Columns of /proc/stat: idle, iowait and guests. User time includes guests.
 
 
 class Others:
-    """From now on, everything but the process."""
+    """Processor time of all other processes, from now on."""
 
     def __init__(self, process: int) -> None:
         self._process = process
@@ -18,7 +18,7 @@ class Others:
         self._before = self._seconds()
 
     def leave_none(self) -> bool:
-        """Whether less than one processor was left for the process: what it did slowly, it may do fast."""
+        """Returns whether less than one processor was free for the process, so its times do not count."""
         passed = time.monotonic() - self._began
         taken = (self._seconds() - self._before) / passed
         return (os.cpu_count() or 1) - taken < 1
@@ -29,5 +29,5 @@ class Others:
         try:
             own = Path(f"/proc/{self._process}/stat").read_text().rpartition(")")[2].split()[11:13]
         except OSError:
-            own = []  # it has ended
+            own = []  # The process has ended.
         return (busy - sum(map(int, own))) / _TICKS

@@ -1,9 +1,9 @@
-"""Another client of the service, in a process of its own, and a bare server that shows when the host stalls.
+"""A second client in its own process, and a bare server that shows when the host stalls.
 
     python -m tests.service.bystander SERVICE_PORT FILE
 
-Asks `/health` and for one vector, and the bare server, each again and again on a connection of its own. One
-line of FILE for each answer: what, when it was asked (time.monotonic), how long it took, its status or 0.
+Requests `/health`, one vector and the bare server in a loop, each on its own connection. Writes a line to
+FILE for each answer: name, start (time.monotonic), duration, and the status or 0.
 """
 
 import http.client
@@ -35,17 +35,17 @@ class Look(NamedTuple):
 
 
 class Bystander:
-    """What the process has seen so far."""
+    """Answers that the process has recorded so far."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def looks(self) -> list[Look]:
-        lines = self._file.read_text().split("\n")[:-1]  # the last may be half written
+        lines = self._file.read_text().split("\n")[:-1]  # The last line may be incomplete.
         return [Look(*json.loads(line)) for line in lines]
 
     def since(self, begin: float, seconds: float = 60) -> list[Look]:
-        """All looks that were answered after `begin`, once each kind has one that began after this call."""
+        """Returns answers after `begin`. Waits until each kind has one that began after this call."""
         now = time.monotonic()
         while True:
             looks = [look for look in self.looks() if look.answered >= begin]
@@ -79,7 +79,7 @@ class _Bare(BaseHTTPRequestHandler):
 
 
 def serve_bare() -> None:
-    """Say the port and serve, until nobody reads what is said."""
+    """Prints its port and serves until stdin closes."""
     server = HTTPServer(("127.0.0.1", 0), _Bare)
     print(server.server_port, flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -108,7 +108,7 @@ def _ask(what: str, port: int, write: threading.Lock) -> None:
 
 def main() -> None:
     service, file = sys.argv[1:]
-    sys.stdout = Path(file).open("a", encoding="utf-8")  # noqa: SIM115  for the life of the process
+    sys.stdout = Path(file).open("a", encoding="utf-8")  # noqa: SIM115  open until the process ends
     write = threading.Lock()
     with subprocess.Popen(
         [sys.executable, "-c", _BARE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""The whole service, real but for the size of its model: one per test module, or a test makes its own."""
+"""A service with a tiny model, one per test module. A test may start its own."""
 
 import json
 import shutil
@@ -21,14 +21,14 @@ from tests import postgres
 from tests.tiny import tiny_source
 from tests.waiting import LIMIT, until
 
-HOST = "testserver"  # the name that TestClient calls a service by
+HOST = "testserver"  # host name of TestClient
 
 
 def new_settings(folder: Path, models_dir: Path, **others: object) -> Settings:
-    """A new data directory in `folder`, beside a copy of the published tiny model, which is wanted.
+    """Returns settings with a new data directory and a copy of the published tiny model in `folder`.
 
-    With `pytest --store postgres` the documents are in a new database. What a test holds back is no hang: the
-    service would end this process, and every test in it.
+    With `pytest --store postgres` the documents are in a new database. `hang_seconds` is long, because the
+    watchdog would end the process of all tests.
     """
     shutil.copytree(models_dir, folder / "models")
     mine = {"cache_mb": 0, "allowed_hosts": HOST, "hang_seconds": LIMIT}
@@ -60,8 +60,13 @@ def running(app: FastAPI) -> Iterator[TestClient]:
 
 
 @pytest.fixture
+def encoder(runtime: Runtime, running: TestClient) -> Encoder:
+    return runtime.live.generation.encoder
+
+
+@pytest.fixture
 def client(running: TestClient) -> Iterator[TestClient]:
-    """A client of the running service; whatever a test did, the next request is served."""
+    """A client of the module's service. After each test, the service must still answer."""
     yield running
     assert running.post("/embed", json={"inputs": "and now for something else"}).status_code == 200
     assert running.get("/health").status_code == 200
@@ -69,7 +74,7 @@ def client(running: TestClient) -> Iterator[TestClient]:
 
 @contextmanager
 def serving(settings: Settings) -> Iterator[TestClient]:
-    """A service that is ready."""
+    """Starts a service and waits until it is ready."""
     with TestClient(create_app(settings)) as client:
         wait_until_ready(client)
         yield client
@@ -83,7 +88,7 @@ def wait_until_active(client: httpx2.Client, version: str) -> None:
 def serving_prompts(
     folder: Path, prompts: Mapping[str, str], default: str | None = None
 ) -> Iterator[tuple[TestClient, Encoder]]:
-    """A service whose model publishes `prompts`, one of them its default, and that model."""
+    """Starts a service whose model publishes `prompts`. Yields a client and the model."""
     source = tiny_source(folder / "source", seed=5, prompts=dict(prompts))
     said = {"prompts": prompts, "default_prompt_name": default}
     (source / "config_sentence_transformers.json").write_text(json.dumps(said))
@@ -94,9 +99,7 @@ def serving_prompts(
 
 
 def turned(client: TestClient, models_dir: Path) -> dict[str, object]:
-    """What `form_cost` must say of a form that was looked at when it was opened: found by asking for the
-    golden texts, each alone.
-    """
+    """Returns the expected `form_cost` of the model's form, measured with its golden texts over HTTP."""
     golden = json.loads(next(models_dir.glob("2*/golden.json")).read_bytes())
     found = np.array([client.post("/embed", json={"inputs": text}).json()[0] for text in golden["texts"]])
     cosines = np.sum(found * np.array(golden["vectors"]), axis=1)

@@ -1,4 +1,4 @@
-"""Documents deleted in one job; the service deletes them in steps."""
+"""Deletes documents in one job. The service deletes them in steps."""
 
 from service.store.filters.grammar import Predicate
 from service.store.sqlite.documents import sequence
@@ -11,7 +11,7 @@ from service.store.values import DEFAULT_COLLECTION
 def delete(
     transaction: Transaction, where: Predicate, collection: str = DEFAULT_COLLECTION
 ) -> tuple[int, int]:
-    """Delete what passes `where`. Returns how many there were, and the operation sequence."""
+    """Deletes matching documents. Returns their number and the operation sequence."""
     revisions = matching(transaction.connection, where, collection).tolist()
     for revision in revisions:
         delete_some(transaction, [revision], collection)

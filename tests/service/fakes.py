@@ -1,10 +1,11 @@
-"""A plain encoder whose answers say which text and which encoder made them, and a batcher around it."""
+"""An encoder whose vectors identify text and encoder, a batcher, and helpers for event loops."""
 
 import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,14 +24,14 @@ from tests.waiting import LIMIT
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait for what other threads do. Calls that were begun before are in the lanes when this returns."""
+    """Waits for other threads. Calls that began before are in the lanes when this returns."""
     await asyncio.sleep(0)
-    while not true():  # noqa: ASYNC110  what it waits for is another thread's
+    while not true():  # noqa: ASYNC110  another thread changes it
         await asyncio.sleep(0.001)
 
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
-    """`body` on an event loop of its own, which is given up when it hangs."""
+    """Runs `body` on a new event loop, with a time limit."""
 
     async def bounded() -> None:
         await asyncio.wait_for(body(), LIMIT)
@@ -38,11 +39,21 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
+def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an asynchronous test on an event loop of its own."""
+
+    @wraps(test)
+    def run_test(**fixtures: Any) -> None:
+        run(lambda: test(**fixtures))
+
+    return run_test
+
+
 @asynccontextmanager
 async def running(
     workers: int = 1, max_queue_tokens: int = 1_000_000, single_text_threads: int = 1
 ) -> AsyncIterator[Batcher]:
-    """A batcher that has started; stopped in the end."""
+    """Starts a batcher, and stops it at the end."""
     batcher = Batcher(
         Metrics(), workers=workers, max_queue_tokens=max_queue_tokens, single_text_threads=single_text_threads
     )
@@ -54,10 +65,10 @@ async def running(
 
 
 class CountingEncoder:
-    """One token per character; the vector of a text is (name, tokens, first character's code).
+    """An encoder with one token per character. A text's vector is (name, tokens, first character's code).
 
-    A pass waits for `gate`. `begun` has the lengths of the texts of each pass that came so far, `batches` of
-    each that went on.
+    A pass waits for `gate`. `begun` has the text lengths of each pass that began, `batches` of each that
+    passed the gate.
     """
 
     dimension = 3
@@ -79,11 +90,11 @@ class CountingEncoder:
         self.failing: Callable[[Sequence[Sequence[int]]], bool] = lambda ids: False
         self.gate = threading.Event()
         self.gate.set()
-        self._allowed = -1  # passes until the gate closes by itself
+        self._allowed = -1  # passes until the gate closes
         self._counting = threading.Lock()
 
     def allow(self, passes: int = -1) -> None:
-        """Open the gate: all passes end, or so many, those at the gate included. For one worker."""
+        """Opens the gate for all passes, or for `passes` including those at the gate. For one worker."""
         with self._counting:
             self._allowed = passes
             self.gate.set()
@@ -124,12 +135,12 @@ QUEUED = CountingEncoder().as_encoder()
 
 
 def call_in(lane: Lane, texts: int = 1) -> EmbedCall:
-    """A call to be queued and never answered, of the one encoder that such calls have."""
+    """Returns a call that is queued and never answered. All such calls share an encoder."""
     unused: Any = None
     return EmbedCall(QUEUED, lane, True, False, True, unused, unused, [], [], texts, 0.0)
 
 
 def sqlite_of(corpus: Corpus) -> SqliteStore:
-    """The store behind a corpus, for a test that looks into it."""
+    """Returns the SQLite store of a corpus."""
     assert isinstance(corpus.store, SqliteStore)
     return corpus.store

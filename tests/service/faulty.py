@@ -1,9 +1,9 @@
-"""The service with a fault that a file turns on: `python -m tests.service.faulty`, in place of `-m service`.
+"""Runs the service with faults that files turn on: `python -m tests.service.faulty`.
 
 FAULTS/hang      every forward pass sleeps
 FAULTS/block     the event loop sleeps in the next request
-FAULTS/hold      the event loop sleeps in the next request, and lets no other thread run
-FAULTS/hold2     the same in a thread beside it, in which a forward pass is computed
+FAULTS/hold      the event loop holds the interpreter lock in the next request
+FAULTS/hold2     the same in a worker thread
 """
 
 import ctypes
@@ -22,20 +22,20 @@ FAULTS = Path(os.environ["FAULTS"])
 
 
 def holding(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-    """`work`, which never lets the interpreter go while the file is there."""
+    """Wraps `work` to hold the interpreter lock forever while the file exists."""
 
     def faulty(*arguments: Any, **options: Any) -> Any:
         while (FAULTS / name).exists():
             lock, take = ctypes.create_string_buffer(64), ctypes.PyDLL(None).pthread_mutex_lock
             take(lock)
-            take(lock)  # for ever, and unlike sleep no signal wakes it
+            take(lock)  # Blocks forever. Unlike sleep, signals do not end it.
         return work(*arguments, **options)
 
     return faulty
 
 
 def asleep(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-    """`work`, which sleeps for as long as the file is there."""
+    """Wraps `work` to sleep while the file exists."""
 
     def faulty(*arguments: Any, **options: Any) -> Any:
         while (FAULTS / name).exists():

@@ -1,4 +1,4 @@
-"""What filters mean, in a few lines that know no SQL; and filters to try, over rows to try them on."""
+"""A reference implementation of filters without SQL, and strategies for filters and rows."""
 
 import operator
 import re
@@ -18,7 +18,7 @@ RANGES: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def matches(filter: dict[str, Any], metadata: dict[str, Any]) -> bool:
-    """The reference."""
+    """Returns whether the metadata match the filter."""
     return all(holds(key, value, metadata) for key, value in filter.items())
 
 
@@ -33,7 +33,7 @@ def holds(key: str, value: Any, metadata: dict[str, Any]) -> bool:
 
 
 def named_values(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every value, objects and arrays whole, with the names that lead to it joined by dots."""
+    """Yields each value with its names joined by dots. Objects and arrays are values too."""
     for name, value in metadata.items():
         yield name, value
         for member in value if isinstance(value, list) else [value]:
@@ -72,7 +72,7 @@ TIME = re.compile(
 
 
 def moment(value: Any) -> Fraction | None:
-    """Seconds since the year 1 of a time in UTC, by way of datetime; the year 0 is not among those tried."""
+    """Returns the seconds of a UTC time since the year 1, or None. Tests do not use the year 0."""
     found = TIME.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None
@@ -94,7 +94,7 @@ def kind(value: Any) -> type:
 
 odd_names = ["c", "é", 'q"u"o', "back\\slash", "a[0]", " ", "0", "key", "@", "?", "'", "\n"]
 dotted_names = ["a.b", "a.b.c", "b.a", "a.a", "b.c"]
-# The first two often meet, and make the names with dots.
+# The first two often combine to the names with dots.
 names = st.sampled_from(["a", "b"]) | st.sampled_from(dotted_names) | st.sampled_from(odd_names)
 texts = st.sampled_from(
     ["", "a", "b", "B", "1", "true", "null", "{}", "[1]", "{", "東京", "🦉", "\ufffd", "é", "e\u0301"]
@@ -151,14 +151,14 @@ fields = st.lists(names, min_size=1, max_size=3).map(".".join)
 
 
 def parts_of(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every field of some metadata, with each scalar in it."""
+    """Yields every field of some metadata with each of its scalars."""
     for name, inner in named_values(value):
         yield from ((name, member) for member in (inner if isinstance(inner, list) else [inner]))
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Rows, and a filter that asks mostly for what is in them."""
+    """Draws rows and a filter, mostly with values from the rows."""
     rows = draw(st.lists(metadatas, min_size=1, max_size=4))
     stored = [part for row in rows for part in parts_of(row)]
     field, scalar, ordered = fields, scalars, texts | times | numbers | text | number

@@ -1,4 +1,4 @@
-"""Builds of an index that wait in the middle."""
+"""Pauses builds of an index."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from service.store.values import Unembedded
 def hold_builds(
     monkeypatch: pytest.MonkeyPatch, version: str | None = None, documents: int = 0
 ) -> threading.Event:
-    """Builds stop behind so many documents, until the event is set: of `version`, or of every one."""
+    """Pauses builds of `version`, or of all, after `documents` documents until the event is set."""
     embed, release, done = Builder._embed, threading.Event(), 0
 
     async def held(builder: Builder, step: dict[int, Unembedded]) -> None:

@@ -1,4 +1,4 @@
-"""A keys file with one key of each role, and what a caller sends with them."""
+"""A keys file with one key of each role, and headers for requests."""
 
 import hashlib
 from pathlib import Path
@@ -12,7 +12,7 @@ def line(name: str, role: str, key: str, *limits: object) -> str:
 
 
 def keys_file(folder: Path, *more: str) -> Path:
-    """`folder`/keys with the three of them, and `more` lines."""
+    """Writes `folder`/keys with a key of each role and `more` lines."""
     file = folder / "keys"
     lines = [line(name, ROLES[name], key) for name, key in KEYS.items()]
     file.write_text("\n".join(["# Who may call this service", "", *lines, *more]) + "\n", encoding="utf-8")

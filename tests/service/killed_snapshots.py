@@ -1,4 +1,4 @@
-"""The index that a start makes of the vectors and the snapshots of a process that was killed."""
+"""Checks the index that a start builds after its process was killed."""
 
 import hashlib
 import logging
@@ -11,7 +11,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from service.index import merge_policy
+from service.index import maintenance
 from service.index.index import APPROXIMATE, Index
 from service.index.ivf import Clustered
 from service.index.ivf_snapshots import IvfSnapshots, Origin
@@ -23,13 +23,13 @@ from tests.service.brute_force import revisions as living
 from tests.service.brute_force import stored_vectors
 from tests.service.store_worker import DIMENSION, FINGERPRINT, vector_of
 
-HURT = 0.2  # how often the newest snapshot of the live generation is damaged before it is read
+HURT = 0.2  # share of checks that damage the active generation's snapshot first
 QUERIES, K = 5, 10
-CLOSE = 2e-6  # two scores that are rounded to 1e-6
+CLOSE = 2e-6  # for two scores rounded to 1e-6
 
 
 class KilledSnapshots:
-    """The snapshots in the folder `folder`. `check` raises AssertionError when an index is not its store."""
+    """The snapshots in `folder`. `check` raises AssertionError if an index differs from its store."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self._root = folder / INDEXES / DEFAULT_COLLECTION
@@ -37,7 +37,7 @@ class KilledSnapshots:
         self.used = self.refused = self.hurt = 0
 
     def check(self, connection: sqlite3.Connection, number: int, *, live: bool) -> None:
-        """A generation has the vectors of its documents, and so has the index that a start makes of it."""
+        """Checks the vectors of a generation in the store and in a new index."""
         texts: dict[int, str] = dict(connection.execute("SELECT revision, text FROM documents").fetchall())
         names, stored = _stored(connection, number)
         revisions = names >> PASSAGE_BITS
@@ -57,15 +57,15 @@ class KilledSnapshots:
         assert (known is not None) == sound, "a sound snapshot is used, and no other"
         self.refused += there - sound
         kind = index.kind
-        index.close()  # or its base would be made while it is looked at
-        if known is not None and len(names) > merge_policy.BASE_ROWS and known.training.suits(len(names)):
+        index.close()  # No base may be built during the check.
+        if known is not None and len(names) > maintenance.BASE_ROWS and known.training.suits(len(names)):
             assert kind == APPROXIMATE
             self.used += 1
         _check_lists(index)
         _check_answers(index, revisions, stored, self._rng.randrange(2**32))
 
     def _hurt(self, file: Path) -> None:
-        """Flip a bit of it, cut it short, or remove it."""
+        """Flips a bit, truncates the file, or removes it."""
         self.hurt += 1
         content = bytearray(file.read_bytes())
         harm = self._rng.choice(["flip", "cut", "remove"])
@@ -79,7 +79,7 @@ class KilledSnapshots:
 
 
 def is_whole(file: Path) -> bool:
-    """By its checksum and by nothing of the service's."""
+    """Verifies the checksum without code of the service."""
     if not file.exists():
         return False
     content = file.read_bytes()
@@ -87,7 +87,7 @@ def is_whole(file: Path) -> bool:
 
 
 class _Reports(logging.Handler):
-    """The number of snapshots that the log says are not used."""
+    """Counts log lines about unused snapshots."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class _Reports(logging.Handler):
 
 
 def _stored(connection: sqlite3.Connection, number: int) -> tuple[RowNames, NDArray[np.float32]]:
-    """Names and vectors of a generation's rows, none of which is damaged."""
+    """Returns names and vectors of a generation's rows, and checks that no row is damaged."""
     damaged: list[int] = []
     batches = list(vectors.read(connection, number, DIMENSION, damaged, DEFAULT_COLLECTION))
     assert damaged == []
@@ -116,15 +116,17 @@ def _stored(connection: sqlite3.Connection, number: int) -> tuple[RowNames, NDAr
 
 
 def _check_lists(index: Index) -> None:
-    """Each row is in one list, and that is the one of the centre that it is next to."""
+    """Checks that each row is in exactly the list of its nearest center."""
     for part in index.view.parts:
         if isinstance(part.segment, Clustered):
             segment = part.segment
-            lists: Any = segment._lists  # FAISS's stubs know of no lists inside
+            lists: Any = segment._lists  # FAISS's type stubs have no invlists.
             centres = lists.quantizer.reconstruct_n(0, lists.nlist)
             scores = segment.vectors.astype(np.float32) @ centres.T
             chosen = scores[np.arange(len(part)), segment.labels]
-            np.testing.assert_allclose(chosen, scores.max(axis=1), atol=2e-3)  # it was at full precision
+            np.testing.assert_allclose(
+                chosen, scores.max(axis=1), atol=2e-3
+            )  # Labels were chosen in full precision.
             for number in range(lists.nlist):
                 theirs = np.flatnonzero(segment.labels == number)
                 assert lists.invlists.list_size(number) == len(theirs)
@@ -134,13 +136,13 @@ def _check_lists(index: Index) -> None:
 
 
 def _check_answers(index: Index, revisions: Revisions, stored: NDArray[np.float32], seed: int) -> None:
-    """Every row by its vector, and the nearest documents by the scores that numpy finds."""
+    """Checks every stored vector, and search results against numpy."""
     assert living(index) == revisions.tolist()
     rounded = [part.rows().names for part in index.view.parts if part.segment.is_float16]
     half = np.isin(revisions << PASSAGE_BITS, np.concatenate([np.empty(0, np.int64), *rounded]))
     wanted = np.where(half[:, None], stored.astype(np.float16), stored)
     np.testing.assert_array_equal(stored_vectors(index, revisions << PASSAGE_BITS), wanted)
-    if index.kind == APPROXIMATE:  # a view with a base scores all rows by half precision
+    if index.kind == APPROXIMATE:  # A view with a base scores all rows in float16.
         stored = stored.astype(np.float16).astype(np.float32)
     queries = np.random.default_rng(seed).standard_normal((QUERIES, DIMENSION)).astype(np.float32)
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)

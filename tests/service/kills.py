@@ -1,4 +1,4 @@
-"""A store whose process is killed again and again, and checked after each kill."""
+"""Kills the process of a store repeatedly, and checks the store after each kill."""
 
 import random
 import subprocess
@@ -15,11 +15,11 @@ from service.store.sqlite.schema import connect, migrate
 from tests.service.killed_snapshots import KilledSnapshots
 from tests.service.store_worker import BUILDER, MERGERS, THREADS, parity_of
 
-Texts = dict[str, str]  # id to text, of one thread
+Texts = dict[str, str]  # id to text of one thread
 
 
 def applied(texts: Texts, operation: dict[str, Any]) -> Texts:
-    """What a thread's documents are after an operation of its own."""
+    """Returns the documents of a thread after one of its operations."""
     if "put" in operation:
         put: Texts = operation["put"]
         return texts | put
@@ -29,22 +29,22 @@ def applied(texts: Texts, operation: dict[str, Any]) -> Texts:
 
 
 class Store:
-    """The one in `folder`. `check` raises AssertionError when anything is not as it was answered."""
+    """The store in `folder`. `check` raises AssertionError if an answered write is missing."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
         self._rng = random.Random(seed)
         self._expected: list[Texts] = [{} for _ in range(THREADS)]
-        self._swapped = 0  # the newest generation of which it was said that it is live
+        self._swapped = 0  # the newest acknowledged swap
         self.acknowledged = 0
         self.kinds: dict[str, int] = {}
         self.kills = 0
         self.snapshots = KilledSnapshots(folder, self._rng)
-        self.written = 0  # of them
-        self.torn = 0  # kills while one was being written
+        self.written = 0  # completed snapshots
+        self.torn = 0  # kills during a snapshot
 
     def run_and_kill(self) -> list[dict[str, Any] | None]:
-        """Let a worker write for a while, then kill it; per thread, the operation that was not answered."""
+        """Runs a worker for a while and kills it. Returns the unanswered operation of each thread."""
         lines, seconds = self._rng.randrange(1, 150), self._rng.uniform(0.0, 0.01)
         command = [sys.executable, "-m", "tests.service.store_worker", str(self._folder), str(self.kills)]
         log = self._folder / "worker.log"
@@ -61,7 +61,7 @@ class Store:
         assert "Traceback" not in log.read_text(), log.read_text()
         in_hand: list[dict[str, Any] | None] = [None] * THREADS
         writing = 0
-        for line in said.split(b"\n")[:-1]:  # the last one may be torn
+        for line in said.split(b"\n")[:-1]:  # The last line may be incomplete.
             word, thread, told = line.split(b" ", 2)
             operation = orjson.loads(told)
             if int(thread) == MERGERS:
@@ -83,7 +83,7 @@ class Store:
         return in_hand
 
     def check(self, in_hand: list[dict[str, Any] | None]) -> None:
-        """All that was answered is there; what was not is there whole, or not at all."""
+        """Checks that answered writes are stored, and unanswered ones completely or not at all."""
         path = self._folder / "simile.db"
         migrate(path)
         connection: Any = connect(path, Snapshot, read_only=True)
@@ -101,7 +101,7 @@ class Store:
                 for row in documents
                 if row.metadata["thread"] == thread
             )
-            self._expected[thread] = found  # what was in hand is settled now
+            self._expected[thread] = found
         live = live_number(connection)
         assert live >= self._swapped, f"kill {self.kills}: a swap that was answered is undone"
         [active] = connection.execute("SELECT count(*) FROM generations WHERE state = 'active'").fetchone()

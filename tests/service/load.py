@@ -1,4 +1,4 @@
-"""Sixteen clients that embed, search and write without a pause, and check every answer."""
+"""Sixteen clients that embed, search and write in a loop and check every answer."""
 
 import random
 import threading
@@ -11,27 +11,27 @@ from urllib.parse import quote
 from tests.service.process import Service
 from tests.service.swapping import QUERIES, TEXTS, Client, Oracle
 
-STATIC = {f"static-{at}": TEXTS[at] for at in range(100)}  # documents that nobody touches
-WRITERS, SEARCHERS, EMBEDDERS = 6, 6, 3  # and one that looks at everything
+STATIC = {f"static-{at}": TEXTS[at] for at in range(100)}  # documents that no client changes
+WRITERS, SEARCHERS, EMBEDDERS = 6, 6, 3  # One more client reads all documents.
 IDS_PER_WRITER = 10
 
 
 @dataclass
 class Load:
-    """The clients, what they saw, and what they were told."""
+    """The clients and their results."""
 
     service: Service
     oracle: Oracle
-    pause_seconds: float = 0.0  # of each client between two requests
+    pause_seconds: float = 0.0  # between two requests of a client
     stop: threading.Event = field(default_factory=threading.Event)
     failures: list[str] = field(default_factory=list)
     done: list[tuple[str, float, float]] = field(default_factory=list)  # kind, begin, end
-    written: dict[str, str] = field(default_factory=dict)  # what an answered write left behind
+    written: dict[str, str] = field(default_factory=dict)  # text by id after the last answered write
     versions_seen: set[str] = field(default_factory=set)
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> int:
-        """Begin to ask; how many clients do. `STATIC` is stored already."""
+        """Starts the clients and returns their number. `STATIC` must be stored."""
         acts = [self.write] * WRITERS + [self.search] * SEARCHERS + [self.embed] * EMBEDDERS
         acts += [self.look_at_everything]
         self._threads = [threading.Thread(target=self.run, args=(act, at)) for at, act in enumerate(acts)]
@@ -51,7 +51,7 @@ class Load:
             begin = time.monotonic()
             try:
                 kind = act(client, rng, number)
-            except Exception as error:  # noqa: BLE001  whatever it is, the test must say so
+            except Exception as error:  # noqa: BLE001  the test reports it
                 self.failures.append(f"{act.__name__}: {error!r}"[:2000])
             else:
                 self.done.append((kind, begin, time.monotonic()))
@@ -93,12 +93,12 @@ class Load:
         return "write"
 
     def overlapping(self, begin: float, end: float) -> dict[str, int]:
-        """Requests that were wholly inside this time, by kind."""
+        """Counts requests within this time, by kind."""
         inside = [kind for kind, began, ended in self.done if begin <= began and ended <= end]
         return {kind: inside.count(kind) for kind in ("search", "write", "embed")}
 
     def waits(self, moments: Sequence[float]) -> tuple[list[float], list[float]]:
-        """Seconds beyond the median that requests took: those that met a swap, and the others."""
+        """Returns seconds above the median, for requests during a swap and for others."""
         usual = median(end - begin for _, begin, end in self.done)
         at_a_swap: list[float] = []
         elsewhere: list[float] = []

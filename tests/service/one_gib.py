@@ -1,7 +1,6 @@
-"""Memory of a service under test: a limit, where this process may set one, and how much it uses in any case.
+"""Limits the memory of a service if possible, and measures it.
 
-The peak is the kernel's own (VmHWM, set back before each case), so nothing is missed between two looks. It
-counts the pages of files too.
+The kernel measures the peak (VmHWM), which is reset before each case. It includes pages of files.
 """
 
 import os
@@ -15,15 +14,12 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 @contextmanager
 def limited(to: int = GIB) -> Iterator[tuple[str, ...]]:
-    """The prefix of a command that then runs in `to` bytes of memory; empty where no group can be made."""
+    """Yields the prefix of a command that limits its memory, or () if cgroups are not writable."""
     name = f"simile-test-{os.getpid()}"
-    for group, file in (
-        (_GROUPS / name, "memory.max"),
-        (_GROUPS / "memory" / name, "memory.limit_in_bytes"),
-    ):
+    for group, file in ((_GROUPS / name, "memory.max"), (_GROUPS / "memory" / name, "memory.limit_in_bytes")):
         try:
             group.mkdir()
-            with (group / file).open("r+") as limit:  # of another kernel it would be a new, plain file
+            with (group / file).open("r+") as limit:  # "w" could create a plain file.
                 limit.write(str(to))
         except OSError:
             with suppress(OSError):
@@ -39,12 +35,12 @@ def limited(to: int = GIB) -> Iterator[tuple[str, ...]]:
 
 
 def resident(process: int) -> int:
-    """Bytes that it has in memory now."""
+    """Returns the bytes in memory now."""
     return _of(process, "VmRSS")
 
 
 def peak(process: int) -> int:
-    """The most that it has had since `forget_peak`."""
+    """Returns the largest number of bytes since `forget_peak`."""
     return _of(process, "VmHWM")
 
 
@@ -57,4 +53,4 @@ def _of(process: int, name: str) -> int:
         key, _, value = line.partition(":")
         if key == name:
             return int(value.split()[0]) << 10
-    return 0  # it has ended
+    return 0  # The process has ended.

@@ -1,4 +1,4 @@
-"""A service of this process behind a real port, so that a test can break a part of it."""
+"""A service in this process with a real port, so a test can break a part of it."""
 
 import socket
 import threading
@@ -24,7 +24,7 @@ Ids = Sequence[Sequence[int]]
 
 
 class Place:
-    """A service in this process behind a real port."""
+    """A service in this process with a real port."""
 
     def __init__(self, app: FastAPI, port: int) -> None:
         self.runtime: Runtime = app.state.runtime
@@ -36,7 +36,7 @@ class Place:
         return self.runtime.live.generation.encoder
 
     def embed(self, inputs: str | list[str], **headers: str) -> httpx2.Response:
-        """From a connection of its own, as another client would."""
+        """Embeds over a new connection, as another client would."""
         with httpx2.Client(base_url=self.client.base_url, timeout=LIMIT, trust_env=False) as client:
             return client.post("/embed", json={"inputs": inputs}, headers=headers)
 
@@ -45,13 +45,13 @@ class Place:
         return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 
     def check(self) -> None:
-        """All is well: green by itself, nobody asking, and the next request is served, rightly."""
+        """Checks that the service becomes healthy and idle, and answers the next request correctly."""
         until(lambda: self.metric("simile_healthy") == 1)
-        until(lambda: self.client.get("/health").status_code == 200)  # a probe of before may fail late
+        until(lambda: self.client.get("/health").status_code == 200)  # An earlier check may still fail.
         self.check_vector(self.embed(TEXTS[7]), TEXTS[7])
         for lane in ("interactive", "background"):
             for what in ("texts", "tokens"):
-                until(partial(self._is, f'simile_queue_{what}{{lane="{lane}"}}', 0))  # nobody's places
+                until(partial(self._is, f'simile_queue_{what}{{lane="{lane}"}}', 0))
 
     def _is(self, name: str, value: float) -> bool:
         return self.metric(name) == value
@@ -83,7 +83,7 @@ def serving(folder: Path, models_dir: Path, **others: object) -> Iterator[Place]
 
 
 def occupied(place: Place, pool: ThreadPoolExecutor, begun: list[int]) -> list[Future[httpx2.Response]]:
-    """Two requests, each in a worker of its own; `begun` gets an entry for each forward pass."""
+    """Sends two requests, each to its own worker. `begun` receives an entry per forward pass."""
     answers = []
     for at in range(2):
         answers.append(pool.submit(place.embed, TEXTS[at]))

@@ -1,4 +1,4 @@
-"""The service as its users run it: a process of its own, on a real port."""
+"""The service in its own process with a real port."""
 
 import os
 import secrets
@@ -19,7 +19,7 @@ from tests.waiting import LIMIT, until
 
 
 def free_port() -> int:
-    """One that is free, and stays so: below those that the kernel hands to whoever connects meanwhile."""
+    """Returns a free port below those that the kernel assigns to connections."""
     while True:
         port = 10_000 + secrets.randbelow(20_000)
         with socket.socket() as probe, suppress(OSError):
@@ -28,12 +28,12 @@ def free_port() -> int:
 
 
 def plain_environment(**variables: str) -> dict[str, str]:
-    """This process's environment without any SIMILE_ variable, and with `variables`."""
+    """Returns the environment without SIMILE_ variables and with `variables`."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SIMILE_")} | variables
 
 
 def is_ready(client: httpx2.Client) -> bool:
-    """Whether a service says that it is; one that is not reached is not."""
+    """Returns whether the service is reachable and ready."""
     try:
         return client.get("/ready").status_code == 200
     except httpx2.TransportError:
@@ -41,7 +41,7 @@ def is_ready(client: httpx2.Client) -> bool:
 
 
 class Service:
-    """`python -m service` in `folder`; killed at the end when a test has not stopped it."""
+    """`python -m service` in `folder`. It is killed at the end if it still runs."""
 
     def __init__(self, folder: Path, models_dir: Path | None = None, **variables: str) -> None:
         if models_dir is not None and not (folder / "models").exists():
@@ -52,7 +52,7 @@ class Service:
             SIMILE_DATA_DIR=str(folder / "data"),
             SIMILE_MODELS_DIR=str(folder / "models"),
             SIMILE_PORT=str(self.port),
-            # Workers are set, so that no start measures what is best.
+            # With a fixed number of workers, no start measures the fastest layout.
             **{"SIMILE_CACHE_MB": "0", "SIMILE_WORKERS": "2", **variables},
         )
         self.log = folder / "service.log"
@@ -70,7 +70,7 @@ class Service:
         self.client.close()
 
     def start(self, prefix: tuple[str, ...] = ()) -> None:
-        """Start and wait for `/ready`. `prefix` is a command that runs the service, such as `unshare`."""
+        """Starts the service and waits for `/ready`. `prefix` is a command such as `unshare`."""
         command = [*prefix, sys.executable, "-m", "service"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
@@ -85,7 +85,7 @@ class Service:
             raise
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to stop; its exit status."""
+        """Stops the service and returns its exit status."""
         self.process.send_signal(how)
         return self.process.wait(LIMIT)
 
@@ -95,12 +95,12 @@ class Service:
             self.process.wait()
 
     def put(self, documents: Mapping[str, str], at: str = "") -> httpx2.Response:
-        """Store id -> text; `at` is the path of a collection."""
+        """Stores texts by id. `at` is the path of a collection."""
         body = {"documents": [{"id": id, "text": text} for id, text in documents.items()]}
         return self.client.post(f"{at}/documents", json=body)
 
     def stored(self) -> dict[str, str]:
-        """Every stored document, id -> text."""
+        """Returns all stored texts by id."""
         found: dict[str, str] = {}
         after: str | None = ""
         while after is not None:
@@ -111,7 +111,7 @@ class Service:
 
 
 def run_and_fail(folder: Path, **variables: str) -> str:
-    """Start the service, which must refuse to; what it said on stderr."""
+    """Starts the service, which must fail. Returns its stderr."""
     defaults = {"SIMILE_DATA_DIR": str(folder / "data"), "SIMILE_PORT": str(free_port())}
     environment = plain_environment(**(defaults | variables))
     done = subprocess.run(

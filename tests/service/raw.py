@@ -1,4 +1,4 @@
-"""Requests as bytes, over sockets of our own: what no HTTP library would send."""
+"""Sends requests as raw bytes, which HTTP libraries would not send."""
 
 import http.client
 import json
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from tests.service.process import Service
 from tests.waiting import LIMIT
 
-# Of each family of error bodies: a route, and a body that it takes.
+# A route and a valid body of each API family.
 FAMILIES = {
     "/embed": b'{"inputs": ["red river", "stone"], "truncate": true}',
     "/v1/embeddings": b'{"input": ["red river", "stone"], "model": "m"}',
@@ -24,7 +24,7 @@ LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
 @contextmanager
 def ending_well(folder: Path, models_dir: Path, **variables: str) -> Iterator[Service]:
-    """A service that is healthy at the end, stops as asked, and has logged no traceback."""
+    """Starts a service. At the end it must be healthy, stop normally, and have logged no traceback."""
     with Service(folder, models_dir, **variables) as service:
         yield service
         assert service.client.get("/health").status_code == 200
@@ -38,7 +38,10 @@ class Answer(NamedTuple):
     body: bytes
 
     def refused(self, path: str, status: int, kind: str) -> str:
-        """Assert the refusal that `path` words; its message. `kind` and `status` are the native ones."""
+        """Checks an error body of the API family of `path`, and returns its message.
+
+        `kind` and `status` are the native ones.
+        """
         family = path.startswith(("/v1", "/v2"))
         assert self.status == ({422: 400}.get(status, status) if family else status), self.body
         assert self.headers["content-type"] == "application/json"
@@ -75,7 +78,7 @@ class Wire:
         self.socket.close()
 
     def send(self, *parts: bytes | Iterable[bytes]) -> Self:
-        """What the other side has closed already is not an error: it has said why."""
+        """Sends bytes. A connection that the service has closed is not an error."""
         try:
             for part in parts:
                 for piece in (part,) if isinstance(part, bytes) else part:
@@ -85,18 +88,18 @@ class Wire:
         return self
 
     def line(self) -> bytes:
-        """The next line of what comes."""
+        """Reads the next line."""
         return self._file.readline()
 
     def answer(self, method: str = "POST") -> Answer:
-        """The next answer."""
+        """Reads the next answer."""
         status = int(self._file.readline().split()[1])
         headers = http.client.parse_headers(self._file)
         length = 0 if method == "HEAD" else int(headers["content-length"])
         return Answer(status, headers, self._file.read(length))
 
     def closed(self) -> bool:
-        """Whether the other side closes, within the socket's timeout, having said nothing more."""
+        """Returns whether the service closes the connection without further bytes."""
         try:
             return self._file.read(1) == b""
         except ConnectionResetError:
@@ -104,7 +107,7 @@ class Wire:
 
 
 def held(service: Service) -> int:
-    """Connections that the service has files for, also those that the other side has closed."""
+    """Returns the number of sockets of the service, including half-closed ones."""
     here = f":{service.port:04X}"
     lines = Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
@@ -112,12 +115,12 @@ def held(service: Service) -> int:
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
-    """A request with the right length."""
+    """Returns a request with the correct length."""
     return head(path, f"Content-Length: {len(body)}", *headers) + body
 
 
 def head(target: str | bytes, *headers: str | bytes, method: str = "POST") -> bytes:
-    """A request's head; JSON is announced."""
+    """Returns a request's head for JSON."""
     first = b" ".join([method.encode(), _bytes(target), b"HTTP/1.1"])
     lines = [first, b"Host: localhost", b"Content-Type: application/json", *map(_bytes, headers)]
     return b"\r\n".join([*lines, b"", b""])
@@ -134,7 +137,7 @@ def chunked(pieces: Iterable[bytes]) -> Iterable[bytes]:
 
 
 def check_served(service: Service, seconds: float = 5) -> None:
-    """The next request, on a connection of its own, is served at once: before `seconds` have passed."""
+    """Checks that a request on a new connection is served within `seconds`."""
     began = time.monotonic()
     with Wire(service) as wire:
         wire.send(post("/embed", b'{"inputs": "and now for something else"}'))

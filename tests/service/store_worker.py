@@ -1,17 +1,16 @@
-"""A process to be killed: it does everything that a store can do, from several threads, and says so.
+"""A process to be killed. It runs all operations of a store in several threads and prints them.
 
     python -m tests.service.store_worker FOLDER SEED
 
-prints `try THREAD OPERATION` before each operation and `ack THREAD OPERATION` once it was answered (JSON).
-Each writing thread has ids of its own. A last thread builds generations, one after the other, and swaps them
-in. Every generation has its index, which is loaded at the start as the service loads it. A base there needs
-so few rows that it is made anew all the time; `try 4 {"snapshot": generation}` says that its lists are about
-to be written to the disk, and `ack` that they are.
+It prints `try THREAD OPERATION` before each operation and `ack THREAD OPERATION` after it (JSON). Each
+writing thread has its own ids. The last thread builds and activates one generation after the other. Every
+generation has an index, which is loaded as the service loads it. A base needs few rows, so many are built.
+`try 4 {"snapshot": generation}` means that its lists will be written to disk, `ack` that they are.
 
     {"put": {id: text, …}}     several documents, in one transaction
     {"delete": id}
     {"filter": parity}         every document of the thread whose text's step is even (0) or odd (1)
-    {"swap": number}           the generation that is live from now on
+    {"swap": number}           the generation that becomes active
 """
 
 import os
@@ -30,7 +29,7 @@ import orjson
 from numpy.typing import NDArray
 
 from models.manifest import Manifest
-from service.index import merge_policy
+from service.index import maintenance
 from service.index.index import Index
 from service.index.ivf import Clustered
 from service.index.ivf_snapshots import IvfSnapshots, Origin, tidy
@@ -50,24 +49,24 @@ from service.store.values import DEFAULT_COLLECTION, Changes, Document, Embeddin
 from tests.service.deleting import delete
 
 THREADS = 3
-BUILDER, MERGERS = THREADS, THREADS + 1  # the numbers of those threads
+BUILDER, MERGERS = THREADS, THREADS + 1  # numbers of two threads
 IDS_PER_THREAD = 12
 DIMENSION, FINGERPRINT = 8, "f"
-STEP = 5  # documents that a build embeds at a time
+STEP = 5  # documents per step of a build
 SAYING = threading.Lock()
-GAPS = 0.5  # how often a write leaves the generations that follow to their builder
-BASE_ROWS = 8  # instead of merge_policy.BASE_ROWS: with more, an index has a base, and is written to the disk
+GAPS = 0.5  # share of writes without vectors for followers
+BASE_ROWS = 8  # replaces maintenance.BASE_ROWS
 
 
 def vector_of(text: str, generation: int) -> NDArray[np.float32]:
-    """The one vector that `text` has here."""
+    """Returns the vector of `text` in a generation."""
     seed = zlib.crc32(f"{generation} {text}".encode())
     raw = np.random.default_rng(seed).standard_normal(DIMENSION)
     return (raw / np.linalg.norm(raw)).astype(np.float32)
 
 
 def parity_of(text: str) -> int:
-    """Of its step, which is its fourth word."""
+    """Returns the parity of the step, the fourth part of the text."""
     return int(text.split("-")[3]) % 2
 
 
@@ -76,7 +75,7 @@ def embedding(text: str, generation: int) -> Embedding:
 
 
 class Told(IvfSnapshots):
-    """Says when a base was made, and when its snapshot is on the disk."""
+    """Prints when a base was built, and when its snapshot is on disk."""
 
     def __init__(self, folder: Path, number: int) -> None:
         super().__init__(folder / INDEXES / DEFAULT_COLLECTION, Origin(number, FINGERPRINT, DIMENSION))
@@ -89,7 +88,7 @@ class Told(IvfSnapshots):
 
 
 class Store:
-    """The store in `folder`, and the indexes of its generations."""
+    """The store in `folder` and the indexes of its generations."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "simile.db"
@@ -122,13 +121,13 @@ class Store:
             )
 
     def let_go(self, transaction: Transaction) -> list[Index]:
-        """The indexes of generations that are dropped, which are nobody's from now on."""
+        """Removes and returns the indexes of dropped generations."""
         dropped = self._indexes.keys() - kept_numbers(transaction.connection)
         return [self._indexes.pop(number) for number in dropped]
 
 
 def say(word: str, thread: int, operation: dict[str, Any]) -> None:
-    with SAYING:  # the system splits a long write to a pipe that is nearly full
+    with SAYING:  # A long write to a full pipe may be split.
         os.write(1, f"{word} {thread} ".encode() + orjson.dumps(operation) + b"\n")
 
 
@@ -166,7 +165,7 @@ def write_for_ever(writer: Writer, thread: int, seed: int) -> None:
 
 
 def build_for_ever(store: Store, seed: int) -> None:
-    """One generation after the other, a step at a time, as the service's builder and swap do it."""
+    """Builds and activates generations in small steps, as the service does."""
     writer = store.writer
     for step in range(1_000_000):
         named = SimpleNamespace(version=f"v{seed}-{step}", fingerprint=FINGERPRINT, dimension=DIMENSION)
@@ -187,7 +186,7 @@ def begin_for(manifest: Manifest, transaction: Transaction) -> int:
 
 
 def build_or_swap(transaction: Transaction, number: int) -> bool:
-    """Embed some documents that lack a vector; when there are none, go live. Whether it did."""
+    """Embeds some documents without a vector. Otherwise activates the generation and returns True."""
     step = lacking(transaction.connection, number, 0, STEP)
     if step:
         found = unembedded(cast("Snapshot", transaction.connection), step)
@@ -201,7 +200,7 @@ def build_or_swap(transaction: Transaction, number: int) -> bool:
 
 def main() -> None:
     folder, seed = Path(sys.argv[1]), int(sys.argv[2])
-    merge_policy.BASE_ROWS = BASE_ROWS
+    maintenance.BASE_ROWS = BASE_ROWS
     store = Store(folder)
     threads = [
         threading.Thread(target=write_for_ever, args=(store.writer, number, seed), daemon=True)

@@ -1,6 +1,6 @@
-"""Several tiny models, and answers that can be checked: which version made this vector, this score?
+"""Several tiny models, and checks of which version computed a vector or score.
 
-Texts come from a fixed list, so that the vector that any version gives to any of them is known here.
+Texts come from a fixed list, so their vectors are known for every version.
 """
 
 import http.client
@@ -28,13 +28,13 @@ QUERIES = ["red river", "the cat sleeps", "a letter from the harbour", "how do i
 TOLERANCE = 1e-4
 
 
-_made = TemporaryDirectory(prefix="simile-tests-")  # models that this process has published, by their seed
+_made = TemporaryDirectory(prefix="simile-tests-")  # published models, by seed
 
 
 def published(root: Path, count: int) -> list[str]:
-    """Put `count` published models of different weights into `root`; the first is wanted.
+    """Puts `count` published models with different weights into `root`, and requests the first.
 
-    Each is published once in a process, and copied after that.
+    Each is published once per process and copied later.
     """
     made, store = Store(Path(_made.name) / "models"), Store(root)
     versions = []
@@ -42,7 +42,7 @@ def published(root: Path, count: int) -> list[str]:
         source = Path(_made.name) / f"source-{seed}"
         if not source.exists():
             tiny_source(source, seed)
-        version = publish(made, source, origin=f"tiny-{seed}").version  # answers what is already there
+        version = publish(made, source, origin=f"tiny-{seed}").version  # returns an existing version
         shutil.copytree(made.folder(version), root / version)
         versions.append(version)
     store.want(versions[0])
@@ -50,7 +50,7 @@ def published(root: Path, count: int) -> list[str]:
 
 
 def published_pair(root: Path, prompts: dict[str, str] | None = None) -> list[str]:
-    """Put a tiny teacher, its student and a pair of both into `root`; the teacher is wanted."""
+    """Puts a tiny teacher, its student and a pair of both into `root`, and requests the teacher."""
     store = Store(root)
     with TemporaryDirectory(prefix="simile-tests-") as folder:
         source = tiny_source(Path(folder, "teacher"), prompts=prompts)
@@ -61,7 +61,7 @@ def published_pair(root: Path, prompts: dict[str, str] | None = None) -> list[st
 
 
 def publish_pair(store: Store, teacher: Manifest, source: Path) -> tuple[Manifest, Manifest]:
-    """Publish a student of `teacher`, whose folder was `source`, and the pair of both; answer these."""
+    """Publishes and returns a student of `teacher`, whose folder was `source`, and the pair of both."""
     with TemporaryDirectory(prefix="simile-tests-") as folder:
         small = tiny_student(source, Path(folder, "student"))
         student = publish(store, small, origin="student", lineage={TEACHER: teacher.fingerprint})
@@ -69,13 +69,13 @@ def publish_pair(store: Store, teacher: Manifest, source: Path) -> tuple[Manifes
 
 
 class Client:
-    """One connection, and as little between it and the test as possible: sixteen share one interpreter."""
+    """A client with one connection and little overhead, because sixteen share one interpreter."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
 
     def send(self, method: str, path: str, body: object = None) -> tuple[Any, str]:
-        """The answer's JSON, and the version that made it. Anything but a 200 is an AssertionError."""
+        """Returns the answer's JSON and version. Raises AssertionError unless the status is 200."""
         content = None if body is None else orjson.dumps(body)
         self._connection.request(method, path, content, {"Content-Type": "application/json"})
         answer = self._connection.getresponse()
@@ -88,21 +88,19 @@ class Client:
 
 
 class Oracle:
-    """What each version answers."""
+    """Expected vectors of each version."""
 
     def __init__(self, root: Path, versions: Sequence[str]) -> None:
         self._root = root
         self._opening = threading.Lock()
         self._vectors: dict[str, dict[str, NDArray[np.float32]]] = {}
         self._queries: dict[str, dict[str, NDArray[np.float32]]] = {}
-        self.students: dict[str, str | None] = {}  # that encode the queries of pairs
+        self.students: dict[str, str | None] = {}  # query encoders of pairs, by version
         for version in versions:
             self.of(version)
 
     def of(self, version: str) -> dict[str, NDArray[np.float32]]:
-        """The vectors of every text and query, those of a pair by its teacher; a version published meanwhile
-        is opened when it is met.
-        """
+        """Returns the vectors of all texts and queries, by the teacher of a pair. Opens new versions."""
         with self._opening:
             if version not in self._vectors:
                 encoder = Store(self._root).open(version)
@@ -117,7 +115,7 @@ class Oracle:
             return self._vectors[version]
 
     def differ(self) -> bool:
-        """Whether every two versions give every text vectors that cannot be taken for each other."""
+        """Returns whether all versions have clearly different vectors for each text."""
         versions = list(self._vectors)
         return all(
             np.abs(self._vectors[a][text] - self._vectors[b][text]).max() > 100 * TOLERANCE
@@ -131,7 +129,7 @@ class Oracle:
         assert difference < TOLERANCE, f"the vector of {text!r} is not {version}'s"
 
     def check_search(self, answer: Mapping[str, Any]) -> None:
-        """Every score is the named version's, for this query and this hit's text."""
+        """Checks that every score is the named version's."""
         known = self.of(answer["model"])
         query = self._queries[answer["model"]][answer["query"]]
         expected = np.array([known[hit["text"]] for hit in answer["hits"]]) @ query

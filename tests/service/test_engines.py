@@ -1,4 +1,4 @@
-"""Each form that a version can be computed in is known everywhere: types, setting, `/info`, docs."""
+"""Each precision and engine is known in the types, the setting, `/info` and the docs."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A full or damaged disk and no file descriptors: each in its own words, and in the log once a minute."""
+"""A full or damaged disk, or missing file descriptors, cause clear errors and one log line per minute."""
 
 import asyncio
 import errno
@@ -19,11 +19,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from models.store import Store
-from service.app import create_app
 from service.errors import ServiceError, machine_error
 from service.lifecycle import model_loader
 from service.lifecycle.model_loader import ModelLoader
@@ -31,13 +29,13 @@ from service.observability import logs
 from service.observability.outages import Outages
 from service.settings import Settings
 from service.store.sqlite.schema import connect, migrate
-from tests.service.conftest import HOST, wait_until_ready
+from tests.service.conftest import HOST, serving
 from tests.service.process import Service, plain_environment
 from tests.service.store.test_storage_faults import in_its_namespace, needs_mounts, start_on
 from tests.service.swapping import published
 from tests.waiting import until
 
-TIME = len("2026-01-31 12:00:00,000 ")  # that a line of the log begins with
+TIME = len("2026-01-31 12:00:00,000 ")  # prefix of a log line
 SINCE = re.compile(r" \(\d+ more times since the last line\)$")
 
 
@@ -113,7 +111,7 @@ except sqlite3.Error as error:
 
 
 def test_sqlite_without_a_file_descriptor(tmp_path: Path) -> None:
-    """SQLite itself says no more than `unable to open database file`."""
+    """SQLite itself reports only `unable to open database file`."""
     migrate(tmp_path / "simile.db")
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT, str(tmp_path / "simile.db")],
@@ -146,7 +144,7 @@ def reason_of(client: httpx2.Client, version: str) -> str | None:
 
 
 def once_a_minute(service: Service, words: str, since: float) -> set[str]:
-    """The different messages of the log that have `words`; none came more often than once a minute."""
+    """Returns distinct log messages with `words`, and checks that none repeats within a minute."""
     lines = [line for line in service.log.read_text().splitlines() if words in line]
     said = Counter(SINCE.sub("", line[TIME:]) for line in lines)
     assert max(said.values(), default=0) <= 1 + (time.monotonic() - since) // 60, lines
@@ -160,7 +158,7 @@ def wait_for(what: Callable[[], bool], service: Service) -> None:
 @pytest.mark.long
 @needs_mounts
 def test_a_full_disk_is_one_line_and_the_reason_of_a_build(tmp_path: Path) -> None:
-    """Fifty writes are refused; a version that is wanted meanwhile waits, says why, and comes to live."""
+    """Fifty writes fail. A requested version waits, shows the reason, and becomes active later."""
     _, second = published(tmp_path / "models", 2)
     since = time.monotonic()
     service = Service(tmp_path)
@@ -175,7 +173,7 @@ def test_a_full_disk_is_one_line_and_the_reason_of_a_build(tmp_path: Path) -> No
         Store(tmp_path / "models").want(second)
         wait_for(lambda: "disk is full" in (reason_of(service.client, second) or ""), service)
         said = once_a_minute(service, "disk is full", since)
-        assert len(said) <= 5, said  # a line of the writes, one of the build, others of what else writes
+        assert len(said) <= 5, said
         assert "Traceback" not in service.log.read_text()
         in_its_namespace(service, f'rm "{service.folder}/data/fill"')
         wait_for(lambda: service.client.get("/info").json()["model_version"] == second, service)
@@ -186,7 +184,7 @@ def test_a_full_disk_is_one_line_and_the_reason_of_a_build(tmp_path: Path) -> No
 
 
 def asked(service: Service, path: str) -> httpx2.Response:
-    """The answer; a connection that is not taken at once is tried again."""
+    """Returns the answer, and retries failed connections."""
 
     def answer() -> httpx2.Response | None:
         with suppress(httpx2.TransportError):
@@ -197,7 +195,7 @@ def asked(service: Service, path: str) -> httpx2.Response:
 
 
 def test_descriptors_that_run_out_are_503_a_few_lines_and_pass(tmp_path: Path, tiny_models_dir: Path) -> None:
-    """The one connection of this test takes the last descriptor."""
+    """The connection of this test uses the last descriptor."""
     since = time.monotonic()
     with Service(tmp_path, tiny_models_dir) as service:
         assert service.put({"a": "red river"}).status_code == 200
@@ -205,14 +203,14 @@ def test_descriptors_that_run_out_are_503_a_few_lines_and_pass(tmp_path: Path, t
         usual = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         left = len([*Path(f"/proc/{pid}/fd").iterdir()]) + 1
         [model] = asked(service, "/models").json()["models"]
-        while model["fingerprint"] is not None:  # its manifest could be read
+        while model["fingerprint"] is not None:  # Its manifest was readable.
             left -= 1
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (left, usual[1]))
             [model] = asked(service, "/models").json()["models"]
         assert model["state"] == "active"
         for _ in range(20):
             report = asked(service, f"/models/{model['version']}/report")
-            while report.status_code == 404:  # a descriptor that was in use a moment ago is free again
+            while report.status_code == 404:  # A descriptor was freed in between.
                 left -= 1
                 resource.prlimit(pid, resource.RLIMIT_NOFILE, (left, usual[1]))
                 report = asked(service, f"/models/{model['version']}/report")
@@ -220,7 +218,7 @@ def test_descriptors_that_run_out_are_503_a_few_lines_and_pass(tmp_path: Path, t
             assert "no file descriptor left" in report.json()["error"]
         resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
         said = once_a_minute(service, "descriptor", since)
-        assert 1 <= len(said) <= 8, said  # one for each part that met it
+        assert 1 <= len(said) <= 8, said  # one per affected part
         assert "Traceback" not in service.log.read_text()
         assert "Too many open files" not in service.log.read_text()
         assert asked(service, "/models").json()["models"][0]["fingerprint"] is not None
@@ -230,7 +228,7 @@ def test_descriptors_that_run_out_are_503_a_few_lines_and_pass(tmp_path: Path, t
 def test_accepting_without_a_descriptor_is_one_line_on_any_event_loop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """asyncio's own loop says so some two thousand times a second."""
+    """asyncio's loop reports this some two thousand times a second."""
     error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     context = {"message": f"accept {id(caplog)}: out of system resource", "exception": error}
     loop = asyncio.new_event_loop()
@@ -259,14 +257,11 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
 
     monkeypatch.setattr(ModelLoader, "open_proved", denied)
     monkeypatch.setattr(model_loader, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(
-        model_loader, "MOST_SECONDS", 0.01
-    )  # so that it is tried more often than it is forgiven
+    monkeypatch.setattr(model_loader, "MOST_SECONDS", 0.01)
     settings = Settings(
         data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=0, allowed_hosts=HOST
     )
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
+    with serving(settings) as client:
         Store(tmp_path / "models").want(second)
 
         def listed() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a person asked for is done or refused, never ignored."""
+"""Settings are applied or rejected, never ignored."""
 
 from pathlib import Path
 
@@ -122,7 +122,7 @@ def test_the_gpu_is_the_default_where_its_extra_is_installed(
 def test_check_says_whether_the_device_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMILE_DEVICE", "cpu")
     assert said_of_the_device(check.report(read())) == "cpu"
-    monkeypatch.setenv("SIMILE_DEVICE", "cuda:99")  # on no machine
+    monkeypatch.setenv("SIMILE_DEVICE", "cuda:99")
     with pytest.raises(StartupError, match="SIMILE_DEVICE requests"):
         check.report(read())
 

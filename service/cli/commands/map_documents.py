@@ -18,7 +18,7 @@ from models.messages import positive
 from models.progress import Progress
 from service.cli.commands import map_groups, map_layout
 from service.errors import CommandError, unwritable
-from service.index.neighbours import nearest_rows
+from service.index.kmeans import nearest_rows
 from service.index.segments import Vectors
 from service.settings import MAP_LEAST, Settings
 from service.store.sqlite.offline import OfflineStore, reading

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import CommandError
-from service.index.neighbours import ROWS
+from service.index.kmeans import ROWS
 from service.index.segments import Vectors
 from service.settings import MAP_LIBRARY
 

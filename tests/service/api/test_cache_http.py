@@ -1,4 +1,4 @@
-"""The cache as clients see it: nothing but sooner."""
+"""The cache changes no answer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +14,7 @@ from models.encoder import Encoder
 from models.store import Store
 from service.runtime.runtime import Runtime
 from service.settings import Settings
+from tests.parts.faults import broken
 from tests.service.conftest import HOST, new_settings, serving, wait_until_active
 from tests.service.swapping import published
 from tests.waiting import until
@@ -52,7 +53,7 @@ VARIES = {"took_ms", "id", "sequence", "search_id", "search_ids"}
 
 
 def numbers(value: Any) -> Any:
-    """`value` with its floats rounded, and without what differs between any two answers."""
+    """Returns `value` with rounded floats and without fields that differ in every answer."""
     if isinstance(value, dict):
         return {key: numbers(inner) for key, inner in value.items() if key not in VARIES}
     if isinstance(value, list):
@@ -118,10 +119,7 @@ def test_health_is_a_real_forward_pass_and_a_broken_model_still_answers_what_is_
         assert client.post("/embed", json={"inputs": "red river"}).status_code == 200
         forward = Encoder.forward
 
-        def broken(*_: object, **__: object) -> None:
-            raise RuntimeError("broken")
-
-        for _ in range(2):  # the text that health tries must not be kept from a time when all was well
+        for _ in range(2):  # The text of the health check must not be in the cache.
             monkeypatch.setattr(Encoder, "forward", broken)
             assert client.post("/embed", json={"inputs": "something else"}).status_code == 424
             assert client.get("/health").status_code == 503

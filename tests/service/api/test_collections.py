@@ -1,4 +1,4 @@
-"""Collections: documents that are stored, found and deleted apart from all others, by one model."""
+"""Collections: each stores, finds and deletes its own documents."""
 
 import contextlib
 import sqlite3
@@ -39,7 +39,7 @@ QUERY = "a red river"
 
 
 def drop(transaction: Transaction, name: str) -> None:
-    """Delete a collection in one job; the service does it in several."""
+    """Deletes a collection in one job. The service uses several."""
     delete(transaction, Predicate("1", []), name)
     drop_name(transaction, name)
 
@@ -119,7 +119,7 @@ def test_words_of_one_collection_do_not_move_the_scores_of_another(client: TestC
 
 @pytest.mark.sqlite("its jobs run one after another")
 def test_one_is_deleted_and_made_again_in_the_commit_of_other_writes(client: TestClient) -> None:
-    """Their tables of words are dropped and made while FTS5 has others of the same commit in hand."""
+    """The writer drops and creates FTS5 tables in the same commit as other writes."""
     corpus: Corpus = client.app.state.runtime.corpus  # type: ignore[attr-defined]
     gate = threading.Event()
     vector = Embedding(np.full(32, 32**-0.5, np.float32), truncated=False)
@@ -127,10 +127,7 @@ def test_one_is_deleted_and_made_again_in_the_commit_of_other_writes(client: Tes
     def put(id: str, text: str, collection: str) -> Future[Any]:
         live = corpus.live.generation.number
         job = partial(
-            upsert,
-            documents=[Document(id, text)],
-            embedded={live: {0: vector}},
-            collection=collection,
+            upsert, documents=[Document(id, text)], embedded={live: {0: vector}}, collection=collection
         )
         return sqlite_of(corpus).writer.submit(job)
 
@@ -189,7 +186,7 @@ def test_an_update_or_a_delete_touches_no_other(client: TestClient) -> None:
     assert client.delete("/collections/notes/documents", params=everything).json()["deleted"] == 1
     expected["notes"] = {}
     check(client, expected)
-    assert client.get("/collections/notes/documents/count").json() == {"count": 0}  # empty, and still there
+    assert client.get("/collections/notes/documents/count").json() == {"count": 0}
 
 
 def test_ndjson_goes_into_the_collection_that_the_path_names(client: TestClient) -> None:
@@ -203,7 +200,7 @@ def test_ndjson_goes_into_the_collection_that_the_path_names(client: TestClient)
 
 def test_judgements_belong_to_a_collection(client: TestClient) -> None:
     judgement = {"query": QUERY, "id": "d", "relevant": True}
-    assert client.post("/feedback", json=judgement).status_code == 404  # of the default one there is no d
+    assert client.post("/feedback", json=judgement).status_code == 404
     assert client.post("/collections/tickets/feedback", json=judgement).status_code == 200
     assert client.get("/feedback/count").json() == {"count": 0}
     assert client.get("/collections/tickets/feedback/count").json() == {"count": 1}
@@ -258,7 +255,7 @@ def test_a_name_that_is_no_name_is_refused(client: TestClient, name: str) -> Non
         client.post(f"/collections/{name}/documents", json={"documents": [{"id": "x", "text": "red"}]}),
         client.get(f"/collections/{name}/search", params={"q": "x"}),
     ):
-        assert answer.status_code in {404, 422}  # an encoded slash leads to another path
+        assert answer.status_code in {404, 422}  # An encoded slash leads to another path.
     assert len(client.get("/collections").json()["collections"]) == 3
 
 
@@ -276,7 +273,7 @@ def test_words_of_each_are_found_after_the_schema_that_had_one_table_for_all(pla
         before = {name: found(client, name, mode="lexical") for name in TEXTS}
     store = sqlite3.connect(place.data_dir / "simile.db", isolation_level=None)
     numbers = [number for (number,) in store.execute("SELECT number FROM collections")]
-    # As the schema before had it: names without numbers, one table of words, judgements without keys.
+    # The older schema: names without numbers, one table of terms, judgments without keys.
     with contextlib.closing(sqlite3.connect(":memory:")) as old:
         for statements in MIGRATIONS[:7]:
             old.executescript(statements)

@@ -1,12 +1,10 @@
-"""No request stops, fills or fells the service: every route, at and beyond its limits, one and four at once.
+"""Sends the most expensive requests of every route, one and four at a time. None may stop the service.
 
-Meanwhile a bystander's `/health` and one-text `/embed` answer in 1.5 s, and each request is answered within a
-second of its deadline, with a status that its case expects. The process lives in 1 GiB, and gives its memory
-back.
+Meanwhile another client's `/health` and one-text `/embed` must answer in 1.5 s. Each request must be answered
+within a second of its deadline with an expected status. The process must fit 1 GiB and free its memory.
 
-A case that is too slow while a bare server beside the service stalls too, or while others leave it less than
-one processor, is tried again, and skipped with that word when the host does not come to rest. Whether the
-process lives and how much memory it takes is judged all the same.
+A slow case is repeated if a bare server on the same host stalls too, or if other processes leave less than
+one processor. It is skipped if the host stays busy. Crashes and memory always count.
 """
 
 import http.client
@@ -32,23 +30,23 @@ pytestmark = pytest.mark.long
 MIB = 1 << 20
 DEADLINE_SECONDS, LATE_SECONDS = 2.0, 1.0
 BYSTANDER_SECONDS = 1.5
-STALL_SECONDS = 0.3  # of the bare server, which has nothing to do: the host's own
+STALL_SECONDS = 0.3  # A stall of the bare server is the host's.
 GIVEN_BACK = 100 * MIB
 TRIES = 3
-REST_SECONDS = 20  # after which memory that was not given back is kept
+REST_SECONDS = 20  # Then memory counts as not freed.
 TIMED_OUT = 504
 
 
 class Answer(NamedTuple):
-    status: int  # 0: none
+    status: int  # 0 means no answer.
     took: float
 
 
 class Attacked:
-    """A service with some documents, and its bystander; a new one when the last is no longer of use."""
+    """A service with some documents, and its bystander. `renew` replaces a broken one."""
 
     def __init__(self, folder: Path, models_dir: Path, prefix: tuple[str, ...]) -> None:
-        # As much room for bodies as a service takes by itself that has 1 GiB.
+        # The limits of a service with 1 GiB.
         self.service = Service(folder, models_dir, SIMILE_MAX_ADMITTED_MB="64", SIMILE_MAX_ANSWERS_MB="256")
         self._prefix = prefix
         self._file = folder / "looks"
@@ -88,15 +86,13 @@ def attacked(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) ->
 
 
 def send(port: int, method: str, request: Request) -> Answer:
-    """Ask and wait, much longer than an answer may take."""
+    """Sends a request and waits much longer than an answer may take."""
     headers = {"x-timeout-ms": str(int(1000 * DEADLINE_SECONDS)), "Content-Type": request.kind}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     began = time.monotonic()
     status = 0
     try:
-        with suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # refused before all was sent: the answer is there
+        with suppress(BrokenPipeError, ConnectionResetError):  # The answer came before the body was sent.
             connection.request(method, request.path, request.body or None, headers)
         answer = connection.getresponse()
         status = answer.status
@@ -109,15 +105,15 @@ def send(port: int, method: str, request: Request) -> Answer:
 
 @dataclass
 class Outcome:
-    """What one attack did."""
+    """Results of one attack."""
 
     looks: list[Look] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    doubted: list[str] = field(default_factory=list)  # too slow, perhaps by the host's fault
-    starved: bool = False  # others left it less than one processor
+    doubted: list[str] = field(default_factory=list)  # too slow, perhaps because of the host
+    starved: bool = False  # Other processes left less than one processor.
 
     def slow(self, said: str, begin: float, end: float) -> None:
-        """Something took too long in that time, the host's fault or the service's."""
+        """Records a slow step between `begin` and `end`, because of the host or the service."""
         bare = [look for look in self.looks if look.what == CONTROL]
         stalled = [look.took for look in bare if look.answered > begin and look.asked < end]
         doubtful = self.starved or max(stalled, default=STALL_SECONDS) >= STALL_SECONDS
@@ -156,7 +152,7 @@ def attack(place: Attacked, case: Case, count: int) -> Outcome:
 def look_at_bystander(outcome: Outcome) -> None:
     for what in (HEALTH, EMBED):
         seen = [look for look in outcome.looks if look.what == what]
-        # An /embed beside bodies that fill the room is refused with 429, which is an answer.
+        # 429 is an answer, because the other bodies may fill the limit.
         wrong = {look.status for look in seen} - ({200} if what == HEALTH else {200, 429})
         if wrong or not seen:
             outcome.failed.append(f"the bystander's {what} got {sorted(wrong) or 'no answer'}")
@@ -196,7 +192,7 @@ def test_a_request_that_costs_most_harms_nobody(attacked: Attacked, case: Case, 
 
 def test_every_route_has_a_case(attacked: Attacked) -> None:
     paths = attacked.service.client.get("/openapi.json").json()["paths"]
-    methods = {"get", "post", "put", "patch", "delete"}  # what HEAD costs, GET does
+    methods = {"get", "post", "put", "patch", "delete"}
     routes = {
         f"{method.upper()} {path}" for path, known in paths.items() for method in known if method in methods
     }

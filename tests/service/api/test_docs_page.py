@@ -22,7 +22,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
 
 
 class Page(HTMLParser):
-    """What a page loads, and the scripts that stand in it."""
+    """Addresses that a page loads, and its inline scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def test_every_page_has_a_policy_and_loads_its_own_files(service: Service) -> No
 
 
 def plain_gets(service: Service) -> list[str]:
-    """Paths that GET takes as they stand."""
+    """Paths without parameters that accept GET."""
     described = service.client.get("/openapi.json").json()["paths"]
     return ["/docs", *(path for path, operations in described.items() if "get" in operations)]
 
@@ -82,7 +82,7 @@ def test_the_api_page_has_these_files_and_no_others(service: Service) -> None:
 
 @pytest.mark.long
 def test_every_operation_has_a_name_and_every_example_runs(service: Service) -> None:
-    """The page's button sends the example as it stands; those of documents go first, which others need."""
+    """The page's button sends the example. Examples of documents go first, because others need them."""
     document = service.client.get("/openapi.json").json()
     paths = document["paths"]
     operations = [operation for found in paths.values() for operation in found.values()]
@@ -93,7 +93,7 @@ def test_every_operation_has_a_name_and_every_example_runs(service: Service) -> 
         for path, found in paths.items()
         if "requestBody" in found.get("post", {})
     }
-    # A file has another type, and no example that the page could send.
+    # Files have another media type and no example.
     bodies = {path: each["application/json"] for path, each in contents.items() if "application/json" in each}
     assert {path.rpartition("/files")[2] for path in contents.keys() - bodies.keys()} == {"", "/preview"}
     assert bodies
@@ -117,7 +117,7 @@ def test_a_browser_shows_the_page_and_asks_no_other_host(service: Service, tmp_p
             "--no-sandbox",
             "--disable-gpu",
             "--disable-background-networking",
-            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # what Chromium asks by itself
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # blocks Chromium's own requests
             "--no-first-run",
             f"--user-data-dir={tmp_path / 'profile'}",
             f"--log-net-log={log}",
@@ -138,6 +138,6 @@ def test_a_browser_shows_the_page_and_asks_no_other_host(service: Service, tmp_p
     assert "Refused to" not in done.stderr
     own = f"http://127.0.0.1:{service.port}"
     sent = [event["params"] for event in json.loads(log.read_bytes())["events"] if "params" in event]
-    asked = {one["url"] for one in sent if one.get("initiator") == own}  # by the page, not by Chromium itself
+    asked = {one["url"] for one in sent if one.get("initiator") == own}  # without Chromium's own requests
     assert f"{own}/openapi.json" in asked
     assert all(address.startswith(f"{own}/") for address in asked), asked

@@ -1,4 +1,4 @@
-"""`/feedback` of several keys: whose a judgement is, how many a key may have, and who may delete it."""
+"""`/feedback` and `/events` with several keys: owners, limits per key, and who may delete."""
 
 import logging
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def judge(client: TestClient, name: str, *judgements: dict[str, Any], path: str 
 
 
 def listed(client: TestClient, **asked: str) -> list[tuple[str, str, str, bool]]:
-    """Key, query, id and verdict of each, and the count agrees."""
+    """Returns key, query, id and verdict of each judgment, and checks the count."""
     answer = client.get("/feedback", params=asked, headers=bearer(KEYS["reader"]))
     assert answer.status_code == 200, answer.text
     counted = client.get("/feedback/count", params=asked, headers=bearer(KEYS["reader"])).json()["count"]
@@ -135,7 +135,7 @@ def test_a_key_has_at_most_so_many_in_all_of_a_query_and_of_a_document(client: T
     refused(one_more, 409, "Conflict", "more than 9 judgements in all", "SIMILE_FEEDBACK_PER_KEY", "'writer'")
     refused(judge(client, "writer", said("q", "d0", False), said("v", "d9")), 409, "Conflict", "PER_KEY")
     assert listed(client) == before, "a refused list left something behind"
-    # The same pairs again are no more than before; another key's room is its own; what is deleted makes room.
+    # Equal pairs need no more room, each key has its own limit, and deleted judgments free room.
     assert judge(client, "writer", *of_a_query).status_code == 200
     assert judge(client, "other", *of_a_query, said("t", "d0")).status_code == 200
     assert forget(client, "writer", key="writer", query="u0").json() == {"deleted": 1}
@@ -193,7 +193,7 @@ def test_a_delete_is_in_the_audit_with_the_collection_and_the_keys_whose_data_it
 
 
 def send(client: TestClient, what: str, name: str, query: str, path: str) -> None:
-    """Store a judgement or an event of the key `name`."""
+    """Stores a judgment or an event with the key `name`."""
     body: dict[str, Any] = said(query, "d1")
     if what == "events":
         body = {
@@ -217,3 +217,41 @@ def test_judgements_from_before_there_were_keys_are_of_no_key(place: Settings) -
         refused(forget(client, "writer", key="-"), 403, "Forbidden")
         assert forget(client, "boss", key="-").json() == {"deleted": 1}
         assert listed(client) == [("writer", "q", "d1", False)]
+
+
+EVENT = {"search_id": "s", "query": "q", "id": "d1", "type": "click"}
+
+
+def test_an_event_is_of_its_key(tmp_path: Path, tiny_models_dir: Path) -> None:
+    keys = keys_file(tmp_path, line("other", "write", OTHER))
+    with serving(new_settings(tmp_path, tiny_models_dir, api_keys_file=keys, events_per_key=2)) as client:
+        documents = [{"id": f"d{at}", "text": f"river {at}"} for at in range(4)]
+        client.post("/documents", json={"documents": documents}, headers=bearer(KEYS["writer"]))
+        refused(report(client, "reader"), 403, "Forbidden", "")
+        for name in ("writer", "other", "boss"):
+            assert report(client, name).json() == {"stored": 1, "refused": []}
+        assert of_keys(client) == ["writer", "other", "boss"]
+        assert of_keys(client, key="other") == ["other"]
+
+        assert report(client, "other", id="d2").json() == {"stored": 1, "refused": []}
+        refused(report(client, "other", id="d3"), 409, "Conflict", "the key 'other'")
+        assert report(client, "writer", id="d3").json() == {"stored": 1, "refused": []}, "it has its own room"
+
+        refused(forget_events(client, "reader", key="other"), 403, "Forbidden", "")
+        refused(forget_events(client, "other", id="d1"), 403, "Forbidden", "Some of these events are not of")
+        assert forget_events(client, "other", key="other").json() == {"deleted": 2}
+        assert forget_events(client, "boss", id="d1").json() == {"deleted": 2}
+        assert of_keys(client) == ["writer"]
+
+
+def report(client: TestClient, name: str, **changed: object) -> Any:
+    return client.post("/events", json=EVENT | changed, headers=bearer(ALL[name]))
+
+
+def forget_events(client: TestClient, name: str, **asked: str) -> Any:
+    return client.delete("/events", params=asked, headers=bearer(ALL[name]))
+
+
+def of_keys(client: TestClient, **asked: str) -> list[str]:
+    answer = client.get("/events", params=asked, headers=bearer(KEYS["reader"]))
+    return [row["key"] for row in answer.json()["events"]]

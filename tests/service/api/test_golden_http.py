@@ -1,4 +1,4 @@
-"""The default model through HTTP gives sentence-transformers' vectors, whatever shares the batch."""
+"""The default model returns sentence-transformers' vectors over HTTP, alone and in any batch."""
 
 import random
 from collections.abc import Iterator

@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 from models.encoder import Encoder
 from models.manifest import FILE_NAME
 from service.api.cohere import EmbeddingsByType
-from service.app import create_app
-from tests.service.conftest import new_settings, serving_prompts, wait_until_ready
+from tests.parts.faults import broken
+from tests.service.conftest import new_settings, serving, serving_prompts
 
 TEXTS = ["how do i reset my password", "the red engine", "日本 🙂", "x", "a letter from the harbour"]
 WORDS = "river stone market letter engine garden bridge paper window forest".split() * 20
@@ -81,7 +81,7 @@ def test_an_answer_has_coheres_shape(served: TestClient, encoder: Encoder) -> No
         ("search_query", "market letter "),
         ("search_document", "engine garden "),
         ("classification", "stone "),
-        ("clustering", ""),  # of which the model publishes none
+        ("clustering", ""),  # The model publishes no prompt for it.
         (None, ""),
     ],
 )
@@ -100,7 +100,7 @@ def test_inputs_of_one_text_each_are_texts(served: TestClient, encoder: Encoder)
 
 
 def by_hand(vectors: NDArray[np.float32], limit: float) -> NDArray[np.float64]:
-    """int8 before it is rounded."""
+    """Returns int8 values before rounding."""
     return np.clip(vectors.astype(np.float64) * SCALE / limit, -SCALE, SCALE)
 
 
@@ -132,7 +132,7 @@ def test_int8_does_not_depend_on_what_else_is_sent(served: TestClient) -> None:
     together = np.array(embeddings(served, "int8")["int8"])
     for at, text in enumerate(TEXTS):
         [alone] = embeddings(served, "int8", texts=[text])["int8"]
-        # A component that lies between two steps may fall to either: the floats agree within 1e-6.
+        # The floats agree within 1e-6, so a component between two steps may round either way.
         assert np.abs(together[at] - np.array(alone)).max() <= 1
         assert (together[at] == np.array(alone)).mean() > 0.95
 
@@ -205,17 +205,10 @@ def test_a_bad_request_is_400_and_says_what_is_wrong(
 def test_every_other_failure_has_coheres_body_too(
     served: TestClient, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = {"content-type": "application/json"}
-    refused(served.post("/v2/embed", content=b"{", headers=kind), 400, "JSON")
     refused(served.post("/v2/embed", content=b"{}", headers={"content-type": "text/plain"}), 415)
-    refused(served.post("/v2/embed", content=b"a" * (17 << 20), headers=kind), 413, "SIMILE_MAX_BODY_MB")
-    refused(served.get("/v2/embed"), 405)
     refused(served.post("/v2/chat", json={}), 404, "/v2/chat")
     pinned = {"x-model-version": "20260101T000000-other-00000000"}
     refused(served.post("/v2/embed", json={"texts": ["a"]}, headers=pinned), 409, "20260101T000000-other")
-
-    def broken(ids: object, *, normalize: bool = True) -> None:
-        raise RuntimeError("injected")
 
     monkeypatch.setattr(encoder, "forward", broken)
     refused(served.post("/v2/embed", json={"texts": ["nothing is kept of this one"]}), 500)
@@ -226,9 +219,8 @@ def test_a_version_without_calibration_gives_all_but_8_bits(tmp_path: Path, tiny
     [file] = settings.models_dir.glob(f"*/{FILE_NAME}")
     manifest = json.loads(file.read_bytes())
     assert manifest["calibration"]["int8"]["limit"] > 0
-    file.write_text(json.dumps({**manifest, "calibration": {}}))  # as it was published before
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
+    file.write_text(json.dumps({**manifest, "calibration": {}}))  # as older versions published it
+    with serving(settings) as client:
         for kind in ("int8", "uint8"):
             body = {"texts": ["a"], "embedding_types": ["float", kind]}
             refused(client.post("/v2/embed", json=body), 400, kind, "Publish it again")

@@ -1,6 +1,7 @@
-"""`/embed` and `/similarity`: the encoder's own numbers, in every shape that a client may ask for."""
+"""`/embed` and `/similarity` return the encoder's numbers in every format, with the right prompts."""
 
 import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,6 +11,7 @@ from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from service.runtime.runtime import Runtime
+from tests.service.conftest import serving_prompts
 
 TEXTS = [
     "how do i reset my password",
@@ -19,11 +21,6 @@ TEXTS = [
     "日本 🙂",
     "\x00\x01a",
 ]
-
-
-@pytest.fixture
-def encoder(runtime: Runtime, client: TestClient) -> Encoder:
-    return runtime.live.generation.encoder
 
 
 def embed(client: TestClient, **body: object) -> NDArray[np.float32]:
@@ -36,10 +33,6 @@ def test_vectors_are_the_encoders_own(client: TestClient, encoder: Encoder) -> N
     np.testing.assert_allclose(embed(client, inputs=TEXTS), encoder.encode(TEXTS).vectors, atol=1e-6)
 
 
-def test_one_text_still_gives_a_list_of_vectors(client: TestClient, encoder: Encoder) -> None:
-    assert embed(client, inputs=TEXTS[0]).shape == (1, 32)
-
-
 def test_a_vector_does_not_depend_on_its_neighbours(client: TestClient) -> None:
     alone = np.concatenate([embed(client, inputs=[text]) for text in TEXTS])
     crowd = [*TEXTS, *("forest river " * length for length in range(1, 50))]
@@ -50,28 +43,12 @@ def test_a_vector_does_not_depend_on_its_neighbours(client: TestClient) -> None:
         np.testing.assert_allclose(together[[crowd.index(text) for text in TEXTS]], alone, atol=1e-6)
 
 
-def test_many_clients_each_get_their_own_answers(client: TestClient, encoder: Encoder) -> None:
-    texts = [f"letter {number} " * (1 + number % 9) for number in range(120)]
-    expected = encoder.encode(texts).vectors
-    with ThreadPoolExecutor(24) as pool:
-        answers = list(pool.map(lambda text: embed(client, inputs=text)[0], texts))
-    np.testing.assert_allclose(answers, expected, atol=1e-6)
-
-
-def test_octet_stream_is_the_same_vectors_in_little_endian_float32(client: TestClient) -> None:
+def test_octet_stream_and_json_give_the_same_float32_exactly(client: TestClient) -> None:
     response = client.post("/embed", json={"inputs": TEXTS}, headers={"accept": "application/octet-stream"})
     assert response.headers["content-type"] == "application/octet-stream"
     assert response.headers["x-embedding-shape"] == f"{len(TEXTS)},32"
     vectors = np.frombuffer(response.content, dtype="<f4").reshape(len(TEXTS), 32)
-    np.testing.assert_allclose(vectors, embed(client, inputs=TEXTS), atol=1e-7)
-
-
-def test_json_floats_give_the_exact_float32_back(client: TestClient) -> None:
-    stream = client.post(
-        "/embed", json={"inputs": TEXTS}, headers={"accept": "application/octet-stream"}
-    ).content
-    exact = np.frombuffer(stream, dtype="<f4").reshape(len(TEXTS), 32)
-    np.testing.assert_array_equal(exact, embed(client, inputs=TEXTS))
+    np.testing.assert_array_equal(vectors, embed(client, inputs=TEXTS))
 
 
 def test_dimensions_cut_first_and_normalise_then(client: TestClient) -> None:
@@ -92,7 +69,9 @@ def test_without_normalising_the_pooled_vector_keeps_its_length(client: TestClie
 def test_token_ids_give_the_vector_of_their_text(client: TestClient, encoder: Encoder) -> None:
     ids = [list(tokens.ids) for tokens in encoder.tokenize(TEXTS)]
     np.testing.assert_allclose(embed(client, inputs=ids), embed(client, inputs=TEXTS), atol=1e-6)
-    np.testing.assert_allclose(embed(client, inputs=ids[0]), embed(client, inputs=TEXTS[0]), atol=1e-6)
+    one = embed(client, inputs=TEXTS[0])
+    assert one.shape == (1, 32), "one text still gives a list of vectors"
+    np.testing.assert_allclose(embed(client, inputs=ids[0]), one, atol=1e-6)
 
 
 def test_token_ids_without_the_special_ones_are_refused_with_the_usual_cause(
@@ -107,18 +86,7 @@ def test_token_ids_without_the_special_ones_are_refused_with_the_usual_cause(
 
 @pytest.mark.parametrize("direction", ["Right", "right", "Left", "LEFT"])
 def test_a_long_text_is_cut_on_the_side_that_was_asked_for(client: TestClient, direction: str) -> None:
-    words = [
-        "river",
-        "stone",
-        "market",
-        "letter",
-        "engine",
-        "garden",
-        "bridge",
-        "paper",
-        "window",
-        "forest",
-    ] * 20
+    words = "river stone market letter engine garden bridge paper window forest".split() * 20
     kept = words[:62] if direction.lower() == "right" else words[-62:]
     response = client.post("/embed", json={"inputs": " ".join(words), "truncation_direction": direction})
     assert response.headers["x-truncated"] == "1"
@@ -138,14 +106,6 @@ def test_every_answer_names_the_version_that_made_it(client: TestClient, runtime
     assert generation.version[-8:] == generation.manifest.fingerprint[:8]
 
 
-def test_the_active_version_may_be_pinned_and_an_unknown_model_name_is_ignored(
-    client: TestClient, runtime: Runtime
-) -> None:
-    pinned = {"x-model-version": runtime.live.generation.version}
-    assert client.post("/embed", json={"inputs": "a"}, headers=pinned).status_code == 200
-    assert client.post("/embed", json={"inputs": "a", "model": "text-embedding-3-small"}).status_code == 200
-
-
 def test_a_request_id_comes_back_or_is_made(client: TestClient) -> None:
     given = client.post("/embed", json={"inputs": "a"}, headers={"x-request-id": "my-id 7"})
     assert given.headers["x-request-id"] == "my-id 7"
@@ -155,10 +115,6 @@ def test_a_request_id_comes_back_or_is_made(client: TestClient) -> None:
         ]
         assert made not in {"", bad}
         assert len(made) == 32
-
-
-def test_unknown_fields_are_ignored_on_teis_routes(client: TestClient) -> None:
-    assert client.post("/embed", json={"inputs": "a", "user": "u"}).status_code == 200
 
 
 def test_similarity_is_the_cosine_in_the_order_of_the_sentences(client: TestClient, encoder: Encoder) -> None:
@@ -174,3 +130,75 @@ def test_similarity_of_pairs_is_one_number_each(client: TestClient, encoder: Enc
     response = client.post("/similarity", json={"pairs": pairs})
     expected = [vectors[0] @ vectors[1], vectors[2] @ vectors[3], 1.0]
     np.testing.assert_allclose(response.json(), expected, atol=1e-6)
+
+
+PROMPTS = {"query": "market letter ", "document": "engine garden ", "other": "stone "}
+
+
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Encoder]]:
+    with serving_prompts(tmp_path_factory.mktemp("prompted"), PROMPTS) as served:
+        yield served
+
+
+def test_embed_puts_the_named_prompt_before_each_text(prompted: tuple[TestClient, Encoder]) -> None:
+    client, encoder = prompted
+    for name, prompt in PROMPTS.items():
+        answer = client.post("/embed", json={"inputs": ["red river", "cat"], "prompt_name": name}).json()
+        np.testing.assert_allclose(
+            answer, encoder.encode([prompt + "red river", prompt + "cat"]).vectors, atol=1e-6
+        )
+    plain = client.post("/embed", json={"inputs": "red river"}).json()
+    np.testing.assert_allclose(plain, encoder.encode(["red river"]).vectors, atol=1e-6)
+
+
+def test_search_uses_the_models_prompts_for_query_and_document(prompted: tuple[TestClient, Encoder]) -> None:
+    client, encoder = prompted
+    client.post("/documents", json={"documents": [{"id": "a", "text": "red river"}]})
+    document = encoder.encode([PROMPTS["document"] + "red river"]).vectors[0]
+    expected = document @ encoder.encode([PROMPTS["query"] + "blue"]).vectors[0]
+    hit = client.get("/search", params={"q": "blue"}).json()["hits"][0]
+    assert hit["score"] == pytest.approx(expected, abs=2e-6)
+    assert hit["text"] == "red river", "the prompt is not part of the document"
+    named = client.get("/search", params={"q": "blue", "prompt_name": "other"}).json()["hits"][0]
+    expected = document @ encoder.encode([PROMPTS["other"] + "blue"]).vectors[0]
+    assert named["score"] == pytest.approx(expected, abs=2e-6)
+
+
+def test_similarity_uses_no_prompt_of_its_own(prompted: tuple[TestClient, Encoder]) -> None:
+    client, encoder = prompted
+    a, b = encoder.encode(["red river", "cat"]).vectors
+    assert client.post("/similarity", json={"pairs": [["red river", "cat"]]}).json() == pytest.approx(
+        [a @ b], abs=1e-6
+    )
+
+
+def test_a_prompt_with_token_ids_is_refused(prompted: tuple[TestClient, Encoder]) -> None:
+    client, encoder = prompted
+    ids = list(encoder.tokenize(["cat"])[0].ids)
+    response = client.post("/embed", json={"inputs": [ids], "prompt_name": "query"})
+    assert (response.status_code, response.json()["error_type"]) == (422, "Validation")
+    assert "token ids" in response.json()["error"]
+
+
+@pytest.fixture(scope="module")
+def defaulted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Encoder]]:
+    with serving_prompts(tmp_path_factory.mktemp("defaulted"), PROMPTS, default="other") as served:
+        yield served
+
+
+def test_the_default_prompt_goes_before_texts_that_name_none(defaulted: tuple[TestClient, Encoder]) -> None:
+    client, encoder = defaulted
+    by_default, named, bare = encoder.encode(
+        [PROMPTS["other"] + "cat", PROMPTS["query"] + "cat", "cat"]
+    ).vectors
+    assert np.abs(by_default - bare).max() > 1e-3
+    found = client.post("/embed", json={"inputs": "cat"}).json()[0]
+    np.testing.assert_allclose(found, by_default, atol=1e-6)
+    openai = client.post("/v1/embeddings", json={"input": "cat", "model": "x"}).json()
+    np.testing.assert_allclose(openai["data"][0]["embedding"], by_default, atol=1e-6)
+    found = client.post("/embed", json={"inputs": "cat", "prompt_name": "query"}).json()[0]
+    np.testing.assert_allclose(found, named, atol=1e-6)
+    ids = list(encoder.tokenize(["cat"])[0].ids)
+    found = client.post("/embed", json={"inputs": [ids]}).json()[0]
+    np.testing.assert_allclose(found, bare, atol=1e-6)

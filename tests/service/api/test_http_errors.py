@@ -1,28 +1,26 @@
-"""Every row of the error table, with its body; and after each the next request is served."""
+"""Every error status with its body. After each error the next request is served."""
 
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from service.app import create_app
 from service.batching.request import Lane
 from service.errors import ServiceError
 from service.http.error_responses import response
 from service.runtime.runtime import Runtime
-from service.settings import Settings
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.parts.faults import broken
+from tests.service.conftest import new_settings, serving
 from tests.service.fakes import sqlite_of
 from tests.waiting import LIMIT, until
 
 
 def refused(response: object, status: int, error_type: str, *words: str) -> str:
-    """Assert a native error body; returns its message."""
+    """Checks a native error body and returns its message."""
     assert response.status_code == status, response.text  # type: ignore[attr-defined]
     assert response.headers["content-type"] == "application/json"  # type: ignore[attr-defined]
     assert response.headers["x-request-id"]  # type: ignore[attr-defined]
@@ -66,11 +64,7 @@ def test_an_empty_input_is_400_and_its_place_is_named(
     refused(client.post(path, json=body), 400, "Empty", named)
 
 
-def test_an_empty_query_is_400(client: TestClient) -> None:
-    refused(client.get("/search", params={"q": ""}), 400, "Empty", "q is empty")
-
-
-# 404, 405
+# 404
 
 
 def test_an_unknown_route_is_404_in_the_words_of_its_family(client: TestClient) -> None:
@@ -85,49 +79,6 @@ def test_an_unknown_route_is_404_in_the_words_of_its_family(client: TestClient) 
 
 def test_an_unknown_document_is_404(client: TestClient) -> None:
     refused(client.get("/documents/none"), 404, "NotFound", "none")
-
-
-def test_an_unknown_version_has_no_report(client: TestClient) -> None:
-    refused(client.get("/models/none/report"), 404, "NotFound", "none")
-
-
-def test_a_wrong_method_is_405_and_says_which_are_right(client: TestClient) -> None:
-    response = client.get("/embed")
-    refused(response, 405, "MethodNotAllowed", "GET")
-    assert response.headers["allow"] == "POST"
-
-
-# 409
-
-
-def test_a_version_that_is_not_served_is_409(client: TestClient) -> None:
-    pinned = {"x-model-version": "20260101T000000-other-00000000"}
-    refused(
-        client.post("/embed", json={"inputs": "a"}, headers=pinned), 409, "Conflict", "20260101T000000-other"
-    )
-    refused(client.get("/search", params={"q": "a"}, headers=pinned), 409, "Conflict")
-
-
-# 413
-
-
-def test_a_body_too_large_is_413_before_it_is_read(client: TestClient, settings: Settings) -> None:
-    body = b'{"inputs": "' + b"a" * (settings.max_body_mb << 20) + b'"}'
-    response = client.post("/embed", content=body, headers={"content-type": "application/json"})
-    refused(response, 413, "TooLarge", "16 MiB", "SIMILE_MAX_BODY_MB")
-
-
-def test_a_body_without_a_length_is_counted_while_it_is_read(client: TestClient, settings: Settings) -> None:
-    sent = 0
-
-    def chunks() -> Iterator[bytes]:
-        nonlocal sent
-        for _ in range(64):
-            sent += 1 << 20
-            yield b"a" * (1 << 20)
-
-    response = client.post("/embed", content=chunks(), headers={"content-type": "application/json"})
-    refused(response, 413, "TooLarge", "SIMILE_MAX_BODY_MB")
 
 
 # 415
@@ -145,33 +96,9 @@ def test_a_wrong_media_type_is_415(client: TestClient, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b'{"inputs": "a"',
-        b'{"inputs": NaN}',
-        b'{"inputs": "\xff"}',
-        b'{"inputs": "\\ud800"}',
-        b"[" * 5000,
-        b'{"inputs": "a",}',
-    ],
-)
-def test_malformed_json_is_422(client: TestClient, body: bytes) -> None:
-    refused(
-        client.post("/embed", content=body, headers={"content-type": "application/json"}),
-        422,
-        "Validation",
-        "JSON",
-    )
-
-
-@pytest.mark.parametrize(
     ("path", "body", "words"),
     [
         ("/embed", {}, "inputs"),
-        ("/embed", [], "the body"),
-        ("/embed", {"inputs": 7}, "inputs"),
         ("/embed", {"inputs": None}, "inputs"),
         ("/embed", {"inputs": {"a": 1}}, "inputs"),
         ("/embed", {"inputs": ["a", 7]}, "inputs[1]"),
@@ -180,13 +107,9 @@ def test_malformed_json_is_422(client: TestClient, body: bytes) -> None:
         ("/embed", {"inputs": [[2, 1.5, 3]]}, "inputs[0]"),
         ("/embed", {"inputs": ["a"] * 2049}, "SIMILE_MAX_INPUTS"),
         ("/search", {"queries": ["a"] * 51, "k": 1000}, "SIMILE_MAX_HITS"),
-        ("/embed", {"inputs": "a", "truncate": "yes"}, "truncate"),
         ("/embed", {"inputs": "a", "normalize": None}, "normalize"),
-        ("/embed", {"inputs": "a", "truncation_direction": "Up"}, "truncation_direction"),
         ("/embed", {"inputs": "a", "dimensions": 0}, "between 1 and 32"),
-        ("/embed", {"inputs": "a", "dimensions": 33}, "between 1 and 32"),
         ("/embed", {"inputs": "a", "dimensions": 8.5}, "dimensions"),
-        ("/embed", {"inputs": "a", "prompt_name": "nope"}, "nope"),
         ("/embed", {"inputs": "word " * 500, "truncate": False}, "tokens and the model takes 64"),
         ("/embed", {"inputs": [[999_999]]}, "Input 0"),
         ("/similarity", {}, "pairs"),
@@ -196,10 +119,9 @@ def test_malformed_json_is_422(client: TestClient, body: bytes) -> None:
             "not both",
         ),
         ("/similarity", {"pairs": [["a"]]}, "pairs[0]"),
-        ("/similarity", {"pairs": ["ab"]}, "pairs[0]"),
         ("/search", {"queries": ["a"], "k": 0}, "between 1 and 1000"),
-        ("/search", {"queries": ["a"], "k": 1001}, "between 1 and 1000"),
-        ("/search", {"queries": ["a"], "unknown": 1}, "unknown"),
+        ("/search", {"queries": ["a"], "k": 1001}, "k must be between 1 and 1000, not 1001."),
+        ("/search", {"queries": ["a"], "k": "1"}, "k must be a whole number, not '1'."),
         ("/search", {"queries": ["a"], "mode": "lexical", "min_score": 0.5}, "is a cosine"),
         ("/search", {"queries": ["a"], "mode": "hybrid", "min_score": 0.5}, "is a cosine"),
         ("/search", {"queries": ["a"], "mode": "lexical", "prompt_name": "x"}, "asks none"),
@@ -228,11 +150,9 @@ def test_malformed_json_is_422(client: TestClient, body: bytes) -> None:
         ("/search", {"queries": ["a"], "mode": "telepathic"}, "dense"),
         ("/search", {"queries": ["a"], "filter": {"x": {"$near": 1}}}, "$near"),
         ("/search", {"queries": [[0.1] * 32]}, "model"),
-        ("/documents", {"documents": [{"text": "a", "extra": 1}]}, "documents[0]"),
         ("/documents", {"documents": [{"text": "a", "metadata": []}]}, "metadata"),
-        ("/documents", {"documents": [{"text": "a", "id": ""}]}, "id"),
+        ("/documents", {"documents": [{"text": "a", "title": 7}]}, "title"),
         ("/documents", {"documents": [{"text": "a", "id": "i" * 513}]}, "id"),
-        ("/documents", {"documents": [{"text": "a", "id": 7}]}, "id"),
         ("/documents", {"documents": [{"id": "a"}]}, "text"),
         ("/documents", {"documents": [{"text": "a", "metadata": {"a": [{"b": "x\0y"}]}}]}, "null character"),
         ("/documents", {"documents": [{"text": "a", "metadata": nested(33)}]}, "32 levels"),
@@ -245,9 +165,6 @@ def test_a_wrong_field_is_422_and_named(client: TestClient, path: str, body: obj
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/search", "q"),
-        ("/search?q=a&k=zero", "k"),
-        ("/search?q=a&k=0", "between 1 and 1000"),
         ("/search?q=a&mode=hybrid&min_score=0", "is a cosine"),
         ("/search?id=a&mode=hybrid", "no words"),
         ("/search?id=a&prompt_name=x", "vectors take none"),
@@ -255,23 +172,24 @@ def test_a_wrong_field_is_422_and_named(client: TestClient, path: str, body: obj
         (f"/search?q={'a' * 10_001}", "SIMILE_MAX_QUERY_CHARACTERS"),
         (f"/search?q={'a' * 10_001}&mode=hybrid", "SIMILE_MAX_QUERY_CHARACTERS"),
         (f"/search?q={'a' * 10_001}&mode=lexical", "SIMILE_MAX_QUERY_CHARACTERS"),
-        ("/search?q=a&offset=10001", "between 0 and 10000"),
+        ("/search?q=a&k=0", "k must be between 1 and 1000, not 0."),
+        ("/search?q=a&k=many", "k must be a whole number, not 'many'."),
+        ("/search?q=a&k=1&k=2", "A parameter comes more than once."),
+        ("/search?q=a&offset=10001", "offset must be between 0 and 10000, not 10001."),
+        ("/search?q=a&min_score=nan", "min_score must be a finite number, not 'nan'."),
+        ("/search?q=a&limit=1", "There is no parameter 'limit' here; there are"),
+        ("/documents?limit=1001", "limit must be between 1 and 1000, not 1001."),
+        ("/documents?limit=0", "limit must be between 1 and 1000, not 0."),
+        ("/feedback?after=-1", "after must be between 0 and 9223372036854775807, not -1."),
         ("/search?q=a&fields=text,topic", "'topic'"),
         ("/search?q=a&filter={", "filter"),
         ("/search?q=a&filter=[]", "filter"),
-        ("/search?q=a&limit=5", "limit"),
-        ("/search?q=a&min_score=NaN", "min_score"),
-        ("/documents?limit=0", "limit"),
         ('/documents?filter={"a":{"$x":1}}', "$x"),
         ("/documents/count?after=b", "after"),
     ],
 )
 def test_a_wrong_parameter_is_422_and_named(client: TestClient, path: str, words: str) -> None:
     refused(client.get(path), 422, "Validation", words)
-
-
-def test_deleting_everything_by_a_forgotten_filter_is_422(client: TestClient) -> None:
-    refused(client.delete("/documents"), 422, "Validation", "filter")
 
 
 @pytest.mark.parametrize("value", ["0", "-5", "soon", "1.5", "9" * 40])
@@ -282,7 +200,7 @@ def test_a_bad_deadline_is_422(client: TestClient, value: str) -> None:
 def test_documents_are_counted_before_they_are_validated(client: TestClient) -> None:
     body = b'{"documents": [' + b",".join([b"{}"] * 450_000) + b"]}"
     response = client.post("/documents", content=body, headers={"content-type": "application/json"})
-    refused(response, 422, "Validation", "SIMILE_MAX_INPUTS")  # counted before the first is validated
+    refused(response, 422, "Validation", "SIMILE_MAX_INPUTS")
 
 
 # 424
@@ -291,9 +209,6 @@ def test_documents_are_counted_before_they_are_validated(client: TestClient) -> 
 def test_a_failing_model_is_424_and_health_is_red_until_a_pass_succeeds(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(ids: object, *, normalize: bool = True) -> None:
-        raise RuntimeError("injected")
-
     monkeypatch.setattr("service.runtime.health.ASK_SECONDS", 20)
     assert client.get("/health").status_code == 200
     with monkeypatch.context() as patch:
@@ -301,30 +216,13 @@ def test_a_failing_model_is_424_and_health_is_red_until_a_pass_succeeds(
         refused(client.post("/embed", json={"inputs": "a"}), 424, "Backend", "injected")
         refused(client.get("/search", params={"q": "a"}), 424, "Backend")
         red = client.get("/health")
-        refused(red, 503, "Unhealthy", "the model failed: RuntimeError")  # its words may quote a text
+        refused(red, 503, "Unhealthy", "the model failed: RuntimeError")  # The full message may quote a text.
         assert red.headers["retry-after"]
         assert "simile_healthy 0.0" in client.get("/metrics").text
     trying = runtime.health._trying
-    until(lambda: trying is None or trying.done())  # one that began while it was broken
+    until(lambda: trying is None or trying.done())  # Waits for a check that began earlier.
     assert client.get("/health").status_code == 200
     assert "simile_healthy 1.0" in client.get("/metrics").text
-
-
-def test_a_vector_that_is_not_finite_never_leaves(
-    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forward = runtime.live.generation.encoder.forward
-
-    def poisoned(ids: list[list[int]], *, normalize: bool = True) -> np.ndarray:
-        vectors = forward(ids, normalize=normalize).copy()
-        vectors[0, 3] = np.inf
-        return vectors
-
-    monkeypatch.setattr(runtime.live.generation.encoder, "forward", poisoned)
-    refused(client.post("/embed", json={"inputs": "a"}), 424, "Backend", "infinity")
-    refused(client.post("/documents", json={"documents": [{"id": "x", "text": "a"}]}), 424, "Backend")
-    monkeypatch.undo()
-    assert client.get("/documents/x").status_code == 404
 
 
 # 429
@@ -333,7 +231,7 @@ def test_a_vector_that_is_not_finite_never_leaves(
 def held(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, begun: list[int] | None = None
 ) -> threading.Event:
-    """Hold every forward pass until the event is set; `begun` gets an entry for each."""
+    """Blocks forward passes until the event is set. `begun` receives an entry for each."""
     release = threading.Event()
     forward = runtime.live.generation.encoder.forward
 
@@ -363,7 +261,7 @@ def test_a_full_queue_is_429_with_a_time_to_come_back(
         senders[-1].start()
 
     workers = runtime.batcher._workers.count
-    for at in range(workers):  # each has a batch in hand
+    for at in range(workers):  # Each worker gets a batch.
         send(1)
         until(lambda at=at: len(begun) > at)  # type: ignore[misc]
     send(25)
@@ -380,16 +278,15 @@ def test_a_full_queue_is_429_with_a_time_to_come_back(
 def test_too_many_bytes_in_flight_are_429(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = create_app(new_settings(tmp_path, tiny_models_dir, max_admitted_mb=1))
     body = {"inputs": "word " * 100_000}  # half a megabyte
-    with TestClient(app) as client:
-        wait_until_ready(client)
-        release = held(app.state.runtime, monkeypatch)
+    with serving(new_settings(tmp_path, tiny_models_dir, max_admitted_mb=1)) as client:
+        runtime: Runtime = client.app.state.runtime  # type: ignore[attr-defined]
+        release = held(runtime, monkeypatch)
         first = threading.Thread(target=client.post, args=["/embed"], kwargs={"json": body})
         second = threading.Thread(target=client.post, args=["/embed"], kwargs={"json": body})
         for sender in (first, second):
             sender.start()
-        metrics = app.state.runtime.metrics.registry
+        metrics = runtime.metrics.registry
         until(lambda: (metrics.get_sample_value("simile_admitted_bytes") or 0) > 1_000_000)
         refused(client.post("/embed", json=body), 429, "Overloaded", "SIMILE_MAX_ADMITTED_MB")
         release.set()
@@ -458,7 +355,7 @@ def test_a_passed_deadline_is_504_and_its_work_is_dropped(
     assert client.get("/documents/late").status_code == 404
 
 
-# 507; test_storage_faults.py fills a real disk.
+# 507. test_storage_faults.py fills a real disk.
 
 
 @pytest.mark.sqlite("a full disk is injected into its writer")
@@ -479,7 +376,7 @@ def test_a_store_that_cannot_be_written_is_507_and_reading_goes_on(
     assert client.delete("/documents/kept").json()["deleted"] == 1
 
 
-# Bodies of the families, for each refusal there is.
+# Error bodies of each API family.
 
 
 @pytest.mark.parametrize("kind", ServiceError.__subclasses__())

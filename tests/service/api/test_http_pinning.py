@@ -1,4 +1,4 @@
-"""A version that is named answers while it is kept warm, with its own vectors; else 409, never another."""
+"""A pinned version answers with its own vectors while it is in memory. Otherwise the answer is 409."""
 
 import base64
 import threading
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from tests.parts.faults import broken
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import QUERIES, TEXTS, TOLERANCE, published
 
@@ -37,7 +38,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def check(place: Place, path: str, answer: Any, version: str) -> None:
-    """Its numbers are those of `version`."""
+    """Checks that the numbers are those of `version`."""
     known = place.oracle.of(version)
     if path in {"/", "/embed"}:
         place.oracle.check_vector(version, TEXT, answer[0])
@@ -84,7 +85,7 @@ def test_a_version_that_is_not_kept_is_409_on_every_route(place: Place) -> None:
     with place.serving() as client:
         for path, body in BODIES.items():
             refusals = [
-                client.post(path, json=body, headers={HEADER: place.c}),  # published, and no more than that
+                client.post(path, json=body, headers={HEADER: place.c}),  # published but not in memory
                 client.post(path, json={**body, "model": place.c}),
                 client.post(path, json=body, headers={HEADER: UNKNOWN}),
                 client.post(path, json={**body, "model": place.a}, headers={HEADER: "none-such"}),
@@ -121,14 +122,11 @@ def test_a_kept_version_that_lacks_a_document_is_not_searched(
         place.activate(place.b)
         [kept] = [g for g in place.app.state.runtime.live.followers if g.version == place.a]
 
-        def broken(ids: object, *, normalize: bool = True) -> None:
-            raise RuntimeError("injected")
-
         with monkeypatch.context() as patch:
             patch.setattr(kept.encoder, "forward", broken)
             new = {"documents": [{"id": "since", "text": TEXTS[100]}]}
             assert client.post("/documents", json=new).status_code == 200
-            pinned = {HEADER: place.a}  # while the model fails: else the gap may be filled by now
+            pinned = {HEADER: place.a}  # While the model fails, the gap stays.
             refused = client.post("/search", json=BODIES["/search"], headers=pinned)
         assert refused.status_code == 409
         assert "does not hold every document" in refused.json()["error"]

@@ -1,4 +1,4 @@
-"""`/search` by words, by both, by id, in pages, and with less than all of each hit."""
+"""`/search`: lexical, hybrid and by id, in pages, and with selected fields."""
 
 import json
 import sqlite3
@@ -57,7 +57,7 @@ def delete(client: TestClient, *ids: str) -> None:
         assert client.delete(f"/documents/{id}").json()["deleted"] == 1
 
 
-# Words
+# Lexical search
 
 
 def test_a_search_by_words_finds_the_documents_that_have_them(client: TestClient) -> None:
@@ -169,7 +169,7 @@ def test_a_document_that_is_being_updated_is_never_missing(client: TestClient, m
     delete(client, *ids)
 
 
-# Both
+# Hybrid search
 
 
 def test_a_hybrid_score_is_the_sum_of_both_in_their_ranges(client: TestClient) -> None:
@@ -198,7 +198,7 @@ def test_fusing_by_hand() -> None:
         4: 0.1,
     }
     assert fuse({}, {4: 3.0}) == {4: np.float32(0.2)}
-    # Found by its words alone: as near as the last that the vectors found, so it is ahead of them all.
+    # A purely lexical hit counts as near as the last dense hit, so it comes first here.
     only_worded = fuse({1: 0.5, 2: 0.35}, {3: 7.0})
     assert only_worded == {1: np.float32(0.8), 2: np.float32(0.72), 3: np.float32(0.92)}
     assert fuse({1: -1.0}, {}) == {}
@@ -213,11 +213,11 @@ def test_a_document_that_only_one_ranking_knows_is_a_hit(
     worded = {id for id, _ in hits(client, q="harbour", mode="lexical", k=5)}
     found = {id for id, _ in hits(client, q="harbour", mode="hybrid", k=5)}
     assert found <= near | worded
-    deeper = hits(client, q="harbour", mode="hybrid", k=6)  # beyond the first candidates: as many as can be
+    deeper = hits(client, q="harbour", mode="hybrid", k=6)
     assert len(deeper) == 6
 
 
-# The mode of a search that names none
+# The default mode
 
 
 def test_a_setting_says_the_mode_unless_the_search_does_or_only_dense_can_answer_it(
@@ -316,7 +316,7 @@ def test_pages_make_up_the_whole_list(client: TestClient, mode: str, asked: dict
         assert [(hit["id"], hit["score"]) for hit in posted] == everything[2:5]
 
 
-# Less than all of a hit
+# Fields of a hit
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`/`, `/tokenize`, `/decode`, options inside `parameters`, and the headers that say where the time went."""
+"""TEI's routes `/`, `/tokenize` and `/decode`, options in `parameters`, and timing headers."""
 
 import threading
 import time
@@ -11,25 +11,18 @@ import tokenizers
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
-from service.app import create_app
-from service.runtime.runtime import Runtime
 from service.settings import Settings
+from tests.parts.faults import broken
 from tests.service.api.test_http_errors import refused
-from tests.service.conftest import HOST, wait_until_ready
-from tests.tiny import tiny_source
+from tests.service.conftest import serving_prompts
 
-LONG = "the red river " * 40  # 122 tokens: more than the model takes
+LONG = "the red river " * 40  # 122 tokens, more than the model accepts
 STRANGE = "The 日本 émarket 🙂s [SEP] engines"
 
 
 @pytest.fixture
-def encoder(runtime: Runtime, client: TestClient) -> Encoder:
-    return runtime.live.generation.encoder
-
-
-@pytest.fixture
 def own_tokenizer(tiny_source: Path) -> tokenizers.Tokenizer:
-    """The model's own file, opened by the library alone."""
+    """The model's tokenizer, opened without our code."""
     tokenizer = tokenizers.Tokenizer.from_file(str(tiny_source / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -38,12 +31,8 @@ def own_tokenizer(tiny_source: Path) -> tokenizers.Tokenizer:
 
 @pytest.fixture(scope="module")
 def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Encoder]]:
-    folder = tmp_path_factory.mktemp("prompted")
-    source = tiny_source(folder / "source", seed=5, prompts={"query": "market letter "})
-    app = create_app(Settings(data_dir=folder / "data", model=str(source), allowed_hosts=HOST))
-    with TestClient(app) as client:
-        wait_until_ready(client)
-        yield client, app.state.runtime.live.generation.encoder
+    with serving_prompts(tmp_path_factory.mktemp("prompted"), {"query": "market letter "}) as served:
+        yield served
 
 
 # /
@@ -100,11 +89,9 @@ def test_options_may_stand_in_parameters_and_those_beside_inputs_count_first(
 
 
 @pytest.mark.parametrize("path", ["/", "/embed"])
-@pytest.mark.parametrize(
-    ("given", "cut"), [({}, True), ({"truncate": None}, True), ({"truncate": True}, True)]
-)
+@pytest.mark.parametrize("given", [{}, {"truncate": None}, {"truncate": True}])
 def test_a_long_text_is_cut_unless_that_was_refused(
-    client: TestClient, encoder: Encoder, path: str, given: dict[str, object], cut: bool
+    client: TestClient, encoder: Encoder, path: str, given: dict[str, object]
 ) -> None:
     response = client.post(path, json={"inputs": [LONG, "a", LONG], **given})
     np.testing.assert_allclose(response.json()[0], encoder.encode([LONG]).vectors[0], atol=1e-6)
@@ -127,7 +114,7 @@ def test_every_inference_says_where_its_time_went(
         return forward(ids, normalize=normalize)
 
     monkeypatch.setattr(encoder, "forward", slow)
-    texts = ["red river", "日本"]  # four tokens each, and eleven characters together
+    texts = ["red river", "日本"]  # 4 tokens each, 11 characters in total
     answers = [
         client.post("/embed", json={"inputs": texts}),
         client.post("/", json={"inputs": texts}),
@@ -202,7 +189,7 @@ def test_many_tokens_are_made_aside_from_the_event_loop(
         return pieces(text, add_special_tokens=add_special_tokens)
 
     monkeypatch.setattr(encoder, "pieces", noted)
-    text = "red river " * 6000  # more tokens than are written in one go
+    text = "red river " * 6000  # more tokens than one slice
     [tokens] = client.post("/tokenize", json={"inputs": text}).json()
     assert [token["id"] for token in tokens] == own_tokenizer.encode(text).ids
     assert [name.rpartition("_")[0] for name in threads] == ["tokens"]
@@ -223,9 +210,6 @@ def test_what_cannot_be_tokenised_is_refused(
     refused(post(["a" * limit, "b"]), 422, "Validation", f"{limit + 1}", "SIMILE_MAX_TOKENIZE_CHARACTERS")
     unknown = {"inputs": "a", "prompt_name": "none-such"}
     refused(client.post("/tokenize", json=unknown), 422, "Validation", "none-such")
-
-    def broken(text: str, *, add_special_tokens: bool = True) -> None:
-        raise RuntimeError("injected")
 
     monkeypatch.setattr(encoder, "pieces", broken)
     refused(post("a"), 422, "Tokenizer", "inputs[0]", "injected")

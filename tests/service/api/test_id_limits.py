@@ -1,4 +1,4 @@
-"""Ids and characters are counted before they are looked at, and work ends with its caller."""
+"""Ids and characters are counted before they are parsed, and work ends when its client disconnects."""
 
 import threading
 from collections.abc import Callable
@@ -8,14 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
-from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests.waiting import LIMIT
-
-
-@pytest.fixture
-def encoder(running: TestClient, runtime: Runtime) -> Encoder:
-    return runtime.live.generation.encoder
 
 
 @pytest.fixture
@@ -36,7 +30,7 @@ def test_as_many_ids_as_are_allowed_are_cut_like_a_text(
     whole = client.post(path, json={field: row})
     assert whole.status_code == 200
     assert whole.headers["x-truncated"] == "1"
-    # One more, in another row; nothing of it is looked at.
+    # One id more, in another row.
     for rows in ([row, [7]], [[10**9] * settings.max_ids, ["a"]]):
         refused = client.post(path, json={field: rows})
         assert refused.status_code == status
@@ -55,10 +49,7 @@ def test_as_many_ids_as_are_allowed_are_decoded(client: TestClient, settings: Se
 
 @pytest.mark.parametrize(
     ("path", "body", "method"),
-    [
-        ("/decode", {"ids": [[7]] * 2000}, "decode"),
-        ("/tokenize", {"inputs": ["a"] * 2000}, "pieces"),
-    ],
+    [("/decode", {"ids": [[7]] * 2000}, "decode"), ("/tokenize", {"inputs": ["a"] * 2000}, "pieces")],
 )
 def test_rows_are_left_when_the_deadline_has_passed(
     client: TestClient,

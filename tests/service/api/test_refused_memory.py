@@ -1,4 +1,4 @@
-"""A refused body is freed at once, whatever refused it: measured on a real service, by its RSS."""
+"""A rejected body is freed at once. The test measures the RSS of a real service."""
 
 import json
 from collections.abc import Iterator
@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.service.one_gib import resident
 from tests.service.process import Service
 
 JSON = {"content-type": "application/json"}
-IDS_BYTES = 6 << 20  # more ids are refused unseen (SIMILE_MAX_IDS)
+IDS_BYTES = 6 << 20  # More ids are rejected early (SIMILE_MAX_IDS).
 
 
 class Kind(NamedTuple):
@@ -22,12 +23,12 @@ class Kind(NamedTuple):
 
 
 def kinds(size: int, first: int, last: int) -> Iterator[Kind]:
-    """Bodies of about `size` bytes. `first` and `last` are the model's special ids."""
+    """Yields bodies of about `size` bytes. `first` and `last` are the model's special ids."""
     text = "red river " * (size // 10)
-    gap = "a " * 300 + " " * size + "a"  # too many tokens, and quickly counted
+    gap = "a " * 300 + " " * size + "a"  # too many tokens, but counted quickly
     texts = ["red river stone"] * (size // 18)
     some = ["red river stone " * (size // 16 // 500)] * 500
-    number = 100_000  # no small integer, which all would share
+    number = 100_000  # Python shares small integers.
     numbers = [number] * (min(size, IDS_BYTES) // 8)
     known = [290] * (min(size, IDS_BYTES) // 5)
     inputs: dict[str, tuple[Any, int]] = {
@@ -93,22 +94,16 @@ def test_fifty_refused_bodies_of_each_kind_leave_nothing(
         bodies = [*kinds(size, special[0], special[-1])]
         for given in bodies:
             refuse(service, given)
-        before = resident_mib(service)
+        before = resident(service.process.pid)
         grown = {}
         for given in bodies:
-            start = resident_mib(service)
+            start = resident(service.process.pid)
             for _ in range(50):
                 refuse(service, given)
-            grown[given.name] = round(resident_mib(service) - start)
-        assert resident_mib(service) - before < bound, grown
+            grown[given.name] = (resident(service.process.pid) - start) >> 20
+        assert (resident(service.process.pid) - before) >> 20 < bound, grown
 
 
 def refuse(service: Service, given: Kind) -> None:
     answer = service.client.post(given.path, content=given.body, headers=JSON | given.headers)
     assert answer.status_code == given.status, (given.name, answer.text[:300])
-
-
-def resident_mib(service: Service) -> float:
-    status = Path(f"/proc/{service.process.pid}/status").read_text()
-    [line] = [line for line in status.splitlines() if line.startswith("VmRSS")]
-    return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""The report of a promotion gate over HTTP, and what the schedule of retrainings says of itself."""
+"""Reports of the gate, and the state of the retraining schedule, over HTTP."""
 
 import math
 from collections.abc import Iterator
@@ -10,15 +10,14 @@ from starlette.testclient import TestClient
 from models.files.retrainings import write_runs
 from models.manifest import REPORT_PAGE, Manifest
 from models.store import Store
-from service.app import create_app
 from service.runtime.runtime import Runtime
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, serving
 from tests.service.observability.test_metrics import samples
 
 
 @pytest.fixture(scope="module")
 def judged(runtime: Runtime) -> str:
-    """The active version once more, as one that a gate has written about."""
+    """A copy of the active version with a report of the gate."""
     store = Store(runtime.store.root)
     active = store.verify(str(store.wanted()))
     version = active.version[:-8] + "0" * 8
@@ -91,8 +90,7 @@ def test_nothing_else_is_served(client: TestClient, judged: str, file: str) -> N
 @pytest.fixture
 def scheduled(tmp_path: Path, tiny_models_dir: Path) -> Iterator[tuple[TestClient, Path]]:
     settings = new_settings(tmp_path, tiny_models_dir)
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
+    with serving(settings) as client:
         yield client, settings.models_dir
 
 

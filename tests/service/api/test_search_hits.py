@@ -1,4 +1,4 @@
-"""The fields that a hit shows: what they lead to, and how many there may be."""
+"""Fields of a hit: their values and their limits."""
 
 from typing import Any
 

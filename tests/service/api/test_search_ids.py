@@ -1,4 +1,4 @@
-"""Each search is answered with a search_id, under which the process remembers what it showed."""
+"""Each search has a search_id, and the process remembers its hits."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Typical mistakes of newcomers over HTTP: each is answered in plain words that say what to do."""
+"""Typical mistakes of new users over HTTP. Each answer says what to do."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,140 +20,90 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Any) -> I
         yield service
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "words"),
-    [
+MISTAKES: dict[str, list[tuple[object, int, str]]] = {
+    "/embed": [
+        ({"input": "a"}, 422, "inputs is missing. There is no field 'input' here. Did you mean inputs?"),
+        ({"text": "a"}, 422, "inputs is missing. There is no field 'text' here; there are"),
+        (["a"], 422, "the body must be an object, not a list."),
+        ("a", 422, "the body must be an object, not 'a'."),
+        ({"inputs": 3}, 422, f"inputs must be {KINDS}"),
+        ({"inputs": ""}, 400, "inputs[0] is empty, or white space only. Leave it out."),
+        ({"inputs": ["a", ["b"]]}, 422, "inputs[1] must be a text, as the first one is."),
+        ({"inputs": "a", "normalize": "no"}, 422, "normalize must be true or false, not 'no'."),
+        ({"inputs": "a", "truncate": "END"}, 422, "truncate must be true or false, not 'END'."),
         (
-            "/embed",
-            {"input": "a"},
-            422,
-            "inputs is missing. There is no field 'input' here. Did you mean inputs?",
-        ),
-        ("/embed", {"text": "a"}, 422, "inputs is missing. There is no field 'text' here; there are"),
-        ("/embed", ["a"], 422, "the body must be an object, not a list."),
-        ("/embed", "a", 422, "the body must be an object, not 'a'."),
-        ("/embed", {"inputs": 3}, 422, f"inputs must be {KINDS}"),
-        ("/embed", {"inputs": ""}, 400, "inputs[0] is empty, or white space only. Leave it out."),
-        ("/embed", {"inputs": ["a", ["b"]]}, 422, "inputs[1] must be a text, as the first one is."),
-        ("/embed", {"inputs": "a", "normalize": "no"}, 422, "normalize must be true or false, not 'no'."),
-        ("/embed", {"inputs": "a", "truncate": "END"}, 422, "truncate must be true or false, not 'END'."),
-        (
-            "/embed",
             {"inputs": "a", "truncation_direction": "Lefft"},
             422,
             "truncation_direction must be 'Right' or 'Left', not 'Lefft'. Did you mean Left?",
         ),
+        ({"inputs": "a", "dimensions": "128"}, 422, "dimensions must be a whole number, not '128'."),
+        ({"inputs": "a", "dimensions": 1000}, 422, "dimensions must be between 1 and 32, not 1000."),
+        ({"inputs": "a", "prompt_name": "query"}, 422, "The model has no prompt 'query'; it has: none."),
+        ({"inputs": "a", "model": GONE}, 404, f"There is no version '{GONE}'."),
+    ],
+    "/v1/embeddings": [
+        ({"inputs": "a"}, 400, "There is no field 'inputs' here. Did you mean input?"),
         (
-            "/embed",
-            {"inputs": "a", "dimensions": "128"},
-            422,
-            "dimensions must be a whole number, not '128'.",
-        ),
-        (
-            "/embed",
-            {"inputs": "a", "dimensions": 1000},
-            422,
-            "dimensions must be between 1 and 32, not 1000.",
-        ),
-        (
-            "/embed",
-            {"inputs": "a", "prompt_name": "query"},
-            422,
-            "The model has no prompt 'query'; it has: none.",
-        ),
-        ("/embed", {"inputs": "a", "model": GONE}, 404, f"There is no version '{GONE}'."),
-        ("/v1/embeddings", {"inputs": "a"}, 400, "There is no field 'inputs' here. Did you mean input?"),
-        (
-            "/v1/embeddings",
             {"input": "a", "encoding_format": "hex"},
             400,
             "encoding_format must be 'float' or 'base64', not 'hex'.",
         ),
+    ],
+    "/v1/embedding": [
+        ({"input": "a"}, 404, "There is no route POST /v1/embedding. Did you mean /v1/embeddings?")
+    ],
+    "/v2/embed": [
+        ({"texts": "a"}, 400, "texts must be a list, not 'a'."),
+        ({"texts": ["a"], "embedding_types": ["int4"]}, 400, "embedding_types[0] must be 'float', 'int8'"),
+    ],
+    "/similarity": [
+        ({"inputs": ["a", "b"]}, 422, "inputs must be an object, not a list."),
+        ({"pairs": ["a", "b"]}, 422, "pairs[0] must be a list of two texts."),
+    ],
+    "/search": [
+        ({"query": "a"}, 422, "queries is missing. There is no field 'query' here; there are k, offset"),
+        ({"queries": "a"}, 422, "queries must be a list, not 'a'."),
+        ({"queries": ["a"], "top_k": 3}, 422, "There is no field 'top_k' here; there are k, offset, mode"),
+        ({"queries": ["a"], "filter": "x"}, 422, "filter must be an object, not 'x'."),
+    ],
+    "/documents": [
+        ({"text": "a"}, 422, "documents is missing. There is no field 'text' here; there is only documents."),
+        ({"documents": {"text": "a"}}, 422, "documents must be a list, not an object."),
+        ({"documents": [{"id": 1, "text": "a"}]}, 422, "documents[0].id must be a text, not 1."),
         (
-            "/v1/embedding",
-            {"input": "a"},
-            404,
-            "There is no route POST /v1/embedding. Did you mean /v1/embeddings?",
-        ),
-        ("/v2/embed", {"texts": "a"}, 400, "texts must be a list, not 'a'."),
-        (
-            "/v2/embed",
-            {"texts": ["a"], "embedding_types": ["int4"]},
-            400,
-            "embedding_types[0] must be 'float', 'int8'",
-        ),
-        ("/similarity", {"inputs": ["a", "b"]}, 422, "inputs must be an object, not a list."),
-        ("/similarity", {"pairs": ["a", "b"]}, 422, "pairs[0] must be a list of two texts."),
-        (
-            "/search",
-            {"query": "a"},
-            422,
-            "queries is missing. There is no field 'query' here; there are k, offset",
-        ),
-        ("/search", {"queries": "a"}, 422, "queries must be a list, not 'a'."),
-        (
-            "/search",
-            {"queries": ["a"], "top_k": 3},
-            422,
-            "There is no field 'top_k' here; there are k, offset, mode",
-        ),
-        ("/search", {"queries": ["a"], "filter": "x"}, 422, "filter must be an object, not 'x'."),
-        (
-            "/documents",
-            {"text": "a"},
-            422,
-            "documents is missing. There is no field 'text' here; there is only documents.",
-        ),
-        ("/documents", {"documents": {"text": "a"}}, 422, "documents must be a list, not an object."),
-        (
-            "/documents",
-            {"documents": [{"id": 1, "text": "a"}]},
-            422,
-            "documents[0].id must be a text, not 1.",
-        ),
-        (
-            "/documents",
             {"documents": [{"text": "a", "meta": {}}]},
             422,
             "There is no field 'meta' in documents[0]; there are id, title, text, metadata.",
         ),
+    ],
+    "/feedback": [
+        ({"query": "a", "id": "a", "relevant": 1}, 422, "relevant must be true or false, not 1."),
+        ({"query": "a", "id": "x", "relevant": True}, 404, "There is no document 'x'"),
+    ],
+    "/events": [
+        ({"search_id": "s", "id": "a"}, 422, "type is missing."),
+        ({"search_id": "s", "id": "a", "type": "clicked"}, 422, "not 'clicked'. Did you mean click?"),
         (
-            "/feedback",
-            {"query": "a", "id": "a", "relevant": 1},
-            422,
-            "relevant must be true or false, not 1.",
-        ),
-        ("/feedback", {"query": "a", "id": "x", "relevant": True}, 404, "There is no document 'x'"),
-        ("/events", {"search_id": "s", "id": "a"}, 422, "type is missing."),
-        (
-            "/events",
-            {"search_id": "s", "id": "a", "type": "clicked"},
-            422,
-            "not 'clicked'. Did you mean click?",
-        ),
-        (
-            "/events",
             {"search_id": "s", "doc_id": "a", "type": "click"},
             422,
             "id is missing. There is no field 'doc_id' here; there are search_id, id",
         ),
+        ({"search_id": "s", "id": "a", "type": "click"}, 404, "This process does not remember a search 's'"),
         (
-            "/events",
-            {"search_id": "s", "id": "a", "type": "click"},
-            404,
-            "This process does not remember a search 's'",
-        ),
-        (
-            "/events",
             {"search_id": "s", "id": "a", "type": "click", "query": "q", "at": "2026-01-31T08:30:00"},
             422,
             "at must be a time with its zone, such as \"2026-01-31T08:30:00Z\", not '2026-01-31T08:30:00'.",
         ),
-        ("/event", {}, 404, "There is no route POST /event. Did you mean /events?"),
-        ("/map", {}, 405, "/map does not take POST; it takes GET, HEAD."),
-        ("/models/mine/activate", {}, 404, "There is no version 'mine'. GET /models lists them."),
-        ("/models/rollback", {}, 409, "There is no version to go back to."),
     ],
+    "/event": [({}, 404, "There is no route POST /event. Did you mean /events?")],
+    "/map": [({}, 405, "/map does not take POST; it takes GET, HEAD.")],
+    "/models/mine/activate": [({}, 404, "There is no version 'mine'. GET /models lists them.")],
+    "/models/rollback": [({}, 409, "There is no version to go back to.")],
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"), [(path, *row) for path, rows in MISTAKES.items() for row in rows]
 )
 def test_a_mistake_in_a_body_is_answered_in_plain_words(
     service: Service, path: str, body: object, status: int, words: str

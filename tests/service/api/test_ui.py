@@ -1,4 +1,4 @@
-"""`/ui/` and `/`: the page's files, under a policy that lets nothing else in; and `/me`. Views: tests/ui."""
+"""`/ui/`, `/` and `/me`: files of the page and their content policy. Tests of the views are in tests/ui."""
 
 import json
 import re
@@ -80,7 +80,7 @@ def test_the_page_makes_no_html_of_text_and_names_no_other_host() -> None:
 def test_the_page_tells_the_whole_command_of_a_retraining(
     address: str, models: str, keyed: bool, options: str
 ) -> None:
-    """Both places that tell it make it in one function, of the page's address and the folder in `/info`."""
+    """One function builds the command from the page's address and the folder in `/info`."""
     given = f"{json.dumps(address)}, {{ models_dir: {json.dumps(models)} }}, {json.dumps(keyed)}"
     script = f'import {{ retrainCommand }} from "{FOLDER / "text.js"}"; console.log(retrainCommand({given}));'
     done = subprocess.run(
@@ -97,7 +97,7 @@ def test_the_page_tells_the_whole_command_of_a_retraining(
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_the_page_sends_as_much_of_a_file_as_a_preview_takes_and_loses_no_field() -> None:
-    """Where no row ends in that part, no column is known: of JSON lines each field is stored all the same."""
+    """If the preview contains no complete row, no column is known, but JSON lines keep all fields."""
     script = f"""import {{ partsOf, ENCODINGS, SHOWN_BYTES }} from "{FOLDER / "files.js"}";
     const parts = ["jsonl", "text", "file", "csv"].map((format) => partsOf({{ columns: [], format }}, []));
     console.log(JSON.stringify([SHOWN_BYTES, ENCODINGS, ...parts]));"""
@@ -112,7 +112,7 @@ def test_the_page_sends_as_much_of_a_file_as_a_preview_takes_and_loses_no_field(
 
 def test_the_page_stays_small() -> None:
     sources = [(FOLDER / file).read_bytes() for file in FILES]
-    assert sum(map(len, sources)) < FIRST_LOAD  # of all views together: a first load is less
+    assert sum(map(len, sources)) < FIRST_LOAD  # all views, although a first load needs less
     assert sum(source.count(b"\n") for source in sources) <= MOST_LINES
     assert max(source.count(b"\n") for source in sources) <= 300
 

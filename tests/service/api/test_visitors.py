@@ -1,4 +1,4 @@
-"""Visitors of searches, events and judgements, and the trust of the keys that name them."""
+"""Visitors of searches, events and judgments, and the trust of their keys."""
 
 import logging
 from collections.abc import Iterator
@@ -158,7 +158,7 @@ def test_the_id_is_in_no_log(
     ]
     assert said, "nothing was logged at all"
     assert RAW not in "".join(said)
-    # SQLite's files; with PostgreSQL the folder has the models alone.
+    # With PostgreSQL the folder contains only models.
     for path in settings.data_dir.rglob("*"):
         assert not path.is_file() or RAW.encode() not in path.read_bytes(), path
 
@@ -182,7 +182,7 @@ def test_a_restart_keeps_the_hash_and_another_store_has_another(
 
 
 def say(client: TestClient, query: str) -> None:
-    """An event and a judgement by each key that may write."""
+    """Sends an event and a judgment with each key that may write."""
     for name in ("writer", "page"):
         for path, body in (("/events", EVENT | {"event_id": query}), ("/feedback", JUDGEMENT)):
             answer = client.post(path, json=body | {"query": query}, headers=bearer(ALL[name]))
@@ -190,7 +190,7 @@ def say(client: TestClient, query: str) -> None:
 
 
 def trusted(client: TestClient) -> dict[str, bool]:
-    """The trust in what was said, which is the same in judgements and events."""
+    """Returns the trust of each row, which is equal for judgments and events."""
     found = []
     for route in ("events", "feedback"):
         rows = client.get(f"/{route}", headers=bearer(KEYS["reader"])).json()[route]
@@ -211,7 +211,7 @@ def test_a_row_is_trusted_as_its_key_was_and_still_is(
     )
 
     def use(*lines: str) -> None:
-        """Change the keys file while the service runs."""
+        """Changes the keys file while the service runs."""
         file.write_text("\n".join([fixed, *lines]))
 
     use(writer, untrusted)
@@ -221,7 +221,7 @@ def test_a_row_is_trusted_as_its_key_was_and_still_is(
         say(client, "first")
         first = {"writer first": True, "page first": False}
         assert trusted(client) == first, "the page was untrusted when it was stored"
-        # A new key of the same name, a trusted one: its untrusted rows stay so.
+        # A new trusted key with the same name does not change older rows.
         use(writer, line("page", "write", PAGE))
         say(client, "second")
         second = first | {"writer second": True, "page second": True}

@@ -1,4 +1,4 @@
-"""Kept vectors: the right ones, within their room, and those that are asked for again."""
+"""The cache returns correct vectors, stays within its limit, and keeps repeated texts."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ def put(cache: Cache, call: EmbedCall, text: str, vector: bytes = VECTOR) -> Non
 
 
 def has(cache: Cache, call: EmbedCall, text: str) -> bool:
-    """Without a trace: asking protects it."""
+    """Looks up a text without protecting it."""
     key = key_of(cache, call, text)
     return key in cache._probation or key in cache._protected
 
@@ -59,7 +59,7 @@ def test_what_is_found_is_what_was_computed_and_the_room_is_never_exceeded(
 ) -> None:
     cache = Cache(room * ONE, Metrics())
     encoders = [CountingEncoder(at).as_encoder() for at in range(2)]
-    names = [0, 1]  # an encoder that closed comes back as another
+    names = [0, 1]  # A closed encoder gets a new name.
     computed: dict[tuple[object, ...], bytes] = {}
     for step, which, text, options in steps:
         call = call_of(encoders[which], *options)
@@ -144,7 +144,7 @@ def test_a_closed_encoders_vectors_go_and_the_others_stay() -> None:
             ask(cache, call, f"text {at}")
     late = Item(old, "late", 1, [], key_of(cache, old, "late"), ids=[1])
     cache.forget(old.encoder)
-    cache.keep(late, VECTOR)  # of a batch that was under way
+    cache.keep(late, VECTOR)  # The batch began before the encoder closed.
     assert all(has(cache, new, f"text {at}") for at in range(1000))
     assert (len(cache), cache.nbytes) == (1000, 1000 * ONE)
     cache.forget(new.encoder)

@@ -1,4 +1,4 @@
-"""A text that comes alone is computed by all threads together, and no other is."""
+"""All threads compute a single text together, but no other texts."""
 
 import asyncio
 import logging
@@ -21,17 +21,17 @@ from service.batching.workers import Layout
 from service.settings import Settings
 from tests.models.forms import counted
 from tests.service.conftest import new_settings, serving
-from tests.service.fakes import CountingEncoder, run, running, until
+from tests.service.fakes import CountingEncoder, on_loop, run, running, until
 
 
 class Widening(CountingEncoder):
-    """Says which texts were computed as lone ones, by their first characters, and what was opened."""
+    """Records texts that all threads computed, by their first characters, and opened sessions."""
 
     opens_alone = True
     file_bytes = 0
 
     def __init__(self, *, ready: bool = False, error: Exception | None = None) -> None:
-        """ready: it has been opened once more. error: of doing that."""
+        """`ready` means that the second session is open. `error` is raised when it is opened."""
         super().__init__()
         self.has_alone = ready
         self.alone: list[str] = []
@@ -40,7 +40,7 @@ class Widening(CountingEncoder):
         self._error = error
 
     def open_alone(self, threads: int) -> None:
-        assert threading.current_thread().name == "open-alone"  # a worker would be missing meanwhile
+        assert threading.current_thread().name == "open-alone"
         self.opened.append(threads)
         if self._error is not None:
             raise self._error
@@ -61,7 +61,7 @@ class Widening(CountingEncoder):
 
 
 async def ask(batcher: Batcher, encoder: CountingEncoder, texts: str, lane: Lane = Lane.INTERACTIVE) -> None:
-    """`texts`: one character each. Returns when every worker rests, and nothing is being opened."""
+    """Embeds texts of one character each. Returns when no worker or opening thread is busy."""
     answer = await batcher.embed(encoder.as_encoder(), list(texts), lane=lane)
     assert [chr(int(row[2])) for row in answer.vectors] == list(texts)
     await asyncio.to_thread(batcher.single_text.stop)
@@ -79,7 +79,7 @@ async def until_busy(batcher: Batcher, workers: int) -> None:
         (0, (16, 1), 16, 4),
         (0, (1, 1), 2, 1),
         (0, (1, 4), 4, 1),
-        (0, (4, 1), 1, 1),  # SIMILE_WORKERS=4 where the cgroup allows one
+        (0, (4, 1), 1, 1),  # SIMILE_WORKERS=4 in a cgroup with one processor
         (0, (4, 1), 3, 3),
         (1, (2, 1), 2, 1),
         (8, (16, 1), 16, 8),
@@ -92,43 +92,39 @@ def test_a_lone_text_gets_the_threads_of_all_workers_and_no_more_than_it_can_use
     assert threads_for_single_text(setting, Layout(*layout, reason=""), processors) == threads
 
 
-def test_a_lone_text_is_computed_as_one_and_two_at_once_are_not() -> None:
-    async def body() -> None:
-        encoder = Widening(ready=True)
-        async with running(workers=2, single_text_threads=2) as batcher:
+@on_loop
+async def test_a_lone_text_is_computed_as_one_and_two_at_once_are_not() -> None:
+    encoder = Widening(ready=True)
+    async with running(workers=2, single_text_threads=2) as batcher:
+        await ask(batcher, encoder, "a")
+        assert encoder.alone == ["a"]
+        encoder.gate.clear()
+        first = asyncio.create_task(ask(batcher, encoder, "b"))
+        await until_busy(batcher, 1)
+        second = asyncio.create_task(ask(batcher, encoder, "c"))
+        await until_busy(batcher, 2)
+        encoder.gate.set()
+        await asyncio.gather(first, second)
+        assert encoder.alone == ["a", "b"]
+        await ask(batcher, encoder, "de")
+        await ask(batcher, encoder, "f", Lane.BACKGROUND)
+        assert encoder.alone == ["a", "b"]
+
+
+@on_loop
+async def test_the_model_is_opened_once_more_when_enough_texts_came_alone() -> None:
+    encoder, other = Widening(), Widening()
+    async with running(workers=2, single_text_threads=3) as batcher:
+        for _ in range(ENOUGH - 1):
             await ask(batcher, encoder, "a")
-            assert encoder.alone == ["a"]
-            encoder.gate.clear()
-            first = asyncio.create_task(ask(batcher, encoder, "b"))
-            await until_busy(batcher, 1)
-            second = asyncio.create_task(ask(batcher, encoder, "c"))
-            await until_busy(batcher, 2)
-            encoder.gate.set()
-            await asyncio.gather(first, second)
-            assert encoder.alone == ["a", "b"]
-            await ask(batcher, encoder, "de")
-            await ask(batcher, encoder, "f", Lane.BACKGROUND)
-            assert encoder.alone == ["a", "b"]
-
-    run(body)
-
-
-def test_the_model_is_opened_once_more_when_enough_texts_came_alone() -> None:
-    async def body() -> None:
-        encoder, other = Widening(), Widening()
-        async with running(workers=2, single_text_threads=3) as batcher:
-            for _ in range(ENOUGH - 1):
-                await ask(batcher, encoder, "a")
-                await ask(batcher, encoder, "bc")
-            assert encoder.opened == []
-            for _ in range(2 * ENOUGH):
-                await ask(batcher, encoder, "a")
-            assert encoder.opened == [3]
-            assert len(encoder.alone) == 2 * ENOUGH - 1
-            await ask(batcher, other, "a")
-            assert other.opened == []
-
-    run(body)
+            await ask(batcher, encoder, "bc")
+        assert encoder.opened == []
+        for _ in range(2 * ENOUGH):
+            await ask(batcher, encoder, "a")
+        assert encoder.opened == [3]
+        assert len(encoder.alone) == 2 * ENOUGH - 1
+        await ask(batcher, other, "a")
+        assert other.opened == []
 
 
 def test_a_model_that_cannot_be_opened_once_more_goes_on_as_before(caplog: pytest.LogCaptureFixture) -> None:
@@ -163,7 +159,7 @@ def test_it_is_opened_once_more_as_soon_as_there_is_room(monkeypatch: pytest.Mon
             monkeypatch.setattr(alone, "time", SimpleNamespace(monotonic=lambda: now[0]))
             assert await many() == []
             building[0] = False
-            assert await many() == []  # it was tried a moment ago
+            assert await many() == []  # The last attempt was too recent.
             now[0] += alone.RETRY_SECONDS
             assert await many() == [2]
 
@@ -188,28 +184,24 @@ def test_a_text_that_all_threads_fail_on_is_answered_by_one_and_they_are_left(
     assert said.startswith("The session for single texts failed and is closed.")
 
 
-def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_threads_together() -> None:
-    async def body() -> None:
-        for ready, opens, learnt in ((False, True, 1), (True, True, 0), (True, False, 1)):
-            encoder = Widening(ready=ready)
-            encoder.opens_alone = opens
-            async with running(workers=2, single_text_threads=2) as batcher:
-                await ask(batcher, encoder, "a")
-                pace = batcher._executor._throughput._of(encoder.as_encoder())
-                assert pace._batches == learnt
-
-    run(body)
+@on_loop
+async def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_threads_together() -> None:
+    for ready, opens, learnt in ((False, True, 1), (True, True, 0), (True, False, 1)):
+        encoder = Widening(ready=ready)
+        encoder.opens_alone = opens
+        async with running(workers=2, single_text_threads=2) as batcher:
+            await ask(batcher, encoder, "a")
+            pace = batcher._executor._throughput._of(encoder.as_encoder())
+            assert pace._batches == learnt
 
 
-def test_one_thread_for_lone_texts_opens_nothing() -> None:
-    async def body() -> None:
-        encoder = Widening()
-        async with running(workers=2) as batcher:
-            for _ in range(2 * ENOUGH):
-                await ask(batcher, encoder, "a")
-        assert (encoder.opened, encoder.alone) == ([], [])
-
-    run(body)
+@on_loop
+async def test_one_thread_for_lone_texts_opens_nothing() -> None:
+    encoder = Widening()
+    async with running(workers=2) as batcher:
+        for _ in range(2 * ENOUGH):
+            await ask(batcher, encoder, "a")
+    assert (encoder.opened, encoder.alone) == ([], [])
 
 
 def one_by_one(client: TestClient, count: int) -> NDArray[np.float32]:
@@ -230,7 +222,7 @@ def test_a_service_answers_lone_texts_with_the_vector_that_they_have_in_a_batch(
         assert client.get("/info").json()["lone_threads"] == 2
         inputs = ["the same text", "another one, which is longer"]
         together = np.array(client.post("/embed", json={"inputs": inputs}).json(), np.float32)[0]
-        before = one_by_one(client, 3 * ENOUGH)  # of which some may find the last one's worker busy
+        before = one_by_one(client, 3 * ENOUGH)  # Some may find a worker busy.
         computed = counted(encoder._alone, monkeypatch)
         alone = np.concatenate([before, one_by_one(client, 10)])
         assert 5 <= len(computed) <= 10

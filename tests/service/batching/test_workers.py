@@ -1,4 +1,4 @@
-"""The encoder's threads: how many there are, and which of them a stop waits for."""
+"""The worker threads: their number, and which of them `stop` waits for."""
 
 import threading
 from typing import Any
@@ -40,7 +40,7 @@ def test_a_stop_waits_for_no_thread_that_hangs_on_a_candidate_and_was_replaced()
 
     def work(worker: Worker) -> None:
         if worker.spare or hangs.is_set():
-            return  # as when the queue stops
+            return
         worker.job, worker.on_candidate = Job([], embed=True), True
         begin_step(worker, may_take_seconds=0)
         hangs.set()
@@ -57,7 +57,7 @@ def test_a_stop_waits_for_no_thread_that_hangs_on_a_candidate_and_was_replaced()
     stop = threading.Thread(target=joins, daemon=True)
     stop.start()
     try:
-        workers.overdue(1)  # the first look at this step
+        workers.overdue(1)  # the first check of this step
         assert len(workers.overdue(1)) == 1
         assert not stopped.is_set(), "it is waited for until another took its place"
         assert workers.replace_hung_on_candidates() == 1

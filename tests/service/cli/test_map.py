@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from service.__main__ import parser
 from service.cli.commands import map_documents, map_groups, map_layout
 from service.errors import CommandError
-from service.index.neighbours import nearest_rows
+from service.index.kmeans import nearest_rows
 from service.settings import Settings
 from tests.service.conftest import new_settings, serving
 

@@ -1,4 +1,4 @@
-"""Deleting many documents goes in steps: other writes come between them, and each step is whole."""
+"""Many documents are deleted in atomic steps, with other writes in between."""
 
 import sqlite3
 import threading
@@ -49,7 +49,7 @@ def fill(client: TestClient, at: str = "") -> None:
 
 
 def left(client: TestClient, at: str = "") -> set[str]:
-    """What is stored, which must be what either kind of search finds."""
+    """Returns the stored ids, and checks that both kinds of search find the same."""
     page = client.get(f"{at}/documents", params={"limit": 1000}).json()
     stored = {document["id"] for document in page["documents"]}
     for query, mode in (("red river", "dense"), ("red green", "lexical")):
@@ -89,7 +89,7 @@ def test_no_job_deletes_more_than_a_step_and_writes_come_between_two_of_them(
 
         def step(transaction: Transaction, revisions: Any, collection: str) -> Step:
             began.set()
-            # The second step: until a write waits, be it in the same group or behind it.
+            # The second step waits until a write is pending, in the same group or after it.
             while len(steps) == 1 and "write" not in order and not waits():
                 time.sleep(0.001)
             found = STEP(transaction, revisions, collection)
@@ -101,8 +101,8 @@ def test_no_job_deletes_more_than_a_step_and_writes_come_between_two_of_them(
         monkeypatch.setattr(SqliteStore, "put", methods.writing(noted))
         deleting = pool.submit(client.delete, "/documents", params=ODD)
         assert began.wait(LIMIT)
-        put(client, {"late": True})  # passes the filter, and came after the question
-        put(client, {"d0388": True}, "changed since red")  # so did this text
+        put(client, {"late": True})  # It matches the filter but is newer than the request.
+        put(client, {"d0388": True}, "changed since red")  # The same holds for this text.
         answer = deleting.result().json()
         assert answer["deleted"] == sum(step.deleted for step in steps)
         assert MANY - 1 <= answer["deleted"] <= MANY
@@ -183,7 +183,7 @@ def test_a_collection_is_deleted_in_steps_and_stays_where_it_was_written_to_mean
                 document = Document("new", "a red river")
                 loop = client.portal.call  # type: ignore[union-attr]
                 threading.Thread(target=loop, args=(library_.put, [document], "notes")).start()
-                while not library_.store.writer._queue.qsize():  # it comes right behind this step
+                while not library_.store.writer._queue.qsize():  # The write comes right after this step.
                     time.sleep(0.001)
             return STEP(transaction, revisions, collection)
 

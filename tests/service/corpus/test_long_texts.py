@@ -1,8 +1,6 @@
-"""A long document is found by its best passage, and returned once."""
+"""Search finds a long document by its best passage and returns it once."""
 
 import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +14,12 @@ from models.search.content import Content
 from models.search.passages import split
 from models.store import Store
 from service.settings import Settings
-from tests.service.conftest import new_settings, serving, wait_until_active
+from tests.parts.documents import client, encoder_of, hits, place
+from tests.parts.documents import put as put_documents
+from tests.service.conftest import serving, wait_until_active
 from tests.tiny import tiny_source
 
+__all__ = ["client", "place"]
 WORDS = (
     "red green blue river stone market letter engine garden bridge paper window forest harbour cat dog"
 ).split()
@@ -34,28 +35,14 @@ SHORT = {f"short-{at:02}": text(100 + at, 2) for at in range(12)}
 TEXTS = {**LONG, **SHORT}
 
 
-@pytest.fixture
-def place(tmp_path: Path, tiny_models_dir: Path) -> Settings:
-    return new_settings(tmp_path, tiny_models_dir)
-
-
-@pytest.fixture
-def client(place: Settings) -> Iterator[TestClient]:
-    with serving(place) as client:
-        yield client
-
-
 def put(client: TestClient, texts: dict[str, str]) -> dict[str, Any]:
-    answer = client.post("/documents", json={"documents": [{"id": i, "text": t} for i, t in texts.items()]})
-    assert answer.status_code == 200, answer.text
-    stored: dict[str, Any] = answer.json()
-    return stored
+    return put_documents(client, *({"id": id, "text": text} for id, text in texts.items()))
 
 
 def test_a_text_that_the_model_reads_whole_has_passages_of_half_its_length(
     place: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tiny model reads 64 tokens; a sentence has 11."""
+    """The tiny model reads 64 tokens. A sentence has 11."""
     monkeypatch.setattr(passages, "LEAST_USUAL", 16)
     with serving(place) as client:
         long, short = text(3, 5), text(4, 2)
@@ -63,7 +50,7 @@ def test_a_text_that_the_model_reads_whole_has_passages_of_half_its_length(
         index = client.get("/info").json()["index"]
         assert (index["documents"], index["passages"]) == (2, 2 + 3)
         *_, last = (f"{sentence}." for sentence in long.removesuffix(".").split(". "))
-        [found] = [hit for hit in hits(client, last) if hit["id"] == "long"]
+        [found] = [hit for hit in hits(client, last, k=100) if hit["id"] == "long"]
         assert long[found["passage"]["start"] : found["passage"]["end"]].endswith(last)
         assert found["passage"]["start"] > 0
         heads = client.get("/search", params={"q": last, "passages": "false"}).json()["hits"]
@@ -71,35 +58,23 @@ def test_a_text_that_the_model_reads_whole_has_passages_of_half_its_length(
         assert head["score"] < found["score"]
 
 
-def hits(client: TestClient, q: str, k: int = 100) -> list[dict[str, Any]]:
-    answer = client.get("/search", params={"q": q, "k": k})
-    assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["hits"]
-    return found
-
-
-def model(client: TestClient) -> Encoder:
-    encoder: Encoder = client.app.state.runtime.live.generation.encoder  # type: ignore[attr-defined]
-    return encoder
-
-
 def best(encoder: Encoder, text: str, query: np.ndarray) -> tuple[float, tuple[int, int] | None]:
-    """The score that a document has to have, and the passage: worked out from the texts alone."""
+    """Returns the expected score and passage of a document, computed from its text alone."""
     where = split(Content(text), encoder)
     if where is None:
         return float(encoder.encode([text]).vectors[0] @ query), None
     spans = [where.head, *where.others]
-    texts = [text, *(text[span.start : span.end] for span in where.others)]  # the head is cut by the model
+    texts = [text, *(text[span.start : span.end] for span in where.others)]  # The model truncates the head.
     scores = encoder.encode(texts).vectors @ query
     return float(scores.max()), tuple(spans[int(scores.argmax())])  # type: ignore[return-value]
 
 
 def check(client: TestClient, texts: dict[str, str]) -> None:
-    encoder = model(client)
+    encoder = encoder_of(client)
     for q in ("blue river", text(3, 1), text(5, 3)):
         query = encoder.encode([q]).vectors[0]
         expected = {id: best(encoder, given, query) for id, given in texts.items()}
-        found = hits(client, q)
+        found = hits(client, q, k=100)
         assert sorted(hit["id"] for hit in found) == sorted(texts)
         for hit in found:
             score, passage = expected[hit["id"]]
@@ -111,12 +86,12 @@ def check(client: TestClient, texts: dict[str, str]) -> None:
                 assert hit["passage"] == {"start": passage[0], "end": passage[1]}
         scores = [hit["score"] for hit in found]
         assert scores == sorted(scores, reverse=True)
-        assert [hit["id"] for hit in hits(client, q, 3)] == [hit["id"] for hit in found[:3]]
+        assert [hit["id"] for hit in hits(client, q, k=3)] == [hit["id"] for hit in found[:3]]
 
 
 def test_a_search_without_passages_is_one_of_heads(client: TestClient) -> None:
     put(client, TEXTS)
-    encoder = model(client)
+    encoder = encoder_of(client)
     query = encoder.encode(["blue river"]).vectors[0]
     expected = dict(zip(TEXTS, (encoder.encode([*TEXTS.values()]).vectors @ query).tolist(), strict=True))
     one = client.get("/search", params={"q": "blue river", "k": 100, "passages": "false"}).json()["hits"]
@@ -135,7 +110,7 @@ def test_a_search_without_passages_is_one_of_heads(client: TestClient) -> None:
 
 def test_hybrid_search_tells_the_passage_too(client: TestClient) -> None:
     put(client, TEXTS)
-    dense = {hit["id"]: hit.get("passage") for hit in hits(client, "blue river")}
+    dense = {hit["id"]: hit.get("passage") for hit in hits(client, "blue river", k=100)}
     answer = client.get("/search", params={"q": "blue river", "k": 100, "mode": "hybrid"}).json()["hits"]
     assert {hit["id"]: hit.get("passage") for hit in answer} == dense
 
@@ -147,9 +122,9 @@ def passages_of(client: TestClient) -> tuple[int, int]:
 
 def test_each_document_is_found_once_by_its_best_passage(client: TestClient) -> None:
     stored = put(client, TEXTS)
-    assert stored["truncated"] == 0  # the model sees every text to its end
+    assert stored["truncated"] == 0
     check(client, TEXTS)
-    encoder = model(client)
+    encoder = encoder_of(client)
     expected = sum(
         1 if (where := split(Content(t), encoder)) is None else 1 + len(where.others) for t in TEXTS.values()
     )
@@ -169,7 +144,7 @@ def test_an_update_or_a_delete_takes_every_passage_with_it(client: TestClient) -
 
 
 def test_the_tokens_of_every_passage_are_counted(client: TestClient) -> None:
-    encoder = model(client)
+    encoder = encoder_of(client)
     given = LONG["long-11"]
     where = split(Content(given), encoder)
     assert where is not None
@@ -214,20 +189,20 @@ def test_a_new_model_splits_by_its_own_tokens(place: Settings) -> None:
 def test_without_passages_the_model_sees_the_head_and_says_so(place: Settings) -> None:
     heads = place.model_copy(update={"passages": False})
     with serving(heads) as client:
-        for _ in range(2):  # also when they are sent again
+        for _ in range(2):  # also if they are sent again
             assert put(client, TEXTS)["truncated"] == len(LONG)
         assert passages_of(client) == (24, 24)
-        encoder = model(client)
+        encoder = encoder_of(client)
         query = encoder.encode(["blue river"]).vectors[0]
         expected = dict(zip(TEXTS, (encoder.encode([*TEXTS.values()]).vectors @ query).tolist(), strict=True))
-        for hit in hits(client, "blue river"):
+        for hit in hits(client, "blue river", k=100):
             assert hit["score"] == pytest.approx(expected[hit["id"]], abs=2e-6)
             assert "passage" not in hit
-    # Switched on, a text is split when it is sent again, and not before.
+    # After passages are turned on, a text is split when it is sent again.
     with serving(place) as client:
         assert passages_of(client) == (24, 24)
         again = {id: TEXTS[id] for id in [*LONG][:6]}
         assert put(client, again)["truncated"] == 0
-        assert {hit["id"] for hit in hits(client, "blue river") if "passage" in hit} == {*again}
+        assert {hit["id"] for hit in hits(client, "blue river", k=100) if "passage" in hit} == {*again}
         put(client, TEXTS)
         check(client, TEXTS)

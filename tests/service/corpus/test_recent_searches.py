@@ -1,4 +1,4 @@
-"""The latest searches are remembered by their search_id, the oldest are forgotten, and memory is bounded."""
+"""The latest searches are kept by search_id within a memory limit."""
 
 import tracemalloc
 
@@ -33,7 +33,7 @@ def test_memory_stays_bounded_whatever_is_searched() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 5_000_000  # four bytes a character, and the objects around them
+    assert peak < 5_000_000  # 4 bytes per character, and objects
 
 
 def test_a_search_without_words_or_with_very_many_has_a_name_and_is_not_kept() -> None:

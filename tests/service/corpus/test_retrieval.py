@@ -1,4 +1,4 @@
-"""The default model through `/documents` and `/search`: the numbers that the field knows it by."""
+"""The default model reaches its published retrieval quality over HTTP."""
 
 import math
 from pathlib import Path
@@ -53,8 +53,8 @@ def test_cranfield_gives_the_published_ndcg(tmp_path: Path, default_models_dir: 
             ]
             return float(np.mean(scores))
 
-        # The first is the field's figure for this model; the others are those of exact search over the same
-        # passages (docs/SEARCH.md). Here a title is the beginning of its text, so one passage alone has it.
+        # The first is the published score of this model. The others are those of exact search over the same
+        # passages (docs/SEARCH.md).
         assert ndcg(passages=False) == pytest.approx(0.371, abs=0.003)
         assert ndcg() == pytest.approx(0.361, abs=0.003)
         assert ndcg(mode="lexical") == pytest.approx(0.361, abs=0.003)

@@ -1,4 +1,4 @@
-"""What one search may cost: counted in rankings made, documents read and metadata parsed, never in time."""
+"""Limits of the work of a search, counted in rankings, documents read and metadata parsed."""
 
 import itertools
 import json
@@ -39,7 +39,7 @@ def _filled(running: TestClient) -> None:
 
 @pytest.fixture
 def ranked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The queries that were ranked by their words."""
+    """Queries that had a lexical ranking."""
     calls: list[str] = []
     nearest = lexical.nearest
 
@@ -94,7 +94,7 @@ def test_candidates_are_those_of_both_rankings(search: Search, candidates: int) 
 def test_a_search_whose_caller_left_ranks_no_further_query(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """It leaves while the third query is ranked."""
+    """The client disconnects during the third query."""
     calls: list[str] = []
     third, left = threading.Event(), threading.Event()
     nearest = lexical.nearest
@@ -120,7 +120,7 @@ def test_a_search_whose_caller_left_ranks_no_further_query(
 
 
 async def _left(app: ASGIApp, body: object, when: threading.Event) -> list[Message]:
-    """Search and hang up `when`; the statuses that were answered all the same."""
+    """Searches and disconnects at `when`. Returns messages that were sent anyway."""
     begun: list[Message] = []
     parts: Iterator[Message] = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
 
@@ -215,7 +215,7 @@ def test_hits_that_are_too_large_are_counted_and_never_read(
     monkeypatch.setattr(runtime, "settings", few)
     text = "quagga " + "x" * 600_000
     assert client.post("/documents", json={"documents": [{"id": "q1", "text": text}]}).status_code == 200
-    asked = {"queries": ["quagga", "quagga"], "mode": "lexical"}
+    asked = {"queries": ["quagga", "quagga"], "mode": "lexical"}  # The same document twice counts twice.
     refused = client.post("/search", json=asked)
     assert refused.status_code == 422
     assert "SIMILE_MAX_ANSWER_MB" in refused.json()["error"]
@@ -251,7 +251,7 @@ def unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def legacy(settings: Settings) -> Iterator[str]:
-    """A document with more metadata than may be stored now, as an older version stored it."""
+    """A document from an older version with more metadata than the limit."""
     path = settings.data_dir / DATABASE
     metadata = '{"big":[' + "[]," * 400_000 + '1],"n":7}'
 

@@ -1,24 +1,24 @@
-"""A document's title is embedded and indexed with its text, kept apart from it, and shown."""
+"""Titles are embedded and indexed with the text, but stored and shown separately."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from models.encoder import Encoder
 from models.publishing.publish import publish
 from models.search.content import Content
 from models.search.passages import split
 from models.store import Store
 from service.lifecycle.canary import canary_queries
 from service.settings import Settings
-from tests.service.conftest import new_settings, serving, wait_until_active
+from tests.parts.documents import encoder_of, hits, place, put
+from tests.service.conftest import serving, wait_until_active
 from tests.service.corpus.test_long_texts import text as long_text
 from tests.tiny import tiny_source
 
+__all__ = ["place"]
 DOCUMENTS: list[dict[str, Any]] = [
     {"id": "a", "title": "red garden", "text": "a bridge over the river", "metadata": {"n": 1}},
     {"id": "b", "text": "a bridge over the river", "metadata": {}},
@@ -28,39 +28,15 @@ DOCUMENTS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def place(tmp_path: Path, tiny_models_dir: Path) -> Settings:
-    return new_settings(tmp_path, tiny_models_dir)
-
-
-@pytest.fixture
 def client(place: Settings) -> Iterator[TestClient]:
     with serving(place) as client:
         put(client, *DOCUMENTS)
         yield client
 
 
-def put(client: TestClient, *documents: dict[str, Any]) -> dict[str, Any]:
-    answer = client.post("/documents", json={"documents": documents})
-    assert answer.status_code == 200, answer.text
-    stored: dict[str, Any] = answer.json()
-    return stored
-
-
-def hits(client: TestClient, q: str, **more: str) -> list[dict[str, Any]]:
-    answer = client.get("/search", params={"q": q, **more})
-    assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["hits"]
-    return found
-
-
-def model(client: TestClient) -> Encoder:
-    encoder: Encoder = client.app.state.runtime.live.generation.encoder  # type: ignore[attr-defined]
-    return encoder
-
-
 def check(client: TestClient) -> None:
-    """Each score and each passage is what the titles and the texts alone make of it."""
-    encoder = model(client)
+    """Checks each score and passage against the titles and texts."""
+    encoder = encoder_of(client)
     query = encoder.encode(["blue river"]).vectors[0]
     for hit in hits(client, "blue river"):
         content = Content(hit["text"], hit.get("title", ""))
@@ -90,7 +66,7 @@ def test_it_is_shown_where_the_document_is(client: TestClient) -> None:
 def test_it_is_embedded_with_the_text_and_in_front_of_each_passage(client: TestClient) -> None:
     check(client)
     [whole] = [hit for hit in hits(client, "bridge") if hit["id"] == "a"]
-    encoder = model(client)
+    encoder = encoder_of(client)
     vectors = encoder.encode(["red garden\na bridge over the river", "bridge"]).vectors
     assert whole["score"] == pytest.approx(float(vectors[0] @ vectors[1]), abs=2e-6)
 
@@ -144,12 +120,6 @@ def test_without_ids_documents_that_differ_only_in_title_are_two(client: TestCli
     assert put(client, {"text": "stone"})["ids"] == [ids[2]], "as before there were titles"
 
 
-def test_a_title_that_is_no_text_is_refused(client: TestClient) -> None:
-    answer = client.post("/documents", json={"documents": [{"id": "x", "text": "a", "title": 7}]})
-    assert answer.status_code == 422
-    assert "title" in answer.json()["error"]
-
-
 def test_lines_of_ndjson_have_titles_too(client: TestClient) -> None:
     kind = {"content-type": "application/x-ndjson"}
     answer = client.post("/documents", content=b'{"id": "e", "title": "T", "text": "stone"}\n', headers=kind)
@@ -164,10 +134,8 @@ def test_canary_queries_are_titles_where_there_are_any(client: TestClient, place
     assert {"red garden", "blue market"} <= set(found)
 
 
-def test_a_hit_in_a_title_that_fills_the_model_has_no_character_of_the_text(
-    client: TestClient,
-) -> None:
-    encoder = model(client)
+def test_a_hit_in_a_title_that_fills_the_model_has_no_character_of_the_text(client: TestClient) -> None:
+    encoder = encoder_of(client)
     head = encoder.encode([DOCUMENTS[3]["title"]]).vectors[0]
     body = {"queries": [head.tolist()], "model": encoder.manifest.version, "passages": False}
     [found] = client.post("/search", json=body).json()["results"]

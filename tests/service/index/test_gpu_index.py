@@ -1,7 +1,7 @@
-"""A base on a GPU: one thread asks it, the answers are the CPU's, and the CPU answers when it cannot.
+"""A base on a GPU: one thread uses it, its answers equal the CPU's, and the CPU replaces it after a failure.
 
-What stands for the GPU is another copy of the lists in main memory that refuses whatever FAISS on a GPU
-refuses; the last test takes a real one where there is one.
+A copy of the lists in main memory stands for the GPU and has the limits of FAISS on a GPU. The last test uses
+a real GPU if one is available.
 """
 
 import logging
@@ -19,8 +19,7 @@ from service.app import create_app
 from service.cli import check
 from service.errors import StartupError
 from service.index import gpu as device
-from service.index import ivf, recall
-from service.index import merge_policy as tiers
+from service.index import ivf, maintenance
 from service.index.gpu import LIMIT, GpuThread, find, open_gpu
 from service.index.index import Index
 from service.index.ivf_snapshots import IvfSnapshots, Origin
@@ -37,18 +36,18 @@ HAS_GPU_PART = hasattr(faiss, "StandardGpuResources")
 
 @pytest.fixture(autouse=True)
 def _small_bases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiers, "BASE_ROWS", 2000)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 2000)
     monkeypatch.setattr(ivf, "FEW_ROWS", 10)
     monkeypatch.setattr(ivf, "LOOKED_AT", 2.0)
-    monkeypatch.setattr(recall, "LEAST", 1_000_000)  # nobody else searches
+    monkeypatch.setattr(maintenance, "MIN_QUERIES", 1_000_000)  # No recall is measured.
 
 
 class Gpu:
-    """Copies of lists, on the thread that opened it, and what was asked of them."""
+    """A fake GPU: copies of lists, and the searches that it received."""
 
     def __init__(self) -> None:
         self.thread = 0
-        self.copies = self.most = 0  # that are not freed, and the most there were
+        self.copies = self.most = 0  # copies now, and their largest number
         self.asked: list[tuple[int, int, int]] = []  # queries, candidates, lists
         self.in_hand = threading.Lock()
         self.trouble: Callable[[], None] = lambda: None
@@ -100,7 +99,7 @@ def owner(gpu: Gpu) -> Iterator[GpuThread]:
 
 
 class Pair:
-    """The same rows in an index on the CPU and in one with a base on the `owner`'s device."""
+    """Two indexes with the same rows, on the CPU and on the device of `owner`."""
 
     def __init__(self, folder: Path, owner: GpuThread, *, settled: bool = True) -> None:
         self.vectors = mixture(ROWS, seed=0)[np.random.default_rng(3).permutation(ROWS)]
@@ -121,7 +120,7 @@ class Pair:
         self.settle()
 
     def check(self, k: int, allowed: NDArray[np.int64] | None = None, queries: int = 20) -> None:
-        """Both answer alike, to the last bit."""
+        """Checks that both indexes return identical answers."""
         asked = mixture(queries, seed=k)
         answers = [index.search(asked, k, allowed) for index in (self.cpu, self.gpu)]
         for (scores, names), (again, others) in zip(*answers, strict=True):
@@ -192,7 +191,7 @@ def test_more_than_it_can_do_at_once_is_done_by_the_cpu(
     pair: Pair, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.check(LIMIT // ivf.OVER - 16 + 1, queries=2)
-    monkeypatch.setattr(device, "LIMIT", 30)  # fewer lists than a search goes through
+    monkeypatch.setattr(device, "LIMIT", 30)  # fewer lists than a search reads
     monkeypatch.setattr(ivf, "OVER", 1)
     pair.check(10)
     assert not gpu.asked
@@ -314,7 +313,7 @@ def test_info_says_where_the_index_is_and_another_version_is_there_too(
         return owner
 
     monkeypatch.setattr("service.runtime.runtime.open_gpu", given)
-    monkeypatch.setattr(tiers, "BASE_ROWS", 50)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 50)
     published(tmp_path / "models", 3)
     place = Place(tmp_path)
     with place.serving(index_device="cuda:0") as client:
@@ -386,11 +385,9 @@ def test_on_a_real_gpu_nearly_every_answer_is_the_cpus(tmp_path: Path) -> None:
         answers = [index.search(queries, 10, allowed) for index in (pair.cpu, pair.gpu)]
         for (scores, names), (again, others) in zip(*answers, strict=True):
             both = np.intersect1d(names, others)
-            np.testing.assert_array_equal(
-                scores[np.isin(names, both)], again[np.isin(others, both)]
-            )  # scored by the same vectors
+            np.testing.assert_array_equal(scores[np.isin(names, both)], again[np.isin(others, both)])
             shares.append(len(both) / len(names))
     assert pair.gpu.device == "cuda:0", "it failed"
-    assert np.mean(shares) > 0.99  # codes that are summed in another order may tie differently
+    assert np.mean(shares) > 0.99  # Sums in another order may tie differently.
     pair.close()
     owner.close()

@@ -1,4 +1,4 @@
-"""The index against numpy and a dictionary."""
+"""The index compared with numpy and a dictionary. Search finds each document once, by its best row."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from service.index.index import Index
 from service.store.values import revisions_of, row_of
 from tests.service.brute_force import (
     Rows,
+    best,
     coarse_vectors,
     firsts,
     found,
@@ -84,69 +85,12 @@ def test_a_filtered_search_finds_all_the_allowed_living_rows_and_no_other() -> N
             assert found(index, query, 10, allowed) == nearest(rows, query, 10)
 
 
-class AgainstADictionary(RuleBasedStateMachine):
-    """Steps at random; the layout of segments differs from run to run, the answers may not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.index, self.rows, self.next = Index(3), Rows(), 0
-
-    @rule(count=st.integers(0, 30), seed=st.integers(0, 9), drop=st.integers(0, 20), back=st.booleans())
-    def change(self, count: int, seed: int, drop: int, back: bool) -> None:
-        revisions = list(range(self.next, self.next + count))[:: -1 if back else 1]
-        self.next += count
-        vectors = coarse_vectors(count, 3, seed)
-        gone = list(self.rows)[seed :: max(1, 21 - drop)] if drop else []
-        self.index.apply((firsts(revisions), vectors), remove=[*gone, 10_000_000])
-        self.rows.update(zip(revisions, vectors, strict=True))
-        for revision in gone:
-            del self.rows[revision]
-
-    @rule(seed=st.integers(0, 9))
-    def replace(self, seed: int) -> None:
-        revisions = list(self.rows)[seed::5]
-        vectors = coarse_vectors(len(revisions), 3, seed + 100)
-        self.index.apply((firsts(revisions), vectors))
-        self.rows.update(zip(revisions, vectors, strict=True))
-
-    @rule()
-    def wait_for_merges(self) -> None:
-        settle(self.index)
-
-    @rule(seed=st.integers(0, 9), k=st.integers(1, 40), every=st.integers(1, 4))
-    def search(self, seed: int, k: int, every: int) -> None:
-        query = coarse_vectors(1, 3, seed + 200)[0]
-        assert found(self.index, query, k) == nearest(self.rows, query, k)
-        allowed = {revision: vector for revision, vector in self.rows.items() if not revision % every}
-        assert found(self.index, query, k, allowed) == nearest(allowed, query, k)
-
-    @invariant()
-    def holds_the_same_rows(self) -> None:
-        assert self.index.documents == self.index.rows == len(self.rows)
-        assert revisions(self.index) == sorted(self.rows)
-
-    def teardown(self) -> None:
-        stored = stored_vectors(self.index, firsts(self.rows))
-        np.testing.assert_array_equal(stored, np.array(list(self.rows.values())).reshape(-1, 3))
-        self.index.close()
-
-
-@pytest.mark.parametrize("base_rows", [50_000, 40])
-def test_after_any_changes_the_index_answers_as_a_dictionary_would(
-    base_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_segments(monkeypatch, base_rows)
-    run_state_machine_as_test(
-        AgainstADictionary, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
-    )
-
-
 def test_a_view_in_hand_sees_no_row_that_was_written_or_removed_since() -> None:
     vectors, index = coarse_vectors(300, 12, seed=7), Index(12)
     index.apply((firsts(range(1, 200, 2)), vectors[1:200:2]))
-    index.apply((firsts([500]), vectors[:1]))  # the buffer has room for some more
+    index.apply((firsts([500]), vectors[:1]))  # The buffer has spare room.
     view, before = index.view, index.search(vectors[:5], 300)
-    for revision in (502, 504, *range(0, 200, 2)):  # some behind the others, some between them, then a copy
+    for revision in (502, 504, *range(0, 200, 2)):  # appended, inserted, then copied
         index.apply((firsts([revision]), vectors[:1]), remove=[revision + 1])
         for (scores, names), (again, same) in zip(
             before, index.search(vectors[:5], 300, view=view), strict=True
@@ -223,3 +167,117 @@ def test_a_loaded_index_equals_one_that_grew(order: str) -> None:
     assert Index.load(8, []).documents == 0
     with pytest.raises(ValueError, match="Revision 3, passage 0 came twice"):
         Index.load(8, [(firsts([3, 4]), vectors[:2]), (firsts([3]), vectors[:1])])
+
+
+class Passages(RuleBasedStateMachine):
+    """Adds, replaces and removes documents of one to `MOST` rows. The answers are a dictionary's."""
+
+    MOST = 6
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index, self.rows, self.next = Index(3), Rows(), 1
+
+    @property
+    def revisions(self) -> list[int]:
+        return sorted({name >> 16 for name in self.rows})
+
+    @rule(count=st.integers(0, 12), seed=st.integers(0, 9), most=st.integers(1, 6), drop=st.integers(0, 5))
+    def change(self, count: int, seed: int, most: int, drop: int) -> None:
+        chance = np.random.default_rng(seed)
+        fresh = range(self.next, self.next + count)
+        self.next += count
+        names = [
+            row_of(revision, at)
+            for revision in fresh
+            for at in range(chance.integers(1, 1 + min(most, self.MOST)))
+        ]
+        names = names[:: -1 if seed % 2 else 1]
+        vectors = coarse_vectors(len(names), 3, seed)
+        gone = {*self.revisions[:: 7 - drop][:drop], *fresh[:1]} if drop else set()
+        self.index.apply((names, vectors), remove=[*gone, 10_000_000])
+        self.rows.update(zip(names, vectors, strict=True))
+        self.rows = {name: vector for name, vector in self.rows.items() if name >> 16 not in gone}
+
+    @rule(seed=st.integers(0, 9))
+    def replace(self, seed: int) -> None:
+        names = list(self.rows)[seed::5]
+        vectors = coarse_vectors(len(names), 3, seed + 100)
+        self.index.apply((names, vectors))
+        self.rows.update(zip(names, vectors, strict=True))
+
+    @rule()
+    def wait_for_merges(self) -> None:
+        settle(self.index)
+
+    @rule(seed=st.integers(0, 9), k=st.integers(1, 40), every=st.integers(1, 40))
+    def search(self, seed: int, k: int, every: int) -> None:
+        query = coarse_vectors(1, 3, seed + 200)
+        for allowed in (None, self.revisions[::every]):
+            [(scores, names)] = self.index.search(query, k, allowed)
+            expected = best(self.rows, query[0], k, self.revisions if allowed is None else allowed)
+            assert list(zip(scores.tolist(), names.tolist(), strict=True)) == expected
+
+    @invariant()
+    def holds_the_same_rows(self) -> None:
+        assert self.index.rows == len(self.rows)
+        assert self.index.documents == len(self.revisions)
+        assert revisions(self.index) == self.revisions
+
+    def teardown(self) -> None:
+        stored = stored_vectors(self.index, self.rows)
+        np.testing.assert_array_equal(stored, np.array(list(self.rows.values())).reshape(-1, 3))
+        self.index.close()
+
+
+class WholeTexts(Passages):
+    """Every document has one row."""
+
+    MOST = 1
+
+
+@pytest.mark.parametrize("machine", [Passages, WholeTexts])
+@pytest.mark.parametrize("base_rows", [50_000, 40])
+def test_after_any_changes_documents_are_found_by_their_best_rows(
+    base_rows: int, machine: type[Passages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_segments(monkeypatch, base_rows)
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
+    )
+
+
+def test_a_document_whose_rows_crowd_the_top_does_not_hide_the_others() -> None:
+    index = Index(2)
+    crowd = [row_of(7, passage) for passage in range(5000)]
+    angles = np.linspace(0, 0.5, 5000)
+    index.apply((crowd, np.stack([np.cos(angles), np.sin(angles)], axis=1)))
+    index.apply((firsts([3, 9, 1]), [[0.5, 0.0], [0.25, 0.0], [0.125, 0.0]]))
+    [(scores, names)] = index.search([[1.0, 0.0]], 3)
+    assert names.tolist() == [row_of(7), row_of(3), row_of(9)]
+    assert scores.tolist() == [1.0, 0.5, 0.25]
+    [(_, names)] = index.search([[1.0, 0.0]], 10)
+    assert names.tolist() == [row_of(7), row_of(3), row_of(9), row_of(1)]
+
+
+@pytest.mark.parametrize("twins", [2, view.SPARE, view.SPARE + 1, 300])
+def test_every_document_that_ties_with_the_last_is_there_once_by_its_first_best_row(twins: int) -> None:
+    index = Index(2)
+    index.apply((firsts([1]), [[1.0, 0.0]]))
+    for revision in range(100, 100 + twins):
+        vectors = np.array([[0, 1], [0.6, 0.8], [0.6, 0.8], [0, 1]])
+        index.apply(([row_of(revision, at) for at in range(4)], vectors))
+    [(scores, names)] = index.search([[1.0, 0.0]], 2)
+    assert names.tolist() == [row_of(1), *(row_of(revision, 1) for revision in range(100, 100 + twins))]
+    assert set(scores[1:].tolist()) == {np.float32(0.6)}
+
+
+def test_a_removed_document_leaves_no_row_behind_and_a_replaced_row_only_the_others() -> None:
+    vectors = unit_vectors(6, 8)
+    index = Index(8)
+    index.apply(([row_of(1), row_of(1, 1), row_of(1, 2), row_of(2), row_of(2, 1)], vectors[:5]))
+    index.apply(([row_of(2, 1)], vectors[5:]), remove=[1])
+    assert (index.rows, index.documents) == (2, 1)
+    np.testing.assert_array_equal(stored_vectors(index, [row_of(2), row_of(2, 1)]), vectors[[3, 5]])
+    with pytest.raises(KeyError, match=str(row_of(1, 2))):
+        stored_vectors(index, [row_of(1, 2)])

@@ -1,4 +1,4 @@
-"""The index while a base is made, and while several threads use it."""
+"""The index while a base is built, and with several threads."""
 
 import logging
 import os
@@ -10,9 +10,9 @@ import faiss
 import numpy as np
 import pytest
 
-from service.index import ivf, merge_policy, recall
+from service.index import ivf, maintenance
 from service.index.index import Index
-from service.index.merger import NICE
+from service.index.maintenance import NICE
 from service.index.segments import Segment
 from service.index.view import Part
 from service.store.values import revisions_of, row_of
@@ -31,7 +31,7 @@ from tests.waiting import LIMIT
 
 
 class Paused(Index):
-    """Merges wait, with their rows already chosen, until they are let go."""
+    """Pauses merges after they chose their rows."""
 
     def __init__(self, dimension: int) -> None:
         super().__init__(dimension)
@@ -46,7 +46,7 @@ class Paused(Index):
 
 @pytest.fixture
 def tiny_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A base from 25 rows on."""
+    """Indexes of 25 rows have a base."""
     small_segments(monkeypatch, base_rows=24)
 
 
@@ -63,7 +63,7 @@ def paused(tiny_segments: None) -> Iterator[Paused]:
 def test_ten_thousand_single_writes_leave_few_parts_and_no_dead_weight(
     base_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", base_rows)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", base_rows)
     index, vectors = Index(4), coarse_vectors(10_000, 4, seed=1)
     for revision in range(10_000):
         index.apply((firsts([revision]), vectors[revision : revision + 1]), remove=[revision - 2000])
@@ -80,8 +80,8 @@ def test_what_dies_or_is_replaced_while_a_merge_runs_stays_so(paused: Paused) ->
     for start in range(0, 32, 8):
         paused.apply((firsts(range(start, start + 8)), vectors[start : start + 8]))
     assert paused.reached.wait(LIMIT)
-    paused.apply(remove=[*range(8, 16), 3, 20])  # one source dies whole
-    paused.apply((firsts(range(30, 40)), vectors[20:30]))  # 30 and 31 are in a source, too
+    paused.apply(remove=[*range(8, 16), 3, 20])  # One source loses all rows.
+    paused.apply((firsts(range(30, 40)), vectors[20:30]))  # A source also has rows 30 and 31.
     rows |= dict(zip(range(30, 40), vectors[20:30], strict=True))
     rows = {revision: rows[revision] for revision in rows if not (8 <= revision < 16 or revision in {3, 20})}
     for _ in range(2):
@@ -196,12 +196,12 @@ def test_a_search_uses_one_thread_of_faiss_whoever_calls_it() -> None:
     assert seen == [1]
 
 
-PAIRS, NOISE = 32, 16  # directions that the pairs point in, and others at right angles to them
+PAIRS, NOISE = 32, 16  # numbers of orthogonal directions
 MOVES = 3000
 
 
 class Mover:
-    """Moves pairs of rows to new revisions, among rows that come and go, and knows what is committed."""
+    """Moves pairs of rows to new revisions among other changing rows. `committed` has the expected rows."""
 
     def __init__(self) -> None:
         self.index = Index(PAIRS + NOISE)
@@ -245,10 +245,10 @@ class Mover:
 def test_readers_never_see_a_removed_row_or_half_a_step(
     base_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", base_rows)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", base_rows)
     monkeypatch.setattr(ivf, "FEW_ROWS", 0)
     monkeypatch.setattr(ivf, "LOOKED_AT", 1.0)
-    monkeypatch.setattr(recall, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "PAUSE_SECONDS", 0.0)
     mover = Mover()
     readers = [threading.Thread(target=mover.read, args=(seed,)) for seed in range(3)]
     for reader in readers:

@@ -1,11 +1,11 @@
-"""Recall: what is counted, when it is measured, and where it is told."""
+"""Recall: its definition, when it is measured, and where it is shown."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from service.index import ivf, merge_policy, recall
+from service.index import ivf, maintenance
 from service.index.index import Index
 from service.store.values import revisions_of
 from tests.service.brute_force import firsts, settle, unit_vectors
@@ -17,12 +17,12 @@ ROWS, DIMENSION = 3000, 24
 
 @pytest.fixture
 def careless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A base from 1,000 rows on, in which a search looks at very few."""
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 1000)
+    """Indexes of 1,000 rows have a base, and a search reads very few of its rows."""
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 1000)
     monkeypatch.setattr(ivf, "FEW_ROWS", 0)
     monkeypatch.setattr(ivf, "LOOKED_AT", 0.5)
     monkeypatch.setattr(ivf, "PER_HIT", 1)
-    monkeypatch.setattr(recall, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "PAUSE_SECONDS", 0.0)
 
 
 def based() -> Index:
@@ -41,15 +41,15 @@ def test_recall_is_the_share_of_the_true_nearest_that_a_search_finds(k: int) -> 
     found = [revisions_of(names)[:k] for _, names in index.search(queries, k)]
     shares = [np.isin(true, near).mean() for true, near in zip(best, found, strict=True)]
     assert 0.05 < np.mean(shares) < 0.95
-    assert recall.recall(index.view, queries, k) == pytest.approx(np.mean(shares), abs=1e-9)
+    assert maintenance.recall(index.view, queries, k) == pytest.approx(np.mean(shares), abs=1e-9)
     index.close()
 
 
 def test_an_exact_search_finds_all_and_twins_of_the_last_are_as_good() -> None:
     index = Index(DIMENSION)
-    assert recall.recall(index.view, unit_vectors(3, DIMENSION)) == 1.0
+    assert maintenance.recall(index.view, unit_vectors(3, DIMENSION)) == 1.0
     index.apply((firsts(range(60)), np.repeat(unit_vectors(2, DIMENSION), 30, axis=0)))
-    assert recall.recall(index.view, unit_vectors(3, DIMENSION)) == 1.0
+    assert maintenance.recall(index.view, unit_vectors(3, DIMENSION)) == 1.0
 
 
 @pytest.mark.usefixtures("careless")
@@ -57,16 +57,16 @@ def test_the_latest_searches_are_measured_once_there_are_enough_and_anew_after_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     index, queries = based(), unit_vectors(600, DIMENSION, seed=1)
-    for query in queries[: recall.LEAST - 1]:
+    for query in queries[: maintenance.MIN_QUERIES - 1]:
         index.search(query[None], 3)
     settle(index)
     assert index.measured is None
-    index.search(queries[recall.LEAST - 1 : recall.LEAST], 3)
+    index.search(queries[maintenance.MIN_QUERIES - 1 : maintenance.MIN_QUERIES], 3)
     settle(index)
     first = index.measured
     assert first is not None
-    assert first.recall == pytest.approx(recall.recall(index.view, queries[: recall.LEAST]))
-    assert first.queries == recall.LEAST
+    assert first.recall == pytest.approx(maintenance.recall(index.view, queries[: maintenance.MIN_QUERIES]))
+    assert first.queries == maintenance.MIN_QUERIES
     index.search(queries, 3)
     settle(index)
     assert index.measured is first, "an hour has not passed"
@@ -75,7 +75,7 @@ def test_the_latest_searches_are_measured_once_there_are_enough_and_anew_after_a
     index.apply((firsts(range(ROWS, ROWS + 400)), more))
     settle(index)
     assert len(index.view.parts) == 1
-    assert index.measured == recall.Measured(1.0, recall.KEPT)
+    assert index.measured == maintenance.Measured(1.0, maintenance.MAX_QUERIES)
     index.close()
 
 
@@ -90,11 +90,11 @@ def test_an_exact_index_measures_nothing() -> None:
 @pytest.mark.usefixtures("careless")
 def test_a_measurement_makes_way_for_a_merge_and_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
     index = based()
-    monkeypatch.setattr(recall, "PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(maintenance, "PAUSE_SECONDS", 0.2)
     index.search(unit_vectors(100, DIMENSION), 3)
     assert not index._merger.wait(0)
     index.apply((firsts(range(ROWS, ROWS + 400)), unit_vectors(400, DIMENSION, seed=2)))
-    monkeypatch.setattr(recall, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "PAUSE_SECONDS", 0.0)
     settle(index)
     assert len(index.view.parts) == 1
     assert index.measured is not None
@@ -104,7 +104,7 @@ def test_a_measurement_makes_way_for_a_merge_and_is_begun_again(monkeypatch: pyt
 @pytest.mark.usefixtures("careless")
 def test_a_measurement_ends_when_the_index_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     index = based()
-    monkeypatch.setattr(recall, "PAUSE_SECONDS", 1000.0)
+    monkeypatch.setattr(maintenance, "PAUSE_SECONDS", 1000.0)
     index.search(unit_vectors(100, DIMENSION), 3)
     assert not index._merger.wait(0)
     index.close()
@@ -114,9 +114,9 @@ def test_a_measurement_ends_when_the_index_is_closed(monkeypatch: pytest.MonkeyP
 def test_info_and_metrics_tell_the_recall_of_what_was_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 50)
-    monkeypatch.setattr(recall, "LEAST", 5)
-    monkeypatch.setattr(recall, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 50)
+    monkeypatch.setattr(maintenance, "MIN_QUERIES", 5)
+    monkeypatch.setattr(maintenance, "PAUSE_SECONDS", 0.0)
     published(tmp_path / "models", 3)
     place = Place(tmp_path)
     with place.serving() as client:

@@ -1,4 +1,4 @@
-"""A base of inverted lists: rows and scores against numpy, filters of every width, how it is made."""
+"""A base of inverted lists: rows and scores compared with numpy, filters, and training."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service.index import ivf, kmeans, merge_policy
+from service.index import ivf, kmeans, maintenance
 from service.index.index import Index
 from service.index.kmeans import cluster
 from service.index.segments import Selection
@@ -17,11 +17,11 @@ from tests.service.brute_force import firsts, settle, stored_vectors, unit_vecto
 from tests.waiting import LIMIT
 
 ROWS, DIMENSION, K = 12_000, 32, 10
-HALF_ERROR = 2.0**-11  # relative, of a number stored as float16; so of a unit vector's cosine
+HALF_ERROR = 2.0**-11  # relative error of float16, and of a unit vector's cosine
 
 
 def mixture(rows: int, seed: int) -> NDArray[np.float32]:
-    """Unit vectors around 150 directions, in the order of these."""
+    """Returns unit vectors around 150 directions, ordered by direction."""
     chance = np.random.default_rng(seed)
     centres = np.random.default_rng(99).standard_normal((150, DIMENSION))
     near = centres[np.arange(rows) * 150 // rows] + 0.6 * chance.standard_normal((rows, DIMENSION))
@@ -30,7 +30,7 @@ def mixture(rows: int, seed: int) -> NDArray[np.float32]:
 
 
 class Made:
-    """An index with a base, dead rows in it, and others written since; and its rows by revision."""
+    """An index whose base has dead rows, with newer rows, and the expected rows."""
 
     def __init__(self) -> None:
         self.vectors = mixture(ROWS, seed=0)
@@ -45,12 +45,12 @@ class Made:
         settle(self.index)
 
     def truth(self, allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Cosines with the stored float16 (q, rows), -inf where a row is dead or not allowed."""
+        """Returns cosines with the stored float16, shape (q, rows), -inf for dead or filtered rows."""
         cosines = self.queries.astype(np.float64) @ self.vectors.astype(np.float16).astype(np.float64).T
         return np.where(self.alive & allowed, cosines, -np.inf)
 
     def recall(self, allowed: NDArray[np.bool_] | None, k: int = K) -> float:
-        """Recall of the best `k`. Scores are checked; no row may be dead, not allowed, or there twice."""
+        """Returns the recall of the best `k`. Checks scores. No row may be dead, filtered or repeated."""
         truth = self.truth(np.ones(ROWS, bool) if allowed is None else allowed)
         found = self.index.search(self.queries, k, None if allowed is None else np.flatnonzero(allowed))
         shares = []
@@ -69,7 +69,7 @@ class Made:
 @pytest.fixture(scope="module")
 def made() -> Iterator[Made]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge_policy, "BASE_ROWS", 5000)
+        patch.setattr(maintenance, "BASE_ROWS", 5000)
         patch.setattr(ivf, "FEW_ROWS", 100)
         made = Made()
         assert (made.index.kind, len(made.index.view.parts)) == ("IVF,SQ8", 2)
@@ -97,7 +97,7 @@ def test_a_wide_filter_gives_nearly_all_of_the_best_rows_that_pass(passing: floa
 def test_a_filter_that_passes_only_what_lies_far_from_the_query_is_searched_where_that_lies(
     made: Made,
 ) -> None:
-    """The queries are in the order of their directions, as the rows are: the first half asks for the last."""
+    """Queries and rows have the same order of directions, so the first queries are far from all matches."""
     allowed = np.arange(ROWS) >= ROWS // 2
     assert made.recall(allowed) >= 0.98
 
@@ -105,7 +105,7 @@ def test_a_filter_that_passes_only_what_lies_far_from_the_query_is_searched_wher
 def test_a_search_through_lists_looks_at_a_part_of_the_rows_only(made: Made) -> None:
     [base] = [part.segment for part in made.index.view.parts if isinstance(part.segment, ivf.Clustered)]
     [probes] = base._probes(made.queries[:1], K, Selection(None, len(base.names)))
-    assert base._lists.nlist == 256  # 2 x the root of 11,500 is 214
+    assert base._lists.nlist == 256  # 2 * sqrt(11,500) is 214.
     assert probes == int(np.ceil(256 * 4 * 11_500**0.75 / 11_500))
     half = np.packbits(np.arange(len(base.names)) % 2 == 0, bitorder="little")
     [more] = base._probes(made.queries[:1], K, Selection(half, len(base.names) // 2))
@@ -121,7 +121,7 @@ def test_fewer_candidates_than_asked_for_lead_to_a_look_at_every_row(
 
 
 def test_equal_vectors_have_equal_scores_in_the_base_and_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 2000)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 2000)
     vectors, queries = unit_vectors(3000, 24), unit_vectors(20, 24, seed=1)
     index = Index.load(24, [(firsts(range(3000)), vectors)])
     settle(index)
@@ -137,7 +137,7 @@ def test_equal_vectors_have_equal_scores_in_the_base_and_beside_it(monkeypatch: 
 
 
 def test_every_row_that_ties_with_the_last_place_is_found_in_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 500)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 500)
     monkeypatch.setattr(ivf, "FEW_ROWS", 0)
     vectors = unit_vectors(1000, 16)
     vectors[300:700:2] = vectors[300]
@@ -153,7 +153,7 @@ def test_every_row_that_ties_with_the_last_place_is_found_in_a_base(monkeypatch:
 def test_a_steady_stream_of_writes_trains_when_the_rows_have_doubled_and_not_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 1000)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 1000)
     trained: list[int] = []
     train = ivf._train
 
@@ -177,7 +177,7 @@ def test_a_steady_stream_of_writes_trains_when_the_rows_have_doubled_and_not_bef
 
 
 def test_a_base_that_most_rows_have_left_becomes_exact_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 500)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 500)
     vectors = unit_vectors(1000, 16)
     index = Index.load(16, [(firsts(range(1000)), vectors)])
     settle(index)
@@ -192,13 +192,12 @@ def test_a_base_that_most_rows_have_left_becomes_exact_again(monkeypatch: pytest
 
 def test_a_base_takes_the_memory_that_its_kind_is_chosen_for(made: Made) -> None:
     [base] = [part for part in made.index.view.parts if part.segment.is_float16]
-    # float16 and 8 bits a number; the name and FAISS's, and the number of the list; a bit that says alive;
-    # and the place of each name, because these rows did not come in the order of their names
+    # Per row: float16 and 8 bits a number, the name, FAISS's name, the list, a bit, and the order of names.
     assert base.nbytes == 11_500 * (2 * DIMENSION + DIMENSION + 8 + 8 + 4 + 8) + 11_500 // 8 + 1
 
 
 def test_closing_ends_a_training_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 500)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 500)
     monkeypatch.setattr(kmeans, "STEPS", 10**9)
     index = Index.load(16, [(firsts(range(1000)), unit_vectors(1000, 16))])
     time.sleep(0.2)

@@ -1,6 +1,9 @@
-"""The lists of a base outlive the process: a start takes them from the disk, or makes them again."""
+"""A start reads the lists of a base from an intact snapshot, or builds them again."""
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +11,117 @@ import faiss
 import numpy as np
 import pytest
 
-from service.index import ivf, merge_policy
+from service.index import ivf, maintenance
 from service.index.index import Index
-from service.index.ivf_snapshots import IvfSnapshots, Origin, read, write
+from service.index.ivf_snapshots import Damaged, IvfSnapshots, Origin, damage, read, tidy, write
 from service.store.values import revisions_of
 from tests.service.brute_force import firsts, settle
 from tests.service.index.test_ivf import DIMENSION, mixture
+
+FACTS = {"sequence": 7, "origin": {"generation": 2}}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A snapshot of the collection `default` in the root `tmp_path`."""
+    file = tmp_path / "default" / "2.lists"
+    write(file, FACTS, b"old\n" * 1000)
+    return file
+
+
+def names(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+def test_the_last_one_written_is_read(file: Path, tmp_path: Path) -> None:
+    assert read(file) == (FACTS, b"old\n" * 1000)
+    write(file, {"sequence": 8}, b"")
+    assert read(file) == ({"sequence": 8}, b"")
+    assert damage(tmp_path) == []
+
+
+def flipped(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+def pipe(file: Path) -> None:
+    """Replaces the file by a pipe, which would block a reader."""
+    file.unlink()
+    os.mkfifo(file)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a flipped bit": lambda file: flipped(file, -5),
+    "a flipped bit in the facts": lambda file: flipped(file, 50),
+    "a flipped bit in the checksum": lambda file: flipped(file, 3),
+    "a flipped bit in the length": lambda file: flipped(file, 39),
+    "too short": lambda file: os.truncate(file, 100),
+    "shorter than its header": lambda file: os.truncate(file, 20),
+    "empty": lambda file: os.truncate(file, 0),
+    "too long": lambda file: file.write_bytes(file.read_bytes() + b"x"),
+    "without end": lambda file: os.truncate(file, 1 << 40),
+    "a pipe": pipe,
+}
+
+
+@pytest.mark.parametrize("harm", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_one_is_not_read_and_is_reported(
+    file: Path, tmp_path: Path, harm: Callable[[Path], object]
+) -> None:
+    harm(file)
+    with pytest.raises(Damaged):
+        read(file)
+    [line] = damage(tmp_path)
+    assert line.startswith("default/2.lists: it")
+
+
+def test_a_disk_that_fails_leaves_the_one_before_as_it_was(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write(file, {}, b"new")
+    assert names(tmp_path) == ["default", "default/2.lists"]
+    assert read(file) == (FACTS, b"old\n" * 1000)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from service.index.ivf_snapshots import write
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+write(Path(sys.argv[1]), {}, b"new")
+"""
+
+
+def test_what_a_killed_writer_leaves_is_no_snapshot_and_is_swept(file: Path, tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(file)], check=False)
+    assert killed.returncode == -9
+    assert len(names(tmp_path)) == 3
+    assert read(file) == (FACTS, b"old\n" * 1000)
+    assert damage(tmp_path) == []
+    tidy(tmp_path, {"default"}, {2})
+    assert names(tmp_path) == ["default", "default/2.lists"]
+
+
+def test_those_of_other_generations_and_collections_and_of_older_programs_are_removed(
+    file: Path, tmp_path: Path
+) -> None:
+    write(file.with_name("12.lists"), {}, b"")
+    write(tmp_path / "gone" / "2.lists", {}, b"")
+    write(tmp_path / "other" / "12.lists", {}, b"")
+    for folder in ("2-000000041377", ".tmp-9f8e7d6c"):  # format 1
+        (file.parent / folder).mkdir()
+        (file.parent / folder / "rows.npy").write_bytes(b"rows")
+    tidy(tmp_path, {"default", "other"}, {2, 3})
+    assert names(tmp_path) == ["default", "default/2.lists", "other"]
+    tidy(tmp_path / "none", {"default"}, {2})
+
 
 ORIGIN = Origin(1, "a1b2", DIMENSION)
 COUNT, SEQUENCE = 3000, 4000
@@ -21,7 +129,7 @@ COUNT, SEQUENCE = 3000, 4000
 
 @pytest.fixture(autouse=True)
 def _small_bases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", 2000)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", 2000)
     monkeypatch.setattr(ivf, "FEW_ROWS", 10)
     monkeypatch.setattr(ivf, "LOOKED_AT", 2.0)
 
@@ -55,7 +163,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(index: Index, vectors: np.ndarray, first: int = 0) -> None:
-    """The right documents by the right scores, nearly all of them."""
+    """Checks that nearly all of the best documents are found, with correct scores."""
     queries = mixture(40, seed=1)
     scores = queries @ vectors.astype(np.float16).astype(np.float32).T
     hits = 0
@@ -87,27 +195,22 @@ def test_what_came_since_is_in_the_lists_and_what_went_is_not(
     index.close()
 
 
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 4
-    file.write_bytes(content)
-
-
 def test_a_damaged_snapshot_is_reported_and_the_lists_are_made_again(
     kept: Path, vectors: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flip(kept / "1.lists")
+    file = kept / "1.lists"
+    flipped(file, file.stat().st_size // 2)
     index = loaded(kept, vectors[:COUNT])
     assert "is not used" in caplog.text
     settle(index)
     assert index.kind == "IVF,SQ8"
     check(index, vectors[:COUNT])
     index.close()
-    assert IvfSnapshots(kept, ORIGIN).read(SEQUENCE) is not None  # and kept
+    assert IvfSnapshots(kept, ORIGIN).read(SEQUENCE) is not None
 
 
 def unlike(facts: dict[str, Any], content: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Snapshots with right checksums of things that this program would not write."""
+    """Yields snapshots with correct checksums and wrong content."""
     rows = facts["rows"]
     names, labels = np.frombuffer(content, np.int64, rows), np.frombuffer(content, np.int32, rows, 8 * rows)
     lists = content[12 * rows :]

@@ -1,4 +1,4 @@
-"""A search of documents that pass a filter: tried on the nearest of all, or with what passes found first."""
+"""Filtered search, by filtering the nearest documents or by collecting all matches first."""
 
 import json
 import sqlite3
@@ -16,27 +16,26 @@ from service.store.sqlite.filter_cache import FilterCache, FilterMatches
 from service.store.sqlite.filters import compile_filter
 from service.store.sqlite.schema import connect, migrate
 from service.store.values import DEFAULT_COLLECTION, row_of
-from tests.service.brute_force import coarse_vectors, unit_vectors
-from tests.service.index.test_index_passages import best
+from tests.service.brute_force import best, coarse_vectors, unit_vectors
 
 DOCUMENTS = 2600
 QUERIES = unit_vectors(2, 8, 5)
 
 
 class Place(NamedTuple):
-    """Documents with `n` from 0 on; every third has two rows, every fifth is gone."""
+    """Documents numbered by `n`. Every third has two rows, and every fifth was deleted."""
 
     store: sqlite3.Connection
     moment: IndexMoment
     rows: dict[int, NDArray[np.float32]]
-    far: set[int]  # whose vectors all point away from the last query
+    far: set[int]  # documents far from the last query
 
     def passing(self, filter: dict[str, object]) -> "Counted":
         return Counted(self.store, FilterCache(), compile_filter(filter, ()), DEFAULT_COLLECTION)
 
 
 class Counted(FilterMatches):
-    """Counts the searches for all that pass."""
+    """Counts how often all matches are collected."""
 
     found_all = 0
 

@@ -1,4 +1,4 @@
-"""What goes to the log: one JSON object per line where that is asked for, and never what a user wrote."""
+"""Logs: text or JSON lines, never with texts of users."""
 
 import asyncio
 import io
@@ -21,7 +21,7 @@ from service.app import create_app
 from service.corpus.corpus import Corpus
 from service.observability import logs
 from service.observability.metrics import UNMATCHED
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, serving, wait_until_ready
 from tests.service.lifecycle.test_swap import Place, place, three
 from tests.service.process import Service
 from tests.waiting import LIMIT
@@ -33,11 +33,11 @@ MARKER = "zyxwordthatnobodywrites"
 
 @contextmanager
 def captured(formatter: logging.Formatter) -> Iterator[io.StringIO]:
-    """All that is logged, at every level, as `formatter` writes it."""
+    """Captures all log lines, formatted by `formatter`."""
     stream, root = io.StringIO(), logging.getLogger()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
-    handler.addFilter(lambda record: not record.name.startswith(("httpx2", "httpcore")))  # the test's client
+    handler.addFilter(lambda record: not record.name.startswith(("httpx2", "httpcore")))
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
@@ -53,7 +53,7 @@ def objects(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def raised(error: E) -> E:
-    """With its place in the code."""
+    """Returns the error with a traceback."""
     try:
         raise error
     except type(error):
@@ -172,7 +172,7 @@ QUERIES = [
 
 
 def everywhere(client: TestClient) -> set[tuple[str, str, int]]:
-    """Send the marker to every route in every way; the (method, route, status) that came of it."""
+    """Sends the marker to every route in many ways. Returns each (method, route, status)."""
     seen = set()
 
     def send(method: str, route: str, path: str, **others: Any) -> None:
@@ -214,7 +214,7 @@ def test_no_text_of_a_user_is_in_the_log_whatever_goes_well_or_wrong(
         return tokenize(self, texts, **options)
 
     def breaking(self: Encoder, ids: Sequence[Sequence[int]], **options: Any) -> Any:
-        if any(len(row) > 5 for row in ids):  # the marker has more tokens than that
+        if any(len(row) > 5 for row in ids):  # The marker has more tokens.
             raise RuntimeError(f"the model quotes {MARKER}")
         return forward(self, ids, **options)
 
@@ -318,8 +318,6 @@ def test_a_process_logs_json_alone_its_servers_messages_too_and_each_request_onc
 
 
 def test_without_the_setting_no_request_is_logged(tmp_path: Path, tiny_models_dir: Path) -> None:
-    app = create_app(new_settings(tmp_path, tiny_models_dir))
-    with captured(logs.Objects()) as stream, TestClient(app) as client:
-        wait_until_ready(client)
+    with captured(logs.Objects()) as stream, serving(new_settings(tmp_path, tiny_models_dir)) as client:
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
     assert "simile.access" not in stream.getvalue()

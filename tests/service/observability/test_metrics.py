@@ -1,4 +1,4 @@
-"""Health, readiness, metrics and what the service says of itself."""
+"""Metrics, `/info` and `/models`."""
 
 import asyncio
 import json
@@ -100,7 +100,7 @@ def test_a_batch_is_counted_by_its_texts_tokens_and_padding(client: TestClient, 
     client.post("/embed", json={"inputs": ["river", "river " * 100]})  # 3 tokens, and 64 of 102
     client.post("/embed", json={"inputs": ["river", "river stone", "the cat"]})  # 3, 4, 4: one batch
     key, last = f"simile_tokens_total{by_lane}", f"simile_queue_seconds_count{by_lane}"
-    wait_until(lambda: samples(client)[last] - before[last] >= 5)  # counted behind the answer
+    wait_until(lambda: samples(client)[last] - before[last] >= 5)  # Counted after the answer.
     after = samples(client)
 
     def gained(name: str) -> float:
@@ -108,7 +108,7 @@ def test_a_batch_is_counted_by_its_texts_tokens_and_padding(client: TestClient, 
 
     assert gained(key) == 3 + 64 + 11
     assert gained(f'simile_truncated_texts_total{{version="{version}"}}') == 1
-    # The graph leaves padding out, so the first two share a batch too.
+    # The graph computes no padding, so the first two texts share a batch.
     assert gained(f"simile_inference_seconds_count{by_lane}") == 2
     assert gained(f"simile_batch_texts_sum{by_lane}") == 5
     assert gained(f"simile_batch_tokens_sum{by_lane}") == 2 * 64 + 12
@@ -134,14 +134,14 @@ def test_what_waits_for_the_encoder_is_shown_by_lane_until_it_is_done_or_given_u
         asked = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b" * 8, "c", "d" * 4]))
         builds = batcher.embed(encoder.as_encoder(), ["e" * 8] * 2, lane=Lane.BACKGROUND)
         built = asyncio.create_task(builds)
-        await asyncio.sleep(0)  # both wait
-        # Estimated, since the only worker is busy: a quarter of the characters, and two.
+        await asyncio.sleep(0)  # Lets both join the queue.
+        # Estimated, because the only worker is busy: a quarter of the characters, plus two.
         assert waiting("interactive") == (3, 4 + 2 + 3)
         assert waiting("background") == (2, 8)
         found = of(metrics)
         assert found["simile_queue_limit_tokens"] == 1000
         assert found["simile_queue_limit_seconds"] == float("inf")
-        # One call stands before the next one, and its turn is one text of three: at 1,000 tokens a second.
+        # One call is pending, and its turn is one of its three texts, at 1,000 tokens per second.
         assert found["simile_queue_wait_seconds"] == 3 / 1000
         built.cancel()
         await asyncio.gather(built, return_exceptions=True)
@@ -202,7 +202,7 @@ def test_series_of_a_version_go_with_it_however_many_swaps_there_are() -> None:
     late = metrics.by_version.inference("v0", "interactive")
     assert late is not None
     for number in range(1, 40):
-        late.tokens.inc()  # a batch that was under way
+        late.tokens.inc()  # of a running batch
         metrics.by_version.keep({f"v{number}", f"v{number + 1}"})
         found = of(metrics)
         assert len(found) == lines
@@ -250,7 +250,7 @@ def test_a_swap_is_seen_in_the_series_and_the_old_version_leaves_them(
         both = samples(client)
         for version in (place.a, place.b):
             assert both[f'simile_index_bytes{{version="{version}"}}'] >= 60 * 32 * 4
-        # All 60 documents, as the new version saw them; each has three words and two special tokens.
+        # The new version embedded 60 documents of three words and two special tokens.
         candidate = f'simile_tokens_total{{lane="candidate",version="{place.b}"}}'
         assert both[candidate] >= 60 * 5
         controller = place.app.state.runtime.controller
@@ -314,9 +314,9 @@ def test_how_late_the_event_loop_is_can_be_seen(monkeypatch: pytest.MonkeyPatch)
     async def body() -> Metrics:
         metrics = Metrics()
         sampling = asyncio.create_task(gauges.sample(metrics))
-        await asyncio.sleep(0)  # it sleeps
-        time.sleep(0.4)  # noqa: ASYNC251  what must not happen
-        while not of(metrics)["simile_loop_lag_seconds_count"]:  # noqa: ASYNC110  nobody tells
+        await asyncio.sleep(0)  # Lets it begin to sleep.
+        time.sleep(0.4)  # noqa: ASYNC251  blocks the loop on purpose
+        while not of(metrics)["simile_loop_lag_seconds_count"]:  # noqa: ASYNC110  no event exists
             await asyncio.sleep(0)
         sampling.cancel()
         return metrics
@@ -369,8 +369,3 @@ def test_models_lists_the_versions_and_which_is_active(client: TestClient, runti
     version = runtime.live.generation.version
     assert (answer["active"], answer["wanted"]) == (version, version)
     assert [(model["version"], model["state"]) for model in answer["models"]] == [(version, "active")]
-
-
-def test_the_interactive_description_is_served(client: TestClient) -> None:
-    assert client.get("/docs").status_code == 200
-    assert client.get("/openapi.json").json()["info"]["title"] == "Simile"

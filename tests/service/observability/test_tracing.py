@@ -1,4 +1,4 @@
-"""Spans as a collector receives them, over OTLP and HTTP."""
+"""Spans as a collector receives them over OTLP and HTTP."""
 
 import http.server
 import json
@@ -19,7 +19,7 @@ from models.encoder import Encoder
 from service.app import create_app
 from service.errors import StartupError
 from service.settings import Settings, otlp_endpoints, read
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, serving, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import plain_environment
 
@@ -29,7 +29,7 @@ VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 
 
 class Collector:
-    """An OTLP receiver on loopback: the spans that came, and their raw bytes."""
+    """An OTLP receiver on loopback that keeps the received bytes."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -55,7 +55,7 @@ class Collector:
         self._server.server_close()
 
     def spans(self) -> list[Any]:
-        """Every span, as the protocol's own message; its service's name is checked on the way."""
+        """Returns all spans as protocol messages, and checks the service's name."""
         messages = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
         found: list[Any] = []
         for body in self.bodies:
@@ -74,7 +74,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         monkeypatch.delenv(name, raising=False)
     collector = Collector()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
-    monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")  # its spans hold paths and query strings
+    monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")  # Its spans contain paths and query strings.
     yield collector
     collector.close()
 
@@ -102,8 +102,7 @@ def test_a_request_is_a_span_of_its_callers_trace_with_what_its_texts_waited_for
         return tokenize(self, texts, **options)
 
     began = time.time_ns()
-    with TestClient(create_app(new_settings(tmp_path, tiny_models_dir))) as client:
-        wait_until_ready(client)
+    with serving(new_settings(tmp_path, tiny_models_dir)) as client:
         monkeypatch.setattr(Encoder, "forward", slow)
         monkeypatch.setattr(Encoder, "tokenize", slow_too)
         headers = {"traceparent": f"00-{TRACE}-{CALLER}-01", "x-request-id": "mine"}
@@ -177,10 +176,9 @@ def test_a_failure_and_a_search_are_told_by_template_and_type_and_a_key_by_its_n
 def test_a_collector_that_is_down_delays_no_answer_and_no_stop(
     tmp_path: Path, tiny_models_dir: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")  # nobody listens
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")  # a closed port
     monkeypatch.setattr("service.observability.tracing.CLOSE_SECONDS", 0.5)
-    with TestClient(create_app(new_settings(tmp_path, tiny_models_dir))) as client:
-        wait_until_ready(client)
+    with serving(new_settings(tmp_path, tiny_models_dir)) as client:
         began = time.monotonic()
         assert client.post("/embed", json={"inputs": "a river"}).status_code == 200
         assert time.monotonic() - began < 5
@@ -216,7 +214,7 @@ def test_standard_variables_turn_it_on_and_off_and_ours_has_the_last_word(
 def test_asked_for_without_the_extra_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # simulates a missing package
     with pytest.raises(StartupError, match=r"pip install -c constraints.txt '\.\[otel\]'"):
         create_app(Settings(data_dir=tmp_path / "never-made", otel=True))
 

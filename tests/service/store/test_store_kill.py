@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.index import merge_policy
+from service.index import maintenance
 from tests.service.kills import Store
 from tests.service.store_worker import BASE_ROWS
 
@@ -15,7 +15,7 @@ KILLS = 40
 def test_kills_lose_no_answered_operation_and_leave_the_index_equal_to_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_policy, "BASE_ROWS", BASE_ROWS)
+    monkeypatch.setattr(maintenance, "BASE_ROWS", BASE_ROWS)
     store = Store(tmp_path, seed=5)
     for _ in range(KILLS):
         in_hand = store.run_and_kill()

@@ -1,0 +1,47 @@
+"""A service of its own for each test, with helpers to store and search documents."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from models.encoder import Encoder
+from service.settings import Settings
+from tests.service.conftest import new_settings, serving
+
+__all__ = ["client", "encoder_of", "hits", "place", "put"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny_models_dir: Path) -> Settings:
+    return new_settings(tmp_path, tiny_models_dir)
+
+
+@pytest.fixture
+def client(place: Settings) -> Iterator[TestClient]:
+    with serving(place) as client:
+        yield client
+
+
+def put(client: TestClient, *documents: dict[str, Any], path: str = "/documents") -> dict[str, Any]:
+    """Stores documents and returns the answer."""
+    answer = client.post(path, json={"documents": documents})
+    assert answer.status_code == 200, answer.text
+    stored: dict[str, Any] = answer.json()
+    return stored
+
+
+def hits(client: TestClient, q: str, **options: Any) -> list[dict[str, Any]]:
+    """Returns the hits of a search."""
+    answer = client.get("/search", params={"q": q, **options})
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["hits"]
+    return found
+
+
+def encoder_of(client: TestClient) -> Encoder:
+    """Returns the active model of the client's service."""
+    encoder: Encoder = client.app.state.runtime.live.generation.encoder  # type: ignore[attr-defined]
+    return encoder

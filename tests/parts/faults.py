@@ -1,0 +1,6 @@
+"""Faults for `monkeypatch.setattr`."""
+
+
+def broken(*_: object, **__: object) -> None:
+    """Fails as a bug would."""
+    raise RuntimeError("injected")
