@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
+from service.api.bulk_import import Imported, import_lines
 from service.api.collections import collection_of, existing
 from service.api.embedding import VERSION_HEADER, check_count
-from service.api.ndjson_import import Imported, import_lines
 from service.api.openapi import (
     COUNT,
     EMBEDS,
@@ -38,6 +38,7 @@ from service.auth.audit import audit
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
 from service.files.columns import derived_id
 from service.http.bodies import (
+    NDJSON,
     JsonChunks,
     Slices,
     check_parameters,
@@ -48,7 +49,6 @@ from service.http.bodies import (
     read_query,
     validated,
 )
-from service.http.body_budget import NDJSON
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Service
 from service.settings import Settings

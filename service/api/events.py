@@ -43,7 +43,7 @@ from service.api.selection import (
     sender_of,
     to_forget,
 )
-from service.auth.visitors import Visitors
+from service.auth.access import Visitors
 from service.corpus.recent_searches import RecentSearches, SearchShown
 from service.errors import Conflict, Empty, NotFound, Overloaded, ServiceError, Storage, Validation
 from service.http.bodies import STORED, Slices, json_response, validated

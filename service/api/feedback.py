@@ -24,7 +24,7 @@ from service.api.selection import (
     sender_of,
     to_forget,
 )
-from service.auth.visitors import Visitors
+from service.auth.access import Visitors
 from service.errors import (
     Conflict,
     Empty,

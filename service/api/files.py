@@ -15,11 +15,10 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from service.api.bulk_import import MAX_ERRORS, Import, Span, Tally
+from service.api.bulk_import import MAX_ERRORS, Import, Span, Tally, body_pieces
 from service.api.collections import collection_of
 from service.api.documents import document_of
 from service.api.embedding import VERSION_HEADER
-from service.api.ndjson_import import body_pieces
 from service.api.openapi import COUNT, EMBEDS, MAX_ID_CHARACTERS, VERSIONED, Role, describe
 from service.errors import Empty, MediaType, ServiceError, Storage, TooLarge, Validation
 from service.files.columns import Columns
@@ -28,8 +27,7 @@ from service.files.detection import format_of, refuse_name
 from service.files.preview import SHOWN_ROWS, preview
 from service.files.reader import FileReader, Options, Unpacked
 from service.files.values import BadFile, BadRow, Format, Row, query_parameter, split_names
-from service.http.bodies import Slices, fields_of, json_response
-from service.http.body_budget import RAW_FILE, StreamedBody
+from service.http.bodies import RAW_FILE, Slices, StreamedBody, fields_of, json_response
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
 from service.store.values import DEFAULT_COLLECTION

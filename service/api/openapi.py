@@ -128,7 +128,7 @@ def _without_null(text: str) -> str:
     return text
 
 
-# A visitor's opaque id as the client knows it. Only its hash is stored (auth/visitors.py).
+# A visitor's opaque id as the client knows it. Only its hash is stored (auth/access.py).
 User = Annotated[StrictStr, AfterValidator(_check_user), _described(pattern=_VISIBLE.pattern)]
 USER = "An opaque id of the visitor; only a keyed hash of it is stored"
 # Texts that the store keeps unchanged.

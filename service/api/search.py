@@ -27,13 +27,14 @@ from service.api.openapi import (
     describe,
     example,
 )
-from service.api.search_hits import MAX_FIELDS, parse_fields
 from service.api.search_plan import (
+    MAX_FIELDS,
     Options,
     Plan,
     check_characters,
     embed_queries,
     find_warnings,
+    parse_fields,
     parse_queries,
     parse_query,
     parse_where,

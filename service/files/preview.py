@@ -11,9 +11,8 @@ import orjson
 
 from service.files.columns import IDS, repeated
 from service.files.conversion import looks_like_html, proposed
-from service.files.lines import TextLine, TextLines
+from service.files.lines import Records, TextLine, TextLines, note_on
 from service.files.reader import STEP_BYTES, Layout, Options, Unpacked, header_of, layout_of, refuse_arrays
-from service.files.records import Records, note_on
 from service.files.values import MARK, BadFile, BadRow
 
 SHOWN_ROWS = 3

@@ -17,11 +17,9 @@ from service.files import detection
 from service.files.columns import IDS, Columns
 from service.files.conversion import convert, plain_text
 from service.files.detection import HEAD_BYTES, SEPARATORS
-from service.files.lines import TextLine, TextLines, decoded
-from service.files.records import Record, Records, note_on
+from service.files.lines import MAX_LINE_BYTES, Record, Records, TextLine, TextLines, decoded, note_on
 from service.files.values import MARK, BadFile, BadRow, Format, Row, Spelling, command_option
 from service.http import exact_json
-from service.http.ndjson import MAX_LINE_BYTES
 
 GZIP_MARK = b"\x1f\x8b"
 _SLICE_BYTES = 1 << 12

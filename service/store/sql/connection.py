@@ -44,7 +44,7 @@ def note(connection: Connection, name: str, value: str) -> None:
 
 
 def visitor_secret(connection: Connection) -> str:
-    """The secret that visitors' ids are hashed with (auth/visitors.py); the first call makes it."""
+    """The secret that visitors' ids are hashed with (auth/access.py); the first call makes it."""
     if (secret := fact(connection, _VISITOR_SECRET)) is not None:
         return secret
     connection.execute(

@@ -8,8 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.app import create_app
-from service.auth.access import Access
-from service.auth.rate_limit import Bucket
+from service.auth.access import Access, Bucket
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import bearer, keys_file, line
 

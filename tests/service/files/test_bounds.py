@@ -14,9 +14,9 @@ from models.words.progress import Progress
 from service.cli.commands.delivery import Pace, Tally
 from service.cli.commands.import_files import Source, chunks, opened
 from service.errors import CommandError
+from service.files.lines import MAX_LINE_BYTES
 from service.files.reader import Options
 from service.files.values import Format, Row
-from service.http.ndjson import MAX_LINE_BYTES
 
 MEBIBYTE = 1 << 20
 LONG = 200 * MEBIBYTE

@@ -9,12 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from service.files.columns import Columns
+from service.files.columns import Columns, Seen
 from service.files.conversion import TYPES, plain_text, proposed
 from service.files.detection import ENCODINGS, encoding_of
 from service.files.preview import MAX_BYTES, preview
 from service.files.reader import FileReader, Options, Unpacked
-from service.files.seen import Seen
 from service.files.values import BadFile, BadRow, Row, query_parameter, split_names
 
 UMLAUTS = "id,text\n1,größe\n2,ärger\n"

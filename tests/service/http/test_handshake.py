@@ -8,8 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from service.http.connections import SPARE
-from service.http.tls import MOST
+from service.http.connections import MAX_HANDSHAKES, SPARE
 from tests.service.http.test_cors_tls import pair
 from tests.service.process import Service
 from tests.service.raw import Wire, held
@@ -30,11 +29,11 @@ def test_handshakes_that_never_begin_are_bounded_and_keep_nobody_out(
         base_url=f"https://127.0.0.1:{service.port}", verify=trusting, timeout=LIMIT, trust_env=False
     )
     with service, ExitStack() as stack:
-        for _ in range(2 * (MOST + SPARE)):
+        for _ in range(2 * (MAX_HANDSHAKES + SPARE)):
             stack.enter_context(Wire(service))
         one = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=LIMIT, context=trusting)
         one.request("GET", "/health")
         assert one.getresponse().status == 200
-        most = MOST + SPARE + 2  # and those of the two clients
+        most = MAX_HANDSHAKES + SPARE + 2  # and those of the two clients
         until(lambda: held(service) <= most, "their number has no bound")
         one.close()

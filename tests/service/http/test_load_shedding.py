@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from service.app import create_app
-from service.http.load_shedding import PATHS, LoadShedder
-from service.http.protocol import BufferedTransport
+from service.http.connections import BufferedTransport
+from service.http.middleware import PATHS, LoadShedder
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.waiting import LIMIT, until

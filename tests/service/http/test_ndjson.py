@@ -2,7 +2,8 @@
 
 import pytest
 
-from service.http.ndjson import MAX_LINE_BYTES, Line, Lines
+from service.api.bulk_import import Line, Lines
+from service.files.lines import MAX_LINE_BYTES
 
 
 def lines(body: bytes, size: int) -> list[Line]:
