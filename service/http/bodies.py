@@ -1,14 +1,16 @@
-"""JSON bodies: those of requests are read strictly and at a cost that is known before, and answers are
-written.
+"""Bodies of requests and answers.
 
-Start reading at `read_body`. The JSON parser holds the interpreter lock until it returns, and its objects
-take up to forty times the bytes of the body: 16 MiB of nested lists took 2 s and 635 MiB. So values are
-counted in the bytes first. Large bodies are parsed one at a time on another thread, and other requests run
-between two of them.
+JSON bodies: start reading at `read_body`. The JSON parser holds the interpreter lock until it returns, and
+its objects take up to forty times the bytes of the body: 16 MiB of nested lists took 2 s and 635 MiB. So
+values are counted in the bytes first. Large bodies are parsed one at a time on another thread, and other
+requests run between two of them.
 
 Answers: a stored text and its metadata come as JSON from the reading thread. `JsonChunks` joins them without
-    parsing or copying them, and sends a chunk at a time, no faster than the client reads. So a large answer
-    never holds the event loop.
+parsing or copying them, and sends a chunk at a time, no faster than the client reads. So a large answer never
+holds the event loop.
+
+Memory: most bodies are read whole before their route runs, so `BodyBudget` bounds each body and their sum.
+The body of an import is a `StreamedBody` of any length. It is read as fast as the route processes it.
 """
 
 import asyncio
@@ -51,6 +53,11 @@ CHUNK_BYTES = 1 << 18  # of an answer
 _WEIGHTS = np.zeros(256, np.uint8)
 for _mark, _weight in (b",", 1), (b":", KEY_VALUES), (b"[", CONTAINER_VALUES), (b"{", CONTAINER_VALUES):
     _WEIGHTS[ord(_mark)] = _weight
+MEGABYTE = 1 << 20
+NDJSON = "application/x-ndjson"
+RAW_FILE = "application/octet-stream"
+STREAMED = {NDJSON.encode(), RAW_FILE.encode()}  # media types of bodies of any length
+ROOM_SECONDS = 0.05  # between two checks for free budget
 
 
 async def read_body(request: Request, model: type[M], *, stored: bool = False) -> M:
@@ -186,10 +193,8 @@ def values_in(content: bytes, enough: int) -> int:
     """
     most = content.count(b",") + KEY_VALUES * content.count(b":")
     most += CONTAINER_VALUES * (content.count(b"[") + content.count(b"{"))
-    return most if most <= enough else _outside_texts(content, enough)
-
-
-def _outside_texts(content: bytes, enough: int) -> int:
+    if most <= enough:
+        return most
     count = 0
     for plain in structure(content):
         count += int(_WEIGHTS[plain].sum(dtype=np.int64))
@@ -294,13 +299,6 @@ class JsonChunks(Response):
                 piece = chunk[begin : begin + CHUNK_BYTES]
                 more = at < last or begin + CHUNK_BYTES < len(chunk)
                 await send({"type": "http.response.body", "body": piece, "more_body": more})
-
-
-MEGABYTE = 1 << 20
-NDJSON = "application/x-ndjson"
-RAW_FILE = "application/octet-stream"
-STREAMED = {NDJSON.encode(), RAW_FILE.encode()}  # media types of bodies of any length
-ROOM_SECONDS = 0.05  # between two checks for free budget
 
 
 class BodyBudget:

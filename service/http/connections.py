@@ -12,12 +12,13 @@ import logging
 import resource
 import ssl
 import time
+import typing
 from asyncio import sslproto
 from collections.abc import Callable
 from enum import Enum
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -34,6 +35,12 @@ SPARE = 16
 IDLE_SECONDS = 1.0
 # File descriptors for SQLite, indexes, models, logs, pipes and TLS handshakes.
 OTHER_FILES = 550
+# Limit of the request line and all headers. The longest useful URL has 55 KiB: a judged query of 4,096
+# characters and its id.
+HEAD_BYTES = 1 << 16
+_UPGRADE = {b"connection", b"upgrade", b"http2-settings"}
+MAX_HANDSHAKES = 256
+TLS_SECONDS = 10
 
 
 class Place(Enum):
@@ -42,7 +49,7 @@ class Place(Enum):
     NONE = "none"
 
 
-class Closable(Protocol):
+class Closable(typing.Protocol):
     """The part of a connection that `Connections` uses."""
 
     def give_way(self) -> bool:
@@ -128,12 +135,6 @@ def bounded_by_files(most: int) -> int:
     return fewer
 
 
-# Limit of the request line and all headers. The longest useful URL has 55 KiB: a judged query of 4,096
-# characters and its id.
-HEAD_BYTES = 1 << 16
-_UPGRADE = {b"connection", b"upgrade", b"http2-settings"}
-
-
 class Protocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -200,13 +201,10 @@ class Protocol(HttpToolsProtocol):
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as stopped:
-                first = [
-                    self.parser.get_method(),
-                    self.url,
-                    b"HTTP/" + self.parser.get_http_version().encode(),
-                ]
+                version = self.parser.get_http_version().encode()
+                first = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)
                 lines = [name + b": " + value for name, value in self.headers if name not in _UPGRADE]
-                data = b"\r\n".join([b" ".join(first), *lines, b"", data[stopped.args[0] :]])
+                data = b"\r\n".join([first, *lines, b"", data[stopped.args[0] :]])
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
             else:
@@ -222,7 +220,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._held_bytes = 0
-        if len(self.url) + _size(self.headers) > HEAD_BYTES:
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES:
             self._too_large = True
             raise ValueError("The parser stops at this.")
         if self.parser.get_method() == b"CONNECT":
@@ -288,11 +286,8 @@ class Protocol(HttpToolsProtocol):
 
     def _look_at_unread(self) -> None:
         """Aborts the connection if the client has read nothing since the last check."""
-        before, self._unread_bytes, self._look = (
-            self._unread_bytes,
-            self.transport.get_write_buffer_size(),
-            None,
-        )
+        self._look = None
+        before, self._unread_bytes = self._unread_bytes, self.transport.get_write_buffer_size()
         if before and self._unread_bytes >= before:
             self.transport.abort()
         elif self._unread_bytes:
@@ -328,10 +323,6 @@ class Protocol(HttpToolsProtocol):
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in named)
         self.transport.write(head + lines + b"\r\n" + bytes(answer.body))
         self.transport.close()
-
-
-def _size(headers: list[tuple[bytes, bytes]]) -> int:
-    return sum(len(name) + len(value) for name, value in headers)
 
 
 class BufferedTransport:
@@ -385,10 +376,6 @@ class BufferedTransport:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
-
-
-MAX_HANDSHAKES = 256
-TLS_SECONDS = 10
 
 
 def check_certificate(cert_file: Path | None, key_file: Path | None) -> None:

@@ -38,6 +38,9 @@ ONCE = frozenset(
 )
 _USUAL_PORT = {"http": 80, "https": 443}
 _AUTHORITY = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+)(?::(?P<port>[0-9]{0,5}))?")
+METHODS = ("GET", "POST", "DELETE")
+SENT = ("Authorization", "Content-Type", "x-request-id", "x-model-version", "x-timeout-ms")
+READ = ("x-request-id", "x-embedding-shape", "x-content-type-options", "retry-after")
 
 
 class Authority(NamedTuple):
@@ -134,11 +137,6 @@ def _authority(text: bytes) -> Authority | None:
             return None
         return Authority(name, port, is_local=name == "localhost" or name.endswith(".localhost"))
     return Authority(name, port, is_local=True)
-
-
-METHODS = ("GET", "POST", "DELETE")
-SENT = ("Authorization", "Content-Type", "x-request-id", "x-model-version", "x-timeout-ms")
-READ = ("x-request-id", "x-embedding-shape", "x-content-type-options", "retry-after")
 
 
 class Cors(CORSMiddleware):
