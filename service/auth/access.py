@@ -22,6 +22,8 @@ from service.observability.metrics import Metrics
 from service.settings import PREFIX, Settings
 
 TOKENS_HEADER = b"x-compute-tokens"
+SECONDS = 60.0
+_CHARACTERS = 32  # hexadecimal: 128 bits
 
 
 class Account:
@@ -29,27 +31,21 @@ class Account:
 
     def __init__(self, key: Key, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
-        self.key = key
-        self.allows = key.role.allows
-        self._requests = Bucket(self._limits[0])
-        self._tokens = Bucket(self._limits[1])
+        self._requests, self._tokens = Bucket(0), Bucket(0)
         self._counted_requests: Counter = metrics.key_requests.labels(key.name)
         self._counted_tokens: Counter = metrics.key_tokens.labels(key.name)
-
-    @property
-    def _limits(self) -> tuple[int, int]:
-        key, settings = self.key, self._settings
-        requests, tokens = key.requests_per_minute, key.tokens_per_minute
-        return (
-            settings.key_requests_per_minute if requests is None else requests,
-            settings.key_tokens_per_minute if tokens is None else tokens,
-        )
+        self.update(key)
 
     def update(self, key: Key) -> None:
-        """Applies a changed line of the keys file. Usage so far still counts."""
+        """Applies a line of the keys file. Usage so far still counts."""
         self.key = key
         self.allows = key.role.allows
-        for bucket, limit in zip((self._requests, self._tokens), self._limits, strict=True):
+        settings = self._settings
+        for bucket, own, default in (
+            (self._requests, key.requests_per_minute, settings.key_requests_per_minute),
+            (self._tokens, key.tokens_per_minute, settings.key_tokens_per_minute),
+        ):
+            limit = default if own is None else own
             if bucket.per_minute != limit:
                 bucket.resize(limit)
 
@@ -91,11 +87,8 @@ class Access:
     def _open_accounts(self) -> None:
         before, self._accounts = self._accounts, {}
         for key in self._file.keys:
-            account = before.get(key.name)
-            if account is None:
-                account = Account(key, self._settings, self._metrics)
-            else:
-                account.update(key)
+            account = before.get(key.name) or Account(key, self._settings, self._metrics)
+            account.update(key)
             self._accounts[key.name] = account
 
     def identify(self, scope: Scope) -> Account:
@@ -152,9 +145,6 @@ def _unauthorized(message: str) -> Unauthorized:
     return Unauthorized(message, headers={"www-authenticate": "Bearer"})
 
 
-SECONDS = 60.0
-
-
 class Bucket:
     """A bucket of at most `per_minute` units, refilled evenly. 0 means no limit."""
 
@@ -186,9 +176,6 @@ class Bucket:
         gained = (now - self._filled) * self.per_minute / SECONDS
         self._level = min(float(self.per_minute), self._level + gained)
         self._filled = now
-
-
-_CHARACTERS = 32  # hexadecimal: 128 bits
 
 
 class Visitors:
