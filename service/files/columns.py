@@ -22,6 +22,8 @@ MAX_COLUMNS = 10_000
 _COMPARED = 1000  # column names that are compared with a missing one
 _EXPORTED = {"id", "title", "text", "metadata", "collection"}
 _BETWEEN = "\n\n"  # blank line between several columns of a text
+_RECENT = 1 << 12
+_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +220,6 @@ def derived_id(title: str, text: str) -> str:
 
 def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-_RECENT = 1 << 12
-_TOLD = 3
 
 
 class Seen:

@@ -16,6 +16,9 @@ from service.files.values import MARK, BadRow
 MAX_LINE_BYTES = 1 << 20
 _HANDLER = "simile-mark"
 _END = re.compile(r"\r\n|\n|\r")
+LONG_LINES = 20  # lines from which a record gets a note
+_SAID = re.compile(r'^"?sep=(.)"?(?:\r\n|\n|\r)', re.IGNORECASE)
+_CLOSED = r'[^"]*+(?:""[^"]*+)*+"'
 
 
 def _marked(error: UnicodeError) -> tuple[str, int]:
@@ -93,11 +96,6 @@ class TextLines:
         if self._length:
             self._rest = io.StringIO()
             self._length = 0
-
-
-LONG_LINES = 20  # lines from which a record gets a note
-_SAID = re.compile(r'^"?sep=(.)"?(?:\r\n|\n|\r)', re.IGNORECASE)
-_CLOSED = r'[^"]*+(?:""[^"]*+)*+"'
 
 
 def said_separator(text: str) -> str | None:
