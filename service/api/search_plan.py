@@ -1,6 +1,6 @@
-"""Requests for a search, parsed into a plan: texts, vectors or ids to look for, a filter, options."""
+"""Parses search requests: queries, filters, options, and the parts of a hit to show. Start at `Plan`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -14,9 +14,8 @@ from models.search.fusion import weight_of
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts, unit
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User
 from service.batching.request import Answer, Timing
-from service.corpus.search import Hit, Hits, Query, Search
+from service.corpus.search import Hit, Query, Search
 from service.errors import Conflict, Empty, Validation
-from service.http.bodies import in_chunks, json_array
 from service.live import Generation
 from service.runtime.runtime import Runtime
 from service.settings import Settings
@@ -27,7 +26,7 @@ from service.store.filters.predicate import Predicate
 from service.store.turns import pause
 from service.store.values import COLUMNS, Column
 
-TOGETHER = 100  # All queries of a request may have so many times the characters of one query.
+TOGETHER = 100  # Limit of all queries together, as a multiple of the limit of one query.
 
 
 MAX_FIELDS = 100
@@ -35,28 +34,19 @@ MAX_NAMES = 1024  # of all fields together, between their dots
 MAX_CHARACTERS = 65_536  # of all fields together
 METADATA = "metadata"
 
-_Tree: TypeAlias = dict[str | None, "_Tree"]  # names between the dots of fields, each below the one before it
+_Tree: TypeAlias = dict[str | None, "_Tree"]  # nested names of fields
 _END = None  # stands below the last name of a field
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Parts of a hit that are shown beside its id and its score."""
+    """The parts of a hit to show, in addition to its id and its score."""
 
     columns: tuple[Column, ...] = COLUMNS
-    fields: _Tree | None = None  # of the metadata these alone
-
-    def one_list(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
-        """The hits of the one query as chunks of JSON; for a reading thread."""
-        [hits] = found
-        return in_chunks(json_array(map(self.of, hits)))
-
-    def lists(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
-        """The hits of each query as chunks of JSON; for a reading thread."""
-        return in_chunks(json_array(json_array(map(self.of, hits)) for hits in found))
+    fields: _Tree | None = None  # fields of the metadata, None for all
 
     def of(self, hit: Hit) -> list[bytes]:
-        """A hit as parts of JSON."""
+        """Returns a hit as parts of JSON. Runs on the reading thread."""
         pause()
         head = {"id": hit.document.id, "score": hit.score}
         parts = [orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]]
@@ -87,9 +77,9 @@ def _tree(fields: Iterable[str]) -> _Tree:
 
 
 def _chosen(metadata: dict[str, Any], fields: _Tree) -> dict[str, Any]:
-    """Returns what fields lead to (store/filters/paths.py), inside the objects and arrays around it.
+    """Returns the values of fields (store/filters/paths.py), inside the objects and arrays around them.
 
-    Each name is looked at once, whatever the fields are.
+    Visits each name once, regardless of the number of fields.
     """
     chosen: dict[str, Any] = {}
     for name, value in metadata.items():
@@ -112,10 +102,10 @@ def _below(fields: _Tree, name: str) -> _Tree | None:
 
 
 def parse_fields(fields: Sequence[str] | None) -> Shown:
-    """`title`, `text`, `metadata`, or `metadata.NAME`, with dots as in filters; None is all there is.
+    """Parses `title`, `text`, `metadata`, or `metadata.NAME`, with dots as in filters. None means all parts.
 
     Raises:
-        Validation: something else, or too many.
+        Validation: A field is unknown, or the fields are too many or too long.
 
     """
     if fields is None:
@@ -191,16 +181,15 @@ class Plan:
     """A search, before a version answers it.
 
     Args:
-        queries: What to look for.
-        options: As they were sent. What they leave open, the version has learned.
+        queries: Texts, vectors, or documents to find similar ones to.
+        options: The options as sent. The version's learned defaults replace missing ones.
         passages: Compare with passages, not only with the head of each document.
-        filter: As it was sent.
-        where: The filter, parsed.
+        filter: The filter as sent.
+        where: The parsed filter.
         shown: The parts of a hit to show.
         collection: The collection to search.
         version: The version that must answer. None: the active version.
-        write: Writes the hits of each query as chunks of JSON.
-        check: Raises Validation if the search is too much work.
+        several: The answer has a list of hits for each query. Otherwise it has the hits of the only query.
         vectors_of: The version that made the vectors among the queries.
 
     """
@@ -213,15 +202,14 @@ class Plan:
     shown: Shown
     collection: str
     version: str | None
-    write: Callable[[Hits], list[bytes]]
-    check: Callable[[Search], None] = lambda _: None
+    several: bool = False
     vectors_of: str | None = None
 
     def search(self, settings: Settings, generation: Generation) -> Search:
         """Returns the search of this plan by a generation.
 
         Raises:
-            Validation: Options contradict each other, or the kind of the queries.
+            Validation: The options contradict each other or do not fit the queries.
 
         """
         options, learned = self.options, generation.manifest.search.get(self.collection)
@@ -255,9 +243,9 @@ class Plan:
         )
 
     def _default(self, settings: Settings, learned: SearchDefaults | None, *, of_text: bool) -> Mode:
-        """Returns the mode if none is named: the operator's, else the learned one, else dense.
+        """Returns the mode of a request that names none: the operator's, else the learned mode, else dense.
 
-        Dense, too, if that mode cannot do what was asked.
+        If that mode does not support the request, the mode is also dense.
         """
         mode = settings.search_mode or (learned.mode if learned else "dense")
         of_vectors = self.options.prompt_name is not None or not self.passages
@@ -266,7 +254,7 @@ class Plan:
 
 
 def parse_query(q: str | None, id: str | None) -> Query:
-    """Returns the one query of `GET /search`: a text, or a document by its id."""
+    """Returns the query of `GET /search`: a text, or a document by its id."""
     if (q is None) == (id is None):
         raise Validation("Give q, a text to look for, or id, a document whose like to look for; not both.")
     if id is None:
@@ -296,7 +284,7 @@ def check_characters(queries: Sequence[Query], limit: int) -> None:
     """Rejects long queries before anything is computed for them.
 
     Raises:
-        Validation: One has more than `limit` characters, or all together have `TOGETHER` times as many.
+        Validation: A query has more than `limit` characters, or all together have `TOGETHER` times as many.
 
     """
     for at, query in enumerate(queries):
@@ -331,12 +319,12 @@ async def embed_queries(
     """Returns the queries with the vectors that the mode needs, the batcher's answer, and fields of the
     answer.
 
-    The query encoder of a pair has learned the search prompt. So a query with another prompt is encoded as
-    documents are.
+    The query encoder of a pair has learned the search prompt only. The encoder of documents therefore encodes
+    queries with another prompt.
 
     Raises:
         Validation: A vector cannot be compared or has no `model`, or a prompt is unknown.
-        Conflict: The vectors are of another version than the one that answers.
+        Conflict: The vectors are of another version than the answering version.
 
     """
     queries, none = plan.queries, Answer(np.empty((0, 0), np.float32), [], [], Timing(0.0, 0.0, 0.0))
@@ -375,7 +363,7 @@ def parse_vectors(queries: list[Any], model: str | None, generation: Generation)
         )
     dimension = generation.encoder.dimension
     for at, query in enumerate(queries):
-        if not isinstance(query, list) or len(query) != dimension or not all(map(_is_number, query)):
+        if not isinstance(query, list) or len(query) != dimension or {*map(type, query)} - {int, float}:
             raise Validation(
                 f"queries[{at}] must be a list of {dimension} numbers, as the first one is a vector."
             )
@@ -386,7 +374,3 @@ def parse_vectors(queries: list[Any], model: str | None, generation: Generation)
         raise Validation("queries: a vector must be finite and not all zeros.")
     # By the largest value first: squares of large numbers would overflow.
     return unit(vectors / np.abs(vectors).max(axis=1, keepdims=True))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

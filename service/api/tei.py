@@ -6,11 +6,11 @@ steps, and stop when the request ends.
 
 import asyncio
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import orjson
@@ -18,11 +18,12 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, BeforeValidator, Field, RootModel, StrictBool, StrictStr
 from starlette.responses import Response
 
-from models.encoder import BadInput, Encoder, Piece
+from models.encoder import BadInput, Encoder
 from models.manifest import Manifest
 from service.api.embedding import (
     VERSION_HEADER,
     Plan,
+    Rows,
     check_dimensions,
     embed,
     get_prompt,
@@ -51,7 +52,7 @@ from service.api.openapi import (
 from service.errors import Conflict, Empty, NotFound, ServiceError, Tokenizer, Validation
 from service.http.bodies import json_response, validated
 from service.http.routing import RoleRoute
-from service.runtime.runtime import Service
+from service.runtime.runtime import Runtime, Service
 from service.settings import Settings
 
 router = APIRouter(route_class=RoleRoute, tags=["embedding"])
@@ -60,6 +61,10 @@ RAW = "application/octet-stream"
 _ROWS = {"x-embedding-shape": {"description": f"Rows, columns; with {RAW}", "schema": {"type": "string"}}}
 _INFERS: dict[str, Any] = {"raises": EMBEDS, "headers": TIMED}
 _EMBEDS: dict[str, Any] = {"raises": EMBEDS, "headers": {**TIMED, **_ROWS}, "also": [RAW]}
+_SAYS: dict[str, Any] = {"raises": (NotFound, Conflict, Tokenizer), "headers": VERSIONED}
+_SLICE = 4096  # tokens written as JSON in one call, which holds the interpreter lock
+Steps: TypeAlias = Generator[None, None, bytes]
+_threads = ThreadPoolExecutor(2, thread_name_prefix="tokens")
 
 
 def _direction(value: object) -> object:
@@ -137,15 +142,17 @@ async def embed_texts(request: Request, runtime: Service, body: EmbedRequest) ->
     """Vectors, always a list of lists; for `Accept: application/octet-stream` raw little-endian float32."""
     options = _options(body)
 
-    def check(manifest: Manifest) -> None:
-        if body.parameters is not None:  # also if its dimensions do not count
+    rows = parse_inputs(body.inputs, runtime.settings)
+
+    def prepare(manifest: Manifest) -> Rows:
+        if body.parameters is not None:  # Also if the option next to `inputs` takes precedence.
             check_dimensions(body.parameters.dimensions, manifest.dimension)
+        return with_prompt(rows, manifest, options.prompt_name)
 
     plan = Plan(
-        rows=parse_inputs(body.inputs, runtime.settings),
+        rows=rows,
         model=body.model,
-        prompted=partial(with_prompt, name=options.prompt_name),
-        check=check,
+        prepare=prepare,
         truncate=options.truncate is not False,
         left=options.truncation_direction == "Left",
         normalize=options.normalize,
@@ -164,10 +171,11 @@ async def compare_texts(request: Request, runtime: Service, body: SimilarityRequ
     """Cosine of one sentence with each of others, or of each pair."""
     left, right = _sides(body, runtime.settings.max_inputs)
     options = body.parameters or Parameters()
+    rows = [*left, *right]
     plan = Plan(
-        rows=[*left, *right],
+        rows=rows,
         model=body.model,
-        prompted=partial(with_prompt, name=options.prompt_name),
+        prepare=partial(with_prompt, rows, name=options.prompt_name),
         truncate=options.truncate is not False,
         left=options.truncation_direction == "Left",
     )
@@ -216,12 +224,6 @@ def _sides(body: SimilarityRequest, limit: int) -> tuple[list[str], list[str]]:
     return texts[::2], texts[1::2]
 
 
-_SAYS: dict[str, Any] = {"raises": (NotFound, Conflict, Tokenizer), "headers": VERSIONED}
-
-_SLICE = 4096  # tokens written as JSON in one call, which holds the interpreter lock
-_threads = ThreadPoolExecutor(2, thread_name_prefix="tokens")
-
-
 class TokenizeRequest(BaseModel):
     model_config = example({"inputs": "A first sentence."})
     inputs: Annotated[Any, ShownAs(Text | Texts)]
@@ -260,55 +262,57 @@ async def split_texts_into_tokens(request: Request, runtime: Service, body: Toke
     if not isinstance(inputs, list):
         raise Validation("inputs must be a text, or a list of texts.")
     texts = parse_texts(inputs, runtime.settings.max_inputs, "inputs")
-    with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
-        encoder = generation.encoder
+    limit = runtime.settings.max_tokenize_characters
+
+    def work(encoder: Encoder) -> Steps:
         prompt = get_prompt(body.prompt_name, encoder.manifest)
-        _check_characters(len(prompt) * len(texts) + sum(map(len, texts)), runtime.settings)
-        content = await _on_a_thread(_tokens(encoder, prompt, texts, body.add_special_tokens))
-        return Response(content, 200, {VERSION_HEADER: generation.version}, "application/json")
+        count = len(prompt) * len(texts) + sum(map(len, texts))
+        if count > limit:
+            raise Validation(
+                f"inputs have {count} characters; at most {limit} (SIMILE_MAX_TOKENIZE_CHARACTERS) are "
+                "tokenised in one request. Send them in parts."
+            )
+        return _tokens(encoder, prompt, texts, body.add_special_tokens)
+
+    return await _answer_in_steps(request, runtime, body.model, work)
 
 
 @router.post("/decode", **describe(Role.READ, DecodedTexts, **_SAYS))
 async def turn_token_ids_into_texts(request: Request, runtime: Service, body: DecodeRequest) -> Response:
-    """The text of each row of ids, as far as the tokenizer can tell it."""
+    """The text of each row of ids, if the tokenizer can reconstruct it."""
     settings = runtime.settings
-    with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
-        encoder = generation.encoder
-        content = await _on_a_thread(_texts(encoder, body.ids, settings, body.skip_special_tokens))
+
+    def work(encoder: Encoder) -> Steps:
+        return _texts(encoder, body.ids, settings, body.skip_special_tokens)
+
+    return await _answer_in_steps(request, runtime, body.model, work)
+
+
+async def _answer_in_steps(
+    request: Request, runtime: Runtime, model: str | None, work: Callable[[Encoder], Steps]
+) -> Response:
+    """Answers with the result of `work`, which stops at its next step when the request ends."""
+    left = threading.Event()
+    with runtime.live.borrow(pinned(request, model, runtime)) as generation:
+        steps = work(generation.encoder)
+        try:
+            content = await asyncio.get_running_loop().run_in_executor(_threads, _stepwise, steps, left)
+        finally:
+            left.set()
         return Response(content, 200, {VERSION_HEADER: generation.version}, "application/json")
 
 
-def _check_characters(count: int, settings: Settings) -> None:
-    limit = settings.max_tokenize_characters
-    if count > limit:
-        raise Validation(
-            f"inputs have {count} characters; at most {limit} (SIMILE_MAX_TOKENIZE_CHARACTERS) are tokenised "
-            "in one request. Send them in parts."
-        )
-
-
-async def _on_a_thread(work: Generator[None, None, bytes]) -> bytes:
-    """Returns the result of `work`, which stops at its next step when the request ends."""
-    left = threading.Event()
-    try:
-        return await asyncio.get_running_loop().run_in_executor(_threads, _stepwise, work, left)
-    finally:
-        left.set()
-
-
-def _stepwise(work: Generator[None, None, bytes], left: threading.Event) -> bytes:
+def _stepwise(steps: Steps, left: threading.Event) -> bytes:
     while not left.is_set():
         try:
-            next(work)
+            next(steps)
         except StopIteration as end:
             content: bytes = end.value
             return content
     return b""
 
 
-def _tokens(
-    encoder: Encoder, prompt: str, texts: list[str], add_special_tokens: bool
-) -> Generator[None, None, bytes]:
+def _tokens(encoder: Encoder, prompt: str, texts: list[str], add_special_tokens: bool) -> Steps:
     rows = []
     for at, text in enumerate(texts):
         yield
@@ -317,22 +321,14 @@ def _tokens(
         except Exception as error:  # of any type: the tokenizers library has no common one
             raise _refusal(error, f"inputs[{at}]") from error
         parts = []
-        for part in _slices(pieces):
-            parts.append(part)
+        while part := [piece._asdict() for piece in islice(pieces, _SLICE)]:
+            parts.append(orjson.dumps(part)[1:-1])
             yield
         rows.append(b"[" + b",".join(parts) + b"]")
     return b"[" + b",".join(rows) + b"]"
 
 
-def _slices(pieces: Iterator[Piece]) -> Iterator[bytes]:
-    """Yields a JSON array in parts, without its brackets."""
-    while part := [piece._asdict() for piece in islice(pieces, _SLICE)]:
-        yield orjson.dumps(part)[1:-1]
-
-
-def _texts(
-    encoder: Encoder, ids: object, settings: Settings, skip_special_tokens: bool
-) -> Generator[None, None, bytes]:
+def _texts(encoder: Encoder, ids: object, settings: Settings, skip_special_tokens: bool) -> Steps:
     kinds = "token ids, or a list of rows of them"
     most = settings.max_decode_ids
     rows = parse_token_rows(
