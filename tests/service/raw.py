@@ -103,12 +103,18 @@ class Wire:
             return True
 
 
-def held(service: Service) -> int:
-    """Connections that the service has files for, also those that the other side has closed."""
-    here = f":{service.port:04X}"
+def held(service: Service, wire: Wire | None = None) -> int:
+    """Counts connections that the service has files for, also those that the client has closed.
+
+    With `wire`, counts only that connection.
+    """
+    here, there = f":{service.port:04X}", "" if wire is None else f":{wire.socket.getsockname()[1]:04X}"
     lines = Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
-    return sum(one[1].endswith(here) and one[3] != LISTENS and one[9] != "0" for one in fields)
+    return sum(
+        line[1].endswith(here) and line[2].endswith(there) and line[3] != LISTENS and line[9] != "0"
+        for line in fields
+    )
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
