@@ -319,7 +319,10 @@ def test_a_deletion_that_ends_half_way_is_audited(
         wait_until_ready(client)
         documents = [{"id": f"{at}", "text": "red river"} for at in range(8)]
         assert client.post("/documents", json={"documents": documents}).status_code == 200
-        bodies = {"feedback": {"relevant": True}, "events": {"search_id": "s", "type": "click"}}
+        bodies: dict[str, Any] = {
+            "feedback": {"relevant": True},
+            "events": {"search_id": "s", "type": "click"},
+        }
         for path, about in bodies.items():
             rows = [{"query": "red", "id": f"{at}", **about} for at in range(8)]
             assert client.post(f"/{path}", json={path: rows}).status_code == 200
@@ -344,7 +347,7 @@ def test_a_deletion_that_ends_half_way_is_audited(
 def test_a_rollback_is_audited(tmp_path: Path, heard: Heard) -> None:
     first, second = published(tmp_path / "models", 2)
     keys = keys_file(tmp_path)
-    folders = {"data_dir": tmp_path / "data", "models_dir": tmp_path / "models"}
+    folders: dict[str, Any] = {"data_dir": tmp_path / "data", "models_dir": tmp_path / "models"}
     settings = Settings(**folders, cache_mb=0, api_keys_file=keys)
     with TestClient(create_app(settings), headers=bearer(KEYS["boss"])) as client:
         wait_until_ready(client)
