@@ -12,7 +12,6 @@ from starlette.types import ASGIApp
 from service.api import (
     cohere,
     collections,
-    document_map,
     documents,
     events,
     feedback,
@@ -23,27 +22,21 @@ from service.api import (
     openapi,
     search,
     tei,
-    tokens,
     ui,
 )
 from service.auth.access import Access
 from service.http.connections import Connections
-from service.http.cors import Cors
 from service.http.error_responses import install
-from service.http.hosts import Hosts
-from service.http.load_shedding import LoadShedder
-from service.http.middleware import Edge
+from service.http.hosts import Cors, Hosts
+from service.http.middleware import Edge, LoadShedder
 from service.http.routing import ExactRouter
 from service.observability.logs import write_line
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.settings.addresses import allowed_hosts, allowed_origins
 
-MODULES = (
-    *(tei, tokens, openai, cohere),
-    *(search, documents, files, feedback, events, collections),
-    *(info, models, document_map, openapi),
-)
+MODULES = (tei, openai, cohere, search, documents, files, feedback, events, collections, info, models)
+SCOPED = (search, documents, files, feedback, events)  # also below /collections/{collection}
 
 
 class App(FastAPI):
@@ -107,11 +100,13 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.connections = Connections(settings.max_connections)
     install(app)
-    for module in (*MODULES, ui) if settings.ui else MODULES:
+    routers = [*(module.router for module in MODULES), collections.map_router, openapi.router]
+    if settings.ui:
+        routers.append(ui.router)
+    scoped = [*(module.router for module in SCOPED), collections.map_router]
+    for router in (*routers, *map(collections.in_collections, scoped)):
         # include_router would add lazy layers that each request walks again.
-        app.router.routes.extend(module.router.routes)
-    for module in (search, documents, files, feedback, events, document_map):
-        app.router.routes.extend(collections.in_collections(module.router).routes)
+        app.router.routes.extend(router.routes)
     runtime.metrics.routes(
         (method, route.path, getattr(route, "status_code", None) or 200)
         for route in app.router.routes

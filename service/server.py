@@ -18,9 +18,7 @@ from fastapi import FastAPI
 from service import memory
 from service.app import create_app
 from service.errors import StartupError
-from service.http.connections import bounded_by_files
-from service.http.protocol import Protocol
-from service.http.tls import encrypted
+from service.http.connections import Protocol, bounded_by_files, encrypted
 from service.observability import logs
 from service.runtime.runtime import Runtime
 from service.runtime.watchdog import interpreter_timer

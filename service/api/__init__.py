@@ -1,1 +1,1 @@
-"""Routes: one file per family of routes, its schemas beside it."""
+"""Routes, one file per family, together with their schemas."""

@@ -1,33 +1,56 @@
-"""Documents that come one by one and without end: stored in groups, a few of which are under way at a time.
+"""Imports of any length: NDJSON bodies here, files in files.py. Start reading at `import_lines`.
 
-    add() ─▶ group ─▶ under way: embedded, then committed ─▶ settled, in their order
+Documents arrive one by one and are stored in groups. A few groups are in progress at a time.
 
-So the encoder never waits for the next group, and memory holds a few groups whatever the whole weighs. A
-document that fails is reported and fails alone. What may pass (a full queue, a worker that died) is waited
-for.
+    add() ─▶ group ─▶ in progress: embedded, then committed ─▶ settled, in order
+
+So the encoder never waits for the next group, and memory holds a few groups only. A document that fails is
+reported and affects no other. After a transient error, such as a full queue, the import tries again.
 """
 
 import asyncio
 import bisect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from service.corpus.corpus import Corpus, Stored
-from service.errors import Backend, Overloaded, ServiceError, Timeout, Tokenizer, Unhealthy, Validation
-from service.files.seen import Seen
-from service.http.body_budget import StreamedBody
+import orjson
+from fastapi import Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from service.api.embedding import VERSION_HEADER
+from service.corpus.corpus import Stored
+from service.errors import (
+    Backend,
+    Empty,
+    Overloaded,
+    ServiceError,
+    Timeout,
+    Tokenizer,
+    TooLarge,
+    Unhealthy,
+    Validation,
+)
+from service.files.columns import Seen
+from service.files.lines import MAX_LINE_BYTES
+from service.http import exact_json
+from service.http.bodies import Slices, StreamedBody, fields_of, json_response
 from service.lifecycle.builder import HARMLESS
+from service.runtime.runtime import Runtime
 from service.store.values import Document
 
-GROUP_DOCUMENTS = 64  # of one commit
-GROUP_BYTES = 1 << 18  # read for one group; less than the least that all bodies may have together
-UNDER_WAY = 4  # groups: while one is committed, the others keep the encoder busy
+GROUP_DOCUMENTS = 64  # per commit
+GROUP_BYTES = 1 << 18  # per group, below the smallest allowed budget of all bodies
+UNDER_WAY = 4  # groups. While the first is committed, the others keep the encoder busy.
 RETRY_SECONDS = 0.2
-MAX_ERRORS = 100  # that are kept, the first ones
-
-Stopping = Callable[[], bool]
+MAX_ERRORS = 100  # errors in an answer
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Some programs start a file with it.
+IDLE_SECONDS = 0.5  # After this time without bytes, the pending documents are stored.
+STEP_BYTES = 4096  # of a piece per step. As many line ends take some milliseconds.
+Parse: TypeAlias = Callable[[dict[str, Any]], Document]
 
 
 class Span(NamedTuple):
@@ -39,29 +62,29 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Group:
-    """Documents to be stored together, each with its lines."""
+    """Documents that are stored together, each with its lines."""
 
     rows: list[tuple[Span, Document]] = field(default_factory=list)
-    bytes: int = 0  # read since the group before
-    size: int = 0  # characters of its documents: a compressed body holds more than its bytes
+    bytes: int = 0  # bytes of the body since the previous group
+    size: int = 0  # characters of the documents, because a compressed body has fewer bytes
     last_line: int = 0
     ids: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the documents so far."""
+    """Counts of the documents so far. Its text says what was stored, for the message of an error."""
 
     upserted: int = 0
-    created: int | None = 0  # None: not known, as some were sent again after an answer that left it open
+    created: int | None = 0  # None: unknown, because some were stored again after an error
     failed: int = 0
     truncated: int = 0
     sequence: int = 0
     tokens: int = 0
     version: str = ""
-    last_line: int = 0  # every line up to this one is done
-    errors: list[tuple[Span, str]] = field(default_factory=list)  # lines and reason, the first ones
-    seen: Seen = field(default_factory=Seen)  # ids of what is stored
+    last_line: int = 0  # all lines up to this one are done
+    errors: list[tuple[Span, str]] = field(default_factory=list)  # lines and reason of the first errors
+    seen: Seen = field(default_factory=Seen)  # ids of stored documents
 
     def fail(self, lines: Span, reason: str) -> None:
         self.failed += lines.last - lines.first + 1
@@ -84,7 +107,6 @@ class Tally:
         return None if self.created is None else max(self.seen.distinct - self.created, 0)
 
     def __str__(self) -> str:
-        """Words for a refusal: what was stored before it."""
         if not self.upserted:
             return "Nothing of the import was stored."
         return (
@@ -94,23 +116,23 @@ class Tally:
 
 
 class Import:
-    """An import. `close()` it at its end, however it ended."""
+    """Stores the documents of a request. Use it in `aclosing`, which cancels the rest after an error."""
 
-    def __init__(self, corpus: Corpus, collection: str, flow: StreamedBody, stopping: Stopping) -> None:
-        self._corpus = corpus
+    def __init__(self, request: Request, runtime: Runtime, collection: str) -> None:
+        self._runtime = runtime
+        self._corpus = runtime.corpus
         self._collection = collection
-        self._flow = flow
-        self._stopping = stopping
+        self._flow: StreamedBody = request.scope["flow"]
         self._group = Group()
         self._under_way: deque[tuple[Group, asyncio.Task[None]]] = deque()
-        self._claimed_bytes = 0  # of what the flow holds, that of the groups under way
+        self._claimed_bytes = 0  # bytes of the groups in progress
         self.tally = Tally()
 
     async def add(self, lines: Span, document: Document) -> None:
-        """Take a document; waits while enough are under way.
+        """Adds a document. Waits while too many groups are in progress.
 
         Raises:
-            ServiceError: it cannot go on. The message says what was stored.
+            ServiceError: The import cannot continue. The message reports the stored documents.
 
         """
         group = self._group
@@ -122,18 +144,18 @@ class Import:
             await self._begin()
 
     def fail(self, lines: Span, reason: str) -> None:
-        """Lines that hold no document."""
+        """Reports lines without a valid document."""
         self.tally.fail(lines, reason)
         self._group.last_line = lines.last
 
     async def look(self, *, idle: bool) -> None:
-        """Between two pieces: send on its way what is heavy or, when nothing comes, whatever is at hand.
+        """Starts storing the group if it is large, or if no more bytes arrive. Call it between two pieces.
 
         Raises:
-            ServiceError: as `add`; also when the service stops.
+            ServiceError: The import cannot continue, or the service stops.
 
         """
-        if self._stopping():
+        if self._runtime.stopping:
             await self._settle_all()
             raise Unhealthy(
                 f"The service is stopping, and takes no more of the import. {self.tally}",
@@ -146,20 +168,20 @@ class Import:
             await self._settle()
 
     async def finish(self) -> Tally:
-        """Store all that is left. Raises ServiceError as `add`."""
+        """Stores the rest. Raises ServiceError as `add` does."""
         await self._begin()
         await self._settle_all()
         return self.tally
 
-    async def close(self) -> None:
-        """Cancel what is under way."""
+    async def aclose(self) -> None:
+        """Cancels the groups in progress."""
         tasks = [task for _, task in self._under_way]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _begin(self) -> None:
-        """Send the group on its way, once fewer are under way and none of them has an id of its own."""
+        """Starts to store the group, after a place is free and no group in progress has one of its ids."""
         group, self._group = self._group, Group(last_line=self._group.last_line)
         while len(self._under_way) >= UNDER_WAY or any(
             not group.ids.isdisjoint(other.ids) for other, _ in self._under_way
@@ -174,12 +196,12 @@ class Import:
             await self._settle()
 
     async def _settle(self) -> None:
-        """Wait for the oldest group."""
+        """Waits for the oldest group."""
         group, task = self._under_way[0]
         try:
             await task
         except ServiceError as error:
-            # So that the refusal counts all that is stored.
+            # Wait for the other groups, so that the message counts all stored documents.
             await asyncio.gather(*(task for _, task in self._under_way), return_exceptions=True)
             raise type(error)(f"{error.message} {self.tally}", headers=error.headers) from error
         self._under_way.popleft()
@@ -190,10 +212,10 @@ class Import:
         self._flow.moved()
 
     async def _store(self, rows: list[tuple[Span, Document]]) -> None:
-        """Store the documents of a group; those that the model fails on are found by halving it."""
+        """Stores the documents of a group. If the model fails, halves the group to find the bad documents."""
         if not rows:
             return
-        documents = {document.id: document for _, document in rows}  # of two equal ids the last wins
+        documents = {document.id: document for _, document in rows}  # The last of two equal ids wins.
         try:
             stored = await self._patiently(list(documents.values()))
         except (Backend, Tokenizer, Validation) as error:
@@ -202,7 +224,7 @@ class Import:
                 await self._store(rows[:middle])
                 await self._store(rows[middle:])
                 return
-            if isinstance(error, Backend):  # is it this text, or the model?
+            if isinstance(error, Backend):  # Raises if the model fails on any text.
                 with self._corpus.live.borrow() as generation:
                     await self._corpus.embed(generation, [HARMLESS], [self._collection])
             self.tally.fail(rows[0][0], error.message)
@@ -214,8 +236,156 @@ class Import:
             try:
                 return await self._corpus.put(documents, self._collection)
             except (Overloaded, Timeout, Unhealthy) as error:
-                if self._stopping():
+                if self._runtime.stopping:
                     raise
-                if not isinstance(error, Overloaded):  # they may be stored
+                if not isinstance(error, Overloaded):  # The documents may be stored.
                     self.tally.created = None
             await asyncio.sleep(RETRY_SECONDS)
+
+
+class Line(NamedTuple):
+    """A line of the body.
+
+    Attributes:
+        number: Counts from 1, empty lines included.
+        content: The bytes. None if they exceed MAX_LINE_BYTES.
+
+    """
+
+    number: int
+    content: bytes | None
+
+
+class Lines:
+    """Splits pieces into lines. Call `feed` with each piece, then `finish`. Skips empty lines."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._rest = bytearray()  # start of an unfinished line
+        self._too_long = False
+
+    def feed(self, piece: bytes) -> Iterator[Line]:
+        *ended, rest = piece.split(b"\n")
+        for part in ended:
+            self._keep(part)
+            yield from self.finish()
+        self._keep(rest)
+
+    def _keep(self, part: bytes) -> None:
+        if self._too_long or len(self._rest) + len(part) > MAX_LINE_BYTES:
+            self._too_long = True
+            self._rest.clear()
+        else:
+            self._rest += part
+
+    def finish(self) -> Iterator[Line]:
+        """Yields the line that ends here, unless it is empty."""
+        self._number += 1
+        content, self._rest = bytes(self._rest), bytearray()
+        too_long, self._too_long = self._too_long, False
+        if self._number == 1:
+            content = content.removeprefix(_BYTE_ORDER_MARK)
+        if too_long:
+            yield Line(self._number, None)
+        elif content and not content.isspace():
+            yield Line(self._number, content)
+
+
+class LineError(BaseModel):
+    line: int = Field(description="Counted from 1, empty lines included")
+    error: str
+
+
+class Imported(BaseModel):
+    """The answer to NDJSON, also if lines failed."""
+
+    upserted: int
+    documents: int = Field(description="Fewer than `upserted` if an id came more than once")
+    created: int | None = Field(
+        description="Number of new ids. null: unknown, because some were stored again after an error"
+    )
+    failed: int
+    errors: list[LineError] = Field(description=f"The first {MAX_ERRORS} failed lines")
+    truncated: int = Field(description="Number of texts that are longer than the model's input")
+    sequence: int
+
+
+async def import_lines(request: Request, runtime: Runtime, parse: Parse, collection: str) -> Response:
+    """Stores the documents of an NDJSON body of any length. `parse` builds a document from an object.
+
+    Raises:
+        ServiceError: The import cannot continue. The message reports the stored documents.
+
+    """
+    flow: StreamedBody = request.scope["flow"]
+    lines, slices = Lines(), Slices()
+    async with aclosing(Import(request, runtime, collection)) as importing:
+        async with aclosing(body_pieces(request)) as pieces:
+            async for piece in pieces:
+                content = piece or b""
+                for at in range(0, len(content), STEP_BYTES):
+                    for line in lines.feed(content[at : at + STEP_BYTES]):
+                        await _take(importing, line, parse)
+                        await slices.rest()
+                    await slices.rest()  # The step may contain no line end.
+                    flow.moved()
+                await importing.look(idle=piece is None)
+        for line in lines.finish():
+            await _take(importing, line, parse)
+        tally = await importing.finish()
+    if not tally.upserted and not tally.failed:
+        raise Empty("The body has no line. Send one JSON object per line.")
+    errors = [{"line": lines.first, "error": error} for lines, error in tally.errors]
+    return await import_response(runtime, Imported, tally, errors=errors)
+
+
+async def import_response(
+    runtime: Runtime, model: type[BaseModel], tally: Tally, **fields: object
+) -> Response:
+    """Answers an import. `fields` are those that the tally does not have."""
+    sequence = tally.sequence or await runtime.corpus.store.sequence()
+    answer = fields_of(model, tally, documents=tally.seen.distinct, **(fields | {"sequence": sequence}))
+    version = tally.version or runtime.live.generation.version
+    return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})
+
+
+async def body_pieces(request: Request) -> AsyncGenerator[bytes | None]:
+    """Yields the pieces of the body as they arrive, and None from time to time while none arrives."""
+    stream = aiter(request.stream())
+    while True:
+        reading = asyncio.ensure_future(anext(stream, None))
+        try:
+            while not reading.done():
+                await asyncio.wait({reading}, timeout=IDLE_SECONDS)
+                if not reading.done():
+                    yield None
+        finally:
+            reading.cancel()
+        if (piece := reading.result()) is None:
+            return
+        yield piece
+
+
+async def _take(importing: Import, line: Line, parse: Parse) -> None:
+    try:
+        document = parse(_object(line))
+    except ServiceError as error:
+        importing.fail(Span(line.number, line.number), error.message)
+    else:
+        await importing.add(Span(line.number, line.number), document)
+
+
+def _object(line: Line) -> dict[str, Any]:
+    if line.content is None:
+        raise TooLarge(f"The line is longer than {MAX_LINE_BYTES >> 20} MiB. Split the document.")
+    try:
+        value = exact_json.loads(line.content)
+    except exact_json.Inexact as error:
+        raise Validation(str(error)) from error
+    except orjson.JSONDecodeError as error:
+        raise Validation(
+            f"The line is not valid JSON in UTF-8: {error.msg}, column {error.colno}."
+        ) from error
+    if not isinstance(value, dict):
+        raise Validation('The line is no JSON object. Send {"id": …, "text": …, "metadata": {…}} on each.')
+    return value

@@ -1,9 +1,11 @@
 """Cohere's embeddings: prompts by `input_type`, and vectors in few bits.
 
-    float    the vector                                  base64   its bytes, little-endian float32
-    int8     steps of limit/127, by the model's own calibration        uint8    the same, 128 added
-    ubinary  a bit for each component, 1 when it is above 0; eight to a byte, the first one highest
-    binary   the same bytes, 128 subtracted
+    float    The vector.
+    base64   Its bytes, little-endian float32.
+    int8     Steps of limit/127 by the model's own calibration.
+    uint8    The values of int8 plus 128.
+    ubinary  One bit per component, 1 if it is above 0. Eight bits to a byte, the first one highest.
+    binary   The bytes of ubinary minus 128.
 
 A dimension that is not a multiple of eight is padded with zero bits, as numpy.packbits does.
 """
@@ -70,7 +72,7 @@ class EmbedByTypeRequest(BaseModel):
 
 
 class ByType(BaseModel):
-    """A vector for each text, under each type that was asked for."""
+    """A vector for each text, under each requested type."""
 
     float_: list[list[float]] | None = Field(None, alias="float")
     int8: list[list[int]] | None = None
@@ -103,27 +105,28 @@ class EmbeddingsByType(BaseModel):
 
 @router.post("/v2/embed", **describe(Role.READ, EmbeddingsByType, raises=EMBEDS, headers=TIMED))
 async def embed_texts(request: Request, runtime: Service, body: EmbedByTypeRequest) -> Response:
-    """Vectors of texts, in each of the types asked for."""
+    """Vectors of texts, in each requested type."""
     texts = parse_texts(
         _given(body), runtime.settings.max_inputs, "inputs" if body.texts is None else "texts"
     )
-    asked: list[Kind] = body.embedding_types or ["float"]
-    kinds = list(dict.fromkeys(asked))
+    requested: list[Kind] = body.embedding_types or ["float"]
+    kinds = list(dict.fromkeys(requested))
 
-    def check(manifest: Manifest) -> None:
+    def prepare(manifest: Manifest) -> Rows:
         for kind in kinds:
             _check_kind(kind, manifest)
-        _check_max_tokens(body.max_tokens, manifest.max_length)
-
-    def prompted(_rows: Rows, manifest: Manifest) -> Rows:
-        prompt = _prompt(body.input_type, manifest)
+        if body.max_tokens is not None and body.max_tokens < manifest.max_length:
+            raise Validation(
+                f"max_tokens cannot be less than the model's own {manifest.max_length}. Leave it out."
+            )
+        own = {"search_document": manifest.document_prompt, "search_query": manifest.search_prompt}
+        prompt = (manifest.prompts | own).get(body.input_type or "", manifest.default_prompt)
         return [prompt + text for text in texts]
 
     plan = Plan(
         rows=texts,
         model=body.model,
-        prompted=prompted,
-        check=check,
+        prepare=prepare,
         truncate=body.truncate != "NONE",
         left=body.truncate == "START",
         dimensions=body.output_dimension,
@@ -141,10 +144,10 @@ async def embed_texts(request: Request, runtime: Service, body: EmbedByTypeReque
 
 
 def _given(body: EmbedByTypeRequest) -> list[Any]:
-    """Values to embed, not yet known to be texts.
+    """Returns the values to embed, before they are checked.
 
     Raises:
-        Validation: images, texts in two places or in none, or an input that is not one text.
+        Validation: Images, not exactly one of `texts` and `inputs`, or an input of several parts.
 
     """
     if body.images is not None:
@@ -163,20 +166,6 @@ def _text_of(at: int, given: object) -> object:
         if isinstance(part, dict) and part.get("type") == "text":
             return part.get("text")
     raise Validation(f'inputs[{at}].content must be one text: [{{"type": "text", "text": "…"}}].')
-
-
-def _check_max_tokens(max_tokens: int | None, max_length: int) -> None:
-    if max_tokens is not None and max_tokens < max_length:
-        raise Validation(f"max_tokens cannot be less than the model's own {max_length}. Leave it out.")
-
-
-def _prompt(input_type: str | None, manifest: Manifest) -> str:
-    """Returns the prompt that the model's configuration puts before texts of this kind, if any."""
-    if input_type == "search_document":
-        return manifest.document_prompt
-    if input_type == "search_query":
-        return manifest.search_prompt
-    return manifest.prompts.get(input_type or "", manifest.default_prompt)
 
 
 def _check_kind(kind: Kind, manifest: Manifest) -> None:

@@ -4,18 +4,21 @@
     GET /collections   DELETE /collections/{collection}
 
 A collection exists from its first document until it is deleted. One model embeds all of them, and all change
-to the next model at the same moment.
+to the next model at the same moment. `GET /map` returns the map of a collection,
+which `python -m service map` makes.
 """
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
-from starlette.responses import Response
+from pydantic import BaseModel, Field
+from starlette.responses import FileResponse, Response
+from starlette.types import Receive, Scope, Send
 
+from models.manifest import is_version
 from service.api.openapi import Role, describe
 from service.auth.audit import audit
 from service.errors import NotFound, Storage, Validation
@@ -33,6 +36,8 @@ _DESCRIBED = {
 }
 
 router = APIRouter(prefix="/collections", route_class=RoleRoute, tags=["collections"])
+map_router = APIRouter(route_class=RoleRoute, tags=["documents"])
+_COMMAND = "While that version is live, `python -m service map` makes one."
 
 
 class CollectionOut(BaseModel):
@@ -116,7 +121,7 @@ def in_collections(plain: APIRouter) -> APIRouter:
 
 @router.get("", **describe(Role.READ, CollectionsOut, raises=[Storage]))
 async def list_collections(request: Request, runtime: Service) -> Response:
-    """Every collection, and how many documents it has."""
+    """Every collection, and its number of documents."""
     check_parameters(request)
     found = await runtime.corpus.store.collections()
     return json_response({"collections": [{"name": name, "documents": count} for name, count in found]})
@@ -127,9 +132,10 @@ async def list_collections(request: Request, runtime: Service) -> Response:
     **describe(Role.WRITE, Dropped, raises=[Storage], parameters=[_DESCRIBED]),
 )
 async def delete_collection(request: Request, runtime: Service) -> Response:
-    """Delete a collection with its documents, judgements, events and maps; the default one is emptied.
+    """Delete a collection with its documents, judgments, events and maps. The default one stays, empty.
 
-    In steps, as `DELETE /documents`: what is written to it meanwhile stays, and so does the collection then.
+    The deletion has steps, as `DELETE /documents` has. Documents that are written during the deletion stay,
+    and the collection then stays as well.
     """
     check_parameters(request)
     name = await existing(request, runtime)
@@ -140,6 +146,72 @@ async def delete_collection(request: Request, runtime: Service) -> Response:
 
 
 def _delete_maps(maps: Path, collection: str) -> None:
-    """Delete the files of every version's map: they hold ids, words and values of the documents."""
+    """Deletes the map files of every version, because they contain ids, words and values of the documents."""
     for file in maps.glob(f"*/{collection}.json"):
         file.unlink(missing_ok=True)
+
+
+class MapParameters(BaseModel):
+    version: str | None = Field(
+        None, description="Absent: the active version, else the latest one with a map"
+    )
+
+
+class Group(BaseModel):
+    words: list[str] = Field(description="Words that describe the group, best first")
+    x: int
+    y: int
+    size: int
+
+
+class Colouring(BaseModel):
+    values: list[Any]
+    of: list[int] = Field(description="For each document the index of its value, -1 if it has none")
+
+
+class Map(BaseModel):
+    version: str
+    collection: str
+    made: str
+    aligned_to: str | None = Field(description="The version whose map it was aligned to, or null")
+    ids: list[str]
+    x: list[int] = Field(description="From 0 to 65535, for each id. The same holds for y")
+    y: list[int]
+    cluster: list[int] = Field(description="For each id the index of its group in clusters")
+    clusters: list[Group]
+    fields: dict[str, Colouring] = Field(description="Metadata fields with few values")
+    strays: list[int] = Field(description="Indexes in ids of documents that are far from all others")
+    copies: list[tuple[int, int]] = Field(description="Indexes in ids of pairs of near-duplicates")
+
+
+class WholeFile(FileResponse):
+    """Sends the whole file always, because a part of it is not JSON."""
+
+    def __init__(self, path: Path) -> None:
+        headers = {"accept-ranges": "none", "cache-control": "no-cache"}  # a new map may replace it
+        super().__init__(path, headers=headers, media_type="application/json")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        others = [(name, value) for name, value in scope["headers"] if name != b"range"]
+        await super().__call__({**scope, "headers": others}, receive, send)
+
+
+@map_router.get("/map", **describe(Role.READ, Map, raises=[NotFound, Storage]))
+async def read_map_of_the_documents(
+    request: Request, runtime: Service, params: Annotated[MapParameters, Query()]
+) -> Response:
+    """The positions of a collection's documents in the plane when the map was made.
+
+    A map belongs to a version. It does not show later documents, and it still shows deleted ones.
+    """
+    collection = await existing(request, runtime)
+    maps = runtime.settings.maps_dir
+    version = params.version or runtime.live.generation.version
+    if not is_version(version):
+        raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.")
+    file = maps / version / f"{collection}.json"
+    made = [] if params.version else await asyncio.to_thread(lambda: [*maps.glob(f"*/{collection}.json")])
+    for found in (file, *sorted(made, key=lambda one: one.parent.name, reverse=True)):
+        if await asyncio.to_thread(found.is_file):
+            return WholeFile(found)
+    raise NotFound(f"There is no map of {version} in the collection {collection!r}. {_COMMAND}")

@@ -9,12 +9,12 @@ import numpy as np
 import orjson
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
+from service.api.bulk_import import Imported, import_lines
 from service.api.collections import collection_of, existing
 from service.api.embedding import VERSION_HEADER, check_count
-from service.api.ndjson_import import Imported, import_lines
 from service.api.openapi import (
     COUNT,
     EMBEDS,
@@ -38,6 +38,7 @@ from service.auth.audit import audit
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
 from service.files.columns import derived_id
 from service.http.bodies import (
+    NDJSON,
     JsonChunks,
     Slices,
     check_parameters,
@@ -48,7 +49,6 @@ from service.http.bodies import (
     read_query,
     validated,
 )
-from service.http.body_budget import NDJSON
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Service
 from service.settings import Settings
@@ -56,16 +56,10 @@ from service.store.filters.names import describe_fault, find_unreachable, shown
 from service.store.values import Document, Record
 
 
-class AnyText(Convertor[str]):
-    """The rest of a path, slashes and line breaks included: an id is any text."""
+class AnyText(PathConvertor):
+    """The rest of a path with its slashes and line breaks, because an id may contain any character."""
 
     regex = r"[\s\S]+"
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
 
 
 register_url_convertor("anything", AnyText())
@@ -96,9 +90,9 @@ class DocumentsRequest(BaseModel):
 
 class Upserted(BaseModel):
     upserted: int
-    truncated: int = Field(description="How many of the texts the model does not see to their end")
+    truncated: int = Field(description="Number of texts that are longer than the model's input")
     sequence: int
-    ids: list[str] = Field([], description="Of all, in their order; when one came without")
+    ids: list[str] = Field([], description="All ids in order, if a document came without an id")
 
 
 class DocumentOut(BaseModel):
@@ -138,7 +132,7 @@ class Counted(BaseModel):
     warnings: Warnings = []
 
 
-_WRITES = (*EMBEDS, Storage)  # Conflict: a collection too many
+_WRITES = (*EMBEDS, Storage)  # Conflict: too many collections
 _LINE = {"type": "string", "description": "One JSON object per line: a document as in application/json"}
 _UPSERTS = describe(
     Role.WRITE,
@@ -151,16 +145,16 @@ _UPSERTS = describe(
 
 @router.post("", **_UPSERTS)
 async def store_documents(request: Request, runtime: Service) -> Response:
-    """Store documents: on disk, and in the next search, when this answers 200.
+    """Store documents. After the answer 200 they are on disk, and the next search finds them.
 
-    As NDJSON, any number of them: a line that fails is reported and the others are stored.
+    NDJSON may have any number of documents. Lines that fail are reported, and the others are stored.
     """
     limit_kb = runtime.settings.max_metadata_kb
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NDJSON:
         parse = partial(document_of, max_metadata_kb=limit_kb)
         return await import_lines(request, runtime, parse, collection_of(request))
     documents, every_id = await _documents(request, runtime.settings)
-    # Of two equal ids the last wins.
+    # The last of two equal ids wins.
     distinct = list({document.id: document for document in documents}.values())
     stored = await runtime.corpus.put(distinct, collection_of(request))
     answer: dict[str, Any] = {
@@ -185,52 +179,49 @@ async def _documents(request: Request, settings: Settings) -> tuple[list[Documen
         values = body.documents
         check_count(values, settings.max_inputs, "documents")
         for at, value in enumerate(values):
-            metadata = _metadata(value, f"documents[{at}].metadata", settings.max_metadata_kb)
-            given = validated(DocumentIn, value, f"documents[{at}]")
-            documents.append(_document(given, metadata, f"documents[{at}]."))
-            every_id = every_id and given.id is not None
+            documents.append(document_of(value, settings.max_metadata_kb, f"documents[{at}]"))
+            every_id = every_id and value.get("id") is not None
             await slices.rest()
     return documents, every_id
 
 
-def document_of(value: dict[str, Any], max_metadata_kb: int) -> Document:
-    metadata = _metadata(value, "metadata", max_metadata_kb)
-    return _document(validated(DocumentIn, value), metadata)
+def document_of(value: object, max_metadata_kb: int, name: str = "") -> Document:
+    """Returns `value`, parsed JSON, as a document. Errors name its fields after `name`.
 
+    Raises:
+        Empty: The text is empty.
+        Validation: A field is wrong.
 
-def _metadata(value: object, name: str, limit_kb: int) -> str:
-    """Returns the metadata of a document as it came, in JSON. The schema rejects what is not an object."""
-    given = value.get("metadata", {}) if isinstance(value, dict) else {}
-    return check_metadata(given, name, limit_kb) if isinstance(given, dict) else "{}"
-
-
-def _document(given: DocumentIn, metadata: str, name: str = "") -> Document:
-    """Returns `given` as a document. name: starts the errors."""
+    """
+    field = f"{name}." if name else ""
+    metadata = value.get("metadata", {}) if isinstance(value, dict) else {}
+    # `validated` rejects metadata of other types.
+    json = check_metadata(metadata, f"{field}metadata", max_metadata_kb) if isinstance(metadata, dict) else ""
+    given = validated(DocumentIn, value, name)
     if not given.text or given.text.isspace():
-        raise Empty(f"{name}text is empty, or white space only. Leave the document out.")
+        raise Empty(f"{field}text is empty, or white space only. Leave the document out.")
     title = given.title or ""
     if title.isspace():
-        raise Validation(f"{name}title is white space only. Leave it out.")
+        raise Validation(f"{field}title is white space only. Leave it out.")
     id = given.id or derived_id(title, given.text)
-    return Document(_copied(id), _copied(given.text), metadata, _copied(title))
+    return Document(_copied(id), _copied(given.text), json, _copied(title))
 
 
 def _copied(text: str) -> str:
     """Returns a copy of a short text that was parsed.
 
-    The original lies among the small objects of the whole body, and Python's allocator frees a megabyte only
-    as a
-    whole: the ids of 240 documents kept 250 MiB of parsed metadata.
+    The original lies among the small objects of the whole body, and Python's allocator frees memory by the
+    megabyte. The ids of 240 documents kept 250 MiB of parsed metadata.
     """
     return text if len(text) > SMALL_CHARACTERS else text.encode().decode()
 
 
 @router.get("", **describe(Role.READ, Page, raises=[Overloaded, Storage]))
 async def list_documents(request: Request, runtime: Service, params: Annotated[Listing, Query()]) -> Response:
-    """Documents in id order, from the one after `after`; `next` is the `after` of the following page.
+    """Documents in id order after the id `after`. `next` is the `after` of the following page.
 
-    With `id`, only the document of exactly this id, or none. It reaches every document, also one with the id
-    `count`, whose path leads to the number of documents.
+    With `id`, the answer has the document with exactly this id, if it exists. This also reaches a document
+    with the id `count`, whose path returns the number of documents.
     """
     if params.id is not None and len(params.model_fields_set) > 1:
         raise Validation("id names one document; after, limit and filter are for listing. Leave them out.")
@@ -254,9 +245,9 @@ async def list_documents(request: Request, runtime: Service, params: Annotated[L
 async def count_documents(
     request: Request, runtime: Service, params: Annotated[Filtered, Query()]
 ) -> Response:
-    """Number of documents that pass the filter, or are stored in all.
+    """Number of matching documents, or of all documents without a filter.
 
-    A document with the id `count` is read by `GET /documents?id=count`.
+    `GET /documents?id=count` reads a document with the id `count`.
     """
     where = parse_where(runtime, params.filter)
     collection = await existing(request, runtime)
@@ -280,11 +271,11 @@ async def read_document(request: Request, runtime: Service, id: str) -> Response
     "", **describe(Role.WRITE, DeletedSome, raises=[Storage], parameters=[FILTER_WITH_A_CONDITION])
 )
 async def delete_documents_by_filter(request: Request, runtime: Service) -> Response:
-    """Delete every document that passes the filter at this moment.
+    """Delete every document that matches the filter now.
 
-    In steps, with other writes between them: each is on disk before the next, oldest documents first. A
-    document that is stored or changed meanwhile stays. 200 when all are done; after anything else, or a
-    crash, some are deleted, and sending it again deletes the rest.
+    The deletion has steps, oldest documents first, with other writes between them. Each step is on disk
+    before the next. Documents that are stored or changed during the deletion stay. After another answer than
+    200, or a crash, some documents are deleted. Send the request again to delete the rest.
     """
     params = read_query(request, Filtered)
     where = parse_where(runtime, params.filter)
@@ -299,7 +290,7 @@ async def delete_documents_by_filter(request: Request, runtime: Service) -> Resp
 
 @router.delete("/{id:anything}", **describe(Role.WRITE, Deleted, raises=[Storage]))
 async def delete_document(request: Request, runtime: Service, id: str) -> Response:
-    """Delete one document; an id that is not there deletes 0."""
+    """Delete one document. If no document has the id, `deleted` is 0."""
     check_parameters(request)
     collection = await existing(request, runtime)
     deleted, sequence = await runtime.corpus.store.delete_one(id, collection)
@@ -315,7 +306,7 @@ def _as_json(record: Record) -> Iterator[bytes]:
 
 
 def check_metadata(metadata: dict[str, Any], name: str, limit_kb: int) -> str:
-    """Returns `metadata` as the JSON that is stored. name: starts the errors.
+    """Returns `metadata` as the JSON to store. Errors begin with `name`.
 
     Each check is one pass in C over at most `SIMILE_MAX_METADATA_KB`. Python code does not visit the values,
     because a body may hold millions.

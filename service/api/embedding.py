@@ -26,14 +26,14 @@ Rows = list[str] | list[list[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to embed, and how.
+    """Inputs to embed, and the options of the request.
 
     Args:
-        rows: Texts, or rows of token ids, as they were sent.
+        rows: Texts, or rows of token ids, as sent.
         model: The `model` of the body.
         field: The body's field that holds the rows. Errors of OpenAI's routes name it.
-        prompted: Puts the model's prompt before the rows.
-        check: Raises Validation if the model cannot do what was asked.
+        prepare: Returns the rows with the model's prompt. Raises Validation if the model does not support the
+            request.
         truncate: Cut rows that are too long, instead of rejecting them.
         left: Cut at the beginning.
         normalize: Scale vectors to length 1.
@@ -45,8 +45,7 @@ class Plan:
     rows: Rows
     model: str | None
     field: str = "inputs"
-    prompted: Callable[[Rows, Manifest], Rows]
-    check: Callable[[Manifest], None] = lambda _: None
+    prepare: Callable[[Manifest], Rows]
     truncate: bool = True
     left: bool = False
     normalize: bool = True
@@ -70,23 +69,22 @@ async def embed(request: Request, runtime: Runtime, plan: Plan) -> Embedded:
     Raises:
         NotFound: The request names an unknown version.
         Conflict: The request names a version that is not loaded.
-        Validation: The model cannot do what was asked.
+        Validation: The model does not support the request.
         ServiceError: As `Batcher.embed`.
 
     """
     with runtime.live.borrow(pinned(request, plan.model, runtime)) as generation:
         manifest = generation.manifest
         check_dimensions(plan.dimensions, manifest.dimension, plan.dimensions_field)
-        plan.check(manifest)
         try:
             answer = await runtime.batcher.embed(
                 generation.encoder,
-                plan.prompted(plan.rows, manifest),
+                plan.prepare(manifest),
                 truncate=plan.truncate,
                 left=plan.left,
                 normalize=plan.normalize,
             )
-        except Validation as error:  # of one of the rows
+        except Validation as error:
             error.param = error.param or plan.field
             raise
     headers = inference_headers(manifest.version, answer, plan.rows, request.scope["started"])
@@ -103,8 +101,7 @@ def parse_inputs(inputs: object, settings: Settings, name: str = "inputs") -> Ro
 
     """
     limit = settings.max_inputs
-    if isinstance(inputs, str):
-        return parse_texts([inputs], limit, name)
+    inputs = [inputs] if isinstance(inputs, str) else inputs
     if isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
         return parse_texts(inputs, limit, name)
     kinds = "a text, a list of texts, or token ids, all of one kind"
@@ -117,12 +114,12 @@ def parse_token_rows(
     """Returns token ids, or a list of rows of them, as rows. Rows are counted before their ids are checked.
 
     Args:
-        ids: As they were sent.
-        limit: Rows at most.
-        name: The field that holds them.
-        kinds: What the field may hold, for the error.
-        max_ids: Ids at most.
-        setting: The setting behind `max_ids`.
+        ids: The field's value.
+        limit: Maximum number of rows.
+        name: The field.
+        kinds: The kinds of values that the field may hold, for the error.
+        max_ids: Maximum number of ids.
+        setting: The setting of `max_ids`.
 
     Raises:
         Empty: No row, or an empty one, whose index is named.
@@ -131,7 +128,7 @@ def parse_token_rows(
     """
     if not isinstance(ids, list):
         raise Validation(f"{name} must be {kinds}.", param=name)
-    if ids and _is_id(ids[0]):
+    if ids and type(ids[0]) is int:
         ids = [ids]
     check_count(ids, limit, name)
     count = 0
@@ -169,10 +166,6 @@ def check_count(values: Sequence[object], limit: int, name: str) -> None:
             f"{name} has {len(values)} entries; at most {limit} (SIMILE_MAX_INPUTS) go in one request.",
             param=name,
         )
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def get_prompt(name: str | None, manifest: Manifest) -> str:
@@ -251,12 +244,12 @@ def check_dimensions(dimensions: int | None, full: int, name: str = "dimensions"
 def inference_headers(
     version: str, answer: Answer, inputs: Sequence[Sized], started: float
 ) -> dict[str, str]:
-    """Returns the version, the times (TEI's names, whole milliseconds), and how much was computed and cut.
+    """Returns the headers of an answer: version, times in whole milliseconds, and counts, with TEI's names.
 
     Args:
         version: The version that made `answer`.
         answer: From the batcher.
-        inputs: The texts or rows of token ids, as they were sent.
+        inputs: The texts or rows of token ids, as sent.
         started: time.perf_counter() when the request reached its route.
 
     """

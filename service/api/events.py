@@ -1,4 +1,4 @@
-"""Events of searches: clicks and the like, stored here and read by a retraining."""
+"""Events of searches, such as clicks. The service stores them, and a retraining learns from them."""
 
 import re
 import time
@@ -13,7 +13,6 @@ from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
 from service.api.collections import existing
-from service.api.embedding import check_count
 from service.api.openapi import (
     MAX_K,
     MAX_OFFSET,
@@ -39,23 +38,22 @@ from service.api.selection import (
     Sender,
     forget,
     list_rows,
+    parse_each,
     selection_of,
     sender_of,
     to_forget,
 )
-from service.auth.visitors import Visitors
 from service.corpus.recent_searches import RecentSearches, SearchShown
 from service.errors import Conflict, Empty, NotFound, Overloaded, ServiceError, Storage, Validation
 from service.http.bodies import STORED, Slices, json_response, validated
 from service.http.routing import RoleRoute
-from service.runtime.runtime import Service
-from service.settings import Settings
+from service.runtime.runtime import Runtime, Service
 from service.store.values import MAX_SHOWN, Event, EventLimits
 
 router = APIRouter(prefix="/events", route_class=RoleRoute, tags=["events"])
 
 MAX_AHEAD_SECONDS = 300  # A client's clock may be ahead by so much.
-MAX_SHOWN_SENT = 100  # Of more than MAX_SHOWN ids, those around the hit are stored.
+MAX_SHOWN_SENT = 100  # If more than MAX_SHOWN ids are sent, those around the hit are stored.
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
@@ -72,19 +70,19 @@ _Time = Annotated[AwareDatetime, BeforeValidator(_text)]
 class EventIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
     search_id: EventName
-    id: DocumentId = Field(description="Of the document")
+    id: DocumentId = Field(description="The document's id")
     type: Literal["click", "open", "convert", "skip"]
     position: Annotated[StrictInt, Field(ge=1, le=MAX_OFFSET + MAX_K)] | None = Field(
-        None, description="Rank of the hit among all, from 1"
+        None, description="Rank of the hit among all hits, from 1"
     )
-    query: StoredQuery | None = Field(None, description="Absent: as this process remembers the search")
+    query: StoredQuery | None = Field(None, description="Absent: that of the search, if it is remembered")
     shown: Annotated[list[DocumentId], Field(max_length=MAX_SHOWN_SENT)] | None = Field(
         None,
-        description="Ids of the hits on the page, best first. Absent: as remembered",
+        description="Ids of the hits on the page, best first. Absent: those of the search",
     )
     at: _Time | None = Field(None, description="Absent: now")
     event_id: EventName | None = Field(None, description="Absent: one event per search, document and type")
-    user: User | None = Field(None, description=f"{USER}. Absent: that of the search, if it is remembered")
+    user: User | None = Field(None, description=f"{USER}. Absent: that of the search, if remembered")
 
 
 class EventsIn(BaseModel):
@@ -102,13 +100,13 @@ class EventsRequest(RootModel[Annotated[dict[str, Any], ShownAs(EventIn | Events
 
 
 class Refused(BaseModel):
-    event: int = Field(description="Its place in the list, from 0")
+    event: int = Field(description="Index in the list, from 0")
     error: str
     error_type: str
 
 
 class Recorded(BaseModel):
-    stored: int = Field(description="Events that are on disk, those stored before included")
+    stored: int = Field(description="Events that are on disk, including events that were stored before")
     refused: list[Refused]
 
 
@@ -122,7 +120,7 @@ class EventOut(BaseModel):
     shown: list[str]
     at: str
     event_id: str
-    key: str = Field(description="The name of the key that sent it; empty when there was none")
+    key: str = Field(description="The name of the key that sent the event, or empty")
     user: str = Field(description=HASHED)
     trusted: bool = Field(description=TRUSTED)
     sequence: int
@@ -137,19 +135,21 @@ class EventsPage(BaseModel):
 async def store_events(
     request: Request, runtime: Service, body: Annotated[EventsRequest, STORED]
 ) -> Response:
-    """Store one event or many: on disk when this answers 200. An event sent again changes nothing.
+    """Store one event or a list of events. After the answer 200 they are on disk.
 
-    A malformed event refuses the request. One that cannot be stored for another reason is listed in
-    `refused`, and the others are stored: its document is gone, its search is forgotten and it says no
-    `query`, its `at` is in the future, before 1970 or too long ago, or there is no room. Alone it is the
-    error of the request: 404, 409, or 422 for an `at` in the future or before 1970, and for U+0000 in the
+    An event that is sent again changes nothing. A malformed event rejects the whole request. Of a list, an
+    event that cannot be stored for another reason is listed in `refused`, and the others are stored. The
+    reasons are: its document is deleted, its search is not remembered and it has no `query`, its `at` is in
+    the future, before 1970 or too long ago, or a limit is reached. Sent without a list, such an event is the
+    error of the request: 404 or 409, or 422 for an `at` in the future or before 1970, and for U+0000 in the
     query of its search.
 
-    A long list is stored in steps, with other keys' writes between them. An error of the service (503, 504,
-    507) says how many were handled before it: send all again. 429 where a key has too many events waiting.
+    A long list is stored in steps, with the writes of other keys between them. An error of the service (503,
+    504, 507) reports the number of events that were handled before it. Send all events again. The answer is
+    429 if a key has too many pending events.
     """
     settings, searches = runtime.settings, runtime.searches
-    given = await _events(body.root, settings.max_inputs)
+    given = await parse_each(body.root, "events", EventsIn, settings.max_inputs, _parse_event)
     if searches is None:
         raise Conflict("This service keeps no events (SIMILE_EVENTS=0). Send none, or set SIMILE_EVENTS=1.")
     collection = await existing(request, runtime)
@@ -160,7 +160,7 @@ async def store_events(
     for place, event in enumerate(given):
         await slices.rest()
         try:
-            whole[place] = _completed(event, searches, collection, sender, now, settings, runtime.visitors)
+            whole[place] = _completed(event, runtime, searches, collection, sender, now)
         except ServiceError as error:
             refused[place] = error
     if whole:
@@ -181,21 +181,9 @@ async def store_events(
     return json_response({"stored": len(given) - len(refused), "refused": said})
 
 
-async def _events(body: dict[str, Any], limit: int) -> list[EventIn]:
-    if "events" not in body:
-        return [_parse_event(body, "")]
-    many = validated(EventsIn, body).events
-    check_count(many, limit, "events")
-    found, slices = [], Slices()
-    for at, value in enumerate(many):
-        found.append(_parse_event(value, f"events[{at}]"))
-        await slices.rest()
-    return found
-
-
 @router.get("", **describe(Role.READ, EventsPage, raises=SELECTS))
 async def list_events(request: Request, runtime: Service, params: Annotated[Listing, Query()]) -> Response:
-    """Events in the order in which they came, from the one after the number `after`.
+    """Events in the order of their arrival, after the event number `after`.
 
     `next` is the `after` of the following page.
     """
@@ -210,7 +198,7 @@ def _moment(event: Event) -> str:
 
 @router.get("/count", **describe(Role.READ, Count, raises=SELECTS))
 async def count_events(request: Request, runtime: Service, params: Annotated[Selected, Query()]) -> Response:
-    """Number of events that are listed in all."""
+    """Number of all listed events."""
     selection = await selection_of(request, runtime, params)
     return json_response({"count": await runtime.corpus.store.count_events(selection)})
 
@@ -219,18 +207,19 @@ async def count_events(request: Request, runtime: Service, params: Annotated[Sel
 async def delete_events(
     request: Request, runtime: Service, params: Annotated[Forgetting, Query()]
 ) -> Response:
-    """Delete the events of a query, of a document's id, of a key, of a user, or of these together.
+    """Delete the events of a query, a document's id, a key, a user, or a combination of these.
 
-    A key of role write deletes its own, which `key` names; where another key's are among them, all stay and
-    the answer is 403. A key of role admin deletes any. In steps, with other writes between them: after an
-    error some are deleted, and sending it again deletes the rest. Events that come meanwhile stay.
+    A key of role write may delete its own events, which `key` selects. If the selection contains events of
+    another key, the answer is 403 and all events stay. A key of role admin may delete any events. The
+    deletion has steps, with other writes between them. After an error some events are deleted. Send the
+    request again to delete the rest. Events that arrive during the deletion stay.
     """
     selection = await to_forget(request, runtime, params)
     return await forget(request, "delete-events", selection, runtime.corpus.store.forget_events)
 
 
 def _parse_event(value: object, name: str) -> EventIn:
-    """Returns an event as it was sent. Raises Validation or Empty if no service could store it."""
+    """Parses an event. Raises Validation or Empty if it is malformed."""
     event = validated(EventIn, value, name)
     field = f"{name}.".removeprefix(".")
     if event.query is not None and (not event.query or event.query.isspace()):
@@ -246,15 +235,9 @@ def _parse_event(value: object, name: str) -> EventIn:
 
 
 def _completed(
-    event: EventIn,
-    searches: RecentSearches,
-    collection: str,
-    sender: Sender,
-    now: float,
-    settings: Settings,
-    visitors: Visitors,
+    event: EventIn, runtime: Runtime, searches: RecentSearches, collection: str, sender: Sender, now: float
 ) -> Event:
-    """Returns the event, with the fields that it leaves out.
+    """Returns the event with its missing fields filled in.
 
     Raises:
         NotFound: Its search is not remembered.
@@ -282,12 +265,12 @@ def _completed(
         )
     if at < 0:
         raise Validation("at is before 1970. Send the time of the event, or no at.")
-    if at < now - settings.events_seconds:
+    if at < now - runtime.settings.events_seconds:
         raise Conflict(
-            f"The event is older than the {settings.events_days:g} days that events are kept "
+            f"The event is older than the {runtime.settings.events_days:g} days that events are kept "
             "(SIMILE_EVENTS_DAYS). Leave it out, or raise the setting."
         )
-    # One event of each type, search and document, unless the client names them.
+    # One event per type, search and document, unless the client sends an id.
     parts = f"{event.search_id}\0{event.type}\0{event.id}".encode()
     event_id = event.event_id or blake2b(parts, digest_size=16).hexdigest()
     return Event(
@@ -301,13 +284,13 @@ def _completed(
         shown=shown,
         key=sender.key,
         collection=collection,
-        visitor=visitors.hashed(event.user) or (search.visitor if search is not None else ""),
+        visitor=runtime.visitors.hashed(event.user) or (search.visitor if search is not None else ""),
         trusted=sender.trusted,
     )
 
 
 def _placed(event: EventIn, query: str, search: SearchShown | None) -> tuple[tuple[str, ...], int | None]:
-    """Returns at most MAX_SHOWN of the shown ids, the document's among them, and its position."""
+    """Returns at most MAX_SHOWN of the shown ids, including the document's, and the document's position."""
     shown: Sequence[str] = event.shown or ()
     offset = 0
     if event.shown is None and search is not None and search.query == query:

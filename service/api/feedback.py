@@ -1,5 +1,6 @@
-"""Users' judgements of their hits: stored here, read by a retraining."""
+"""Judgments of hits by users. The service stores them, and a retraining learns from them."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -7,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool
 from starlette.responses import Response
 
 from service.api.collections import existing
-from service.api.embedding import check_count
 from service.api.openapi import USER, Count, DocumentId, Role, ShownAs, StoredQuery, User, describe, example
 from service.api.selection import (
     HASHED,
@@ -20,11 +20,12 @@ from service.api.selection import (
     Sender,
     forget,
     list_rows,
+    parse_each,
     selection_of,
     sender_of,
     to_forget,
 )
-from service.auth.visitors import Visitors
+from service.auth.access import Visitors
 from service.errors import (
     Conflict,
     Empty,
@@ -35,7 +36,7 @@ from service.errors import (
     Validation,
     release_frames,
 )
-from service.http.bodies import STORED, Slices, json_response, validated
+from service.http.bodies import STORED, json_response, validated
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Service
 from service.store.values import Judgement, Limits
@@ -60,20 +61,20 @@ class JudgementsIn(BaseModel):
 
 
 class FeedbackRequest(RootModel[Annotated[dict[str, Any], ShownAs(JudgementIn | JudgementsIn)]]):
-    """A judgement, or a list of them as `feedback`."""
+    """A judgment, or a list of judgments as `feedback`."""
 
     model_config = example({"query": "how do I get my money back", "id": "refund", "relevant": True})
 
 
 class Refused(BaseModel):
-    index: int = Field(description="Its place in the list, from 0")
+    index: int = Field(description="Index in the list, from 0")
     error: str
 
 
 class Judged(BaseModel):
     stored: int
     sequence: int
-    refused: list[Refused] = Field([], description="Of a list, when some were refused")
+    refused: list[Refused] = Field([], description="Rejected judgments of a list, if any")
 
 
 class JudgementOut(BaseModel):
@@ -81,7 +82,7 @@ class JudgementOut(BaseModel):
     query: str
     id: str
     relevant: bool
-    key: str = Field(description="The name of the key that judged; empty when there was none")
+    key: str = Field(description="The name of the key that judged, or empty")
     user: str = Field(description=HASHED)
     trusted: bool = Field(description=TRUSTED)
     sequence: int
@@ -96,17 +97,18 @@ class FeedbackPage(BaseModel):
 async def store_judgments(
     request: Request, runtime: Service, body: Annotated[FeedbackRequest, STORED]
 ) -> Response:
-    """Store one judgement or many: on disk when this answers 200.
+    """Store one judgment or a list of judgments. After the answer 200 they are on disk.
 
-    A judgement carries the name of the key that sent it, and replaces that key's earlier one of the same
-    query and document, whichever visitor the two name. One of a document that is not there, for example
-    because it was deleted since the search, is 404: nothing could be learnt from it. More than a key may
-    have, in all, of one query or of one document, is 409, and nothing is stored. Of a list, `refused` says
-    which judgements are malformed or of a document that is not there, and the others are stored; when none
-    is left, the first refusal is the answer.
+    A judgment is stored under the name of the key that sent it. It replaces the key's earlier judgment of the
+    same query and document, regardless of the visitors. A judgment of a missing document is 404, because a
+    retraining could not learn from it. The document may have been deleted since the search. If a key exceeds
+    a limit, in total, for one query or for one document, the answer is 409 and nothing is stored. Of a list,
+    `refused` names the malformed judgments and those of missing documents, and the others are stored. If all
+    are rejected, the answer is the first error.
     """
     sender, settings = sender_of(request), runtime.settings
-    given = await _judgements(body.root, settings.max_inputs, runtime.visitors, sender)
+    parse = partial(_judgement, visitors=runtime.visitors, sender=sender)
+    given = await parse_each(body.root, "feedback", JudgementsIn, settings.max_inputs, parse)
     collection = await existing(request, runtime)
     limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
     well_formed = [judgement for judgement in given if isinstance(judgement, Judgement)]
@@ -126,36 +128,18 @@ async def store_judgments(
     return json_response(answer | ({"refused": refused} if refused else {}))
 
 
-async def _judgements(
-    body: dict[str, Any], limit: int, visitors: Visitors, sender: Sender
-) -> list[Judgement | ServiceError]:
-    """Returns the judgments of a request. In a list, an error replaces each malformed judgment."""
-    if "feedback" not in body:
-        return [_judgement(body, "", visitors, sender)]
-    many = validated(JudgementsIn, body).feedback
-    check_count(many, limit, "feedback")
-    found, slices = [], Slices()
-    for at, value in enumerate(many):
-        found.append(_judgement_or_error(value, f"feedback[{at}]", visitors, sender))
-        await slices.rest()
-    return found
-
-
-def _judgement_or_error(
-    value: object, name: str, visitors: Visitors, sender: Sender
-) -> Judgement | ServiceError:
+def _judgement(value: object, name: str, visitors: Visitors, sender: Sender) -> Judgement | ServiceError:
+    """Parses a judgment. For a malformed judgment of a list, which has a `name`, returns the error."""
     try:
-        return _judgement(value, name, visitors, sender)
+        given = validated(JudgementIn, value, name)
+        if not given.query or given.query.isspace():
+            field = f"{name}.query".removeprefix(".")
+            raise Empty(f"{field} is empty, or white space only. Leave the judgement out.")  # noqa: TRY301
     except (Empty, Validation) as error:
+        if not name:
+            raise
         release_frames(error)
         return error
-
-
-def _judgement(value: object, name: str, visitors: Visitors, sender: Sender) -> Judgement:
-    given = validated(JudgementIn, value, name)
-    if not given.query or given.query.isspace():
-        field = f"{name}.query".removeprefix(".")
-        raise Empty(f"{field} is empty, or white space only. Leave the judgement out.")
     return Judgement(
         given.query,
         given.id,
@@ -167,10 +151,10 @@ def _judgement(value: object, name: str, visitors: Visitors, sender: Sender) -> 
 
 @router.get("", **describe(Role.READ, FeedbackPage, raises=SELECTS))
 async def list_judgments(request: Request, runtime: Service, params: Annotated[Listing, Query()]) -> Response:
-    """Judgements in the order in which they came, from the one after the number `after`.
+    """Judgments in the order of their arrival, after the judgment number `after`.
 
-    `next` is the `after` of the following page. Judgements of deleted documents are left out; they are listed
-    again, under their old numbers, when a document is stored under that id again.
+    `next` is the `after` of the following page. Judgments of deleted documents are not listed. If a document
+    is stored under the same id again, they are listed again under their old numbers.
     """
     read = runtime.corpus.store.judgements
     return await list_rows(request, runtime, params, "feedback", read, JudgementOut)
@@ -180,24 +164,23 @@ async def list_judgments(request: Request, runtime: Service, params: Annotated[L
 async def count_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
-    """Number of judgements that are listed in all."""
+    """Number of all listed judgments."""
     selection = await selection_of(request, runtime, params)
-    found = await runtime.corpus.store.count_judgements(selection)
-    return json_response({"count": found})
+    return json_response({"count": await runtime.corpus.store.count_judgements(selection)})
 
 
 class Summary(BaseModel):
     judgements: int
-    relevant: int = Field(description="How many of them say that the document is relevant")
-    queries: int = Field(description="Different queries among them")
-    answered: int = Field(description="Queries with a relevant document: a retraining can measure by these")
+    relevant: int = Field(description="Judgments that say that the document is relevant")
+    queries: int = Field(description="Different queries of the judgments")
+    answered: int = Field(description="Queries with a relevant document, which a retraining can measure with")
 
 
 @router.get("/summary", **describe(Role.READ, Summary, raises=SELECTS))
 async def sum_up_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
-    """Counts of the judgements that are listed, and of the different queries that they are about."""
+    """Counts of the listed judgments and of their queries."""
     selection = await selection_of(request, runtime, params)
     found = await runtime.corpus.store.sum_up_judgements(selection)
     return json_response(found._asdict())
@@ -207,11 +190,12 @@ async def sum_up_judgments(
 async def delete_judgments(
     request: Request, runtime: Service, params: Annotated[Forgetting, Query()]
 ) -> Response:
-    """Delete the judgements of a query, of a document's id, of a key, of a user, or of these together.
+    """Delete the judgments of a query, a document's id, a key, a user, or a combination of these.
 
-    Also unlisted ones. A key of role write deletes its own, which `key` names; where another key's are among
-    them, all stay and the answer is 403. A key of role admin deletes any. In steps, with other writes between
-    them: after an error some are deleted, and sending it again deletes the rest.
+    This includes judgments that are not listed. A key of role write may delete its own judgments, which `key`
+    selects. If the selection contains judgments of another key, the answer is 403 and all judgments stay. A
+    key of role admin may delete any judgments. The deletion has steps, with other writes between them. After
+    an error some judgments are deleted. Send the request again to delete the rest.
     """
     selection = await to_forget(request, runtime, params)
     return await forget(request, "delete-feedback", selection, runtime.corpus.store.forget_judgements)

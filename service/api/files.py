@@ -1,7 +1,7 @@
-"""Files that people have: shown first, then stored as documents. The page uploads through these routes.
+"""Previews and imports of files. The page uploads through these routes.
 
-    POST /files/preview    the beginning of a file: what it is, its columns, three rows
-    POST /files            a whole file: its rows as documents
+    POST /files/preview    The beginning of a file: its format, its columns, three rows.
+    POST /files            A whole file: its rows become documents.
 
 The command `import` reads files with the same reader (service/files), before it sends NDJSON.
 """
@@ -15,11 +15,9 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from service.api.bulk_import import MAX_ERRORS, Import, Span, Tally
+from service.api.bulk_import import MAX_ERRORS, Import, Span, Tally, body_pieces, import_response
 from service.api.collections import collection_of
 from service.api.documents import document_of
-from service.api.embedding import VERSION_HEADER
-from service.api.ndjson_import import body_pieces
 from service.api.openapi import COUNT, EMBEDS, MAX_ID_CHARACTERS, VERSIONED, Role, describe
 from service.errors import Empty, MediaType, ServiceError, Storage, TooLarge, Validation
 from service.files.columns import Columns
@@ -28,19 +26,18 @@ from service.files.detection import format_of, refuse_name
 from service.files.preview import SHOWN_ROWS, preview
 from service.files.reader import FileReader, Options, Unpacked
 from service.files.values import BadFile, BadRow, Format, Row, query_parameter, split_names
-from service.http.bodies import Slices, fields_of, json_response
-from service.http.body_budget import RAW_FILE, StreamedBody
+from service.http.bodies import RAW_FILE, Slices, StreamedBody, fields_of, json_response
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
 from service.store.values import DEFAULT_COLLECTION
 
 PREVIEW_BYTES = 1 << 20
-STEP_BYTES = 1 << 16  # of a piece: so much is read at a time on another thread
+STEP_BYTES = 1 << 16  # of a piece per step, on another thread
 ALL = "*"
 
 router = APIRouter(prefix="/files", route_class=RoleRoute, tags=["documents"])
 
-_NAMES = "Names with commas between them; one that has a comma is in double quotes"
+_NAMES = "Names separated by commas. Names that contain a comma are in double quotes"
 
 
 class FileQuery(BaseModel):
@@ -90,13 +87,13 @@ class FileNote(BaseModel):
 
 
 class FileImported(BaseModel):
-    """The answer to a file: also when rows failed."""
+    """The answer to a file, also if rows failed."""
 
     summary: str
     rows: int = Field(description="Rows that were stored")
-    documents: int = Field(description="Fewer than `rows` when an id came more than once")
+    documents: int = Field(description="Fewer than `rows` if an id came more than once")
     created: int | None = Field(
-        description="Documents whose id was new; null: not known, as some were stored again after a fault"
+        description="Documents with a new id. null: unknown, because some were stored again after an error"
     )
     replaced: int | None = Field(
         description="Documents whose id was stored before, changed or not; null as `created`"
@@ -104,7 +101,7 @@ class FileImported(BaseModel):
     failed: int = Field(description="Lines that were not stored")
     errors: list[FileError] = Field(description=f"The first {MAX_ERRORS}")
     notes: list[FileNote] = Field(description=f"On rows that look odd, the first {MAX_ERRORS}")
-    truncated: int = Field(description="How many of the texts the model does not see to their end")
+    truncated: int = Field(description="Number of texts that are longer than the model's input")
     sequence: int
 
 
@@ -113,7 +110,7 @@ _RAW = {RAW_FILE: {"type": "string", "format": "binary"}}
 
 @router.post("/preview", **describe(Role.WRITE, PreviewOut, reads=_RAW))
 async def preview_a_file(request: Request, params: Annotated[PreviewQuery, Query()]) -> Response:
-    """Show how the beginning of a file reads, and guess which column is which. Nothing is stored."""
+    """Show how the beginning of a file is read, and guess the use of each column. Nothing is stored."""
     _require_raw(request)
     content = bytearray()
     async for piece in request.stream():
@@ -142,9 +139,9 @@ _IMPORT = describe(
 async def store_the_rows_of_a_file(
     request: Request, runtime: Service, params: Annotated[FileQuery, Query()]
 ) -> Response:
-    """Store the rows of a file as documents, however large it is.
+    """Store the rows of a file of any size as documents.
 
-    A row that fails is reported with its lines, and the others are stored.
+    Rows that fail are reported with their lines, and the others are stored.
     """
     _require_raw(request)
     collection = collection_of(request)
@@ -153,27 +150,16 @@ async def store_the_rows_of_a_file(
     except BadFile as error:
         raise Validation(_sentence(params.name, error)) from error
     tally = await upload.run()
-    answer = fields_of(
-        FileImported,
-        tally,
-        summary=_summary(tally),
-        rows=tally.upserted,
-        documents=tally.seen.distinct,
-        errors=[
-            {"line": lines.first, "last_line": lines.last, "error": error} for lines, error in tally.errors
-        ],
-        notes=upload.notes,
-        sequence=tally.sequence or await runtime.corpus.store.sequence(),
-    )
-    version = tally.version or runtime.live.generation.version
-    return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})
+    errors = [{"line": lines.first, "last_line": lines.last, "error": error} for lines, error in tally.errors]
+    others = {"summary": _summary(tally), "rows": tally.upserted, "notes": upload.notes}
+    return await import_response(runtime, FileImported, tally, errors=errors, **others)
 
 
 class _Upload:
-    """A file on its way into the store.
+    """Reads a file and stores its rows.
 
     Raises:
-        BadFile: An option, or the file's name, says that it cannot be read.
+        BadFile: An option is wrong, or the file's name belongs to a binary format.
 
     """
 
@@ -186,35 +172,33 @@ class _Upload:
         self._unpacked = Unpacked()
         self._parse = partial(document_of, max_metadata_kb=runtime.settings.max_metadata_kb)
         self._flow: StreamedBody = request.scope["flow"]
-        self._importing = Import(runtime.corpus, collection, self._flow, lambda: runtime.stopping)
+        self._importing = Import(request, runtime, collection)
         self._slices = Slices()
         self.notes: list[dict[str, Any]] = []
 
     async def run(self) -> Tally:
-        """Store every row.
+        """Stores every row.
 
         Raises:
-            ServiceError: It cannot go on. The message says what was stored.
+            ServiceError: The import cannot continue. The message reports the stored documents.
 
         """
-        importing = self._importing
-        try:
-            async with aclosing(body_pieces(self._request)) as pieces:
-                async for piece in pieces:
-                    for part in self._unpacked.feed(piece or b""):
-                        await self._read(part)
-                    await importing.look(idle=piece is None)
-            for part in self._unpacked.finish():
-                await self._read(part)
-            for row in await asyncio.to_thread(list, self._reader.finish()):
-                await self._take(row)
-            tally = await importing.finish()
-        except BadFile as error:
-            tally = await importing.finish()
-            stored = f" {tally}" if tally.upserted else " Nothing of it was stored."
-            raise Validation(f"{_sentence(self._name, error)}{stored}") from error
-        finally:
-            await importing.close()
+        async with aclosing(self._importing) as importing:
+            try:
+                async with aclosing(body_pieces(self._request)) as pieces:
+                    async for piece in pieces:
+                        for part in self._unpacked.feed(piece or b""):
+                            await self._read(part)
+                        await importing.look(idle=piece is None)
+                for part in self._unpacked.finish():
+                    await self._read(part)
+                for row in await asyncio.to_thread(list, self._reader.finish()):
+                    await self._take(row)
+                tally = await importing.finish()
+            except BadFile as error:
+                tally = await importing.finish()
+                stored = f" {tally}" if tally.upserted else " Nothing of it was stored."
+                raise Validation(f"{_sentence(self._name, error)}{stored}") from error
         if not tally.upserted and not tally.failed:
             raise Empty("The file has no row to store.")
         return tally
@@ -267,7 +251,7 @@ def _require_raw(request: Request) -> None:
 
 
 def _options(params: FileQuery, collection: str) -> Options:
-    """The reader's options. Raises BadFile where one cannot be right."""
+    """Returns the reader's options. Raises BadFile if an option is wrong."""
     if params.format is None:
         refuse_name(params.name)
     metadata = None if params.metadata in {None, ALL} else split_names(params.metadata or "")

@@ -1,4 +1,4 @@
-"""The service itself: `/info`, `/me`, `/examples`, and open to all `/health`, `/ready` and `/metrics`."""
+"""The service itself: `/info`, `/me`, `/examples`, and without a key `/health`, `/ready` and `/metrics`."""
 
 import asyncio
 from importlib.metadata import version as package_version
@@ -20,14 +20,14 @@ from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
-COSINE_DIGITS = 6  # a sum of float32 products is exact to little more
+COSINE_DIGITS = 6  # about the precision of a sum of float32 products
 
 router = APIRouter(route_class=RoleRoute)
 
 
 class IndexInfo(BaseModel):
     documents: int
-    passages: int = Field(description="Their parts, one at least of each; those are what is searched")
+    passages: int = Field(description="The searched parts of documents, at least one per document")
     kind: str
     device: str
     bytes: int
@@ -37,27 +37,28 @@ class IndexInfo(BaseModel):
 
 class WorkersInfo(BaseModel):
     workers: int
-    threads: int = Field(description="Of each worker")
+    threads: int = Field(description="Threads of each worker")
     reason: str
 
 
 class CostInfo(BaseModel):
-    """Vectors of texts that are the same for every model, against those of fp32.
+    """Differences to the vectors of fp32, measured on texts that are the same for every model.
 
-    Of int8 from the version's manifest, since it was measured when the version was published. Of bf16 and
-    fp16 from this process: the golden texts, many of them odd, are computed whenever a version is opened.
+    The values of int8 come from the version's manifest, because publishing measures them. The values of bf16
+    and fp16 come from this process, which computes the golden texts, many of them unusual, when it opens a
+    version.
     """
 
     texts: int
     cosine_mean: float
     cosine_least: float
     same_neighbours: float | None = Field(
-        description="Share of the ten nearest of each text that are the same; null: not looked at"
+        description="Mean share of equal texts among the ten nearest of each text. null: not measured"
     )
 
 
 class QueryEncoderInfo(BaseModel):
-    """The student of a pair, and its vectors of example texts against those of the model in service."""
+    """The student of a pair, and the differences of its vectors to those of the active model."""
 
     version: str
     fingerprint: str
@@ -65,7 +66,7 @@ class QueryEncoderInfo(BaseModel):
     texts: int
     cosine_mean: float
     cosine_least: float
-    same_neighbours: float = Field(description="Share of the ten nearest of each text that are the same")
+    same_neighbours: float = Field(description="Mean share of equal texts among the ten nearest of each text")
 
 
 class CacheInfo(BaseModel):
@@ -89,27 +90,25 @@ class Info(BaseModel):
     model_version: str
     fingerprint: str
     form: str = Field(description="Precision and runtime, such as fp32/onnxruntime")
-    form_cost: CostInfo | None = Field(
-        description="What int8, bf16 or fp16 changes in the vectors; null in fp32"
-    )
+    form_cost: CostInfo | None = Field(description="The cost of int8, bf16 or fp16. null for fp32")
     query_encoder: QueryEncoderInfo | None = Field(
-        description="Of a pair: what encodes the queries of searches; null: the model does"
+        description="Of a pair: the encoder of search queries. null: the model itself"
     )
     dimension: int
     deterministic: bool
     providers: list[str]
     search_mode: Mode | None = Field(
-        description="Of searches that name none, as SIMILE_SEARCH_MODE says; null: as the version has learned"
+        description="SIMILE_SEARCH_MODE, for searches without a mode. null: the version's learned mode"
     )
     passages: bool = Field(
-        description="Long documents are split, as SIMILE_PASSAGES says; false: their heads alone are searched"
+        description="SIMILE_PASSAGES: long documents are split. false: only their heads are searched"
     )
     models_dir: str = Field(description="The models folder, as an absolute path on the service's machine")
     models_id: str | None = Field(
-        description="The id of this folder, which no other folder has; null if the folder cannot be written"
+        description="The unique id of this folder. null if the folder cannot be written"
     )
-    threads: int = Field(description="Of all workers together")
-    lone_threads: int = Field(description="That compute a text together which comes alone, once it is ready")
+    threads: int = Field(description="Threads of all workers together")
+    lone_threads: int = Field(description="Threads that compute a single text together, after their start")
     workers: WorkersInfo
     cache: CacheInfo | None = Field(description="null without one (SIMILE_CACHE_MB=0)")
     index: IndexInfo
@@ -117,13 +116,13 @@ class Info(BaseModel):
 
 @router.get("/info", tags=["models"], **describe(Role.READ, Info))
 async def describe_service_and_model(runtime: Service) -> Response:
-    """The active model and how it runs; text-embeddings-inference's keys and our own.
+    """The active model and its engine, with text-embeddings-inference's keys and our own.
 
-    `index.kind` is `exact`, or `IVF,SQ8` when search is approximate; `recall_at_10` is then the share of the
-    ten nearest documents that the latest `recall_queries` searches found, null until it is measured.
-    `index.device` is where the largest one is searched: `cpu`, or a GPU such as `cuda:0`.
+    `index.kind` is `exact`, or `IVF,SQ8` for approximate search. `recall_at_10` is then the share of the ten
+    nearest documents that the latest `recall_queries` searches found, null until it is measured.
+    `index.device` searches the largest index: `cpu`, or a GPU such as `cuda:0`.
     """
-    models_id = await asyncio.to_thread(runtime.store.id)  # read each time: another service may renew it
+    models_id = await asyncio.to_thread(runtime.store.id)  # Another service may renew it.
     with runtime.live.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
         largest, cache, layout = generation.indexes.largest, runtime.batcher.cache, runtime.layout
@@ -196,8 +195,8 @@ def _cost(encoder: Encoder) -> dict[str, Any] | None:
 
 
 class Caller(BaseModel):
-    name: str | None = Field(description="Of the key; null on a service without keys")
-    role: Role = Field(description="On a service without keys everybody may do all: admin")
+    name: str | None = Field(description="The name of the key. null on a service without keys")
+    role: Role = Field(description="admin on a service without keys")
 
 
 @router.get("/me", tags=["operation"], **describe(Role.READ, Caller))
@@ -222,7 +221,7 @@ class Ready(BaseModel):
 
 @router.get("/health", tags=["operation"], **describe(None, Health))
 async def check_health(request: Request) -> Response:
-    """200 when a real forward pass succeeded since the last failure and nothing hangs; within a second."""
+    """200 if a forward pass succeeded since the last failure and nothing hangs. Answers within a second."""
     runtime: Runtime = request.app.state.runtime
     illness = await runtime.health.ask()
     if illness is not None:
@@ -232,7 +231,7 @@ async def check_health(request: Request) -> Response:
 
 @router.get("/ready", tags=["operation"], **describe(None, Ready))
 async def check_readiness(request: Request) -> Response:
-    """200 while new work is taken and the index is whole, else 503 with the reason and the progress."""
+    """200 while the service accepts work and its index is complete, else 503 with the reason and progress."""
     runtime: Runtime = request.app.state.runtime
     red = runtime.readiness.check()
     if red is not None:

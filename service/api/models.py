@@ -1,4 +1,4 @@
-"""Published versions, the gate's verdict on each, and the requested version."""
+"""Lists and activates model versions, and serves the reports of the promotion gate."""
 
 import asyncio
 import re
@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from models.errors import Damaged, UnknownVersion, Unreadable
 from models.files.retrainings import schedule_state
-from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version, read_manifest
-from models.store import Kind, Store
+from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
+from models.seal import read_manifest
+from models.store import Store
 from service.api.openapi import Role, describe
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
@@ -24,7 +25,7 @@ from service.http.routing import RoleRoute
 from service.lifecycle.controller import as_state
 from service.runtime.runtime import Runtime, Service
 
-MOST_SECONDS = 86_400  # that a version is kept
+MOST_SECONDS = 86_400  # longest time that `keep` accepts
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
 _IN_MEMORY = {"active", "building", "ready"}
 _PAGES = {
@@ -34,7 +35,7 @@ _PAGES = {
     ".jsonl": "application/x-ndjson",
 }
 
-# No script, no other host, no form that sends, no frame around it. The report has its styles in it.
+# Forbids scripts, other hosts, forms and frames. The report contains its own styles.
 REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -52,13 +53,15 @@ class CanaryInCollection(BaseModel):
 class CanaryOut(BaseModel):
     queries: int
     overlap_at_10: float
-    collections: list[CanaryInCollection] = Field([], description="Those with the lowest, lowest first")
+    collections: list[CanaryInCollection] = Field(
+        [], description="Those with the lowest overlap, lowest first"
+    )
 
 
 class Listed(BaseModel):
     version: str
     fingerprint: str | None
-    query_encoder: str | None = Field(description="Of a pair: the version that encodes its queries")
+    query_encoder: str | None = Field(description="Of a pair: the version that encodes the queries")
     state: Literal["candidate", "refused", "building", "ready", "active", "retired", "failed"]
     done: int | None
     total: int | None
@@ -69,7 +72,7 @@ class Listed(BaseModel):
     parent: str | None
     scores: dict[str, Any]
     gate: str | None
-    loaded: bool = Field(description="The header x-model-version can name it")
+    loaded: bool = Field(description="Whether the header x-model-version can name it")
 
 
 class ModelsAnswer(BaseModel):
@@ -89,16 +92,16 @@ class Report(RootModel[dict[str, Any]]):
 
 @router.get("/models", **describe(Role.READ, ModelsAnswer))
 async def list_versions_and_their_states(runtime: Service) -> Response:
-    """Every published version and its state; `done` and `total` are documents, while it is built.
+    """Every published version and its state. `done` and `total` count documents while a version is built.
 
-    `eta_seconds` is how long the rest of a build takes at its recent rate, null while that is not known.
-    `canary` is how alike the version answered when it was ready: the number of queries compared, and the mean
-    share of common ids in the first ten hits of it and of the version then live, over all collections and in
-    each of the 20 in which it is lowest. Null: not compared.
-    `schedule` is what the schedule of retrainings did last and does next, with its `state` (running, waiting,
-    stopped or overdue) and the same as a sentence, `says`; null where there is none. Its `progress` is that
-    of the retraining in hand, whoever began it: what it is `doing`, `step` of `steps`, `eta_seconds` of the
-    training, and the lines of `loss` and `dev` as [step, value].
+    `eta_seconds` estimates the rest of a build from its recent rate. It is null while the rate is unknown.
+    `canary` compares the version's answers with those of the version that was active when it became ready. It
+    has the number of queries and the mean share of common ids in the first ten hits, over all collections and
+    in each of the 20 collections with the lowest share. It is null if they were not compared.
+    `schedule` has the last and the next retraining, the schedule's `state` (running, waiting, stopped or
+    overdue) and the same as a sentence, `says`. It is null without a schedule. Its `progress` describes the
+    running retraining, which the schedule or an operator started: its activity (`doing`), `step` of `steps`,
+    the `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
     """
     found = await asyncio.to_thread(_look, runtime.store)
     states = await runtime.controller.states()
@@ -108,7 +111,7 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
     ]
     there = {shown["version"] for shown in listed}
     trouble = found.trouble or runtime.controller.trouble or "its folder is not there now"
-    listed += [  # known to the service, whatever has become of the models folder
+    listed += [  # versions in memory that the models folder does not list
         _unread(version, trouble, state)
         for version, state in states.items()
         if version not in there and state["state"] in _IN_MEMORY
@@ -120,7 +123,7 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
 
 
 class _Found(NamedTuple):
-    """State of the models folder now; `trouble` when it cannot be read."""
+    """State of the models folder. `trouble` says why it cannot be read."""
 
     manifests: list[Manifest]
     problems: dict[str, str]
@@ -157,7 +160,7 @@ def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _unread(name: str, reason: str, state: dict[str, Any] | None) -> dict[str, Any]:
-    """A version whose manifest cannot be read, or is damaged; what the service has of it goes on."""
+    """Returns the row of a version whose manifest is damaged or cannot be read. It may still be in memory."""
     absent = dict.fromkeys(("fingerprint", "query_encoder", "created", "parent", "gate"))
     state = dict(state or as_state("failed"))
     state["reason"] = state["reason"] or reason
@@ -176,9 +179,9 @@ async def read_report(runtime: Service, version: str) -> Response:
     **describe(Role.READ, raises=[NotFound], also=[kind.partition(";")[0] for kind in _PAGES.values()]),
 )
 async def read_report_page(runtime: Service, version: str, file: str) -> Response:
-    """The same for people: `report.md` and the pictures that it names, or all in `report.html`.
+    """The report as a document: `report.md` with its pictures, or everything in `report.html`.
 
-    `answers.jsonl` has both answers to each query that judged.
+    `answers.jsonl` has both answers to each judged query.
     """
     kind = _PAGES.get(PurePosixPath(file).suffix)
     if kind is None or not _FILE.fullmatch(file):
@@ -187,7 +190,7 @@ async def read_report_page(runtime: Service, version: str, file: str) -> Respons
             "pictures named there."
         )
     content = await _of_report(runtime, version, f"{REPORT_PAGE}/{file}")
-    # A picture is drawn by this program; a page must not run anything that a name may have smuggled in.
+    # A name in the report may contain markup, which must not run.
     headers = {
         "content-type": kind,
         "content-security-policy": REPORT_POLICY,
@@ -213,17 +216,18 @@ _WANTS = (NotFound, Conflict, Storage)
     **describe(Role.ADMIN, Wanted, statuses=(200, 202), raises=_WANTS),
 )
 async def activate_version(request: Request, runtime: Service, version: str) -> Response:
-    """Work towards a version: 202, and `GET /models` shows how far it is. The active one: 200."""
+    """Request a version: 202, and `GET /models` shows the progress. For the active version: 200."""
     served = version == runtime.live.generation.version
-    # When it is active already, a build of another version is dropped.
-    # What is requested, and what the folder names, which may not count yet (Controller.requested).
+    # For the active version, a build of another version is dropped. The folder may name another version that
+    # does not count yet (Controller.requested).
     others: set[str | None] = set()
     if served:
         requested = await runtime.controller.requested()
         others = {requested and requested.version, await asyncio.to_thread(runtime.store.wanted)}
         others -= {None, version}
     if not served or others:
-        await _want(runtime, version, "activate")
+        with _refusing(version):
+            await runtime.controller.request(version, "activate")
     audit("activate", request.scope, version=version)
     return json_response({"wanted": version}, status=200 if served else 202)
 
@@ -234,28 +238,24 @@ async def activate_version(request: Request, runtime: Service, version: str) -> 
     **describe(Role.ADMIN, Wanted, statuses=[202], raises=_WANTS),
 )
 async def go_back_to_the_previous_version(request: Request, runtime: Service) -> Response:
-    """Go back to the version that was active before, and do not choose this one again by itself."""
+    """Go back to the previous version. The service does not return to the current version by itself."""
     back = await runtime.controller.previous()
     if back is None:
         raise Conflict("There is no version to go back to.")
-    await _want(runtime, back, "rollback")
+    with _refusing(back):
+        await runtime.controller.request(back, "rollback")
     audit("rollback", request.scope, version=back)
     return json_response({"wanted": back}, status=202)
 
 
-async def _want(runtime: Runtime, version: str, kind: Kind) -> None:
-    with _refusing(version):
-        await runtime.controller.request(version, kind)
-
-
 class KeepParameters(BaseModel):
-    seconds: int = Field(3600, ge=0, le=MOST_SECONDS, description="From now on; 0 lets it go")
+    seconds: int = Field(3600, ge=0, le=MOST_SECONDS, description="From now on. 0 releases the version")
 
 
 class Kept(BaseModel):
     version: str
     seconds: int
-    loaded: bool = Field(description="It is loaded; else GET /models shows how far it is")
+    loaded: bool = Field(description="Whether it is loaded. GET /models shows the progress")
 
 
 @router.post(
@@ -266,11 +266,11 @@ class Kept(BaseModel):
 async def keep_version(
     request: Request, runtime: Service, version: str, params: Annotated[KeepParameters, Query()]
 ) -> Response:
-    """Load a version, so that the header `x-model-version` can name it: 200 when it is loaded, else 202.
+    """Load a version, so that the header `x-model-version` can name it: 200 if it is loaded, else 202.
 
-    What it has no vectors of is embedded in the background, as for a version that is to go live, and it takes
-    as much memory. One version is kept at a time: the last one requested here. It never goes live by
-    this, and what is wanted takes its place.
+    Missing vectors are embedded in the background, as before an activation, and the version takes as much
+    memory as an active version. One version is kept at a time: the latest that was requested here. It does
+    not become active, and a requested version replaces it.
     """
     with _refusing(version):
         await asyncio.to_thread(lambda: read_manifest(runtime.store.folder(version)))
@@ -282,7 +282,7 @@ async def keep_version(
 
 @contextmanager
 def _refusing(version: str) -> Iterator[None]:
-    """Refuse what cannot be done with a version, or with the models folder."""
+    """Turns errors of the model store into answers."""
     try:
         yield
     except UnknownVersion as error:

@@ -1,7 +1,8 @@
-"""OpenAI's embeddings, and its list of models: what is served here under the names that its clients know."""
+"""OpenAI's embeddings and list of models."""
 
 import asyncio
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
@@ -25,10 +26,10 @@ class EmbeddingsRequest(BaseModel):
     model_config = example({"input": ["A first sentence.", "A second one."], "model": "simile"})
     input: Inputs
     model: StrictStr | None = None
-    encoding_format: Literal["float", "base64"] | None = "float"  # null is the default, as there
-    dimensions: Annotated[StrictInt, Field(ge=0)] | None = None  # 0, too, is the model's own
+    encoding_format: Literal["float", "base64"] | None = "float"  # As in OpenAI's API, null is the default.
+    dimensions: Annotated[StrictInt, Field(ge=0)] | None = None  # 0 also means all dimensions.
     truncate: bool | None = Field(None, strict=True)
-    user: Any = None  # taken, and not used
+    user: Any = None  # accepted and ignored
 
 
 class Embedding(BaseModel):
@@ -68,11 +69,12 @@ _EMBEDS = describe(Role.READ, EmbeddingList, raises=EMBEDS, headers=TIMED)
 @router.post("/embeddings", **_EMBEDS)
 async def embed_texts(request: Request, runtime: Service, body: EmbeddingsRequest) -> Response:
     """A vector for each input, as numbers or base64 of little-endian float32; `usage` counts all tokens."""
+    rows = parse_inputs(body.input, runtime.settings, "input")
     plan = Plan(
-        rows=parse_inputs(body.input, runtime.settings, "input"),
+        rows=rows,
         model=body.model,
         field="input",
-        prompted=with_prompt,
+        prepare=partial(with_prompt, rows),
         truncate=body.truncate is not False,
         dimensions=body.dimensions or None,
     )

@@ -78,7 +78,7 @@ def example(body: dict[str, Any], **schema: Any) -> ConfigDict:
 
 
 def exactly_one(**types: str) -> dict[str, Any]:
-    """Returns a JSON schema of fields, each with its type, of which exactly one is not null."""
+    """Returns a JSON schema that requires exactly one of the fields. `types` has the type of each."""
     return {
         "oneOf": [
             {
@@ -90,7 +90,7 @@ def exactly_one(**types: str) -> dict[str, Any]:
     }
 
 
-# A character that str.isspace() does not take for white space. `\S` is another set in each language.
+# Any character except white space by str.isspace(). `\S` differs between languages.
 _INK = r"[^\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 _PATTERN = r"^[^\x00]*$"  # SQLite's functions end a text at U+0000, and PostgreSQL does not store it.
 _VISIBLE = re.compile(r"^[^\x00-\x20\x7f-\xa0]{1,128}$")
@@ -102,9 +102,8 @@ TokenRows = Annotated[list[TokenIds], Field(min_length=1)]
 Inputs = Annotated[Any, ShownAs(Text | Texts | TokenIds | TokenRows)]
 Dimensions = Annotated[StrictInt, _described(minimum=1)]
 Limit = Annotated[int, Field(ge=1, le=MAX_PAGE)]  # of a page
-# Of an answer without a match.
 Warnings = Annotated[
-    list[str], Field(description="What may be wrong with a filter that no document matches; else absent")
+    list[str], Field(description="Possible mistakes in a filter without matching documents. Absent otherwise")
 ]
 
 
@@ -128,7 +127,7 @@ def _without_null(text: str) -> str:
     return text
 
 
-# A visitor's opaque id as the client knows it. Only its hash is stored (auth/visitors.py).
+# A visitor's opaque id as the client knows it. Only its hash is stored (auth/access.py).
 User = Annotated[StrictStr, AfterValidator(_check_user), _described(pattern=_VISIBLE.pattern)]
 USER = "An opaque id of the visitor; only a keyed hash of it is stored"
 # Texts that the store keeps unchanged.
@@ -304,14 +303,14 @@ def describe(
     """Returns keyword arguments of a route for the parts of the document that the signature does not contain.
 
     Args:
-        role: Who may call the route. None: everybody.
-        answer: JSON answers: a model, or a union of models.
-        raises: Errors besides those that all routes of its kind can have.
-        statuses: Of its answers.
-        also: Other media types of its answers.
-        reads: Media types that it reads by itself, each with a schema or a model.
-        headers: Of its answers.
-        parameters: Parameters that it reads by itself.
+        role: The role that the route needs. None: no key.
+        answer: The model of JSON answers, or a union of models.
+        raises: Errors in addition to those of every route of this kind.
+        statuses: Statuses of the answers.
+        also: Other media types of the answers.
+        reads: Media types of bodies that the endpoint parses itself, each with a schema or a model.
+        headers: Headers of the answers.
+        parameters: Parameters that the endpoint parses itself.
 
     """
     extra: dict[str, Any] = {
@@ -341,8 +340,7 @@ def _schema_of(read: Any) -> Any:
 
 
 def _raw(kind: str) -> dict[str, str]:
-    binary = {"format": "binary"} if kind == "application/octet-stream" else {}
-    return {"type": "string", **binary}
+    return {"type": "string"} | ({"format": "binary"} if kind == "application/octet-stream" else {})
 
 
 def build_document(app: FastAPI) -> dict[str, Any]:

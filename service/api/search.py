@@ -1,7 +1,6 @@
-"""`GET /search?q=` and `POST /search`."""
+"""`GET /search?q=` and `POST /search`. Start reading at `_search`."""
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -13,7 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
 from service.api.collections import existing
-from service.api.embedding import VERSION_HEADER, inference_headers, pinned
+from service.api.embedding import inference_headers, pinned
 from service.api.openapi import (
     EMBEDS,
     TIMED,
@@ -27,20 +26,21 @@ from service.api.openapi import (
     describe,
     example,
 )
-from service.api.search_hits import MAX_FIELDS, parse_fields
 from service.api.search_plan import (
+    MAX_FIELDS,
     Options,
     Plan,
     check_characters,
     embed_queries,
     find_warnings,
+    parse_fields,
     parse_queries,
     parse_query,
     parse_where,
 )
 from service.corpus.search import Hits, Search
 from service.errors import NotFound, Storage, Validation
-from service.http.bodies import JsonChunks
+from service.http.bodies import JsonChunks, in_chunks, json_array
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
 from service.settings import Settings
@@ -54,11 +54,11 @@ _Fields = Annotated[list[_Field], Field(max_length=MAX_FIELDS)]
 _Vectors = Annotated[list[Annotated[list[float], Field(min_length=1)]], Field(min_length=1)]
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
 _STUDENT = "The version that encoded the queries; absent when `model` did, or no text was encoded"
-_SHOWS = "What a hit shows besides id and score"
+_SHOWS = "Parts of a hit besides id and score"
 
 
 class SearchParameters(Options):
-    q: Text | None = Field(None, description="What to look for")
+    q: Text | None = Field(None, description="The text to search for")
     id: str | None = Field(
         None,
         description="Instead of q: a document to find similar ones to",
@@ -152,19 +152,8 @@ async def search_for_one_query(
         shown=shown,
         collection=await existing(request, runtime),
         version=pinned(request, None, runtime),
-        write=shown.one_list,
     )
-    found = await _search(request, runtime, plan)
-    answer: dict[str, Any] = {"query": params.q} if params.id is None else {"id": params.id}
-    answer |= {
-        "model": found.headers[VERSION_HEADER],
-        "mode": found.mode,
-        **found.notes,
-        "took_ms": round((time.perf_counter() - request.scope["started"]) * 1000, 3),
-    }
-    if found.search_ids:
-        [answer["search_id"]] = found.search_ids
-    return JsonChunks([orjson.dumps(answer)[:-1] + b',"hits":', *found.hits, b"}"], found.headers)
+    return await _search(request, runtime, plan, {"query": params.q} if query.text else {"id": params.id})
 
 
 @router.post("/search", **describe(Role.READ, SearchAnswers, **_SEARCHES))
@@ -186,52 +175,30 @@ async def search_for_several_queries(request: Request, runtime: Service, body: S
         shown=shown,
         collection=collection,
         version=pinned(request, model, runtime),
-        write=shown.lists,
-        check=partial(_check_work, runtime.settings, len(queries)),
+        several=True,
         vectors_of=body.model,
     )
-    found = await _search(request, runtime, plan)
-    answer = {"model": found.headers[VERSION_HEADER], **found.notes}
-    if found.search_ids:
-        answer["search_ids"] = found.search_ids
-    return JsonChunks([orjson.dumps(answer)[:-1] + b',"results":', *found.hits, b"}"], found.headers)
+    return await _search(request, runtime, plan, {})
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
-    """The hits as chunks of JSON, and what else an answer has.
-
-    Args:
-        hits: Chunks of JSON.
-        headers: Of the answer.
-        search_ids: Of each query. Empty if the service keeps no events.
-        notes: Fields of the answer: the query encoder of a pair, warnings.
-        mode: The mode of the search.
-
-    """
-
-    hits: list[bytes]
-    headers: dict[str, str]
-    search_ids: list[str]
-    notes: dict[str, Any]
-    mode: str
-
-
-async def _search(request: Request, runtime: Runtime, plan: Plan) -> Results:
+async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[str, Any]) -> Response:
+    """Runs a search and answers with its hits. `answer` has the first fields of the answer."""
     corpus, shown_ids = runtime.corpus, list[list[str]]()
 
     def write(found: Hits) -> list[bytes]:
         """Runs on the reading thread."""
         shown_ids[:] = [[hit.document.id for hit in hits[:MAX_SHOWN]] for hits in found]
-        return plan.write(found)
+        lists = [json_array(map(plan.shown.of, hits)) for hits in found]
+        return in_chunks(json_array(lists) if plan.several else lists[0])
 
     with runtime.live.borrow(plan.version) as generation:
         search = plan.search(runtime.settings, generation)
-        plan.check(search)
+        if plan.several:
+            _check_work(runtime.settings, len(plan.queries), search)
         # An incomplete index is not searched. Keyword search reads the store, which is always complete.
         if search.mode != "lexical":
             await corpus.check_complete(generation, active=plan.version is None)
-        queries, answer, notes = await embed_queries(runtime, generation, search.mode, plan)
+        queries, embedded, notes = await embed_queries(runtime, generation, search.mode, plan)
         try:
             hits = await corpus.search(generation, queries, search, write, kept=plan.version is not None)
         except TooMuch as error:
@@ -246,10 +213,19 @@ async def _search(request: Request, runtime: Runtime, plan: Plan) -> Results:
             visitor = runtime.visitors.hashed(plan.options.user)
             note = partial(runtime.searches.note, plan.collection, search.offset, visitor=visitor)
             search_ids = [note(text, ids) for text, ids in zip(texts, shown_ids, strict=True)]
-        headers = inference_headers(generation.version, answer, texts, request.scope["started"])
+        headers = inference_headers(generation.version, embedded, texts, request.scope["started"])
         if plan.where is not None and not any(shown_ids):
             notes |= await find_warnings(runtime, plan.filter, plan.collection)
-    return Results(hits, headers, search_ids, notes, search.mode)
+    answer["model"] = generation.version
+    if plan.several:
+        answer |= notes | ({"search_ids": search_ids} if search_ids else {})
+    else:
+        took_ms = round((time.perf_counter() - request.scope["started"]) * 1000, 3)
+        answer |= {"mode": search.mode, **notes, "took_ms": took_ms}
+        if search_ids:
+            [answer["search_id"]] = search_ids
+    name = b"results" if plan.several else b"hits"
+    return JsonChunks([b'%s,"%s":' % (orjson.dumps(answer)[:-1], name), *hits, b"}"], headers)
 
 
 def _check_work(settings: Settings, queries: int, search: Search) -> None:

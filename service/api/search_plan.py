@@ -1,10 +1,11 @@
-"""Requests for a search, parsed into a plan: texts, vectors or ids to look for, a filter, options."""
+"""Parses search requests: queries, filters, options, and the parts of a hit to show. Start at `Plan`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
@@ -12,17 +13,131 @@ from models.manifest import Mode, SearchDefaults
 from models.search.fusion import weight_of
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts, unit
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User
-from service.api.search_hits import Shown
 from service.batching.request import Answer, Timing
-from service.corpus.search import Hits, Query, Search
+from service.corpus.search import Hit, Query, Search
 from service.errors import Conflict, Empty, Validation
 from service.live import Generation
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store.filters.explain import explain
-from service.store.filters.grammar import FilterError, Predicate, parse_filter
+from service.store.filters.grammar import FilterError, parse_filter
+from service.store.filters.paths import MAX_FIELD_PARTS, objects_in
+from service.store.filters.predicate import Predicate
+from service.store.turns import pause
+from service.store.values import COLUMNS, Column
 
-TOGETHER = 100  # All queries of a request may have so many times the characters of one query.
+TOGETHER = 100  # Limit of all queries together, as a multiple of the limit of one query.
+
+
+MAX_FIELDS = 100
+MAX_NAMES = 1024  # of all fields together, between their dots
+MAX_CHARACTERS = 65_536  # of all fields together
+METADATA = "metadata"
+
+_Tree: TypeAlias = dict[str | None, "_Tree"]  # nested names of fields
+_END = None  # stands below the last name of a field
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The parts of a hit to show, in addition to its id and its score."""
+
+    columns: tuple[Column, ...] = COLUMNS
+    fields: _Tree | None = None  # fields of the metadata, None for all
+
+    def of(self, hit: Hit) -> list[bytes]:
+        """Returns a hit as parts of JSON. Runs on the reading thread."""
+        pause()
+        head = {"id": hit.document.id, "score": hit.score}
+        parts = [orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]]
+        if hit.document.title_json:
+            parts += b',"title":', hit.document.title_json
+        if "text" in self.columns:
+            parts += b',"text":', hit.document.text_json
+        if "metadata" in self.columns:
+            chosen = hit.document.metadata_json
+            if self.fields is not None:
+                chosen = orjson.dumps(_chosen(hit.document.metadata, self.fields))
+            parts += b',"metadata":', chosen
+        if hit.passage is not None:
+            start, end = hit.passage
+            parts.append(b',"passage":{"start":%d,"end":%d}' % (start, end))
+        parts.append(b"}")
+        return parts
+
+
+def _tree(fields: Iterable[str]) -> _Tree:
+    tree: _Tree = {}
+    for field in fields:
+        inside = tree
+        for name in field.split("."):
+            inside = inside.setdefault(name, {})
+        inside[_END] = {}
+    return tree
+
+
+def _chosen(metadata: dict[str, Any], fields: _Tree) -> dict[str, Any]:
+    """Returns the values of fields (store/filters/paths.py), inside the objects and arrays around them.
+
+    Visits each name once, regardless of the number of fields.
+    """
+    chosen: dict[str, Any] = {}
+    for name, value in metadata.items():
+        inside = _below(fields, name)
+        if inside is None:
+            continue
+        if _END in inside:
+            chosen[name] = value
+        elif found := [kept for inner in objects_in(value) if (kept := _chosen(inner, inside))]:
+            chosen[name] = found if isinstance(value, list) else found[0]
+    return chosen
+
+
+def _below(fields: _Tree, name: str) -> _Tree | None:
+    for part in name.split("."):
+        if part not in fields:
+            return None
+        fields = fields[part]
+    return fields
+
+
+def parse_fields(fields: Sequence[str] | None) -> Shown:
+    """Parses `title`, `text`, `metadata`, or `metadata.NAME`, with dots as in filters. None means all parts.
+
+    Raises:
+        Validation: A field is unknown, or the fields are too many or too long.
+
+    """
+    if fields is None:
+        return Shown()
+    if len(fields) > MAX_FIELDS:
+        raise Validation(f"fields has {len(fields)} entries; at most {MAX_FIELDS} go in one request.")
+    for count, what, most in (
+        (sum(field.count(".") for field in fields), "names behind dots", MAX_NAMES),
+        (sum(map(len, fields)), "characters", MAX_CHARACTERS),
+    ):
+        if count > most:
+            raise Validation(
+                f"fields has {count:,} {what}; at most {most:,} go in one request. Ask for fewer fields, or "
+                "for the object around them."
+            )
+    named = []
+    for field in fields:
+        first, *names = field.split(".")
+        if (
+            first not in COLUMNS
+            or (names and first != METADATA)
+            or "" in names
+            or len(names) > MAX_FIELD_PARTS
+        ):
+            raise Validation(
+                f"fields: {field[:80]!r} is nothing that a hit has. There are title, text, metadata, and one "
+                "value of the metadata such as metadata.topic; id and score always come."
+            )
+        if names:
+            named.append(".".join(names))
+    columns = tuple(column for column in COLUMNS if column in fields or (column == METADATA and named))
+    return Shown(columns, _tree(named) if named and METADATA not in fields else None)
 
 
 def parse_where(runtime: Runtime, filter: object) -> Predicate | None:
@@ -66,16 +181,15 @@ class Plan:
     """A search, before a version answers it.
 
     Args:
-        queries: What to look for.
-        options: As they were sent. What they leave open, the version has learned.
+        queries: Texts, vectors, or documents to find similar ones to.
+        options: The options as sent. The version's learned defaults replace missing ones.
         passages: Compare with passages, not only with the head of each document.
-        filter: As it was sent.
-        where: The filter, parsed.
+        filter: The filter as sent.
+        where: The parsed filter.
         shown: The parts of a hit to show.
         collection: The collection to search.
         version: The version that must answer. None: the active version.
-        write: Writes the hits of each query as chunks of JSON.
-        check: Raises Validation if the search is too much work.
+        several: The answer has a list of hits for each query. Otherwise it has the hits of the only query.
         vectors_of: The version that made the vectors among the queries.
 
     """
@@ -88,15 +202,14 @@ class Plan:
     shown: Shown
     collection: str
     version: str | None
-    write: Callable[[Hits], list[bytes]]
-    check: Callable[[Search], None] = lambda _: None
+    several: bool = False
     vectors_of: str | None = None
 
     def search(self, settings: Settings, generation: Generation) -> Search:
         """Returns the search of this plan by a generation.
 
         Raises:
-            Validation: Options contradict each other, or the kind of the queries.
+            Validation: The options contradict each other or do not fit the queries.
 
         """
         options, learned = self.options, generation.manifest.search.get(self.collection)
@@ -130,9 +243,9 @@ class Plan:
         )
 
     def _default(self, settings: Settings, learned: SearchDefaults | None, *, of_text: bool) -> Mode:
-        """Returns the mode if none is named: the operator's, else the learned one, else dense.
+        """Returns the mode of a request that names none: the operator's, else the learned mode, else dense.
 
-        Dense, too, if that mode cannot do what was asked.
+        If that mode does not support the request, the mode is also dense.
         """
         mode = settings.search_mode or (learned.mode if learned else "dense")
         of_vectors = self.options.prompt_name is not None or not self.passages
@@ -141,7 +254,7 @@ class Plan:
 
 
 def parse_query(q: str | None, id: str | None) -> Query:
-    """Returns the one query of `GET /search`: a text, or a document by its id."""
+    """Returns the query of `GET /search`: a text, or a document by its id."""
     if (q is None) == (id is None):
         raise Validation("Give q, a text to look for, or id, a document whose like to look for; not both.")
     if id is None:
@@ -171,7 +284,7 @@ def check_characters(queries: Sequence[Query], limit: int) -> None:
     """Rejects long queries before anything is computed for them.
 
     Raises:
-        Validation: One has more than `limit` characters, or all together have `TOGETHER` times as many.
+        Validation: A query has more than `limit` characters, or all together have `TOGETHER` times as many.
 
     """
     for at, query in enumerate(queries):
@@ -206,12 +319,12 @@ async def embed_queries(
     """Returns the queries with the vectors that the mode needs, the batcher's answer, and fields of the
     answer.
 
-    The query encoder of a pair has learned the search prompt. So a query with another prompt is encoded as
-    documents are.
+    The query encoder of a pair has learned the search prompt only. The encoder of documents therefore encodes
+    queries with another prompt.
 
     Raises:
         Validation: A vector cannot be compared or has no `model`, or a prompt is unknown.
-        Conflict: The vectors are of another version than the one that answers.
+        Conflict: The vectors are of another version than the answering version.
 
     """
     queries, none = plan.queries, Answer(np.empty((0, 0), np.float32), [], [], Timing(0.0, 0.0, 0.0))
@@ -250,7 +363,7 @@ def parse_vectors(queries: list[Any], model: str | None, generation: Generation)
         )
     dimension = generation.encoder.dimension
     for at, query in enumerate(queries):
-        if not isinstance(query, list) or len(query) != dimension or not all(map(_is_number, query)):
+        if not isinstance(query, list) or len(query) != dimension or {*map(type, query)} - {int, float}:
             raise Validation(
                 f"queries[{at}] must be a list of {dimension} numbers, as the first one is a vector."
             )
@@ -261,7 +374,3 @@ def parse_vectors(queries: list[Any], model: str | None, generation: Generation)
         raise Validation("queries: a vector must be finite and not all zeros.")
     # By the largest value first: squares of large numbers would overflow.
     return unit(vectors / np.abs(vectors).max(axis=1, keepdims=True))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,36 +1,31 @@
-"""Query parameters of `/feedback` and `/events`: which rows to list, count or delete."""
+"""Shared parts of `/feedback` and `/events`: parsing lists, and selecting rows to list, count or delete."""
 
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from service.api.collections import existing, existing_named
+from service.api.embedding import check_count
 from service.api.openapi import Limit, Role, User
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Storage, Validation
-from service.http.bodies import fields_of, json_response
+from service.http.bodies import Slices, fields_of, json_response, validated
 from service.runtime.runtime import Runtime
 from service.store.values import COLLECTION_NAME, NO_KEY, Event, Judgement, Selection
 
+T = TypeVar("T")
 INT64 = 2**63
-_Name = Annotated[
-    str | None, Field(json_schema_extra={"minLength": 1})
-]  # empty: another message than pydantic's
-# No key and no collection can have such a name.
+_Name = Annotated[str | None, Field(json_schema_extra={"minLength": 1})]  # An empty name has its own message.
+# Keys and collections cannot have these names.
 WITHOUT_KEY, EVERY_COLLECTION, EVERY_KEY = "-", "*", "*"
 SELECTS = (Empty, NotFound, Storage)  # errors of a route that selects
-HASHED = "The hash of the visitor's id; empty if none was given"
-TRUSTED = "Whether a retraining may learn from it: its key was trusted, and is not marked untrusted now"
-
-
-ReadRows: TypeAlias = Callable[
-    [int, int, Selection, float], Awaitable[tuple[Sequence[tuple[int, Any]], bool]]
-]
+HASHED = "The hash of the visitor's id, or empty"
+TRUSTED = "True if a retraining may learn from it: its key was trusted, and is not marked untrusted now"
 
 
 class Sender(NamedTuple):
@@ -42,15 +37,15 @@ class Sender(NamedTuple):
 
 class Selected(BaseModel):
     key: _Name = Field(
-        None, description=f"The name of the key that sent it; {WITHOUT_KEY} for those without one"
+        None, description=f"The name of the key that sent the row, or {WITHOUT_KEY} for rows without a key"
     )
     collection: str | None = Field(
         None,
-        description=f"Another collection than `default`; {EVERY_COLLECTION} for all of them",
+        description=f"Another collection than `default`, or {EVERY_COLLECTION} for all collections",
         json_schema_extra={"pattern": rf"^({COLLECTION_NAME.pattern}|\{EVERY_COLLECTION})$"},
     )
 
-    user: User | None = Field(None, description="The id of the visitor, as it was sent")
+    user: User | None = Field(None, description="The id of the visitor, as sent")
 
 
 class Listing(Selected):
@@ -67,6 +62,30 @@ class Forgotten(BaseModel):
     deleted: int
 
 
+async def parse_each(
+    body: dict[str, Any], name: str, many: type[BaseModel], limit: int, parse: Callable[[object, str], T]
+) -> list[T]:
+    """Parses a body that is one row, or a list of rows in the field `name`.
+
+    Args:
+        body: The parsed JSON.
+        name: The field of the list.
+        many: The model of a body with a list.
+        limit: Maximum number of rows.
+        parse: Parses a row, given its name for errors. The name is empty for a body that is one row.
+
+    """
+    if name not in body:
+        return [parse(body, "")]
+    values: list[Any] = getattr(validated(many, body), name)
+    check_count(values, limit, name)
+    found, slices = [], Slices()
+    for at, value in enumerate(values):
+        found.append(parse(value, f"{name}[{at}]"))
+        await slices.rest()
+    return found
+
+
 def sender_of(request: Request) -> Sender:
     """Returns the sender of a request. A service without keys trusts all clients."""
     account = request.scope.get("account")
@@ -74,11 +93,11 @@ def sender_of(request: Request) -> Sender:
 
 
 def trusted_now(request: Request, row: Event | Judgement) -> bool:
-    """Whether a retraining may learn from a row.
+    """Returns whether a retraining may learn from a row.
 
-    Its key must have been trusted when the row was stored, and must not be marked untrusted now. Marking a
-    key untrusted therefore covers its old rows. Removing a key changes nothing. A new key with an old name
-    brings no untrusted row back.
+    The key of the row must have been trusted when the row was stored, and must not be marked untrusted now.
+    So marking a key untrusted also covers its old rows. Removing a key changes nothing, and a new key with an
+    old name makes no untrusted row trusted.
     """
     access = request.app.state.access
     return row.trusted and (access is None or access.trusts(row.key))
@@ -99,8 +118,7 @@ async def selection_of(request: Request, runtime: Runtime, params: Selected) -> 
 
     """
     for name in params.model_fields_set:
-        # Perhaps an unset variable of the client. By the other parameters, more rows would be deleted than
-        # was meant.
+        # Probably an unset variable of the client. The other parameters may select more rows than intended.
         if getattr(params, name) == "":
             raise Empty(f"{name} is empty, and nothing stored has that. Leave it out, or name one.")
     collection: str | None = None
@@ -110,9 +128,8 @@ async def selection_of(request: Request, runtime: Runtime, params: Selected) -> 
         collection = await existing_named(params.collection, runtime)
     key = NO_KEY if params.key == WITHOUT_KEY else params.key
     visitor = None if params.user is None else runtime.visitors.hashed(params.user)
-    if isinstance(params, Forgetting):
-        return Selection(collection, params.query, params.id, key, visitor)
-    return Selection(collection, None, None, key, visitor)
+    query, id = (params.query, params.id) if isinstance(params, Forgetting) else (None, None)
+    return Selection(collection, query, id, key, visitor)
 
 
 async def list_rows(
@@ -120,7 +137,7 @@ async def list_rows(
     runtime: Runtime,
     params: Listing,
     name: str,
-    read: ReadRows,
+    read: Callable[[int, int, Selection, float], Awaitable[tuple[Sequence[tuple[int, Any]], bool]]],
     model: type[BaseModel],
     **computed: Callable[[Any], object],
 ) -> Response:

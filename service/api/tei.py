@@ -1,18 +1,42 @@
-"""Embedding and similarity, with text-embeddings-inference's field names."""
+"""Embedding, similarity, and tokens, with text-embeddings-inference's field names.
 
+`/tokenize` and `/decode` cut no text, so only settings bound their work. Two threads of their own do it in
+steps, and stop when the request ends.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Annotated, Any, Literal
+from itertools import islice
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
+import orjson
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, BeforeValidator, Field, RootModel, StrictStr
+from pydantic import BaseModel, BeforeValidator, Field, RootModel, StrictBool, StrictStr
 from starlette.responses import Response
 
+from models.encoder import BadInput, Encoder
 from models.manifest import Manifest
-from service.api.embedding import Plan, check_dimensions, embed, parse_inputs, parse_texts, with_prompt
+from service.api.embedding import (
+    VERSION_HEADER,
+    Plan,
+    Rows,
+    check_dimensions,
+    embed,
+    get_prompt,
+    parse_inputs,
+    parse_texts,
+    parse_token_rows,
+    pinned,
+    with_prompt,
+)
 from service.api.openapi import (
     EMBEDS,
     TIMED,
+    VERSIONED,
     Dimensions,
     Inputs,
     Role,
@@ -25,10 +49,11 @@ from service.api.openapi import (
     exactly_one,
     example,
 )
-from service.errors import Empty, Validation
+from service.errors import Conflict, Empty, NotFound, ServiceError, Tokenizer, Validation
 from service.http.bodies import json_response, validated
 from service.http.routing import RoleRoute
-from service.runtime.runtime import Service
+from service.runtime.runtime import Runtime, Service
+from service.settings import Settings
 
 router = APIRouter(route_class=RoleRoute, tags=["embedding"])
 
@@ -36,6 +61,10 @@ RAW = "application/octet-stream"
 _ROWS = {"x-embedding-shape": {"description": f"Rows, columns; with {RAW}", "schema": {"type": "string"}}}
 _INFERS: dict[str, Any] = {"raises": EMBEDS, "headers": TIMED}
 _EMBEDS: dict[str, Any] = {"raises": EMBEDS, "headers": {**TIMED, **_ROWS}, "also": [RAW]}
+_SAYS: dict[str, Any] = {"raises": (NotFound, Conflict, Tokenizer), "headers": VERSIONED}
+_SLICE = 4096  # tokens written as JSON in one call, which holds the interpreter lock
+Steps: TypeAlias = Generator[None, None, bytes]
+_threads = ThreadPoolExecutor(2, thread_name_prefix="tokens")
 
 
 def _direction(value: object) -> object:
@@ -113,15 +142,17 @@ async def embed_texts(request: Request, runtime: Service, body: EmbedRequest) ->
     """Vectors, always a list of lists; for `Accept: application/octet-stream` raw little-endian float32."""
     options = _options(body)
 
-    def check(manifest: Manifest) -> None:
-        if body.parameters is not None:  # also if its dimensions do not count
+    rows = parse_inputs(body.inputs, runtime.settings)
+
+    def prepare(manifest: Manifest) -> Rows:
+        if body.parameters is not None:  # Also if the option next to `inputs` takes precedence.
             check_dimensions(body.parameters.dimensions, manifest.dimension)
+        return with_prompt(rows, manifest, options.prompt_name)
 
     plan = Plan(
-        rows=parse_inputs(body.inputs, runtime.settings),
+        rows=rows,
         model=body.model,
-        prompted=partial(with_prompt, name=options.prompt_name),
-        check=check,
+        prepare=prepare,
         truncate=options.truncate is not False,
         left=options.truncation_direction == "Left",
         normalize=options.normalize,
@@ -140,10 +171,11 @@ async def compare_texts(request: Request, runtime: Service, body: SimilarityRequ
     """Cosine of one sentence with each of others, or of each pair."""
     left, right = _sides(body, runtime.settings.max_inputs)
     options = body.parameters or Parameters()
+    rows = [*left, *right]
     plan = Plan(
-        rows=[*left, *right],
+        rows=rows,
         model=body.model,
-        prompted=partial(with_prompt, name=options.prompt_name),
+        prepare=partial(with_prompt, rows, name=options.prompt_name),
         truncate=options.truncate is not False,
         left=options.truncation_direction == "Left",
     )
@@ -190,3 +222,129 @@ def _sides(body: SimilarityRequest, limit: int) -> tuple[list[str], list[str]]:
     # A pair is two inputs, so half of the limit.
     texts = parse_texts([text for pair in pairs for text in pair], limit, "pairs, as a flat list,")
     return texts[::2], texts[1::2]
+
+
+class TokenizeRequest(BaseModel):
+    model_config = example({"inputs": "A first sentence."})
+    inputs: Annotated[Any, ShownAs(Text | Texts)]
+    add_special_tokens: StrictBool = True
+    prompt_name: StrictStr | None = None
+    model: StrictStr | None = None
+
+
+class DecodeRequest(BaseModel):
+    model_config = example({"ids": [[5, 6, 7]]})
+    ids: Annotated[Any, ShownAs(TokenIds | TokenRows)]
+    skip_special_tokens: StrictBool = True
+    model: StrictStr | None = None
+
+
+class Token(BaseModel):
+    id: int
+    text: str
+    special: bool
+    start: int | None = Field(description="In characters of the text, a prompt included; null when special")
+    stop: int | None
+
+
+class Tokens(RootModel[list[list[Token]]]):
+    """The tokens of each input."""
+
+
+class DecodedTexts(RootModel[list[str]]):
+    """The text of each row of ids."""
+
+
+@router.post("/tokenize", **describe(Role.READ, Tokens, **_SAYS))
+async def split_texts_into_tokens(request: Request, runtime: Service, body: TokenizeRequest) -> Response:
+    """The tokens of each text, none cut; `start` and `stop` count characters, and are null on specials."""
+    inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    if not isinstance(inputs, list):
+        raise Validation("inputs must be a text, or a list of texts.")
+    texts = parse_texts(inputs, runtime.settings.max_inputs, "inputs")
+    limit = runtime.settings.max_tokenize_characters
+
+    def work(encoder: Encoder) -> Steps:
+        prompt = get_prompt(body.prompt_name, encoder.manifest)
+        count = len(prompt) * len(texts) + sum(map(len, texts))
+        if count > limit:
+            raise Validation(
+                f"inputs have {count} characters; at most {limit} (SIMILE_MAX_TOKENIZE_CHARACTERS) are "
+                "tokenised in one request. Send them in parts."
+            )
+        return _tokens(encoder, prompt, texts, body.add_special_tokens)
+
+    return await _answer_in_steps(request, runtime, body.model, work)
+
+
+@router.post("/decode", **describe(Role.READ, DecodedTexts, **_SAYS))
+async def turn_token_ids_into_texts(request: Request, runtime: Service, body: DecodeRequest) -> Response:
+    """The text of each row of ids, if the tokenizer can reconstruct it."""
+    settings = runtime.settings
+
+    def work(encoder: Encoder) -> Steps:
+        return _texts(encoder, body.ids, settings, body.skip_special_tokens)
+
+    return await _answer_in_steps(request, runtime, body.model, work)
+
+
+async def _answer_in_steps(
+    request: Request, runtime: Runtime, model: str | None, work: Callable[[Encoder], Steps]
+) -> Response:
+    """Answers with the result of `work`, which stops at its next step when the request ends."""
+    left = threading.Event()
+    with runtime.live.borrow(pinned(request, model, runtime)) as generation:
+        steps = work(generation.encoder)
+        try:
+            content = await asyncio.get_running_loop().run_in_executor(_threads, _stepwise, steps, left)
+        finally:
+            left.set()
+        return Response(content, 200, {VERSION_HEADER: generation.version}, "application/json")
+
+
+def _stepwise(steps: Steps, left: threading.Event) -> bytes:
+    while not left.is_set():
+        try:
+            next(steps)
+        except StopIteration as end:
+            content: bytes = end.value
+            return content
+    return b""
+
+
+def _tokens(encoder: Encoder, prompt: str, texts: list[str], add_special_tokens: bool) -> Steps:
+    rows = []
+    for at, text in enumerate(texts):
+        yield
+        try:
+            pieces = encoder.pieces(prompt + text, add_special_tokens=add_special_tokens)
+        except Exception as error:  # of any type: the tokenizers library has no common one
+            raise _refusal(error, f"inputs[{at}]") from error
+        parts = []
+        while part := [piece._asdict() for piece in islice(pieces, _SLICE)]:
+            parts.append(orjson.dumps(part)[1:-1])
+            yield
+        rows.append(b"[" + b",".join(parts) + b"]")
+    return b"[" + b",".join(rows) + b"]"
+
+
+def _texts(encoder: Encoder, ids: object, settings: Settings, skip_special_tokens: bool) -> Steps:
+    kinds = "token ids, or a list of rows of them"
+    most = settings.max_decode_ids
+    rows = parse_token_rows(
+        ids, settings.max_inputs, "ids", kinds, max_ids=most, setting="SIMILE_MAX_DECODE_IDS"
+    )
+    texts = []
+    for at, row in enumerate(rows):
+        yield
+        try:
+            texts.append(encoder.decode(row, skip_special_tokens=skip_special_tokens))
+        except Exception as error:  # of any type: the tokenizers library has no common one
+            raise _refusal(error, f"ids[{at}]") from error
+    return orjson.dumps(texts)
+
+
+def _refusal(error: Exception, where: str) -> ServiceError:
+    if isinstance(error, BadInput):
+        return Validation(f"{where}: {error}")
+    return Tokenizer(f"{where} could not be tokenised: {type(error).__name__}: {error}")

@@ -5,10 +5,8 @@ own files need no key.
 """
 
 import hashlib
-from collections.abc import Mapping
 from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -21,7 +19,7 @@ from service.http.routing import RoleRoute
 
 FOLDER = Path(__file__).resolve().parent.parent / "ui"
 INDEX = "index.html"
-# No other host, no script or style in the page itself, no frame around it, no form that sends.
+# Forbids other hosts, scripts and styles inside the page, frames and forms.
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -43,13 +41,8 @@ class Root(BaseModel):
     links: Links
 
 
-class PageFile(NamedTuple):
-    content: bytes
-    headers: Mapping[str, str]
-
-
-def _read() -> dict[str, PageFile]:
-    """Returns every file of the page by its path below `/ui/`. The page itself has the empty path."""
+def _read() -> dict[str, tuple[bytes, dict[str, str]]]:
+    """Returns the content and headers of every file by its path below `/ui/`. The page has the empty path."""
     found = {}
     for path in FOLDER.rglob("*"):
         if path.suffix in _KINDS:
@@ -62,7 +55,7 @@ def _read() -> dict[str, PageFile]:
                 "etag": f'"{hashlib.sha256(content).hexdigest()[:16]}"',
             }
             name = path.relative_to(FOLDER).as_posix()
-            found["" if name == INDEX else name] = PageFile(content, headers)
+            found["" if name == INDEX else name] = content, headers
     return found
 
 
@@ -92,5 +85,5 @@ async def read_page_file(request: Request, file: str) -> Response:
         raise NotFound(f"The page has no file {file[:100]!r}. It begins at /ui/.")
     content, headers = _files[file]
     if request.headers.get("if-none-match") == headers["etag"]:
-        return Response(status_code=304, headers=dict(headers))
-    return Response(content, headers=dict(headers))
+        return Response(status_code=304, headers=headers)
+    return Response(content, headers=headers)

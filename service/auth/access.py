@@ -3,23 +3,27 @@
 Access is checked before the body is read (http/routing.py). The tokens of a request are known only when its
 answer begins, so they are charged then (http/middleware.py). A key may go into debt by its running requests,
 and is then rejected until the debt is refilled.
+
+`Visitors` hashes the ids of the people who search and click.
 """
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from prometheus_client import Counter
 from starlette.types import Scope
 
 from service.auth.keys import Key, KeysFile, Role
-from service.auth.rate_limit import Bucket
 from service.errors import Forbidden, RateLimited, Unauthorized
 from service.observability.metrics import Metrics
 from service.settings import PREFIX, Settings
 
 TOKENS_HEADER = b"x-compute-tokens"
+SECONDS = 60.0
+_CHARACTERS = 32  # hexadecimal: 128 bits
 
 
 class Account:
@@ -27,27 +31,21 @@ class Account:
 
     def __init__(self, key: Key, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
-        self.key = key
-        self.allows = key.role.allows
-        self._requests = Bucket(self._limits[0])
-        self._tokens = Bucket(self._limits[1])
+        self._requests, self._tokens = Bucket(0), Bucket(0)
         self._counted_requests: Counter = metrics.key_requests.labels(key.name)
         self._counted_tokens: Counter = metrics.key_tokens.labels(key.name)
-
-    @property
-    def _limits(self) -> tuple[int, int]:
-        key, settings = self.key, self._settings
-        requests, tokens = key.requests_per_minute, key.tokens_per_minute
-        return (
-            settings.key_requests_per_minute if requests is None else requests,
-            settings.key_tokens_per_minute if tokens is None else tokens,
-        )
+        self.update(key)
 
     def update(self, key: Key) -> None:
-        """Applies a changed line of the keys file. Usage so far still counts."""
+        """Applies a line of the keys file. Usage so far still counts."""
         self.key = key
         self.allows = key.role.allows
-        for bucket, limit in zip((self._requests, self._tokens), self._limits, strict=True):
+        settings = self._settings
+        for bucket, own, default in (
+            (self._requests, key.requests_per_minute, settings.key_requests_per_minute),
+            (self._tokens, key.tokens_per_minute, settings.key_tokens_per_minute),
+        ):
+            limit = default if own is None else own
             if bucket.per_minute != limit:
                 bucket.resize(limit)
 
@@ -89,11 +87,8 @@ class Access:
     def _open_accounts(self) -> None:
         before, self._accounts = self._accounts, {}
         for key in self._file.keys:
-            account = before.get(key.name)
-            if account is None:
-                account = Account(key, self._settings, self._metrics)
-            else:
-                account.update(key)
+            account = before.get(key.name) or Account(key, self._settings, self._metrics)
+            account.update(key)
             self._accounts[key.name] = account
 
     def identify(self, scope: Scope) -> Account:
@@ -148,3 +143,47 @@ def _bearer(scope: Scope) -> bytes | None:
 
 def _unauthorized(message: str) -> Unauthorized:
     return Unauthorized(message, headers={"www-authenticate": "Bearer"})
+
+
+class Bucket:
+    """A bucket of at most `per_minute` units, refilled evenly. 0 means no limit."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._level = float(per_minute)
+        self._filled = clock()
+        self.per_minute = per_minute
+
+    def resize(self, per_minute: int) -> None:
+        """Changes the limit. A debt stays, and a bucket that had no limit starts full."""
+        self._fill()
+        self._level = min(self._level, float(per_minute)) if self.per_minute else float(per_minute)
+        self.per_minute = per_minute
+
+    def wait(self, need: float) -> float:
+        """Returns the seconds until `need` units are available."""
+        if not self.per_minute:
+            return 0.0
+        self._fill()
+        return max(0.0, need - self._level) * SECONDS / self.per_minute
+
+    def take(self, units: float) -> None:
+        """Takes `units`, and goes into debt if they are more than available."""
+        self._level -= units
+
+    def _fill(self) -> None:
+        now = self._clock()
+        gained = (now - self._filled) * self.per_minute / SECONDS
+        self._level = min(float(self.per_minute), self._level + gained)
+        self._filled = now
+
+
+class Visitors:
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+
+    def hashed(self, user: str | None) -> str:
+        """Returns the visitor's hash, or an empty string without an id."""
+        if user is None:
+            return ""
+        return hmac.new(self._secret, user.encode(), hashlib.sha256).hexdigest()[:_CHARACTERS]

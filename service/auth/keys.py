@@ -183,7 +183,5 @@ def _audit_changes(before: list[Key], after: list[Key]) -> None:
     for name in sorted(old.keys() | new.keys()):
         if name not in new:
             audit("key-removed", name=name)
-        elif name not in old:
-            audit("key-added", name=name, role=new[name].role)
-        elif old[name] != new[name]:
-            audit("key-changed", name=name, role=new[name].role)
+        elif old.get(name) != new[name]:
+            audit("key-changed" if name in old else "key-added", name=name, role=new[name].role)

@@ -11,7 +11,7 @@ from models.store import Store
 from service.auth.keys import Role, read_keys
 from service.batching.workers import layout_for
 from service.errors import CommandError, StartupError
-from service.http.tls import check_certificate
+from service.http.connections import check_certificate
 from service.index import gpu
 from service.lifecycle.canary import canary_lines
 from service.lifecycle.fastest_form import asked_of, kept_form

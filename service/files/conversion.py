@@ -14,14 +14,13 @@ from typing import Any
 
 from models.messages import did_you_mean
 from service.files.values import BadFile, BadRow, Spelling
-from service.http.exact_json import LEAST, MOST
+from service.http.exact_json import LEAST, MOST, becomes_zero
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 _COMMA_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?", re.ASCII)
 _NAMED_DAY = re.compile(r"(\d{1,4})([./-])(\d{1,2})\2(\d{1,4})(?:[ T]+(.+))?", re.ASCII)
 _TIME = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*(Z|z|[+-]\d{2}:?\d{2})?", re.ASCII)
 _MAX_DIGITS = 400
-_NOT_ZERO = re.compile(r"[1-9]")
 
 
 def number(text: str) -> int | float:
@@ -47,7 +46,7 @@ def _finite(text: str) -> int | float:
     found = float(text)
     if not math.isfinite(found):
         raise ValueError("larger than a number can be")
-    if found == 0 and _NOT_ZERO.search(re.split("[eE]", text)[0]):
+    if becomes_zero(text):
         raise ValueError("so small that it would be stored as 0; leave it as a text")
     return found
 

@@ -12,10 +12,9 @@ from itertools import islice
 from pathlib import PurePath
 from typing import NamedTuple
 
-from models.messages import did_you_mean
-from service.files.lines import decoded
+from models.words.nearest import did_you_mean
+from service.files.lines import MAX_LINE_BYTES, decoded, said_separator
 from service.files.values import MARK, BadFile, Format, Spelling
-from service.http.ndjson import MAX_LINE_BYTES
 
 HEAD_BYTES = 1 << 16  # bytes that detection reads
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -76,7 +75,6 @@ _BOMS = (
 )
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\f\x1a\x1b"))
 _FOREIGN = re.compile(rf"[^\s,;|\"]{{0,20}}[^\x00-\x7f{MARK}][^\s,;|\"]{{0,20}}")
-_SAID = re.compile(r'^"?sep=(.)"?(?:\r\n|\n|\r)', re.IGNORECASE)
 _TRIED_ROWS = 50
 
 
@@ -188,12 +186,6 @@ def checked_separator(mark: str, spell: Spelling) -> str:
     if len(found) != 1 or found in '"\r\n\0' or found.isalnum():
         raise BadFile(f"{mark[:20]!r} cannot separate columns ({spell('delimiter')}). Use one of , ; tab |.")
     return found
-
-
-def said_separator(text: str) -> str | None:
-    """Returns the separator in Excel's first line `sep=;`, or None."""
-    found = _SAID.match(text)
-    return found[1] if found else None
 
 
 def separator_of(text: str, kind: Format, *, complete: bool) -> str:

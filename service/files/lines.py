@@ -1,16 +1,24 @@
-"""Splits pieces of bytes into lines of text, in bounded memory and any encoding."""
+"""Splits bytes of any encoding into lines of text, and lines into CSV records, in bounded memory.
+
+Quoted cells of a record may contain separators and line breaks (RFC 4180). Records have a maximum size, so an
+unclosed quote is reported with its lines.
+"""
 
 import codecs
+import csv
 import io
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from service.files.values import MARK
-from service.http.ndjson import MAX_LINE_BYTES
+from service.files.values import MARK, BadRow
 
+MAX_LINE_BYTES = 1 << 20
 _HANDLER = "simile-mark"
 _END = re.compile(r"\r\n|\n|\r")
+LONG_LINES = 20  # lines from which a record gets a note
+_SAID = re.compile(r'^"?sep=(.)"?(?:\r\n|\n|\r)', re.IGNORECASE)
+_CLOSED = r'[^"]*+(?:""[^"]*+)*+"'
 
 
 def _marked(error: UnicodeError) -> tuple[str, int]:
@@ -88,3 +96,114 @@ class TextLines:
         if self._length:
             self._rest = io.StringIO()
             self._length = 0
+
+
+def said_separator(text: str) -> str | None:
+    """Returns the separator in Excel's first line `sep=;`, or None."""
+    found = _SAID.match(text)
+    return found[1] if found else None
+
+
+class Record(NamedTuple):
+    """The cells of the lines `line` to `last_line`, or the reason why they are invalid."""
+
+    line: int
+    last_line: int
+    cells: list[str] | BadRow
+    lines_alike: int = 0  # number of lines with as many separators as the record
+
+
+class Records:
+    """Groups lines into records. Call `take` with each line, then `finish`."""
+
+    def __init__(self, separator: str) -> None:
+        csv.field_size_limit(MAX_LINE_BYTES)
+        self._separator = separator
+        mark = re.escape(separator)
+        # Matches cells that are followed by a separator. The rest is the last cell of the line.
+        self._cells = re.compile(rf'(?:(?:"{_CLOSED}|(?!")[^{mark}]*+){mark})*+')
+        self._closed = re.compile(_CLOSED)
+        self._lines: list[str] = []
+        self._size = 0
+        self._first = self._last = 0
+
+    def take(self, line: TextLine) -> Iterator[Record]:
+        number, text, size = line
+        self._last = number
+        if not self._lines:
+            if number == 1 and text is not None and said_separator(text):
+                return
+            if text is not None and not text.strip("\r\n"):
+                return
+            self._first, self._size = number, 0
+        self._size += size
+        if text is None or self._size > MAX_LINE_BYTES:
+            yield self._bad(f"longer than {MAX_LINE_BYTES >> 20} MiB", "Its quote may never end.")
+        elif self._ends(text):
+            yield self._record([*self._lines, text])
+            self._lines = []
+        else:
+            self._lines.append(text)
+
+    def finish(self) -> Iterator[Record]:
+        """Yields the record whose quote never ends, if any."""
+        if self._lines:
+            if self._first == self._last:
+                reason = BadRow("its quote never ends")
+            else:
+                reason = BadRow(f"lines {self._first} to {self._last} are one row, its quote never ends")
+            yield Record(self._first, self._last, reason)
+            self._lines = []
+
+    def _ends(self, text: str) -> bool:
+        if not self._lines and '"' not in text:
+            return True
+        at = 0
+        if self._lines:
+            closed = self._closed.match(text)
+            if closed is None:
+                return False
+            at = closed.end()
+            if not text.startswith(self._separator, at):
+                return True
+            at += len(self._separator)
+        cells = self._cells.match(text, at)
+        assert cells is not None  # noqa: S101  the pattern also matches an empty text
+        rest = cells.end()
+        return not text.startswith('"', rest) or self._closed.match(text, rest + 1) is not None
+
+    def _record(self, lines: list[str]) -> Record:
+        try:
+            cells = next(csv.reader(lines, delimiter=self._separator, strict=True))
+        except csv.Error as error:
+            return self._bad("not valid", f"({error})")
+        if any("\0" in line for line in lines):
+            return Record(self._first, self._last, BadRow("it holds a NUL character (U+0000). Take it out"))
+        alike = 0
+        if len(lines) > 1:
+            alike = sum(line.count(self._separator) == len(cells) - 1 for line in lines)
+        return Record(self._first, self._last, cells, alike)
+
+    def _bad(self, what: str, why: str) -> Record:
+        self._lines = []
+        if self._first == self._last:
+            reason = f"the row is {what}" if what != "not valid" else f"it is not a valid row {why}"
+        else:
+            reason = f"lines {self._first} to {self._last} are one row, which is {what}. {why}".removesuffix(
+                "."
+            )
+        return Record(self._first, self._last, BadRow(reason))
+
+
+def note_on(record: Record) -> str:
+    """Returns a note if stray quotes may have joined several rows, otherwise an empty text."""
+    lines = record.last_line - record.line + 1
+    if lines < 2 or isinstance(record.cells, BadRow):
+        return ""
+    swallowed = len(record.cells) > 1 and lines > 2 and record.lines_alike * 2 > lines
+    if not swallowed and lines < LONG_LINES:
+        return ""
+    return (
+        f"lines {record.line} to {record.last_line} are one row of {lines} lines. "
+        f"If that is a mistake, correct the quote in line {record.line}."
+    )

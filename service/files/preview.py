@@ -3,17 +3,17 @@
 Nothing is stored. The user confirms the guess, and the import gets each choice as an option.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import orjson
 
 from service.files.columns import IDS, repeated
 from service.files.conversion import looks_like_html, proposed
-from service.files.lines import TextLine, TextLines
+from service.files.lines import Records, TextLine, TextLines, note_on
 from service.files.reader import STEP_BYTES, Layout, Options, Unpacked, header_of, layout_of, refuse_arrays
-from service.files.records import Records, note_on
 from service.files.values import MARK, BadFile, BadRow
 
 SHOWN_ROWS = 3
@@ -98,14 +98,16 @@ def _unpacked(content: bytes, *, whole: bool) -> tuple[bytes, bool]:
 def _table(found: Preview, lines: Iterable[TextLine], options: Options, *, whole: bool) -> None:
     records = Records(found.layout.separator)
     cells: list[list[str]] = []
-    for record in _records(records, lines, whole=whole):
+    rest = records.finish() if whole else ()  # runs after the lines
+    for record in chain(chain.from_iterable(map(records.take, lines)), rest):
         if not found.columns:
             found.columns = header_of(record, found.layout, options, checked=False)
             if len(found.columns) > MAX_COLUMNS:
                 raise BadFile(
                     f"it has {len(found.columns)} columns; at most {MAX_COLUMNS} can be chosen from.", 1
                 )
-            _check_names(found)
+            for name in repeated(found.columns):
+                _problem(found, 1, f"two columns are named {name[:80]!r}. Give each a name of its own")
             continue
         row = record.cells
         if isinstance(row, BadRow):
@@ -133,18 +135,6 @@ def _texts(found: Preview, lines: Iterable[TextLine]) -> None:
             _problem(found, number, f"it is not {found.layout.encoding}")
         if text.strip() and len(found.rows) < SHOWN_ROWS:
             _show(found, number, [text.strip()])
-
-
-def _records(records: Records, lines: Iterable[TextLine], *, whole: bool) -> Iterator[Any]:
-    for line in lines:
-        yield from records.take(line)
-    if whole:
-        yield from records.finish()
-
-
-def _check_names(found: Preview) -> None:
-    for name in repeated(found.columns):
-        _problem(found, 1, f"two columns are named {name[:80]!r}. Give each a name of its own")
 
 
 def _objects(found: Preview, lines: Iterable[TextLine]) -> None:

@@ -9,6 +9,7 @@ one record, each of at most 1 MiB.
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,24 +18,13 @@ from service.files import detection
 from service.files.columns import IDS, Columns
 from service.files.conversion import convert, plain_text
 from service.files.detection import HEAD_BYTES, SEPARATORS
-from service.files.lines import TextLine, TextLines, decoded
-from service.files.records import Record, Records, note_on
+from service.files.lines import MAX_LINE_BYTES, Record, Records, TextLine, TextLines, decoded, note_on
 from service.files.values import MARK, BadFile, BadRow, Format, Row, Spelling, command_option
 from service.http import exact_json
-from service.http.ndjson import MAX_LINE_BYTES
 
 GZIP_MARK = b"\x1f\x8b"
 _SLICE_BYTES = 1 << 12
 STEP_BYTES = 1 << 16  # Bytes per decompression step. gzip can expand data a thousand times.
-_NAMES = {
-    "utf-8": "UTF-8",
-    "utf-16": "UTF-16",
-    "utf-16-le": "UTF-16-LE",
-    "utf-16-be": "UTF-16-BE",
-    "utf-32": "UTF-32",
-    "utf-32-le": "UTF-32-LE",
-    "utf-32-be": "UTF-32-BE",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +56,15 @@ class Layout(NamedTuple):
     sample: str = ""
     separator: str = ""
 
+    @property
+    def encoding_name(self) -> str:
+        return self.encoding.upper() if self.encoding.startswith("utf") else self.encoding
+
     def __str__(self) -> str:
-        name = _NAMES.get(self.encoding, self.encoding)
         if not self.separator:
-            return name
-        return f"{name}, cells separated by {SEPARATORS.get(self.separator, repr(self.separator))}"
+            return self.encoding_name
+        separator = SEPARATORS.get(self.separator, repr(self.separator))
+        return f"{self.encoding_name}, cells separated by {separator}"
 
 
 class Unpacked:
@@ -152,13 +146,12 @@ class FileReader:
 
     def feed(self, piece: bytes) -> Iterator[Row]:
         self._fed += len(piece)
-        if self.layout is None:
-            self._head += piece
-            if len(self._head) < HEAD_BYTES:
-                return
-            piece = self._begin(complete=False)
-            yield from self._told()
-        yield from self._taken(piece)
+        if self.layout is not None:
+            yield from self._taken(piece)
+            return
+        self._head += piece
+        if len(self._head) >= HEAD_BYTES:
+            yield from self._begin(complete=False)
 
     @property
     def share(self) -> float:
@@ -174,9 +167,7 @@ class FileReader:
     def finish(self) -> Iterator[Row]:
         """Yields the last rows, or a note if the file has no rows."""
         if self.layout is None:
-            piece = self._begin(complete=True)
-            yield from self._told()
-            yield from self._taken(piece)
+            yield from self._begin(complete=True)
         for line in self._lines.feed(b"", final=True):
             yield from self._counted(self._maker.take(line))
         yield from self._counted(self._maker.finish())
@@ -184,22 +175,13 @@ class FileReader:
             problem = "has no row after the line that names its columns" if self._maker.begun else "is empty"
             yield Row(self.name, 1, None, note=f"the file {problem}.")
 
-    def _told(self) -> Iterator[Row]:
-        assert self.layout is not None  # noqa: S101  `_begin` has set it
-        kind, encoding, _, _, separator = self.layout
-        expected = {"csv": ",", "tsv": "\t"}.get(kind, "")
-        found = (encoding != "utf-8" and self._options.encoding is None) or (
-            separator != expected and self._options.delimiter is None
-        )
-        if found:
-            yield Row(self.name, 1, None, note=f"it is read as {self.layout}.")
-
     def _counted(self, rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
             self._rows += row.content is not None
             yield row
 
-    def _begin(self, *, complete: bool) -> bytes:
+    def _begin(self, *, complete: bool) -> Iterator[Row]:
+        """Detects the layout from the head, and yields the rows of the head."""
         head, self._head = bytes(self._head), bytearray()
         self.layout = layout = layout_of(head, self.name, self._options, complete=complete)
         if not layout.certain:
@@ -212,7 +194,11 @@ class FileReader:
             self._maker = _FileMaker(self.name, layout, self._options)
         else:
             self._maker = _LineMaker(self.name, layout, self._options)
-        return head
+        expected = {"csv": ",", "tsv": "\t"}.get(layout.format, "")
+        unusual = layout.encoding != "utf-8" and self._options.encoding is None
+        if unusual or (layout.separator != expected and self._options.delimiter is None):
+            yield Row(self.name, 1, None, note=f"it is read as {layout}.")
+        yield from self._taken(head)
 
 
 def layout_of(head: bytes, name: str, options: Options, *, complete: bool) -> Layout:
@@ -277,7 +263,7 @@ class _Maker:
         return iter(())
 
     def _not_decoded(self, text: str) -> BadRow:
-        name = _NAMES.get(self._layout.encoding, self._layout.encoding)
+        name = self._layout.encoding_name
         how = self._options.spell("encoding")
         return BadRow(f"it is not {name} (character {text.index(MARK) + 1}). {how} names another encoding")
 
@@ -369,12 +355,10 @@ class _TableMaker(_Maker):
         self._names: list[str] = []
 
     def take(self, line: TextLine) -> Iterator[Row]:
-        for record in self._records.take(line):
-            yield from self._row(record)
+        return chain.from_iterable(map(self._row, self._records.take(line)))
 
     def finish(self) -> Iterator[Row]:
-        for record in self._records.finish():
-            yield from self._row(record)
+        return chain.from_iterable(map(self._row, self._records.finish()))
 
     def _row(self, record: Record) -> Iterator[Row]:
         if not self.begun:
@@ -426,7 +410,7 @@ def header_of(record: Record, layout: Layout, options: Options, *, checked: bool
         raise BadFile(f"{cells}. The first line of the file names its columns.", record.line)
     if any(MARK in cell for cell in cells):
         raise BadFile(
-            f"the names of the columns are not {_NAMES.get(layout.encoding, layout.encoding)}. "
+            f"the names of the columns are not {layout.encoding_name}. "
             f"{options.spell('encoding')} names another encoding.",
             record.line,
         )

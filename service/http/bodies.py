@@ -1,14 +1,16 @@
-"""JSON bodies: those of requests are read strictly and at a cost that is known before, and answers are
-written.
+"""Bodies of requests and answers.
 
-Start reading at `read_body`. The JSON parser holds the interpreter lock until it returns, and its objects
-take up to forty times the bytes of the body: 16 MiB of nested lists took 2 s and 635 MiB. So values are
-counted in the bytes first. Large bodies are parsed one at a time on another thread, and other requests run
-between two of them.
+JSON bodies: start reading at `read_body`. The JSON parser holds the interpreter lock until it returns, and
+its objects take up to forty times the bytes of the body: 16 MiB of nested lists took 2 s and 635 MiB. So
+values are counted in the bytes first. Large bodies are parsed one at a time on another thread, and other
+requests run between two of them.
 
 Answers: a stored text and its metadata come as JSON from the reading thread. `JsonChunks` joins them without
-    parsing or copying them, and sends a chunk at a time, no faster than the client reads. So a large answer
-    never holds the event loop.
+parsing or copying them, and sends a chunk at a time, no faster than the client reads. So a large answer never
+holds the event loop.
+
+Memory: most bodies are read whole before their route runs, so `BodyBudget` bounds each body and their sum.
+The body of an import is a `StreamedBody` of any length. It is read as fast as the route processes it.
 """
 
 import asyncio
@@ -25,15 +27,15 @@ import orjson
 from fastapi import Request
 from pydantic import BaseModel, RootModel, ValidationError
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from models.messages import MAX_CHARACTERS, no_field
 from models.validation import sentence
 from service import memory
-from service.errors import MediaType, Validation
+from service.errors import MediaType, Overloaded, Timeout, TooLarge, Validation
 from service.http import exact_json
-from service.http.body_budget import NDJSON
 from service.http.exact_json import structure
+from service.settings import Settings
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -51,6 +53,11 @@ CHUNK_BYTES = 1 << 18  # of an answer
 _WEIGHTS = np.zeros(256, np.uint8)
 for _mark, _weight in (b",", 1), (b":", KEY_VALUES), (b"[", CONTAINER_VALUES), (b"{", CONTAINER_VALUES):
     _WEIGHTS[ord(_mark)] = _weight
+MEGABYTE = 1 << 20
+NDJSON = "application/x-ndjson"
+RAW_FILE = "application/octet-stream"
+STREAMED = {NDJSON.encode(), RAW_FILE.encode()}  # media types of bodies of any length
+ROOM_SECONDS = 0.05  # between two checks for free budget
 
 
 async def read_body(request: Request, model: type[M], *, stored: bool = False) -> M:
@@ -186,10 +193,8 @@ def values_in(content: bytes, enough: int) -> int:
     """
     most = content.count(b",") + KEY_VALUES * content.count(b":")
     most += CONTAINER_VALUES * (content.count(b"[") + content.count(b"{"))
-    return most if most <= enough else _outside_texts(content, enough)
-
-
-def _outside_texts(content: bytes, enough: int) -> int:
+    if most <= enough:
+        return most
     count = 0
     for plain in structure(content):
         count += int(_WEIGHTS[plain].sum(dtype=np.int64))
@@ -294,3 +299,71 @@ class JsonChunks(Response):
                 piece = chunk[begin : begin + CHUNK_BYTES]
                 more = at < last or begin + CHUNK_BYTES < len(chunk)
                 await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+class BodyBudget:
+    """Counts `admitted_bytes`: bytes that were read for requests without an answer yet."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.admitted_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        return self.admitted_bytes >= self._settings.max_admitted_mb * MEGABYTE
+
+    def admit(self, count: int, read_bytes: int) -> None:
+        """Rejects `count` more bytes of a body if they exceed a limit. `read_bytes` were read before."""
+        limit = self._settings.max_body_mb
+        if read_bytes + count > limit * MEGABYTE:
+            raise TooLarge(f"The body is larger than {limit} MiB (SIMILE_MAX_BODY_MB). Send it in parts.")
+        total = self._settings.max_admitted_mb
+        if self.admitted_bytes + count > total * MEGABYTE:
+            raise Overloaded(
+                f"The bodies of pending requests exceed {total} MiB in total (SIMILE_MAX_ADMITTED_MB). "
+                "Send again later.",
+                retry_after_seconds=1,
+            )
+
+
+class StreamedBody:
+    """A body of any length. Each step of progress extends its deadline."""
+
+    def __init__(self, bodies: BodyBudget) -> None:
+        self._bodies = bodies
+        self._deadline: asyncio.Timeout
+        self._seconds = 0.0
+        self.held_bytes = 0  # read, but not processed yet
+        self.done = ""  # Sentence about the finished part, for the error answer.
+
+    def begin(self, deadline: asyncio.Timeout, seconds: float) -> None:
+        """Sets the deadline that each step moves to `seconds` from now."""
+        self._deadline, self._seconds = deadline, seconds
+
+    def moved(self) -> None:
+        """Extends the deadline after progress."""
+        if self._deadline.expired():  # An expired timeout cannot be rescheduled.
+            return
+        self._deadline.reschedule(asyncio.get_running_loop().time() + self._seconds)
+
+    async def read(self, receive: Receive) -> Message:
+        """Returns the next message after the budget has room for it."""
+        while self._bodies.full:  # noqa: ASYNC110  no event reports free budget
+            await asyncio.sleep(ROOM_SECONDS)
+        message = await receive()
+        count = len(message.get("body", b""))
+        if count:
+            self.held_bytes += count
+            self._bodies.admitted_bytes += count
+            self.moved()
+        return message
+
+    def release(self, count: int) -> None:
+        self.held_bytes -= count
+        self._bodies.admitted_bytes -= count
+
+    def timeout(self) -> Timeout:
+        return Timeout(
+            f"The body made no progress for {self._seconds:g} s (x-timeout-ms, or "
+            f"SIMILE_TIMEOUT_SECONDS). {self.done}".rstrip()
+        )

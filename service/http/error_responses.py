@@ -14,6 +14,8 @@ from starlette.routing import Match, Route
 from models.messages import did_you_mean
 from service.errors import MethodNotAllowed, NotFound, ServiceError, Validation
 
+NOSNIFF = (b"x-content-type-options", b"nosniff")  # Browsers must not guess the media type.
+
 
 def family(path: str) -> str:
     """Returns whose error body a path uses: `openai`, `cohere` or `native`."""

@@ -101,7 +101,7 @@ def _has_changed_number(content: bytes) -> bool:
         return False
     outside = _outside_texts(content)
     return any(not _fits(found[0]) for found in _LONG.finditer(outside)) or any(
-        _becomes_zero(found[0].decode()) for found in _TINY.finditer(outside)
+        becomes_zero(found[0].decode()) for found in _TINY.finditer(outside)
     )
 
 
@@ -120,7 +120,8 @@ def _fits(digits: bytes | str) -> bool:
     return len(digits) <= _LONGEST and LEAST <= int(digits) <= MOST
 
 
-def _becomes_zero(number: str) -> bool:
+def becomes_zero(number: str) -> bool:
+    """Returns whether a 64-bit float rounds `number`, which is not 0, to 0."""
     try:
         return float(number) == 0 and _NOT_ZERO.search(re.split("[eE]", number)[0]) is not None
     except ValueError:
@@ -193,6 +194,6 @@ def _float(number: str) -> object:
     value, shown = float(number), number[:MAX_CHARACTERS]
     if value in (float("inf"), float("-inf")):
         return _Refused(f"is {shown}, which is too large for a 64-bit float. Send it as a text.")
-    if _becomes_zero(number):
+    if becomes_zero(number):
         return _Refused(f"is {shown}, which a 64-bit float rounds to 0. Send 0, or a text.")
     return value

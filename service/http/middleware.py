@@ -13,15 +13,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import memory
-from service.auth.access import Account
+from service.auth.access import Access, Account
 from service.errors import Internal, ServiceError, Timeout, Validation, release_frames
-from service.http.body_budget import MEGABYTE, STREAMED, BodyBudget, StreamedBody
-from service.http.error_responses import response
-from service.http.load_shedding import LoadShedder
-from service.http.routing import check_utf8
+from service.http.bodies import MEGABYTE, STREAMED, BodyBudget, StreamedBody
+from service.http.connections import Connections
+from service.http.error_responses import NOSNIFF, response
+from service.http.hosts import Hosts
+from service.http.routing import RoleRoute, check_utf8
 from service.observability import outages
 from service.observability.logs import RequestRecord, Step, request_id, request_id_of, steps
 from service.observability.metrics import UNMATCHED, Metrics
@@ -34,10 +36,68 @@ METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # Values
 # A task that watches for a disconnect starts after this time. Most requests end earlier.
 WATCH_AFTER_SECONDS = 0.25
 HEAVY_BYTES = MEGABYTE  # After a request of this size, freed memory is returned to the system.
-NOSNIFF = (b"x-content-type-options", b"nosniff")  # Browsers must not guess the media type.
 MAX_NAME_CHARACTERS = 80  # of an ignored field, in the header
 MOST_DRAINED_BYTES, DRAIN_SECONDS = 256 * MEGABYTE, 10.0
 GONE = 499  # Status in logs and metrics if the client disconnected before an answer.
+
+
+# Routes that always need the encoder.
+PATHS = {"/", "/embed", "/similarity", "/embeddings", "/v1/embeddings", "/v2/embed"}
+METHOD = "POST"
+# Routes for monitoring, which also work on spare connections.
+WATCHED = {"/health", "/ready", "/metrics"}
+
+
+class LoadShedder:
+    """Decides on each request before its route runs.
+
+    Args:
+        overloaded: Returns the error for a new text, or None if the queue has room.
+        access: Checks API keys. None if clients need no key.
+
+    """
+
+    def __init__(
+        self,
+        overloaded: Callable[[], ServiceError | None],
+        access: Access | None,
+        routes: Sequence[BaseRoute],
+        hosts: Hosts,
+        connections: Connections,
+    ) -> None:
+        self._overloaded = overloaded
+        self._access = access
+        self._hosts = hosts
+        self._connections = connections
+        direct = (
+            route for route in routes if isinstance(route, RoleRoute) and METHOD in (route.methods or ())
+        )
+        self._routes = {route.path: route for route in direct if route.path in PATHS}
+
+    def refusal(self, scope: Scope) -> ServiceError | None:
+        """Returns the error for a request, or None if it may proceed.
+
+        Clients without a valid key learn nothing about the queue. A rejected request counts against the limit
+        of its key.
+        """
+        refusal = self._hosts.refusal(scope["headers"])
+        if refusal is not None:
+            return refusal
+        if scope.get("spare") and scope["path"] not in WATCHED:
+            return self._connections.refusal()
+        route = self._routes.get(scope["path"])
+        if route is None or scope["method"] != METHOD:
+            return None
+        overloaded = self._overloaded()
+        if overloaded is None:
+            return None
+        scope["route"] = route
+        try:
+            if self._access is not None and route.role is not None:
+                self._access.admit(scope, route.role)
+        except ServiceError as error:
+            return error.with_traceback(None)  # See Batcher.overloaded.
+        return overloaded
 
 
 class Edge:

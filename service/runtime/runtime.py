@@ -16,7 +16,7 @@ from fastapi import Depends, Request
 
 from models import cpus
 from models.store import Store
-from service.auth.visitors import Visitors
+from service.auth.access import Visitors
 from service.batching.batcher import Batcher
 from service.batching.cache import Cache
 from service.batching.planner import sizes_on
@@ -25,7 +25,7 @@ from service.batching.workers import layout_for
 from service.corpus.corpus import Corpus
 from service.corpus.recent_searches import RecentSearches
 from service.errors import ServiceError, StartupError, Unhealthy
-from service.http.body_budget import MEGABYTE
+from service.http.bodies import MEGABYTE
 from service.index.gpu import GpuThread, open_gpu
 from service.index.ivf_snapshots import tidy
 from service.lifecycle.builder import CatchUp

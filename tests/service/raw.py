@@ -111,7 +111,10 @@ def held(service: Service) -> int:
     here = f":{service.port:04X}"
     lines = Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
-    return sum(one[1].endswith(here) and one[3] != LISTENS and one[9] != "0" for one in fields)
+    return sum(
+        line[1].endswith(here) and line[2].endswith(there) and line[3] != LISTENS and line[9] != "0"
+        for line in fields
+    )
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:

@@ -16,10 +16,9 @@ from models.progress import Progress
 from service.cli.commands import client
 from service.cli.commands.client import BUSY, PATIENCE, Answer, NoAnswer, Remote, path_of
 from service.errors import CommandError
-from service.files.columns import derived_id
-from service.files.seen import Seen
+from service.files.columns import Seen, derived_id
 from service.files.values import Row
-from service.http.body_budget import NDJSON
+from service.http.bodies import NDJSON
 
 TARGET_SECONDS = 1.5  # of a chunk
 FIRST_LINES, MOST_LINES = 16, 4096

@@ -69,9 +69,9 @@ def test_rows_are_left_when_the_deadline_has_passed(
         assert answered.wait(LIMIT)
         return work(*arguments, **options)
 
-    from service.api import tokens
+    from service.api import tei
 
-    stepwise = tokens._stepwise
+    stepwise = tei._stepwise
 
     def noted(*arguments: Any) -> bytes:
         try:
@@ -81,7 +81,7 @@ def test_rows_are_left_when_the_deadline_has_passed(
 
     with monkeypatch.context() as patch:
         patch.setattr(encoder, method, slow)
-        patch.setattr(tokens, "_stepwise", noted)
+        patch.setattr(tei, "_stepwise", noted)
         assert client.post(path, json=body, headers={"x-timeout-ms": "200"}).status_code == 504
         answered.set()
         assert ended.wait(LIMIT)

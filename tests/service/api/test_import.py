@@ -14,13 +14,12 @@ import pytest
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
-from service.api import ndjson_import
+from service.api import bulk_import
 from service.api.bulk_import import GROUP_DOCUMENTS, UNDER_WAY
 from service.corpus.corpus import Corpus, Stored
 from service.errors import Overloaded, ServiceError, Timeout, Unhealthy
 from service.http import middleware
-from service.http.bodies import Slices
-from service.http.body_budget import StreamedBody
+from service.http.bodies import Slices, StreamedBody
 from tests.service.fakes import sqlite_of
 from tests.service.one_gib import resident
 from tests.service.placed import Ids, serving
@@ -394,7 +393,7 @@ def test_others_have_a_turn_while_lines_come_that_hold_nothing(
             moved.append(None)
             super().moved()
 
-    monkeypatch.setattr(ndjson_import, "Slices", Counted)
+    monkeypatch.setattr(bulk_import, "Slices", Counted)
     monkeypatch.setattr(middleware, "StreamedBody", Moving)
     with serving(tmp_path, tiny_models_dir) as place:
         body = ends + line("a", "red river")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.api.search_hits import MAX_CHARACTERS, MAX_FIELDS, MAX_NAMES, parse_fields
+from service.api.search_plan import MAX_CHARACTERS, MAX_FIELDS, MAX_NAMES, parse_fields
 from service.corpus.search import Hit
 from service.errors import Validation
 from service.store.filters.grammar import MAX_FIELD_PARTS, values_at

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.auth import keys
-from service.auth.visitors import Visitors
+from service.auth.access import Visitors
 from service.settings import Settings
 from tests.service.api.test_http_errors import refused
 from tests.service.conftest import new_settings, serving

@@ -1,4 +1,4 @@
-"""What one key may use in a minute: by hand with a clock of the test's, and over HTTP."""
+"""Rate limits of keys: the bucket with a fake clock, and the limits over HTTP."""
 
 import time
 from collections.abc import Iterator
@@ -7,21 +7,12 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from service.app import create_app
-from service.auth.access import Access
-from service.auth.rate_limit import Bucket
-from tests.service.conftest import new_settings, wait_until_ready
+from service.auth.access import Access, Bucket
+from tests.parts.clock import Clock
+from tests.service.conftest import new_settings, serving
 from tests.service.keyed import bearer, keys_file, line
 
 LIMITED = {"few": (3, ""), "small": ("", 30), "free": (0, 0), "plain": ("", "")}
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_bucket_gives_a_minutes_worth_at_once_and_then_as_it_drops_in() -> None:
@@ -75,8 +66,7 @@ def client(tmp_path: Path, tiny_models_dir: Path) -> Iterator[TestClient]:
     settings = new_settings(
         tmp_path, tiny_models_dir, api_keys_file=keys_file(tmp_path, *lines), key_requests_per_minute=10
     )
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
+    with serving(settings) as client:
         yield client
 
 
@@ -131,7 +121,7 @@ def test_tokens_are_charged_when_they_are_known_and_a_debt_is_paid_first(client:
     assert series(client, "tokens", "small") == 44
 
     access: Access = client.app.state.access  # type: ignore[attr-defined]
-    access._accounts["small"]._tokens._filled -= 28  # as if so many seconds had passed
+    access._accounts["small"]._tokens._filled -= 28
     assert embed(client, "small") == 200
     assert series(client, "tokens", "small") == 47
 

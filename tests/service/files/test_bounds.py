@@ -1,4 +1,4 @@
-"""Files for an import: a line, a row or a document without end takes no memory, and is named."""
+"""Import of lines, rows and documents without end: they are reported and take bounded memory."""
 
 import io
 import json
@@ -10,26 +10,27 @@ from pathlib import Path
 import orjson
 import pytest
 
-from models.progress import Progress
+from models.words.progress import Progress
+from service.api.bulk_import import Line, Lines
 from service.cli.commands.delivery import Pace, Tally
 from service.cli.commands.import_files import Source, chunks, opened
 from service.errors import CommandError
+from service.files.lines import MAX_LINE_BYTES
 from service.files.reader import Options
 from service.files.values import Format, Row
-from service.http.ndjson import MAX_LINE_BYTES
 
 MEBIBYTE = 1 << 20
 LONG = 200 * MEBIBYTE
-MOST = 24 * MEBIBYTE  # that a reader may take; the line is eight times as large
+MOST = 24 * MEBIBYTE  # memory limit of a reader
 
 
 def read(name: str | Path, kind: Format) -> Iterator[Row]:
     with opened(str(name)) as file:
-        yield from Source(file, str(name), Options(kind, "utf-8")).rows()  # the zeros of a hole look binary
+        yield from Source(file, str(name), Options(kind, "utf-8")).rows()
 
 
 def told(found: Iterator[Row]) -> list[tuple[int, str]]:
-    """Line and text, or why there is none."""
+    """Returns the line and the text, or the error, of each row."""
     return [
         (row.line, row.content["text"] if isinstance(row.content, dict) else str(row.content))
         for row in found
@@ -38,7 +39,7 @@ def told(found: Iterator[Row]) -> list[tuple[int, str]]:
 
 
 def taken(file: Path, kind: Format) -> tuple[list[tuple[int, str]], int]:
-    """What was read, and the most memory that it took."""
+    """Returns the rows and the peak of memory."""
     tracemalloc.start()
     try:
         found = told(read(file, kind))
@@ -48,7 +49,7 @@ def taken(file: Path, kind: Format) -> tuple[list[tuple[int, str]], int]:
 
 
 def with_a_long_line(file: Path, head: bytes, tail: bytes) -> None:
-    """`head`, then 200 MiB of one line, then `tail`; the line takes no room on the disk."""
+    """Writes `head`, a line of 200 MiB, and `tail`. The line is a hole in the file."""
     with file.open("wb") as out:
         out.write(head)
         out.truncate(len(head) + LONG)
@@ -96,8 +97,7 @@ def csv_rows(content: bytes) -> list[tuple[int, str]]:
 
 
 def test_a_row_of_many_lines_is_bounded_and_reading_goes_on_behind_it() -> None:
-    """A quote that nobody closes: a part of the file is one row, and is named once."""
-    lost = 1 + MAX_LINE_BYTES // len("b,another\n")  # lines that are taken for one cell
+    lost = 1 + MAX_LINE_BYTES // len("b,another\n")
     found = csv_rows(b'id,text\na,"one\n' + b"b,another\n" * (lost + 3))
     lines = f"lines 2 to {1 + lost} are one row"
     assert found[0] == (2, f"{lines}, which is longer than 1 MiB. Its quote may never end")
@@ -165,3 +165,41 @@ def test_lines_of_json_are_sent_unchanged_or_say_which_field_cannot_be(tmp_path:
         "text comes twice in one object. Send each name once.",
         "metadata.a has half of a surrogate pair (U+D800). Leave it out.",
     ]
+
+
+# NDJSON bodies
+
+
+def lines(body: bytes, size: int) -> list[Line]:
+    splitter = Lines()
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    return [line for piece in pieces for line in splitter.feed(piece)] + list(splitter.finish())
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_lines_are_the_same_however_the_body_is_cut(size: int) -> None:
+    body = b"one\r\n\n  \t\ntwo \xc3\xa9\n\nthree"
+    assert lines(body, size) == [(1, b"one\r"), (4, b"two \xc3\xa9"), (6, b"three")]
+
+
+def test_a_line_feed_at_the_end_begins_no_line() -> None:
+    assert lines(b"one\n", 100) == [(1, b"one")]
+    assert lines(b"", 100) == []
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line_alone() -> None:
+    assert lines(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo", 2) == [(1, b"one"), (2, b"\xef\xbb\xbftwo")]
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 16, 1 << 23])
+def test_a_line_is_at_most_a_mebibyte_and_the_next_one_is_whole(size: int) -> None:
+    longest = b"a" * MAX_LINE_BYTES
+    body = longest + b"\n" + longest + b"b\nshort\n" + longest * 3
+    assert lines(body, size) == [(1, longest), (2, None), (3, b"short"), (4, None)]
+
+
+def test_a_line_without_end_is_not_kept() -> None:
+    splitter = Lines()
+    for _ in range(64):
+        assert list(splitter.feed(b"a" * (1 << 16))) == []
+    assert len(splitter._rest) <= MAX_LINE_BYTES

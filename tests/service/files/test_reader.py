@@ -1,4 +1,4 @@
-"""Files that people have: each is read as it was meant, or refused with a sentence that says what to do."""
+"""Files of all kinds are read as intended, or rejected with a message that says what to do."""
 
 import gzip
 import time
@@ -9,19 +9,18 @@ from typing import Any
 import orjson
 import pytest
 
-from service.files.columns import Columns
-from service.files.conversion import TYPES, plain_text, proposed
+from service.files.columns import Columns, Seen
+from service.files.conversion import plain_text, proposed
 from service.files.detection import ENCODINGS, encoding_of
 from service.files.preview import MAX_BYTES, preview
 from service.files.reader import FileReader, Options, Unpacked
-from service.files.seen import Seen
 from service.files.values import BadFile, BadRow, Row, query_parameter, split_names
 
 UMLAUTS = "id,text\n1,größe\n2,ärger\n"
 
 
 def read(content: bytes, name: str = "x.csv", *, step: int = 7, **options: Any) -> list[Row]:
-    """Every row of a file that comes in small pieces."""
+    """Returns the rows of a file that arrives in small pieces."""
     unpacked, reader = Unpacked(), FileReader(name, Options(**options))
     found: list[Row] = []
     for at in range(0, len(content), step):
@@ -33,10 +32,17 @@ def read(content: bytes, name: str = "x.csv", *, step: int = 7, **options: Any) 
 
 
 def texts(content: bytes, name: str = "x.csv", **options: Any) -> dict[str, str]:
-    """Text by id; nothing may fail."""
+    """Returns the texts by id. No row may fail."""
     rows = [row.content for row in read(content, name, **options) if row.content is not None]
     assert all(isinstance(row, dict) for row in rows), rows
     return {row["id"]: row["text"] for row in rows if isinstance(row, dict)}
+
+
+def document(content: bytes, name: str = "x.csv", **options: Any) -> dict[str, Any]:
+    """Returns the document of a file with one row."""
+    [row] = read(content, name, **options)
+    assert isinstance(row.content, dict), row
+    return row.content
 
 
 def failed(rows: list[Row]) -> list[tuple[int, int, str]]:
@@ -80,9 +86,7 @@ def test_a_guessed_encoding_is_shown_and_nothing_is_read_before_it_is_said(
     assert word in said
     assert "--encoding cp1252" in said
     assert "encoding=cp1252" in refused(content, name, spell=query_parameter)
-    [row] = read(content, name, encoding=encoding)
-    assert isinstance(row.content, dict)
-    assert row.content["text"] == text
+    assert document(content, name, encoding=encoding)["text"] == text
 
 
 def test_bytes_that_no_guess_fits_are_a_failure_of_their_line_and_of_no_other() -> None:
@@ -91,7 +95,6 @@ def test_bytes_that_no_guess_fits_are_a_failure_of_their_line_and_of_no_other() 
     assert (line, lines) == (5, 1)
     assert why.startswith("it is not UTF-8 (character 3). --encoding names another")
     assert [row.content["id"] for row in found if isinstance(row.content, dict)] == ["1", "2", "3", "5"]
-    # Valid until the last byte: one bad byte among many good ones is damage, and no other encoding.
     assert failed(read("id,text\n1,größe\n2,a".encode() + b"\xc3"))[0][0] == 3
     assert failed(read("id,text\n1,größe\n2,a".encode("utf-16") + b"\n", encoding="utf-16"))[0][0] == 3
     assert failed(read(b'{"text": "a"}\n{"text": "\xf6"}\n', "x.jsonl"))[0][0] == 2
@@ -147,8 +150,7 @@ def test_the_separator_is_the_one_that_makes_a_table(content: str, expected: dic
 
 
 def test_a_table_of_one_column_and_a_named_separator() -> None:
-    [row] = read(b'text\n"a, b"\n')
-    assert row.content == {"text": "a, b", "metadata": {}}
+    assert document(b'text\n"a, b"\n') == {"text": "a, b", "metadata": {}}
     assert texts(b"id:text\n1:a,b\n", delimiter=":") == {"1": "a,b"}
     assert texts(b"id\ttext\n1\ta\n", delimiter="tab") == {"1": "a"}
     said = refused(b"id;text\n1;a\n", delimiter=",")
@@ -196,10 +198,8 @@ def test_a_header_of_very_many_columns_takes_linear_time() -> None:
 )
 def test_a_column_that_is_no_title_is_stored_and_may_have_a_type(title: str | None, column: str) -> None:
     columns = Columns(title=title, all_metadata=True)
-    content = b"id,text,title,other\n1,x,12,12\n"
-    [row] = read(content, columns=columns, types={column: "number"})
-    assert isinstance(row.content, dict)
-    assert row.content["metadata"][column] == 12
+    found = document(b"id,text,title,other\n1,x,12,12\n", columns=columns, types={column: "number"})
+    assert found["metadata"][column] == 12
 
 
 def test_an_empty_name_does_no_harm_where_it_is_not_stored() -> None:
@@ -213,7 +213,7 @@ def test_a_name_that_is_nearly_id_is_noted() -> None:
 
 
 def table(**changed: str) -> bytes:
-    """1,000 rows; row N is `changed["rowN"]`."""
+    """Returns 1,000 rows. Row N is `changed["rowN"]`."""
     rows = [changed.get(f"row{at}", f"{at},text {at},en") for at in range(1, 1001)]
     return "\n".join(["id,text,lang", *rows, ""]).encode()
 
@@ -338,8 +338,6 @@ def test_what_was_detected_is_noted_where_it_is_not_what_one_expects() -> None:
         ("number", "1,234", None),
         ("number", "nan", None),
         ("number", "1e999", None),
-        ("number", "9" * 30, None),
-        ("number", "9999999999999999999", 9999999999999999999),
         ("number", str(2**64 - 1), 2**64 - 1),
         ("number", str(2**64), None),
         ("number", str(-(2**63)), -(2**63)),
@@ -380,28 +378,24 @@ def test_a_value_becomes_its_type_or_fails_its_row(kind: str, text: str, value: 
         assert isinstance(row.content, dict)
         assert row.content["metadata"] == {"a": value}
         assert type(row.content["metadata"]["a"]) is type(value)
-    assert kind in TYPES
 
 
 def test_types_are_asked_for_and_an_empty_value_is_left_out() -> None:
     columns = Columns(all_metadata=True)
-    [untyped] = read(b"id,text,a,b\n1,x,9.50,\n", columns=columns)
-    assert isinstance(untyped.content, dict)
-    assert untyped.content["metadata"] == {"a": "9.50", "b": ""}
-    [typed] = read(b"id,text,a,b\n1,x,9.50,\n", columns=columns, types={"a": "number", "b": "number"})
-    assert isinstance(typed.content, dict)
-    assert typed.content["metadata"] == {"a": 9.5}
-    for types in ({"c": "number"}, {"text": "number"}):
-        assert "which is not stored as metadata" in refused(b"id,text\n1,x\n", columns=columns, types=types)
+    content, types = b"id,text,a,b\n1,x,9.50,\n", {"a": "number", "b": "number"}
+    assert document(content, columns=columns)["metadata"] == {"a": "9.50", "b": ""}
+    assert document(content, columns=columns, types=types)["metadata"] == {"a": 9.5}
+    for wrong in ({"c": "number"}, {"text": "number"}):
+        assert "which is not stored as metadata" in refused(b"id,text\n1,x\n", columns=columns, types=wrong)
 
 
 @pytest.mark.parametrize(
     ("values", "kind"),
     [
         (["1", "2.5", ""], "number"),
-        (["01069", "10115"], None),  # postal codes
+        (["01069", "10115"], None),
         (["1,5", "2"], "decimal_comma"),
-        (["1,234"], None),  # a thousand, or one and a bit
+        (["1,234"], None),
         (["1.234", "2.345"], "number"),
         (["2026-01-31", "31.01.2026"], "date"),
         (["01/02/2026"], None),
@@ -439,8 +433,6 @@ def test_tags_are_taken_off(markup: str, text: str) -> None:
     "part", ["<", "<!--", "<a ", "</", "<a b='", "<script>", "<!", "<?", "&", "<a \"'", '<a b="c"']
 )
 def test_markup_that_never_closes_takes_linear_time(part: str) -> None:
-    """html.parser takes two minutes for the third one at a twentieth of this size."""
-
     def seconds(size: int) -> float:
         markup = (part * size)[:size]
         began = time.process_time()
@@ -452,17 +444,15 @@ def test_markup_that_never_closes_takes_linear_time(part: str) -> None:
 
 def test_html_is_stripped_of_title_and_text_and_of_nothing_else() -> None:
     content = b"id,title,text,a\n1,<b>T</b>,<p>x</p>,<i>y</i>\n"
-    [row] = read(content, columns=Columns(all_metadata=True), html=True)
-    assert row.content == {"id": "1", "title": "T", "text": "x", "metadata": {"a": "<i>y</i>"}}
-    [row] = read(content)
-    assert row.content == {"id": "1", "title": "<b>T</b>", "text": "<p>x</p>", "metadata": {}}
+    stripped = {"id": "1", "title": "T", "text": "x", "metadata": {"a": "<i>y</i>"}}
+    assert document(content, columns=Columns(all_metadata=True), html=True) == stripped
+    assert document(content) == {"id": "1", "title": "<b>T</b>", "text": "<p>x</p>", "metadata": {}}
 
 
 def test_json_lines_keep_their_metadata_and_a_conflict_is_told() -> None:
     content = b'{"id": 1, "text": "a", "x": 2, "metadata": {"y": 12345678901234567890}}\n'
-    [row] = read(content, "x.jsonl", columns=Columns(all_metadata=True))
-    assert isinstance(row.content, dict)
-    assert row.content["metadata"] == {"x": 2, "y": 12345678901234567890}
+    found = document(content, "x.jsonl", columns=Columns(all_metadata=True))
+    assert found["metadata"] == {"x": 2, "y": 12345678901234567890}
     both = b'{"text": "a", "x": 2, "metadata": {"x": 3}}\n[1]\n3\n{"txt": "a"}\n'
     told = [why for _, _, why in failed(read(both, "x.jsonl", columns=Columns(all_metadata=True)))]
     assert "'x' is a field of the line and of its metadata" in told[0]
@@ -486,14 +476,13 @@ def test_a_line_of_an_export_of_all_collections_is_refused_until_a_collection_wa
     line: dict[str, Any], columns: Columns, stored: dict[str, Any] | None
 ) -> None:
     content = orjson.dumps({"id": "1", "text": "a", "collection": "b"} | line)
-    [row] = read(content, "x.jsonl", columns=replace(columns, placed="unsaid"))
+    unsaid = replace(columns, placed="unsaid")
     if stored is None:
+        [row] = read(content, "x.jsonl", columns=unsaid)
         assert "it belongs to the collection 'b': --all-collections puts it there" in str(row.content)
     else:
-        assert isinstance(row.content, dict)
-        assert row.content["metadata"] == stored
-    [said] = read(content, "x.jsonl", columns=replace(columns, placed="one"))
-    assert isinstance(said.content, dict)
+        assert document(content, "x.jsonl", columns=unsaid)["metadata"] == stored
+    assert document(content, "x.jsonl", columns=replace(columns, placed="one"))
 
 
 def test_a_preview_shows_three_rows_and_guesses_the_columns() -> None:

@@ -1,14 +1,25 @@
-"""Bounds on connections: how many there are, which gives way, and how long one may be idle."""
+"""Limits of connections: their number, the connection that is closed first, and unread answers."""
 
+import asyncio
 import logging
 import resource
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from service.http.connections import IDLE_SECONDS, OTHER_FILES, SPARE, Connections, Place, bounded_by_files
+from service.http.connections import (
+    IDLE_SECONDS,
+    OTHER_FILES,
+    SPARE,
+    BufferedTransport,
+    Connections,
+    Place,
+    bounded_by_files,
+)
+from tests.parts.clock import Clock
 from tests.service.process import Service
 from tests.service.raw import FAMILIES, Wire, ending_well, head, held, post
 from tests.waiting import until
@@ -18,8 +29,6 @@ BODY = FAMILIES["/embed"]
 
 
 class Peer:
-    """A connection as `Connections` sees it."""
-
     def __init__(self, *, unread: bool = False) -> None:
         self.unread = unread
         self.closed = False
@@ -27,14 +36,6 @@ class Peer:
     def give_way(self) -> bool:
         self.closed = not self.unread
         return self.closed
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -63,6 +64,8 @@ def test_the_connection_that_is_idle_for_longest_makes_room(bound: Connections, 
         assert bound.enter(Peer()) is Place.USUAL
         assert expected.closed
     assert not first.closed
+    bound.leave(first)
+    assert bound.enter(Peer()) is Place.USUAL
 
 
 def test_a_young_one_a_busy_one_and_one_that_is_still_read_make_none(
@@ -95,12 +98,6 @@ def test_spare_ones_make_room_for_each_other_at_once_and_end(bound: Connections)
     assert bound.enter(Peer()) is Place.SPARE
 
 
-def test_a_connection_that_left_makes_room(bound: Connections) -> None:
-    peers = entered(bound, MOST)
-    bound.leave(peers[0])
-    assert bound.enter(Peer()) is Place.USUAL
-
-
 @pytest.mark.parametrize(
     ("limits", "most", "raised"),
     [
@@ -128,6 +125,70 @@ def test_there_are_files_for_all_of_them_or_fewer_are_served(
     assert ("SIMILE_MAX_CONNECTIONS" in caplog.text) == (most < 1000)
 
 
+# Writes
+
+
+class Recording(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[list[bytes]] = []
+        self.unread = 0
+        self.closed = False
+
+    def writelines(self, parts: Any) -> None:
+        self.calls.append([*parts])
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+def test_what_is_written_in_one_round_of_the_loop_is_one_call() -> None:
+    told: list[bool] = []
+
+    async def written() -> Recording:
+        inner = Recording()
+        corked = BufferedTransport(inner, asyncio.get_running_loop(), lambda: told.append(True))
+        corked.write(b"head")
+        corked.write(b"body")
+        assert corked.get_write_buffer_size() == 8
+        assert inner.calls == []
+        await asyncio.sleep(0)
+        assert told == []
+        corked.write(b"second")
+        inner.unread = 3
+        await asyncio.sleep(0)
+        assert told == [True]
+        corked.write(b"last")
+        corked.close()
+        corked.write(b"too late")
+        await asyncio.sleep(0)
+        return inner
+
+    inner = asyncio.run(written())
+    assert inner.calls == [[b"head", b"body"], [b"second"], [b"last"]]
+    assert inner.closed
+
+
+def test_what_is_aborted_is_not_written() -> None:
+    async def aborted() -> Recording:
+        inner = Recording()
+        corked = BufferedTransport(inner, asyncio.get_running_loop(), lambda: None)
+        corked.write(b"head")
+        corked.abort()
+        await asyncio.sleep(0)
+        return inner
+
+    assert asyncio.run(aborted()).calls == []
+
+
 # Over sockets
 
 
@@ -142,13 +203,11 @@ def running(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
 
 @pytest.fixture
 def service(running: Service) -> Service:
-    """Once the connections of the test before have left: a test needs every place."""
     until(lambda: not held(running))
     return running
 
 
 def ask(service: Service, request: bytes) -> int:
-    """The status over a connection of its own."""
     with Wire(service) as wire:
         return wire.send(request).answer().status
 
@@ -170,7 +229,7 @@ def test_when_all_are_busy_health_is_answered_and_the_rest_is_told_to_come_later
 
 
 def busy(service: Service, stack: ExitStack) -> Wire:
-    """A connection in the middle of a request, once the service knows."""
+    """Returns a connection in the middle of a request."""
     wire = stack.enter_context(Wire(service))
     wire.send(head("/embed", f"Content-Length: {len(BODY)}", "Expect: 100-continue"))
     assert wire.line().startswith(b"HTTP/1.1 100 ")
@@ -195,5 +254,5 @@ def test_busy_ones_are_answered_whatever_comes_beside_them(service: Service) -> 
             stack.enter_context(Wire(service))
         for wire in wires:
             wire.send(BODY)
-            wire.line()  # the one that ends `100 Continue`
+            wire.line()  # ends `100 Continue`
             assert wire.answer().status == 200

@@ -1,24 +1,26 @@
-"""Pages of other origins, and encryption: off unless asked for."""
+"""CORS and TLS. Both are off by default."""
 
 import http.client
 import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from service.app import create_app
 from service.cli.check import require_usable
 from service.errors import StartupError
+from service.http.connections import MAX_HANDSHAKES, SPARE
 from service.settings import read
 from service.settings.addresses import allowed_origins
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, serving
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import Service
+from tests.service.raw import Wire, held
 from tests.waiting import LIMIT, until
 
 PAGE = "https://app.example.org"
@@ -33,8 +35,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> I
     settings = new_settings(
         folder, tiny_models_dir, api_keys_file=keys_file(folder), cors_origins=origins, max_body_mb=1
     )
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
+    with serving(settings) as client:
         yield client
 
 
@@ -98,45 +99,11 @@ def test_a_page_can_read_answers_and_refusals(client: TestClient) -> None:
         assert not name.startswith("x-") or name in exposed
 
 
-def test_another_origin_gets_no_leave_to_read(client: TestClient) -> None:
-    answer = client.get("/info", headers={"Origin": OTHER, **bearer(KEYS["reader"])})
-    assert answer.status_code == 200, "the browser keeps it from the page"
-    assert "access-control-allow-origin" not in answer.headers
-
-
 def test_it_is_off_by_default(tmp_path: Path, tiny_models_dir: Path) -> None:
-    with TestClient(create_app(new_settings(tmp_path, tiny_models_dir))) as client:
-        wait_until_ready(client)
+    with serving(new_settings(tmp_path, tiny_models_dir)) as client:
         assert client.options("/embed", headers=PREFLIGHT).status_code == 405
         answer = client.get("/info", headers={"Origin": PAGE})
         assert not any(name.startswith("access-control") for name in answer.headers)
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"Sec-Fetch-Site": "cross-site", "Origin": OTHER}, 403),
-        ({"Sec-Fetch-Site": "same-site", "Origin": OTHER}, 403),
-        ({"Sec-Fetch-Site": "cross-site", "Origin": "null"}, 403),
-        ({"Sec-Fetch-Site": "cross-site"}, 403),
-        ({"Sec-Fetch-Site": "cross-site", "Origin": PAGE}, 409),
-        ({"Sec-Fetch-Site": "same-origin", "Origin": OTHER}, 409),
-        ({"Sec-Fetch-Site": "none"}, 409),
-        ({}, 409),
-    ],
-)
-def test_a_page_of_another_site_cannot_change_models_behind_its_readers_back(
-    keyless: TestClient, headers: dict[str, str], status: int
-) -> None:
-    assert keyless.post("/models/rollback", headers=headers).status_code == status
-
-
-@pytest.fixture(scope="module")
-def keyless(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[TestClient]:
-    settings = new_settings(tmp_path_factory.mktemp("keyless"), tiny_models_dir, cors_origins=PAGE)
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
-        yield client
 
 
 def test_origins_are_read_one_by_one() -> None:
@@ -151,17 +118,10 @@ def test_origins_are_read_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("*", "any page on the web"),
-        ("https://*.example.org", "any page on the web"),
-        ("https://a.org,null", "is not an origin"),
-        ("example.org", "is not an origin"),
-        ("https://a.org/", "is not an origin"),
-        ("https://A.org", "is not an origin"),
-        ("https://a.org:443", "is not an origin"),
-        ("http://a.org:80", "is not an origin"),
-        ("https://me@a.org", "is not an origin"),
-        ("https://a.org http://b.org", "is not an origin"),
-        ("ftp://a.org", "is not an origin"),
+        *((value, "any page on the web") for value in ("*", "https://*.example.org")),
+        *((f"https://{value}", "is not an origin") for value in ("a.org/", "A.org", "a.org:443", "me@a.org")),
+        *((f"https://a.org{value}", "is not an origin") for value in (",null", " http://b.org")),
+        *((value, "is not an origin") for value in ("example.org", "http://a.org:80", "ftp://a.org")),
     ],
 )
 def test_what_no_browser_would_send_is_refused_at_start(
@@ -197,24 +157,41 @@ def certificate(folder: Path, name: str, *, password: str | None = None) -> tupl
     return cert, key
 
 
+def encrypted(
+    folder: Path, models_dir: Path, pair: tuple[Path, Path], **variables: str
+) -> tuple[Service, ssl.SSLContext]:
+    """A service with the certificate of `pair`, and the context of clients that trust it."""
+    cert, key = map(str, pair)
+    service = Service(folder, models_dir, SIMILE_TLS_CERT_FILE=cert, SIMILE_TLS_KEY_FILE=key, **variables)
+    service.client.close()
+    trusting = ssl.create_default_context(cafile=cert)
+    url = f"https://127.0.0.1:{service.port}"
+    service.client = httpx2.Client(base_url=url, verify=trusting, timeout=LIMIT, trust_env=False)
+    return service, trusting
+
+
+@pytest.mark.long
+def test_handshakes_that_never_begin_are_bounded_and_keep_nobody_out(
+    tmp_path: Path, tiny_models_dir: Path, pair: tuple[Path, Path]
+) -> None:
+    service, trusting = encrypted(tmp_path, tiny_models_dir, pair)
+    with service, ExitStack() as stack:
+        for _ in range(2 * (MAX_HANDSHAKES + SPARE)):
+            stack.enter_context(Wire(service))
+        client = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=LIMIT, context=trusting)
+        client.request("GET", "/health")
+        assert client.getresponse().status == 200
+        most = MAX_HANDSHAKES + SPARE + 2  # 2 for the two clients
+        until(lambda: held(service) <= most, "their number has no bound")
+        client.close()
+
+
 @pytest.mark.long
 def test_it_speaks_tls_and_nothing_else(
     tmp_path: Path, tiny_models_dir: Path, pair: tuple[Path, Path]
 ) -> None:
-    cert, key = pair
-    service = Service(
-        tmp_path,
-        tiny_models_dir,
-        PYTHONUNBUFFERED="1",
-        SIMILE_TLS_CERT_FILE=str(cert),
-        SIMILE_TLS_KEY_FILE=str(key),
-        SIMILE_API_KEYS_FILE=str(keys_file(tmp_path)),
-    )
-    service.client.close()
-    trusting = ssl.create_default_context(cafile=str(cert))
-    service.client = httpx2.Client(
-        base_url=f"https://127.0.0.1:{service.port}", verify=trusting, timeout=LIMIT, trust_env=False
-    )
+    variables = {"PYTHONUNBUFFERED": "1", "SIMILE_API_KEYS_FILE": str(keys_file(tmp_path))}
+    service, trusting = encrypted(tmp_path, tiny_models_dir, pair, **variables)
     with service:
         answer = service.client.post("/embed", json={"inputs": "river"}, headers=bearer(KEYS["reader"]))
         assert answer.status_code == 200
@@ -224,7 +201,6 @@ def test_it_speaks_tls_and_nothing_else(
         with pytest.raises((http.client.HTTPException, OSError)):
             plain.getresponse()
         plain.close()
-        # A refused body on a closing connection can be read here too.
         large = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=LIMIT, context=trusting)
         large.request("POST", "/embed", b" " * (32 << 20), {"Connection": "close", **bearer("wrong")})
         assert large.getresponse().status == 401

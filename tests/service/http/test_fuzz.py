@@ -1,6 +1,6 @@
-"""Bodies and addresses that no client should send: each is refused clearly, and the next request is served.
+"""Malformed bodies and addresses: each is rejected clearly, and the next request is served. HEAD requests.
 
-What is a refusal of a well-formed body stands in test_http_errors.py; what is no HTTP, in test_protocol.py.
+Rejections of well-formed bodies are in test_http_errors.py, malformed HTTP is in test_protocol.py.
 """
 
 import codecs
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.service.process import Service
-from tests.service.raw import FAMILIES, Wire, check_served, chunked, ending_well, head, post
+from tests.service.raw import FAMILIES, Answer, Wire, check_served, ending_well, head, post
 
 VALID = {
     **FAMILIES,
@@ -121,15 +121,8 @@ def test_64_mib_are_refused_before_they_are_sent(service: Service, path: str) ->
         words = wire.answer().refused(path, 413, "TooLarge")
         assert "16 MiB" in words
         assert "SIMILE_MAX_BODY_MB" in words
-        wire.send([bytes(1 << 20)] * 64)  # all the same, and then another request
+        wire.send([bytes(1 << 20)] * 64)
         assert wire.send(post(path, VALID[path])).answer().status == 200
-
-
-def test_64_mib_without_a_length_are_refused_on_the_way(service: Service) -> None:
-    with Wire(service) as wire:
-        wire.send(head("/embed", "Transfer-Encoding: chunked"), chunked([b"a" * (1 << 20)] * 64))
-        wire.answer().refused("/embed", 413, "TooLarge")
-        assert wire.send(post("/embed", VALID["/embed"])).answer().status == 200
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND"])
@@ -154,37 +147,21 @@ def test_a_method_that_a_path_does_not_take_is_405_and_all_others_are_named(
         assert allowed in answer.refused(path, 405, "MethodNotAllowed")
 
 
+ADDRESSES = {
+    (422, "Validation"): "/documents/%FF /documents/caf%E9 /documents/%ED%A0%80 /documents?after=%C0%80 "
+    "/search?q=caf%E9 /search?q=a&k=%00 /search?q=a&k=1&k=2&k=x /search?q=a&%00=1 /search?&&=&; "
+    "/documents/count?filter=%7B%22a%22%3A%22%5Cu0000%22%7D /v1/%FF /v2/%FF "
+    "/documents/count?filter=" + "%5B" * 3000,
+    (400, "Empty"): "/search?q=%20%09%E3%80%80 /search?q=",
+    (404, "NotFound"): "/documents/%00 /documents/% /documents/%zz%2 /documents/ //embed /embed%00 /v1/%00 "
+    "/documents/..%2f..%2fetc%2fpasswd /models/%2e%2e%2f/report /models/%00/report /%2e%2e/embed "
+    f"/models/{'a' * 5000}/report",
+}
+
+
 @pytest.mark.parametrize(
     ("target", "status", "kind"),
-    [
-        ("/documents/%FF", 422, "Validation"),
-        ("/documents/caf%E9", 422, "Validation"),
-        ("/documents/%ED%A0%80", 422, "Validation"),
-        ("/documents?after=%C0%80", 422, "Validation"),
-        ("/search?q=caf%E9", 422, "Validation"),
-        ("/search?q=a&k=%00", 422, "Validation"),
-        ("/search?q=a&k=1&k=2&k=x", 422, "Validation"),
-        ("/search?q=a&%00=1", 422, "Validation"),
-        ("/search?q=%20%09%E3%80%80", 400, "Empty"),
-        ("/search?q=", 400, "Empty"),
-        ("/search?&&=&;", 422, "Validation"),
-        ("/documents/count?filter=%7B%22a%22%3A%22%5Cu0000%22%7D", 422, "Validation"),
-        ("/documents/count?filter=" + "%5B" * 3000, 422, "Validation"),
-        ("/documents/%00", 404, "NotFound"),
-        ("/documents/%", 404, "NotFound"),
-        ("/documents/%zz%2", 404, "NotFound"),
-        ("/documents/", 404, "NotFound"),
-        ("/documents/..%2f..%2fetc%2fpasswd", 404, "NotFound"),
-        ("/models/%2e%2e%2f/report", 404, "NotFound"),
-        ("/models/%00/report", 404, "NotFound"),
-        ("/models/" + "a" * 5000 + "/report", 404, "NotFound"),
-        ("//embed", 404, "NotFound"),
-        ("/embed%00", 404, "NotFound"),
-        ("/%2e%2e/embed", 404, "NotFound"),
-        ("/v1/%FF", 422, "Validation"),
-        ("/v2/%FF", 422, "Validation"),
-        ("/v1/%00", 404, "NotFound"),
-    ],
+    [(target, *expected) for expected, targets in ADDRESSES.items() for target in targets.split()],
 )
 def test_an_address_that_makes_no_sense_is_refused(
     service: Service, target: str, status: int, kind: str
@@ -214,3 +191,63 @@ def test_any_bytes_are_a_body_or_refused(running: Service) -> None:
     with Wire(running) as wire:
         check()
     check_served(running)
+
+
+# HEAD, and the headers of every answer
+
+GETS = (
+    "/health /ready /metrics /docs /docs/start.js /docs/swagger-ui.css /openapi.json /info /models "
+    "/v1/models /collections /documents /documents/count /documents/d /documents/none "
+    "/collections/none/documents /feedback /feedback/count /events /events/count /search?q=river "
+    "/models/20260101T000000-none-00000000/report /nothing"
+).split()
+# The other answers change their length.
+SAME_LENGTH = set(GETS) - {"/metrics", "/info", "/models", "/search?q=river"}
+
+
+@pytest.mark.parametrize("path", GETS)
+def test_head_is_get_without_its_body(service: Service, path: str) -> None:
+    with Wire(service) as wire:
+        asked = wire.send(head(path, method="HEAD")).answer("HEAD")
+        got = wire.send(head(path, method="GET")).answer("GET")
+    assert asked.status == got.status
+    own = {"x-request-id", "date", "content-length", "etag", "last-modified"}
+    kept = {name.lower() for name in got.headers} - own
+    assert {name.lower() for name in asked.headers} - own == kept
+    if path in SAME_LENGTH:
+        assert asked.headers["content-length"] == got.headers["content-length"] == str(len(got.body))
+
+
+def test_a_path_without_get_says_what_it_takes(service: Service) -> None:
+    with Wire(service) as wire:
+        answer = wire.send(head("/embed", method="HEAD")).answer("HEAD")
+        assert (answer.status, answer.headers["allow"]) == (405, "POST")
+        assert wire.send(head("/info")).answer().headers["allow"] == "GET, HEAD"
+
+
+def test_the_description_has_no_head_and_metrics_count_it_by_its_name(service: Service) -> None:
+    paths = service.client.get("/openapi.json").json()["paths"]
+    assert not any("head" in operations for operations in paths.values())
+    said = service.client.get("/metrics").text
+    for path in ("/info", "/documents/{id:anything}", "/openapi.json"):
+        assert f'simile_requests_total{{method="HEAD",route="{path}",status="200"}}' in said
+
+
+def test_no_browser_guesses_what_an_answer_is(service: Service) -> None:
+    def said(request: bytes, method: str = "POST") -> Answer:
+        with Wire(service) as wire:
+            return wire.send(request).answer(method)
+
+    answers = {
+        200: said(post("/embed", FAMILIES["/embed"])),
+        400: said(b"hello\r\n\r\n"),
+        404: said(head("/nothing", method="GET"), "GET"),
+        405: said(head("/embed", method="GET"), "GET"),
+        413: said(head("/embed", f"Content-Length: {1 << 30}")),
+        421: said(head("/embed").replace(b"localhost", b"evil.example.org")),
+        422: said(post("/embed", b"{")),
+        431: said(head("/embed", "X-A: " + "a" * 100_000)),
+    }
+    for status, answer in answers.items():
+        assert answer.status == status
+        assert answer.headers["x-content-type-options"] == "nosniff", status

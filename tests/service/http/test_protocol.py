@@ -1,4 +1,4 @@
-"""What is no HTTP, or too slow to become a request, on real sockets: refused or closed; nobody else waits."""
+"""Malformed HTTP and slow clients, on real sockets: rejected or closed, and no other client waits."""
 
 import json
 import socket
@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.service.process import Service
-from tests.service.raw import FAMILIES, Wire, check_served, ending_well, head, post
+from tests.service.raw import FAMILIES, Wire, check_served, ending_well, head, held, post
 from tests.waiting import until
 
 DEADLINE = 3.0  # seconds
-LATE = 10.0  # more than a busy machine delays what the deadline ends
+LATE = 10.0  # longest delay by a busy machine
 BODY = FAMILIES["/embed"]
 
 
@@ -42,7 +42,7 @@ def service(running: Service) -> Iterator[Service]:
     "request_",
     [
         b"hello\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # the beginning of TLS
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"\0" * 100,
         b"P" * 100_000,
         b"BREW /embed HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -78,10 +78,8 @@ def test_each_family_words_what_is_no_http(service: Service) -> None:
     for path in FAMILIES:
         with Wire(service) as wire:
             wire.send(head(path, "Content-Length: five")).answer().refused(path, 400, "Validation")
-    assert (
-        'simile_requests_total{method="other",route="unmatched",status="400"}'
-        in service.client.get("/metrics").text
-    )
+    series = 'simile_requests_total{method="other",route="unmatched",status="400"}'
+    assert series in service.client.get("/metrics").text
 
 
 LONG = {
@@ -115,15 +113,12 @@ def test_a_body_shorter_than_it_is_said_to_be_is_504_and_a_longer_one_is_no_requ
         answer.refused("/embed", 504, "Timeout")
         assert DEADLINE - 0.1 < time.monotonic() - began < DEADLINE + LATE
     with Wire(service) as wire:
+        wire.send(head("/embed", "Transfer-Encoding: chunked"), b"ff\r\n{")
+        wire.answer().refused("/embed", 504, "Timeout")
+    with Wire(service) as wire:
         wire.send(post("/embed", BODY) + b"too much")
         assert wire.answer().status == 200, "what was whole is answered"
         assert wire.closed()
-
-
-def test_a_chunk_that_breaks_off_is_504(service: Service) -> None:
-    with Wire(service) as wire:
-        wire.send(head("/embed", "Transfer-Encoding: chunked"), b"ff\r\n{")
-        wire.answer().refused("/embed", 504, "Timeout")
 
 
 def test_requests_sent_at_once_are_answered_in_their_order(service: Service) -> None:
@@ -166,7 +161,7 @@ def test_line_ends_after_an_answer_keep_no_connection_open(service: Service) -> 
         assert asked.send(post("/embed", BODY)).answer().status == 200
         large = 17 << 20
         refused.send(head("/embed", f"Content-Length: {large}")).answer().refused("/embed", 413, "TooLarge")
-        refused.send([bytes(1 << 20)] * 17)  # all of it; and nothing more comes
+        refused.send([bytes(1 << 20)] * 17)
         for _ in range(3):
             asked.send(b"\r\n")
         assert asked.closed()
@@ -174,7 +169,7 @@ def test_line_ends_after_an_answer_keep_no_connection_open(service: Service) -> 
 
 
 def dribble(service: Service, first: bytes, rest: bytes) -> tuple[float, bytes]:
-    """Send `first`, then a byte of `rest` every 50 ms; seconds until the connection ends, and what came."""
+    """Sends `first`, then a byte of `rest` every 50 ms. Returns the duration and the received bytes."""
     began = time.monotonic()
     with Wire(service) as wire:
         wire.send(first)
@@ -234,11 +229,11 @@ def test_an_answer_that_nobody_reads_is_thrown_away(service: Service) -> None:
     body = json.dumps({"inputs": "red river " * 50_000}).encode()  # 6 MB of tokens
     with Wire(service, receive_bytes=4096) as wire:
         wire.send(post("/tokenize", body), post("/tokenize", body))
-        until(lambda: is_open(service, wire), pause=0)
+        until(lambda: held(service, wire), pause=0)
 
         def thrown_away() -> bool:
             check_served(service, DEADLINE - 0.5)
-            return not is_open(service, wire)
+            return not held(service, wire)
 
         until(thrown_away, "it is kept for ever")
 
@@ -251,17 +246,6 @@ def test_an_answer_that_is_read_slowly_arrives(service: Service) -> None:
         time.sleep(1.2 * DEADLINE)
         [tokens] = json.loads(wire.answer().body)
     assert len(tokens) == 100_002
-
-
-def is_open(service: Service, wire: Wire) -> bool:
-    """Whether the service still has its end of the connection."""
-    here = f"{wire.socket.getsockname()[1]:04X}"
-    for line in Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()  # local address, remote address, ..., inode: 0 when no process has it
-        ports = [address.split(":")[1] for address in fields[1:3]]
-        if ports == [f"{service.port:04X}", here]:
-            return fields[9] != "0"
-    return False
 
 
 def test_any_bytes_are_answered_or_closed(running: Service) -> None:
