@@ -247,7 +247,7 @@ def test_several_columns_are_one_text_and_tabs_divide_a_tsv(service: Service, tm
     assert done.returncode == 1
     assert f"{file}:5: text is empty" in done.stderr
     assert service.stored() == {"1": "why?\n\nbecause,\nand so", "2": "how?"}
-    assert "no column 'reply'" in put(service, file, "--text", "question,reply").stderr
+    assert "the column 'reply' is missing" in put(service, file, "--text", "question,reply").stderr
 
 
 @pytest.mark.long
