@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from service.runtime.readiness import Reason
+from service.runtime.health import Reason
 from service.runtime.runtime import Runtime
 from service.store.postgres.touch import Touch
 from service.store.values import Active
