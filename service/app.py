@@ -36,8 +36,7 @@ from service.http.middleware import Edge
 from service.http.routing import ExactRouter
 from service.observability.request_log import write_line
 from service.runtime.runtime import Runtime
-from service.settings import Settings
-from service.settings.addresses import allowed_hosts, allowed_origins
+from service.settings import Settings, allowed_hosts, allowed_origins
 
 MODULES = (
     *(tei, tokens, openai, cohere),
@@ -66,7 +65,7 @@ class App(FastAPI):
             observers.append(runtime.tracing.record)
         edge = Edge(router, settings, runtime.metrics, shedder, observers)
         origins = allowed_origins(settings.cors_origins)
-        # Outermost, so that a page can read errors too.
+        # Outermost, so that a page can also read errors.
         return Cors(edge, origins, hosts, openapi.TIMED) if origins else edge
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from starlette.types import Scope
 
 from service.errors import Forbidden, Malformed, Misdirected, ServiceError
-from service.settings.addresses import HOST_NAME
+from service.settings import HOST_NAME
 
 # Headers that may come only once, because a proxy and the service might read different values.
 ONCE = frozenset(

@@ -85,7 +85,7 @@ class Health:
 
 
 class Reason(Enum):
-    """The reasons of a red `/ready` in the order of their checks, with their messages. `…` is a placeholder."""
+    """The reasons of a red `/ready`, in the order of their checks. `…` in a message is variable text."""
 
     STOPPING = ("The service is stopping.",)
     UNWELL = ("Not well: …",)

@@ -12,8 +12,7 @@ from pathlib import Path
 from models.files.fsync import sync
 from service.errors import CommandError, StartupError
 from service.runtime.data_lock import DataDirLock
-from service.settings import Settings, models_dir_of
-from service.settings.addresses import check_database
+from service.settings import Settings, check_database, models_dir_of
 from service.store.sql.connection import START_OVER
 
 
