@@ -15,8 +15,7 @@ from service.errors import CommandError, StartupError
 from service.http.tls import check_certificate
 from service.index import gpu
 from service.lifecycle.canary import canary_lines
-from service.lifecycle.fastest_form import asked_of, kept_form
-from service.lifecycle.model_loader import require_device, wanted_form
+from service.lifecycle.model_loader import asked_of, kept_form, require_device, wanted_form
 from service.settings import PREFIX, Settings, otlp_endpoints
 from service.store.filters.grammar import indexed_fields
 from service.store.sqlite.offline import DATABASE, reading

@@ -1,6 +1,7 @@
-"""The model version of a start: the one that was live, or on the very first start the one asked for.
+"""Opens the version that a start serves. Start reading at `active_generation`.
 
-What is wanted meanwhile is worked towards afterwards (controller.py).
+A start serves the version that was active before, and a first start serves the version of the settings.
+controller.py then activates the requested version.
 """
 
 import logging
@@ -12,8 +13,7 @@ from models.engines.form import FP32, Form, read_form
 from models.errors import FULL_ERRORS, FormUnavailable, ModelError, UnknownVersion
 from service.errors import StartupError
 from service.lifecycle import capacity
-from service.lifecycle.fastest_form import fastest_form
-from service.lifecycle.model_loader import ModelLoader, stored_form
+from service.lifecycle.model_loader import ModelLoader, fastest_form, stored_form
 from service.live import Generation, IndexesOf
 from service.settings import Settings
 from service.store.protocol import Store
@@ -25,18 +25,18 @@ log = logging.getLogger(__name__)
 def active_generation(
     store: Store, loader: ModelLoader, settings: Settings, indexes: IndexesOf
 ) -> Generation:
-    """The generation to serve, opened and verified; each of its forward passes runs on so many threads.
+    """Opens and verifies the generation to serve.
 
     Raises:
-        StartupError: the model cannot be published or opened, its folder is not what it was, or the store
-            holds half a copy.
+        StartupError: The model cannot be published or opened, its folder was changed, or the store contains
+            an unfinished copy.
 
     """
     try:
         _refuse_copy(store)
         active = store.active()
         if active is None:
-            with store.starting():  # another process may be doing the same, or copy a store
+            with store.starting():  # Another process may do the same, or copy a store.
                 _refuse_copy(store)
                 active = store.active()
                 if active is None:
@@ -58,16 +58,16 @@ def active_generation(
 
 
 def _refuse_copy(store: Store) -> None:
-    """Raise StartupError where a copy into the store has not ended."""
+    """Raises StartupError if the store contains an unfinished copy."""
     if (problem := store.unfinished_copy()) is not None:
         raise StartupError(problem)
 
 
 def _again(store: Store, loader: ModelLoader, active: Active, settings: Settings) -> tuple[int, Encoder]:
-    """Open what was live when the service stopped, in the form of its stored vectors.
+    """Opens the active version in the form of its stored vectors.
 
-    The controller then builds it in the form asked for and swaps. Where the old one can be computed no more,
-    there is nothing to serve meanwhile: the store's vectors go, and `/ready` waits for the new ones.
+    The controller then builds it in the requested form and swaps. If this machine does not support the old
+    form, the stored vectors are dropped, and `/ready` is red until all documents are embedded again.
     """
     form, version = read_form(active.form), active.version
     _require_room(loader, version, settings)
@@ -75,7 +75,7 @@ def _again(store: Store, loader: ModelLoader, active: Active, settings: Settings
     try:
         encoder = loader.open(version, form)
     except FormUnavailable as error:
-        log.warning("The documents of %s are embedded anew in %s: %s", version, loader.form, error)
+        log.warning("The documents of %s are embedded again in %s: %s", version, loader.form, error)
         encoder = loader.open(version)
     if encoder.manifest.fingerprint != active.fingerprint:
         raise StartupError(
@@ -87,11 +87,11 @@ def _again(store: Store, loader: ModelLoader, active: Active, settings: Settings
 
 
 def _first(store: Store, loader: ModelLoader, settings: Settings) -> tuple[int, Encoder]:
-    """Publish, want and serve a first version; remember it, and whether the examples are asked for."""
+    """Publishes, requests and opens a first version, and stores whether to add the examples."""
     models = loader.store
     version = models.wanted() if settings.model == "default" else None
     if version is None:
-        # Publishing loads the onnx package, a third of a second that no later start should pay.
+        # Importing the onnx package takes a third of a second, which later starts do not need.
         from models.publishing.limited import publish_limited  # noqa: PLC0415
 
         source = Path(settings.model).expanduser()
@@ -107,14 +107,14 @@ def _first(store: Store, loader: ModelLoader, settings: Settings) -> tuple[int, 
 
 
 def _choose_form(loader: ModelLoader, version: str, settings: Settings, now: Form = FP32) -> None:
-    """now: of the stored vectors."""
+    """Chooses the engine for SIMILE_PRECISION=auto. `now` is the form of the stored vectors."""
     if settings.measures_form:
         loader.form = fastest_form(loader, version, settings.data_dir, settings.precision_loss, now)
         loader.most_loss = settings.precision_loss
 
 
 def _require_room(loader: ModelLoader, version: str, settings: Settings) -> None:
-    """Raise StartupError where the version would not fit into memory, UnknownVersion where there is none."""
+    """Raises StartupError if the version does not fit into memory, or UnknownVersion if it is missing."""
     folder = loader.store.folder(version)
     if settings.memory_check and (reason := capacity.no_start(version, folder)):
         raise StartupError(reason)

@@ -16,10 +16,16 @@ from models.publishing.publish import publish
 from models.store import Store
 from service.batching.workers import Layout
 from service.cli import check
-from service.lifecycle import fastest_form as choosing
 from service.lifecycle import model_loader
-from service.lifecycle.fastest_form import FILE_NAME, asked_of, fastest_form, kept_form, processor
-from service.lifecycle.model_loader import ModelLoader, loss_of
+from service.lifecycle.model_loader import (
+    FORM_FILE,
+    ModelLoader,
+    asked_of,
+    fastest_form,
+    kept_form,
+    loss_of,
+    processor,
+)
 from service.settings import Settings
 from tests.models.forms import needs_bf16, needs_int8
 from tests.service.conftest import new_settings, serving, wait_until_active
@@ -67,7 +73,7 @@ def only_int8(monkeypatch: pytest.MonkeyPatch) -> None:
             raise FormUnavailable("no bf16 here")
         opening.require(form)
 
-    monkeypatch.setattr(choosing, "require", require)
+    monkeypatch.setattr(model_loader, "require", require)
 
 
 @needs_int8
@@ -93,10 +99,10 @@ def test_a_form_that_is_clearly_faster_is_chosen_and_kept(
     chosen: Form,
 ) -> None:
     speeds = Speeds(fp32=1.0, int8=int8)
-    monkeypatch.setattr(choosing, "_seconds", speeds)
+    monkeypatch.setattr(model_loader, "_seconds", speeds)
     assert choose(tiny_models_dir, tmp_path, now=now) == chosen
     assert set(speeds.asked) == {FP32, INT8}
-    written = json.loads((tmp_path / FILE_NAME).read_text())
+    written = json.loads((tmp_path / FORM_FILE).read_text())
     assert written["form"] == str(chosen)
     assert written["texts_per_second"] == {str(FP32): 64.0, str(INT8): round(64 / int8, 1)}
     speeds.asked.clear()
@@ -110,8 +116,8 @@ def test_a_form_that_loses_more_is_left_out_and_the_log_says_how_much(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     speeds = Speeds(fp32=1.0, int8=0.1)
-    monkeypatch.setattr(choosing, "_seconds", speeds)
-    with caplog.at_level(logging.INFO, choosing.__name__):
+    monkeypatch.setattr(model_loader, "_seconds", speeds)
+    with caplog.at_level(logging.INFO, model_loader.__name__):
         assert choose(tiny_models_dir, tmp_path, loss=0.0) == FP32
     assert set(speeds.asked) == {FP32}
     assert "measures fp32/onnxruntime, int8/onnxruntime" in caplog.text
@@ -129,7 +135,7 @@ def test_a_form_that_fails_is_left_out(
             raise RuntimeError("the runtime knows no such operator")
         return 1.0
 
-    monkeypatch.setattr(choosing, "_seconds", fails)
+    monkeypatch.setattr(model_loader, "_seconds", fails)
     assert choose(tiny_models_dir, tmp_path) == FP32
     assert "leaves int8/onnxruntime out: the runtime knows no such operator" in caplog.text
 
@@ -139,8 +145,8 @@ def test_a_form_that_fails_is_left_out(
 def test_a_choice_that_cannot_be_kept_is_served(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / FILE_NAME).mkdir()
-    monkeypatch.setattr(choosing, "_seconds", Speeds(fp32=1.0, int8=0.1))
+    (tmp_path / FORM_FILE).mkdir()
+    monkeypatch.setattr(model_loader, "_seconds", Speeds(fp32=1.0, int8=0.1))
     assert choose(tiny_models_dir, tmp_path) == INT8
     assert "cannot keep its choice" in caplog.text
 
@@ -148,9 +154,9 @@ def test_a_choice_that_cannot_be_kept_is_served(
 def test_a_large_encoder_is_measured_fewer_times(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "_MOST_SECONDS", 0.0)
+    monkeypatch.setattr(model_loader, "_MEASURE_SECONDS", 0.0)
     speeds = Speeds(fp32=1.0, bf16=1.0, int8=1.0)
-    monkeypatch.setattr(choosing, "_seconds", speeds)
+    monkeypatch.setattr(model_loader, "_seconds", speeds)
     choose(tiny_models_dir, tmp_path)
     assert speeds.asked.count(FP32) == 1
 
@@ -161,9 +167,9 @@ def test_a_large_encoder_is_measured_fewer_times(
 def test_another_processor_or_version_and_a_damaged_file_are_measured_again(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    monkeypatch.setattr(choosing, "_seconds", Speeds(fp32=1.0, int8=0.1))
+    monkeypatch.setattr(model_loader, "_seconds", Speeds(fp32=1.0, int8=0.1))
     choose(tiny_models_dir, tmp_path)
-    file = tmp_path / FILE_NAME
+    file = tmp_path / FORM_FILE
     sound = json.loads(file.read_text())
     other = {
         "processor": sound | {"processor": "of another machine"},
@@ -173,7 +179,7 @@ def test_another_processor_or_version_and_a_damaged_file_are_measured_again(
     }
     file.write_text(json.dumps(other[damage]) if damage in other else damage)
     assert kept(tiny_models_dir, tmp_path) is None
-    monkeypatch.setattr(choosing, "_seconds", Speeds(fp32=1.0, int8=2.0))
+    monkeypatch.setattr(model_loader, "_seconds", Speeds(fp32=1.0, int8=2.0))
     assert choose(tiny_models_dir, tmp_path) == FP32
     assert kept(tiny_models_dir, tmp_path) == FP32
 
@@ -182,7 +188,7 @@ def test_another_processor_or_version_and_a_damaged_file_are_measured_again(
 def test_forms_that_come_or_go_are_measured_again(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(choosing, "_seconds", Speeds(fp32=1.0, bf16=0.2, int8=0.9))
+    monkeypatch.setattr(model_loader, "_seconds", Speeds(fp32=1.0, bf16=0.2, int8=0.9))
     assert choose(tiny_models_dir, tmp_path) == BF16
     request.getfixturevalue("only_int8")
     assert kept(tiny_models_dir, tmp_path) is None
@@ -210,7 +216,7 @@ def test_a_later_version_that_the_form_is_not_for_is_served_in_fp32(
     caplog: pytest.LogCaptureFixture,
     why: str,
 ) -> None:
-    monkeypatch.setattr(choosing, "_seconds", Speeds(fp32=1.0, int8=0.1))
+    monkeypatch.setattr(model_loader, "_seconds", Speeds(fp32=1.0, int8=0.1))
     settings = new_settings(tmp_path, tiny_models_dir, precision="auto", precision_loss=ANY_LOSS)
     store = Store(settings.models_dir)
     first = store.versions()[0]
@@ -218,12 +224,8 @@ def test_a_later_version_that_the_form_is_not_for_is_served_in_fp32(
     if why == "no int8":
         second = without_int8(store, second)
     else:
-        for module in (choosing, model_loader):
-            monkeypatch.setattr(
-                module,
-                "loss_of",
-                lambda of: 0.9 * (of.form == INT8 and of.manifest.version == second.version),
-            )
+        lossy = lambda of: 0.9 * (of.form == INT8 and of.manifest.version == second.version)  # noqa: E731
+        monkeypatch.setattr(model_loader, "loss_of", lossy)
     with serving(settings) as client:
         put(client, DOCUMENTS)
         assert client.get("/info").json()["form"] == str(INT8)
@@ -263,7 +265,7 @@ def test_a_service_measures_at_its_first_start_and_serves_what_it_chose(
     settings = new_settings(tmp_path, tiny_models_dir).model_copy(update={"precision": "auto"})
     assert "the fastest, measured at the next start" in check.report(settings)
     with serving(settings) as client:
-        written = json.loads((settings.data_dir / FILE_NAME).read_text())
+        written = json.loads((settings.data_dir / FORM_FILE).read_text())
         assert client.get("/info").json()["form"] == written["form"]
         assert written["texts_per_second"][str(FP32)] > 0
     assert f"{written['form']}\n" in check.report(settings)

@@ -127,7 +127,7 @@ def test_vectors_of_a_form_that_cannot_be_computed_here_are_made_anew_before_it_
     with serving(settings) as client:
         assert client.get("/info").json()["form"] == "fp32/onnxruntime"
         assert_found_in(client, in_form(settings, FP32))
-    assert "embedded anew in fp32/onnxruntime: int8/elsewhere is not supported" in caplog.text
+    assert "embedded again in fp32/onnxruntime: int8/elsewhere is not supported" in caplog.text
 
 
 @needs_bf16
