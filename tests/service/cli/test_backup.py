@@ -19,7 +19,7 @@ from typing import Self
 import pytest
 
 from models.words import progress
-from service.cli.commands import check_data
+from service.cli.check import check_data
 from service.cli.commands import restore as restoring
 from service.errors import CommandError
 from service.settings import Settings
@@ -376,7 +376,7 @@ def test_a_sound_store_is_said_to_be_sound_while_its_service_runs(place: Service
     [
         ("UPDATE vectors SET vector = zeroblob(128) WHERE revision = 5", "the vectors of 'd4' are damaged"),
         ("UPDATE vectors SET revision = 999 WHERE revision = 5", "1 vectors are of no document"),
-        ("UPDATE documents SET metadata = '[]' WHERE id = 'd9'", "'d9' is no JSON object"),
+        ("UPDATE documents SET metadata = '[]' WHERE id = 'd9'", "'d9' is not a JSON object"),
         ("UPDATE generations SET state = 'standby'", "not one generation is active, but 0"),
         ("UPDATE generations SET version = '20260101T000000-x-00000000'", "cannot be opened"),
         ("UPDATE generations SET fingerprint = 'another'", "its fingerprint differs"),
@@ -394,7 +394,7 @@ def test_what_is_wrong_in_a_store_is_listed(place: Service, tmp_path: Path, dama
     connection.execute(damage)
     connection.commit()
     connection.close()
-    said = refused(check_data.run, tmp_path, place.folder / "models")
+    said = refused(check_data, tmp_path, place.folder / "models")
     assert words in said
     assert said.endswith("problems.")
 

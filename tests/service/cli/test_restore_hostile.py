@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from models.store import Store
+from service.cli.check import check_data
 from service.cli.commands import backup as backing
-from service.cli.commands import check_data
 from service.cli.commands import restore as restoring
 from service.errors import CommandError, StartupError
 from service.settings import Settings
@@ -252,7 +252,7 @@ def test_commands_that_read_a_store_refuse_one_with_a_view(made: Path, tmp_path:
     connection.close()
     settings = Settings(data_dir=tmp_path / "data", models_dir=made / "models")
     with pytest.raises(CommandError, match="it holds a view 'evil'"):
-        check_data.run(settings)
+        check_data(settings)
     with pytest.raises(CommandError, match="it holds a view 'evil'"):
         backing.run(Namespace(folder=tmp_path / "new", models=False, data_dir=None), settings)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -11,8 +11,7 @@ import orjson
 import pytest
 
 from models.words.progress import Progress
-from service.cli.commands.delivery import Pace, Tally
-from service.cli.commands.import_files import Source, chunks, opened
+from service.cli.commands.import_files import Pace, Source, Tally, chunks, opened
 from service.errors import CommandError
 from service.files.reader import Options
 from service.files.values import Format, Row

@@ -12,7 +12,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.__main__ import parser, run
-from service.cli.commands import backup, check_data
+from service.cli.check import check_data
+from service.cli.commands import backup
 from service.errors import CommandError, Unusable
 from service.settings import Settings
 from service.store.sql import checksums
@@ -102,7 +103,7 @@ def damage(settings: Settings, id: str, column: str, value: str) -> None:
 
 def checked(settings: Settings) -> str:
     """What `check --data` says."""
-    return check_data.run(settings)
+    return check_data(settings)
 
 
 def found_ids(client: TestClient, mode: str, **options: Any) -> set[str]:
