@@ -116,17 +116,14 @@ def run(arguments: argparse.Namespace) -> str:
     command: str | None = arguments.command
     if command == "keys":
         logs.install("info", "text")
-        return keys.run(arguments)
-    if command in {"import", "export"}:
-        return (import_files if command == "import" else export).run(arguments)
+    if command in {"keys", "import", "export"}:
+        return str(COMMANDS[command][0].run(arguments))
     refuse_clashes()
     settings = read()
     if command in OFFLINE and settings.database is not None and getattr(arguments, "data_dir", None) is None:
         raise CommandError(f"The documents are in the database of SIMILE_DATABASE: {OFFLINE[command]}.")
-    with_settings = {"backup": backup, "restore": restore, "map": map_documents, "copy": copy}
-    if command in with_settings:
-        text: str = with_settings[command].run(arguments, settings)
-        return text
+    if command in COMMANDS:
+        return str(COMMANDS[command][0].run(arguments, settings))
     # Importing the application and its runtimes takes half a second, and no other command needs them.
     from service import server  # noqa: PLC0415
     from service.cli import check  # noqa: PLC0415

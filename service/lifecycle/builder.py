@@ -150,15 +150,12 @@ class Builder:
                 return
             await self.warm()  # This fails if the model is the cause, not the text.
             for revision, document in documents.items():
-                await self._leave_out(revision, document.id, error)
+                # The error's message may quote the text.
+                log.error("Document %r is left out of the index: %s", document.id, error.error_type)
+                await self._store.skip(generation.number, revision, error.message)
             return
         for rows in _jobs(zip(documents, embedded, strict=True)):
             await self._store.add_vectors(generation.number, rows)
-
-    async def _leave_out(self, revision: int, id: str, error: ServiceError) -> None:
-        # The error's message may quote the text.
-        log.error("Document %r is left out of the index: %s", id, error.error_type)
-        await self._store.skip(self._generation.number, revision, error.message)
 
 
 def _jobs(embedded: Iterable[tuple[int, Embedding]]) -> Iterator[dict[int, Embedding]]:

@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -147,7 +148,7 @@ class ModelLoader:
             ModelError: The version cannot be served, or not in this form.
 
         """
-        return self._open_in(form, version) if form else self._by_loss(version, self._open_in)
+        return self._opened(version, form) if form else self._by_loss(version, self._opened)
 
     def open_proved(self, version: str) -> Encoder:
         """Opens a version for a swap, and compares its vectors with the published ones.
@@ -156,32 +157,27 @@ class ModelLoader:
             ModelError: The version cannot be served, or its vectors differ.
 
         """
-        return self._by_loss(version, lambda form, version: self._proved(self._opened(version, form)))
+        return self._by_loss(version, partial(self._opened, proved=True))
 
-    def _by_loss(self, version: str, opened: Callable[[Form, str], Encoder]) -> Encoder:
+    def _by_loss(self, version: str, opened: Callable[[str, Form], Encoder]) -> Encoder:
         form = self.form_of(version)
         if self.most_loss is None or form == FP32:
-            return opened(form, version)
+            return opened(version, form)
         try:
-            encoder = opened(form, version)
+            encoder = opened(version, form)
             if (loss := loss_of(encoder)) <= self.most_loss:
                 return encoder
             encoder.close()
             why = f"it loses {loss:.5f}, above {self.most_loss:g}"
         except (FormUnavailable, ProofFailed) as error:
             why = str(error)
-        encoder = opened(FP32, version)
+        encoder = opened(version, FP32)
         log.warning("SIMILE_PRECISION=auto serves %s in fp32, not in %s: %s", version, form, why)
         self._in_fp32.add(version)
         return encoder
 
-    def _open_in(self, form: Form, version: str) -> Encoder:
-        # The checksums are enough in fp32. The vectors of other engines depend on the machine.
-        encoder = self._opened(version, form)
-        return encoder if encoder.form == FP32 else self._proved(encoder)
-
-    def _opened(self, version: str, form: Form) -> Encoder:
-        return self.store.open(
+    def _opened(self, version: str, form: Form, *, proved: bool = False) -> Encoder:
+        encoder = self.store.open(
             version,
             self.layout.threads,
             form=form,
@@ -189,9 +185,9 @@ class ModelLoader:
             deterministic=self._deterministic,
             place=self._place,
         )
-
-    def _proved(self, encoder: Encoder) -> Encoder:
-        check_golden(encoder, self.store.folder(encoder.manifest.version))
+        # The checksums are enough in fp32. The vectors of other engines depend on the machine.
+        if proved or encoder.form != FP32:
+            check_golden(encoder, self.store.folder(version))
         return encoder
 
 

@@ -70,8 +70,7 @@ def _again(store: Store, loader: ModelLoader, active: Active, settings: Settings
     form, the stored vectors are dropped, and `/ready` is red until all documents are embedded again.
     """
     form, version = read_form(active.form), active.version
-    _require_room(loader, version, settings)
-    _choose_form(loader, version, settings, form)
+    _prepare(loader, version, settings, form)
     try:
         encoder = loader.open(version, form)
     except FormUnavailable as error:
@@ -100,21 +99,28 @@ def _first(store: Store, loader: ModelLoader, settings: Settings) -> tuple[int, 
         say = partial(log.info, "Publishing %s: %s", settings.model)
         version = publish_limited(models, settings.model, say=say, torch=False).version
         models.want(version)
-    _require_room(loader, version, settings)
-    _choose_form(loader, version, settings)
+    _prepare(loader, version, settings)
     encoder = loader.open(version)
     return store.activate(encoder.manifest, stored_form(encoder), examples=settings.examples), encoder
 
 
-def _choose_form(loader: ModelLoader, version: str, settings: Settings, now: Form = FP32) -> None:
-    """Chooses the engine for SIMILE_PRECISION=auto. `now` is the form of the stored vectors."""
-    if settings.measures_form:
-        loader.form = fastest_form(loader, version, settings.data_dir, settings.precision_loss, now)
-        loader.most_loss = settings.precision_loss
+def _prepare(loader: ModelLoader, version: str, settings: Settings, now: Form = FP32) -> None:
+    """Checks the memory for a version, and chooses the engine for SIMILE_PRECISION=auto.
 
+    Args:
+        loader: Opens the version.
+        version: The version to open.
+        settings: The settings.
+        now: The form of the stored vectors.
 
-def _require_room(loader: ModelLoader, version: str, settings: Settings) -> None:
-    """Raises StartupError if the version does not fit into memory, or UnknownVersion if it is missing."""
+    Raises:
+        StartupError: The version does not fit into memory.
+        UnknownVersion: The version is missing.
+
+    """
     folder = loader.store.folder(version)
     if settings.memory_check and (reason := capacity.no_start(version, folder)):
         raise StartupError(reason)
+    if settings.measures_form:
+        loader.form = fastest_form(loader, version, settings.data_dir, settings.precision_loss, now)
+        loader.most_loss = settings.precision_loss

@@ -83,17 +83,7 @@ class Runtime:
             sizes=sizes_on(settings.place),
             single_text_threads=threads_for_single_text(settings.lone_threads, self.layout, cpus.available()),
         )
-        self.watchdog: Watchdog
-        self.health: Health
-        self.readiness: Readiness
-        self.live: Live
-        self.visitors: Visitors
-        self.corpus: Corpus
-        self._documents: Documents
-        self.controller: Controller
-        self._index: IndexKeeper
-        self._loader: ModelLoader
-        self._catch_up: CatchUp
+        self._documents: Documents  # `open` and `start` create the other parts.
         self._data_lock: DataDirLock | None = None  # None if the documents are in a database.
         self._is_open = False
         self._owner: GpuThread | None = None  # thread of the GPU that searches large indexes

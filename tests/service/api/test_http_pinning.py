@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from tests.service.lifecycle.test_swap import DOCUMENTS, Place
+from tests.parts.places import DOCUMENTS, Place
 from tests.service.swapping import QUERIES, TEXTS, TOLERANCE, published
 
 HEADER = "x-model-version"

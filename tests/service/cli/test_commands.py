@@ -9,25 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.parts.commands import run
 from tests.service.keyed import KEYS, keys_file
-from tests.service.process import Service, free_port, plain_environment
+from tests.service.process import Service, plain_environment
 from tests.service.swapping import TEXTS
-from tests.waiting import LIMIT
-
-
-def run(*arguments: object, given: bytes | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A command of the service; a traceback is never an answer."""
-    done = subprocess.run(
-        [sys.executable, "-m", "service", *map(str, arguments)],
-        input=given,
-        env=plain_environment(**variables),
-        capture_output=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    said = done.stdout.decode(), done.stderr.decode()
-    assert "Traceback" not in said[1], said[1]
-    return subprocess.CompletedProcess(done.args, done.returncode, *said)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +124,7 @@ def test_all_collections_go_in_again_each_into_its_own(service: Service, tmp_pat
     done = run("export", out, *url, "--all-collections")
     assert done.stdout == f"5 documents are in {out}.\n"
     drop_collections(service)
-    mixed = put(service, out)  # equal ids would replace each other
+    mixed = put(service, out)
     assert mixed.returncode == 1
     assert "--all-collections puts it there" in mixed.stderr
     assert service.client.get("/documents/count").json() == {"count": 0}
@@ -308,26 +293,6 @@ def test_text_is_a_document_per_line_or_per_file(service: Service, tmp_path: Pat
     assert service.stored()[str(file)] == file.read_text()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("missing.jsonl", None, "No such file"),
-        ("what.dat", b"x", "--format"),
-        ("empty-header.csv", b"a,b\n1,2\n", "the column 'text' is missing"),
-        ("torn.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 50_000)[:200], "cannot be read"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_named(
-    service: Service, tmp_path: Path, name: str, content: bytes | None, words: str
-) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    done = put(service, tmp_path / name)
-    assert done.returncode == 1
-    assert name in done.stderr
-    assert words in done.stderr
-
-
 def test_a_key_is_read_from_a_file_and_one_that_may_not_write_is_refused(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
@@ -337,14 +302,6 @@ def test_a_key_is_read_from_a_file_and_one_that_may_not_write_is_refused(
             done = put(service, "-", "--format", "text", "--key-file", tmp_path / who, given=b"red river")
             assert words in done.stdout + done.stderr
             assert done.returncode == (0 if who == "writer" else 1)
-
-
-def test_nobody_who_answers_is_said_with_the_address() -> None:
-    done = run("import", "-", "--format", "text", "--url", f"http://127.0.0.1:{free_port()}", given=b"a")
-    assert done.returncode == 1
-    assert "does not answer" in done.stderr
-    assert "\n0 documents are stored.\n" in done.stderr
-    assert "not known" not in done.stderr, "nothing was sent"
 
 
 def test_a_line_with_too_much_metadata_is_told_and_the_others_go_in(service: Service, tmp_path: Path) -> None:
@@ -359,26 +316,15 @@ def test_a_line_with_too_much_metadata_is_told_and_the_others_go_in(service: Ser
     assert service.client.get("/documents/m1").status_code == 404
 
 
-def test_documents_that_the_model_cannot_read_are_told_once(service: Service, tmp_path: Path) -> None:
-    korean = tmp_path / "korean.jsonl"
-    korean.write_text(
-        "\n".join(json.dumps({"id": str(at), "text": "한국어 문장 " * 15}) for at in range(5000))
-    )
-    done = put(service, korean)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("The model cannot read these documents: 100.0% of their tokens are unknown") == 1
-    english = tmp_path / "english.jsonl"
-    english.write_text(json.dumps({"id": "river", "text": "the red river runs"}))
-    assert "cannot read" not in put(service, english).stderr
-
-
 def test_documents_that_the_model_cannot_read_are_told_of_each_collection(
     service: Service, tmp_path: Path
 ) -> None:
-    """However the collection is named, and whatever was read in another one before."""
+    """Once per collection, also over several chunks."""
     told = "The model cannot read"
     korean, both = tmp_path / "korean.jsonl", tmp_path / "both.jsonl"
-    korean.write_text("\n".join(json.dumps({"id": str(at), "text": "한국어 문장 " * 15}) for at in range(40)))
+    korean.write_text(
+        "\n".join(json.dumps({"id": str(at), "text": "한국어 문장 " * 15}) for at in range(5000))
+    )
     done = run("import", korean, "--url", f"{service.client.base_url}/collections/tickets")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(f"{told} these documents: 100.0%") == 1

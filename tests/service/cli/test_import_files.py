@@ -1,5 +1,6 @@
-"""`python -m service import`: what it says at its end is true, and what it cannot read is one sentence."""
+"""`python -m service import`: its final counts, and one sentence for an unreadable file."""
 
+import gzip
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def _empty_at_first(service: Service) -> None:
 
 
 def put(service: Service, *arguments: object) -> str:
-    """What the command prints, or the error that it ends with."""
+    """The output of the command, or its error."""
     given = parser().parse_args(["import", *map(str, arguments), "--url", str(service.client.base_url)])
     try:
         return import_files.run(given)
@@ -88,6 +89,8 @@ def test_a_stray_quote_is_told_with_its_lines_and_two_are_noted(
         ("a.csv", b"id,text\n1,a\n", ("--delimiter", "xx"), "'xx' cannot separate columns (--delimiter)"),
         ("a.csv", b"id,text\n1,a\n", ("--types", "a=nmber"), "Did you mean number?"),
         ("a.csv", b"id,text\n1,a\n", ("--types", "a=number"), "which is not stored as metadata"),
+        ("a.csv", b"a,b\n1,2\n", (), "the column 'text' is missing"),
+        ("a.dat", b"x", (), "Say so with --format."),
         ("missing.csv", None, (), "cannot be read (No such file or directory)."),
     ],
 )  # fmt: skip
@@ -102,6 +105,13 @@ def test_a_file_that_cannot_be_read_is_one_sentence(
     assert words in said
     assert "\n" not in said, "nothing was sent, so nothing is to be gone on with"
     assert service.stored() == {}
+
+
+def test_a_torn_archive_is_named(service: Service, tmp_path: Path) -> None:
+    file = written(tmp_path, gzip.compress(b'{"text": "a"}\n' * 50_000)[:200], "torn.jsonl.gz")
+    said = put(service, file)
+    assert str(file) in said
+    assert "cannot be read" in said
 
 
 def test_options_read_what_detection_cannot(

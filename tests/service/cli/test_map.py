@@ -1,4 +1,4 @@
-"""`python -m service map` on a real store, and `GET /map` of what it wrote."""
+"""`python -m service map` on a real store, and `GET /map` of its file."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An import into a service that is slow, busy, restarting or broken: what it says at its end is true."""
+"""An import into a slow, busy, restarting or broken service: its final counts."""
 
 import http.server
 import json
@@ -30,7 +30,7 @@ def done(upserted: int) -> Reply:
 class Fake:
     """A server that answers as a service would. `reply` gets the number of the request and the ids in it.
 
-    stored: ids in the order in which they were stored. `release` ends requests that hang.
+    `stored` has ids in their order. `release` ends hanging requests.
     """
 
     def __init__(self) -> None:
@@ -318,6 +318,7 @@ def test_an_answer_that_is_too_deep_or_no_json_is_told_as_what_it_is(
 
 def test_nobody_at_the_address_is_told_at_once(tmp_path: Path, waits: list[float]) -> None:
     asked = ["import", str(written(tmp_path, 3)), "--url", f"http://127.0.0.1:{free_port()}"]
-    with pytest.raises(CommandError, match=r"does not answer .*\n0 documents are stored\.\n"):
+    with pytest.raises(CommandError, match=r"does not answer .*\n0 documents are stored\.\n") as raised:
         import_files.run(parser().parse_args(asked))
+    assert "not known" not in str(raised.value), "nothing was sent"
     assert waits == []

@@ -19,7 +19,7 @@ BUILD_RATE = 300  # half a second for all of them
 
 
 def check_whole(service: Service, oracle: Oracle, expected: dict[str, str]) -> str:
-    """Every document is found, each score made by the one version that the answer names."""
+    """Every document is found, and each score is that of the version in the answer."""
     client = Client(service.port)
     answer, version = client.send("GET", f"/search?k=1000&q={quote(QUERIES[0])}")
     client.close()
@@ -30,7 +30,7 @@ def check_whole(service: Service, oracle: Oracle, expected: dict[str, str]) -> s
 
 
 def wait_for(service: Service, version: str, documents: int) -> None:
-    """Until so many have been embedded for `version`; for more than there are, a while behind its swap."""
+    """Waits until so many documents are embedded for `version`. Larger numbers wait after the swap."""
     while documents:
         answer = service.client.get("/models").json()
         [found] = [model for model in answer["models"] if model["version"] == version]

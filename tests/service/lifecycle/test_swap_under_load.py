@@ -50,7 +50,7 @@ def test_no_request_fails_or_mixes_two_models_while_versions_come_and_go(load: L
                     assert service.client.post("/models/rollback").json() == {"wanted": active}
                     wait_until_active(service.client, active)
                     moments.append(time.monotonic())
-                else:  # the one before is kept warm, and would come back at once: the third must be built
+                else:  # The previous version is in memory. The third must be built.
                     active, target = target, third
         finally:
             load.end()
@@ -64,14 +64,14 @@ def test_no_request_fails_or_mixes_two_models_while_versions_come_and_go(load: L
         check_metrics(service.client.get("/metrics").text)
     waits, elsewhere = load.waits(moments)
     assert len(waits) > SWAPS
-    # What requests that met no swap had to wait for is the machine's doing: on a quiet one, next to nothing.
+    # Requests without a swap show the delays of the machine.
     assert max(waits) < LONGEST_PAUSE_SECONDS + max(elsewhere), "somebody waited too long for a swap"
     print(f"{len(load.done)} requests; of those at a swap the longest took {max(waits):.3f} s")
 
 
 @pytest.mark.soak
 def test_a_student_and_a_pair_come_and_go_under_load(tmp_path: Path) -> None:
-    """Whoever searches gets the query encoder of the version that answers, and nobody waits or fails."""
+    """Each search uses the query encoder of the version that answers, and no request waits or fails."""
     teacher, student, pair = published_pair(tmp_path / "models")
     oracle = Oracle(tmp_path / "models", [teacher, student, pair])
     service = Service(tmp_path)

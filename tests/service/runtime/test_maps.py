@@ -1,4 +1,4 @@
-"""Maps that a service makes by itself: when, of what, and that a failure is said once."""
+"""Maps that a service makes by itself, and the log of failures."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ cp {folder}/map.json $SIMILE_DATA_DIR/maps/{version}/$5.json
 
 @pytest.fixture
 def folder(tmp_path: Path, client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command notes what it was asked; the service has no document and no map."""
+    """Folder of the fake command. The service has no documents and no map."""
     for name in ("default", "tickets", "small"):
         client.delete(f"/collections/{name}")
     shutil.rmtree(runtime.settings.maps_dir, ignore_errors=True)

@@ -16,8 +16,8 @@ from service.live import Generation, apply
 from service.store.sql.generations import previous
 from service.store.sqlite.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
 from service.store.values import DEFAULT_COLLECTION, Changes, Embedding, row_of
+from tests.parts.places import DOCUMENTS, Place
 from tests.service.brute_force import stored_vectors
-from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import QUERIES, TEXTS, published
 
 
