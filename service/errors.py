@@ -211,10 +211,8 @@ def _sqlite_error(error: sqlite3.Error) -> ServiceError | None:
             f"The document store is damaged ({error}). `python -m service check --data` says what is wrong; "
             "restore a backup (docs/OPERATIONS.md)."
         )
-    if code == sqlite3.SQLITE_FULL:
-        return _full()
-    if code == sqlite3.SQLITE_READONLY:
-        return _read_only(error)
+    if code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}:
+        return _full() if code == sqlite3.SQLITE_FULL else _read_only(error)
     if code == sqlite3.SQLITE_ERROR and _MISSING_SCHEMA.search(str(error)):
         return Unhealthy(
             f"The document store cannot answer this: {error}. GET /ready says what it lacks.",

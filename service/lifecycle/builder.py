@@ -150,8 +150,8 @@ class Builder:
                 return
             await self.warm()  # This fails if the model is the cause, not the text.
             for revision, document in documents.items():
-                # The error's message may quote the text.
-                log.error("Document %r is left out of the index: %s", document.id, error.error_type)
+                reason = error.error_type  # The message may quote the text.
+                log.error("Document %r is left out of the index: %s", document.id, reason)  # noqa: TRY400
                 await self._store.skip(generation.number, revision, error.message)
             return
         for rows in _jobs(zip(documents, embedded, strict=True)):
