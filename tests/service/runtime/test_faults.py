@@ -4,7 +4,6 @@ The fault is a method of the encoder, the tokenizer, the writer or the clock.
 """
 
 import itertools
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -203,19 +202,6 @@ def test_a_clock_that_jumps_changes_nothing(place: Place, monkeypatch: pytest.Mo
     [hit] = place.client.get("/search", params={"q": "red"}).json()["hits"]
     assert hit["id"] == "c"
     place.client.request("DELETE", "/documents/c")
-
-
-def test_bytes_of_a_client_that_hangs_up_mid_body_are_free_again(place: Place) -> None:
-    head = (
-        "POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        "Content-Length: 9000000\r\n\r\n"
-    )
-    before = place.metric("simile_admitted_bytes")
-    with socket.create_connection(("127.0.0.1", place.port), timeout=LIMIT) as raw:
-        raw.sendall(head.encode() + b'{"inputs": "' + b"a" * 1_000_000)
-        until(lambda: place.metric("simile_admitted_bytes") > before + 900_000)
-        place.check_vector(place.embed(TEXTS[0]), TEXTS[0])
-    until(lambda: place.metric("simile_admitted_bytes") == before)
 
 
 @pytest.mark.long

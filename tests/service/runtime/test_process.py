@@ -179,9 +179,12 @@ def test_requests_in_hand_are_answered_when_it_stops(tmp_path: Path, tiny_models
 
 def arrived(service: Service) -> int:
     """The number of other requests in progress."""
-    said = service.client.get("/metrics").text
-    [count] = re.findall(r"^simile_requests_in_flight (.*)$", said, re.MULTILINE)
-    return int(float(count)) - 1
+    return metric(service, "simile_requests_in_flight") - 1
+
+
+def metric(service: Service, name: str) -> int:
+    [count] = re.findall(rf"^{name} (.*)$", service.client.get("/metrics").text, re.MULTILINE)
+    return int(float(count))
 
 
 def test_it_says_where_it_is_and_what_to_try(tmp_path: Path, tiny_models_dir: Path) -> None:
@@ -265,9 +268,10 @@ def test_a_body_that_is_too_large_is_answered_while_it_is_still_being_sent(serve
 def test_a_client_that_hangs_up_in_its_body_is_no_bug_of_ours(server: Service) -> None:
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as raw:
-            raw.sendall(head_of(1000) + b'{"inputs": "half a')
-            until(lambda: arrived(server) == 1)
+            raw.sendall(head_of(9_000_000) + b'{"inputs": "' + b"a" * 1_000_000)
+            until(lambda: metric(server, "simile_admitted_bytes") > 900_000)
         until(lambda: arrived(server) == 0)
+    assert metric(server, "simile_admitted_bytes") == 0
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
     counted = 'route="/embed",status="499"} 3.0'
     until(lambda: counted in server.client.get("/metrics").text, lambda: server.client.get("/metrics").text)
