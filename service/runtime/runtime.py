@@ -32,8 +32,7 @@ from service.index.gpu import GpuThread, open_gpu
 from service.index.ivf_snapshots import tidy
 from service.lifecycle.builder import CatchUp
 from service.lifecycle.controller import Controller
-from service.lifecycle.model_loader import ModelLoader, require_device, wanted_form
-from service.lifecycle.startup import active_generation
+from service.lifecycle.model_loader import ModelLoader, active_generation, require_device, wanted_form
 from service.live import IndexesOf, Live, in_memory, in_store
 from service.observability import logs
 from service.observability.metrics import Metrics
