@@ -33,11 +33,12 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add.add_argument("name", type=_name)
     add.add_argument("--role", required=True, choices=[role.value for role in Role])
     for name in ("requests", "tokens"):
-        add.add_argument(f"--{name}-per-minute", type=int, metavar="N", help="0: no limit")
+        about = "0: no limit (default: the setting)"
+        add.add_argument(f"--{name}-per-minute", type=int, metavar="N", help=about)
     add.set_defaults(trust="")
     group = add.add_mutually_exclusive_group()
-    for trust, does in ((TRUSTED, "learns from"), (UNTRUSTED, "ignores")):
-        about = f"a retraining {does} its events and judgments"
+    for trust, does in ((TRUSTED, "learns from (default)"), (UNTRUSTED, "ignores")):
+        about = f"its events and judgments, which a retraining {does}"
         group.add_argument(f"--{trust}", dest="trust", action="store_const", const=trust, help=about)
     commands.add_parser("list", parents=[file], help="names, roles, limits and trust")
     commands.add_parser("remove", parents=[file], help="the key stops working").add_argument("name")
