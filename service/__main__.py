@@ -12,7 +12,8 @@ docs/DOCUMENTS.md describes `import`, `export`, `backup`, `restore` and `check -
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
+from importlib.metadata import distributions
 from typing import NoReturn
 
 # Set before the import of numpy and FAISS. Each would use every processor and slow the encoder's threads.
@@ -24,14 +25,37 @@ from models.messages import Parser, add_version
 
 try:
     from service.auth.keys import KeysError
-    from service.cli import installed, keys
-    from service.cli.commands import backup, check_data, copy, export, import_files, map_documents, restore
+    from service.cli import keys
+    from service.cli.commands import backup, copy, export, import_files, map_documents, restore
     from service.errors import CommandError, StartupError
     from service.observability import logs
     from service.settings import PREFIX, Settings, read
 except ModuleNotFoundError as missing:
     print(not_installed("service", missing), file=sys.stderr)
     sys.exit(os.EX_CONFIG)
+
+
+# Distributions that install the same import folder. pip does not notice that two of them break each other.
+FAMILIES = {
+    "onnxruntime": {"onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml"},
+    "faiss": {"faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs", "faiss-gpu-cu11", "faiss-gpu-cu12"},
+}
+
+COMMANDS = {
+    "import": (import_files, "import documents from files into a running service"),
+    "export": (export, "export documents as JSON lines"),
+    "backup": (backup, "back up the whole store; the service may run"),
+    "restore": (restore, "restore a backup into an unused data directory"),
+    "copy": (copy, "copy the whole store from a data directory to PostgreSQL, or back"),
+    "map": (map_documents, "compute the documents' coordinates for the page's map"),
+    "keys": (keys, "create, list and remove API keys"),
+}
+# Commands that need a data directory, with advice for a database.
+OFFLINE = {
+    "backup": "back it up with pg_dump, or copy it into a data directory with `copy --from`",
+    "restore": "restore it with pg_restore, or restore a data directory (--data-dir) and `copy --to` it",
+    "map": "copy it into a data directory with `copy --from`, and name that with --data-dir",
+}
 
 
 def main() -> None:
@@ -82,19 +106,8 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--data", action="store_true", help="check the data directory instead; exit status 1 if it is damaged"
     )
-    import_files.describe(
-        commands.add_parser("import", help="import documents from files into a running service")
-    )
-    export.describe(commands.add_parser("export", help="export documents as JSON lines"))
-    backup.describe(commands.add_parser("backup", help="back up the whole store; the service may run"))
-    restore.describe(commands.add_parser("restore", help="restore a backup into an unused data directory"))
-    copy.describe(
-        commands.add_parser("copy", help="copy the whole store from a data directory to PostgreSQL, or back")
-    )
-    map_documents.describe(
-        commands.add_parser("map", help="compute the documents' coordinates for the page's map")
-    )
-    keys.describe(commands.add_parser("keys", help="create, list and remove API keys"))
+    for name, (module, about) in COMMANDS.items():
+        module.describe(commands.add_parser(name, help=about))
     return described
 
 
@@ -103,29 +116,20 @@ def run(arguments: argparse.Namespace) -> str:
     command: str | None = arguments.command
     if command == "keys":
         logs.install("info", "text")
-    without_settings: dict[str | None, Callable[[argparse.Namespace], str]] = {
-        "keys": keys.run,
-        "import": import_files.run,
-        "export": export.run,
-    }
-    if command in without_settings:
-        return without_settings[command](arguments)
-    installed.refuse_clashes()
+    if command in {"keys", "import", "export"}:
+        return str(COMMANDS[command][0].run(arguments))
+    refuse_clashes()
     settings = read()
-    offline: dict[str | None, Callable[[argparse.Namespace, Settings], str]]
-    offline = {"backup": backup.run, "restore": restore.run, "map": map_documents.run}
-    checks_data = command == "check" and arguments.data
-    if checks_data:
-        return check_data.run(settings)
-    if command in offline:
-        _refuse_database(command, arguments, settings)
-        return offline[command](arguments, settings)
-    if command == "copy":
-        return copy.run(arguments, settings)
+    if command in OFFLINE and settings.database is not None and getattr(arguments, "data_dir", None) is None:
+        raise CommandError(f"The documents are in the database of SIMILE_DATABASE: {OFFLINE[command]}.")
+    if command in COMMANDS:
+        return str(COMMANDS[command][0].run(arguments, settings))
     # Importing the application and its runtimes takes half a second, and no other command needs them.
     from service import server  # noqa: PLC0415
     from service.cli import check  # noqa: PLC0415
 
+    if command == "check" and arguments.data:
+        return check.check_data(settings)
     check.require_usable(settings)
     if command == "check":
         return check.report(settings)
@@ -133,14 +137,28 @@ def run(arguments: argparse.Namespace) -> str:
     return ""
 
 
-def _refuse_database(command: str | None, arguments: argparse.Namespace, settings: Settings) -> None:
-    instead: dict[str | None, str] = {
-        "backup": "back it up with pg_dump, or copy it into a data directory with `copy --from`",
-        "restore": "restore it with pg_restore, or restore a data directory (--data-dir) and `copy --to` it",
-        "map": "copy it into a data directory with `copy --from`, and name that with --data-dir",
-    }
-    if settings.database is not None and getattr(arguments, "data_dir", None) is None:
-        raise CommandError(f"The documents are in the database of SIMILE_DATABASE: {instead[command]}.")
+def refuse_clashes(installed: Iterable[str] | None = None) -> None:
+    """Raises StartupError if an import folder has no distribution, or two of them.
+
+    Args:
+        installed: Names of distributions. None means those of this environment.
+
+    """
+    if installed is None:
+        installed = (found.metadata["Name"] or "" for found in distributions())
+    names = {name.lower().replace("_", "-") for name in installed}
+    for module, family in FAMILIES.items():
+        found = sorted(family & names)
+        if not found:
+            raise StartupError(
+                f"No {module} is installed. In the project's folder: pip install -c constraints.txt '.[cpu]'."
+            )
+        if len(found) > 1:
+            raise StartupError(
+                f"{' and '.join(found)} are installed together and overwrite each other's files. Make a new "
+                "virtual environment with one of the extras cpu, gpu and gpu-cuvs, or run: pip uninstall -y "
+                f"{' '.join(found)} && pip install {found[-1]}"
+            )
 
 
 if __name__ == "__main__":

@@ -32,8 +32,7 @@ from service.http.middleware import Edge, LoadShedder
 from service.http.routing import ExactRouter
 from service.observability.logs import write_line
 from service.runtime.runtime import Runtime
-from service.settings import Settings
-from service.settings.addresses import allowed_hosts, allowed_origins
+from service.settings import Settings, allowed_hosts, allowed_origins
 
 MODULES = (tei, openai, cohere, search, documents, files, feedback, events, collections, info, models)
 SCOPED = (search, documents, files, feedback, events)  # also below /collections/{collection}
@@ -59,7 +58,7 @@ class App(FastAPI):
             observers.append(runtime.tracing.record)
         edge = Edge(router, settings, runtime.metrics, shedder, observers)
         origins = allowed_origins(settings.cors_origins)
-        # Outermost, so that a page can read errors too.
+        # Outermost, so that a page can also read errors.
         return Cors(edge, origins, hosts, openapi.TIMED) if origins else edge
 
 

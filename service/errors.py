@@ -201,12 +201,18 @@ def machine_error(error: BaseException) -> ServiceError | None:
 
 def _sqlite_error(error: sqlite3.Error) -> ServiceError | None:
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    if code in DAMAGED_CODES or _NOT_JSON in str(error):
-        return _damaged(error)
-    if code == sqlite3.SQLITE_FULL:
-        return _full()
-    if code == sqlite3.SQLITE_READONLY:
-        return _read_only(error)
+    if _NOT_JSON in str(error):
+        return Storage(
+            "The metadata of a document is damaged, so filters that read it fail. "
+            "`python -m service check --data` names the document. Send it again, or delete it."
+        )
+    if code in DAMAGED_CODES:
+        return Storage(
+            f"The document store is damaged ({error}). `python -m service check --data` says what is wrong; "
+            "restore a backup (docs/OPERATIONS.md)."
+        )
+    if code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}:
+        return _full() if code == sqlite3.SQLITE_FULL else _read_only(error)
     if code == sqlite3.SQLITE_ERROR and _MISSING_SCHEMA.search(str(error)):
         return Unhealthy(
             f"The document store cannot answer this: {error}. GET /ready says what it lacks.",
@@ -224,18 +230,6 @@ def _descriptors_are_out() -> bool:
     except OSError as error:
         return error.errno in _DESCRIPTOR_ERRORS
     return False
-
-
-def _damaged(error: sqlite3.Error) -> Storage:
-    if _NOT_JSON in str(error):
-        return Storage(
-            "The metadata of a document is damaged, so filters that read it fail. "
-            "`python -m service check --data` names the document. Send it again, or delete it."
-        )
-    return Storage(
-        f"The document store is damaged ({error}). `python -m service check --data` says what is wrong; "
-        "restore a backup (docs/OPERATIONS.md)."
-    )
 
 
 def _full() -> Storage:

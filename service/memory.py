@@ -91,7 +91,7 @@ def limit(machine: Path = MACHINE) -> int | None:
 def _cgroups(machine: Path) -> Iterator[tuple[int, int]]:
     """Yields (limit, used) in bytes of this process's cgroup and its ancestors, if they have a limit.
 
-    A container may see its own cgroup as the root, whatever path `/proc/self/cgroup` contains.
+    A container may see its own cgroup as the root, although `/proc/self/cgroup` contains another path.
     """
     mount = machine / "sys/fs/cgroup"
     for line in _read(machine / "proc/self/cgroup").splitlines():

@@ -17,8 +17,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from service.app import create_app
 from service.errors import ServiceError
 from service.observability.metrics import Metrics
-from service.settings import PREFIX, Settings
-from service.settings.addresses import allowed_hosts
+from service.settings import PREFIX, Settings, allowed_hosts
 from tests.service.process import Service
 
 ROOT = Path(__file__).resolve().parents[1]

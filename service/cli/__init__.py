@@ -1,1 +1,1 @@
-"""Commands that need no running server: `python -m service COMMAND`."""
+"""Commands of `python -m service`."""

@@ -1,24 +1,36 @@
-"""`python -m service check`: each setting with its value and source, and what would run on this machine."""
+"""`python -m service check`: the settings and what would run (`report`), or the stored data (`check_data`).
+
+`check --data` works while a service runs, and changes nothing. It lists problems, with advice, and notes,
+which need no action. For a database it checks the documents' checksums and the names in their metadata.
+"""
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from models import cpus
-from models.engines.form import CPU, Form
+from models.engines.place import CPU
 from models.errors import ModelError
 from models.store import Store
+from models.words.progress import Progress
 from service.auth.keys import Role, read_keys
 from service.batching.workers import layout_for
 from service.errors import CommandError, StartupError
 from service.http.connections import check_certificate
 from service.index import gpu
+from service.index.ivf_snapshots import damage
 from service.lifecycle.canary import canary_lines
-from service.lifecycle.fastest_form import asked_of, kept_form
-from service.lifecycle.model_loader import require_device, wanted_form
+from service.lifecycle.model_loader import asked_of, kept_form, require_device, wanted_form
 from service.settings import PREFIX, Settings, otlp_endpoints
 from service.store.filters.grammar import indexed_fields
-from service.store.sqlite.offline import DATABASE, reading
+from service.store.filters.names import NameFaults, shown
+from service.store.sqlite.offline import DATABASE, SHOWN_IDS, GenerationRow, OfflineStore, named, reading
+
+MAX_LISTED = 1000  # documents that a user has to send again
+_RESTORE = "Restore a backup, or export what can be read and import it into a new directory."
+_EXPORT = "Export the documents and import them into a new directory; please report it."
 
 
 def require_usable(settings: Settings) -> None:
@@ -46,10 +58,10 @@ def require_usable(settings: Settings) -> None:
 
 
 def report(settings: Settings) -> str:
-    """A text for people. Starts nothing and writes nothing.
+    """Returns each setting with its value and source, and what would run. Starts and writes nothing.
 
     Raises:
-        StartupError: a GPU that is asked for is not there.
+        StartupError: The requested GPU is not available.
 
     """
     width = max(len(name) for name in Settings.model_fields) + len(PREFIX)
@@ -60,6 +72,7 @@ def report(settings: Settings) -> str:
         if name == "otel" and source == "default" and settings.otel:
             source = otlp_endpoints()[0]
         lines.append(f"{variable:<{width}}  {getattr(settings, name)!s:<24}  {source}")
+    number = gpu.find(settings.index_device)
     facts = {
         "processors": f"{cpus.available()} (affinity and cgroup quota)",
         "workers x threads": str(layout_for(settings)),
@@ -67,7 +80,7 @@ def report(settings: Settings) -> str:
         "form": _form(settings),
         "provider": "CPUExecutionProvider" if settings.place == CPU else "CUDAExecutionProvider",
         "model": _model(settings),
-        "index": _index(settings),
+        "index": "searched on the CPU" if number is None else f"large ones searched on GPU {number}",
         "documents": _documents(settings),
         "disk": _disk(settings.data_dir),
         "keys": _keys(settings),
@@ -83,23 +96,17 @@ def _form(settings: Settings) -> str:
     except StartupError as error:
         return f"none: {error}"
     if settings.measures_form:
-        kept = _kept_form(settings)
+        kept, store = None, Store(settings.models_dir)
+        try:
+            if (version := store.wanted()) is not None:
+                asked = asked_of(store.folder(version), layout_for(settings), settings.precision_loss)
+                kept = kept_form(settings.data_dir, asked)
+        except ModelError:  # The start reports it.
+            pass
         if kept is None:
             return "the fastest, measured at the next start"
         form = kept
     return f"{form}, deterministic" if settings.deterministic else str(form)
-
-
-def _kept_form(settings: Settings) -> Form | None:
-    """The measured choice for the wanted version."""
-    store = Store(settings.models_dir)
-    try:
-        if (version := store.wanted()) is None:
-            return None
-        asked = asked_of(store.folder(version), layout_for(settings), settings.precision_loss)
-    except ModelError:
-        return None
-    return kept_form(settings.data_dir, asked)
 
 
 def _keys(settings: Settings) -> str:
@@ -112,21 +119,16 @@ def _keys(settings: Settings) -> str:
 
 def _model(settings: Settings) -> str:
     try:
-        wanted = Store(settings.models_dir).wanted()
+        requested = Store(settings.models_dir).wanted()
     except ModelError as error:
         return str(error)
-    return wanted or f"none published yet; the first start publishes {settings.model!r}"
-
-
-def _index(settings: Settings) -> str:
-    number = gpu.find(settings.index_device)
-    return "searched on the CPU" if number is None else f"large ones searched on GPU {number}"
+    return requested or f"none published yet; the first start publishes {settings.model!r}"
 
 
 def _documents(settings: Settings) -> str:
-    """What the store holds, or why no service can start on it."""
+    """Returns the number of stored documents, or why no service can start on the store."""
     if settings.database is not None:
-        try:  # an extra, which only those have who need it
+        try:  # The extra is optional.
             from service.store.postgres.offline import look  # noqa: PLC0415
         except ModuleNotFoundError:
             return "none: SIMILE_DATABASE needs the extra postgres"
@@ -146,3 +148,139 @@ def _disk(folder: Path) -> str:
     free = shutil.disk_usage(folder).free
     writable = "writable" if os.access(folder, os.W_OK) else "NOT writable"
     return f"{free / 2**30:.1f} GiB free at {folder.resolve()}, {writable}"
+
+
+class Found(NamedTuple):
+    """A problem or a note of the check."""
+
+    text: str
+    problem: bool = True
+
+
+def check_data(settings: Settings) -> str:
+    """Checks the data directory or the database, and returns the text to print.
+
+    Raises:
+        CommandError: The data have problems. The message lists all of them.
+
+    """
+    if settings.database is None:
+        lines, found = _check_directory(settings)
+    else:
+        lines, found = _check_database(settings.database.get_secret_value())
+    lines += [f"{'problem' if one.problem else 'note'}: {one.text}" for one in found]
+    if problems := sum(one.problem for one in found):
+        raise CommandError("\n".join([*lines, f"{problems} problems."]))
+    return "\n".join([*lines, "All is sound."])
+
+
+def _check_directory(settings: Settings) -> tuple[list[str], list[Found]]:
+    """Returns lines about the contents, and the findings."""
+    with reading(settings.data_dir) as store:
+        found = list(_check_store(store, Store(settings.models_dir)))
+        found += [
+            Found(f"the index snapshot {one}. It is not used and will be replaced; check the disk.")
+            for one in damage(settings.snapshots_dir)
+        ]
+        facts, vectors, counts = store.facts(), store.vectors(), store.counts()
+        judged, events = store.said("feedback"), store.said("events")
+    holds = f"{facts.documents} documents, {vectors} vectors, {sum(judged.values())} judgements, "
+    holds += f"{sum(events.values())} events"
+    lines = [f"{settings.data_dir / DATABASE}: {holds}, operation {facts.sequence}"]
+    if len(counts) > 1:
+        lines += [
+            f"{name}: {documents} documents, {judged.get(name, 0)} judgements, {events.get(name, 0)} events"
+            for name, documents in counts
+        ]
+    return lines, found
+
+
+def _check_database(url: str) -> tuple[list[str], list[Found]]:
+    try:  # The extra is optional.
+        from service.store.postgres import offline  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            "A database needs the extra postgres: pip install 'simile[cpu,postgres]'."
+        ) from error
+
+    documents, unknown, damaged = offline.examine(url)
+    lines = [
+        f"The database of SIMILE_DATABASE: {documents} documents",
+        "PostgreSQL checks its pages itself. Vectors are not compared here.",
+    ]
+    return lines, [*_checksums(damaged, unknown), *_names(offline.find_name_faults(url, SHOWN_IDS))]
+
+
+def _check_store(store: OfflineStore, models: Store) -> Iterator[Found]:
+    if wrong := store.damage(20):  # Other checks of a damaged file would mislead.
+        yield Found(f"the file is damaged: {'; '.join(wrong[:SHOWN_IDS])}. {_RESTORE}")
+        return
+    with Progress("documents", store.facts().documents, "comparing checksums") as progress:
+        damaged = store.damaged_documents(progress.tell)
+    yield from _checksums(damaged, store.without_checksums())
+    if ids := store.without_object():
+        yield Found(f"the metadata of {named(ids)} is not a JSON object. Send these documents again.")
+    else:
+        yield from _names(store.name_faults(SHOWN_IDS))
+    if ids := store.with_null_characters():
+        yield Found(
+            f"{len(ids)} documents have the character U+0000, which is refused today and which PostgreSQL "
+            f"cannot store: {named(ids, MAX_LISTED)}. They can be read, exported and deleted. Send them "
+            "again without it.",
+            problem=False,
+        )
+    yield from _generations(store.generations(), models)
+    with Progress("vectors", store.vectors()) as progress:
+        damaged, lost, missing = store.vector_faults(progress.tell)
+    if damaged:
+        yield Found(
+            f"the vectors of {named(damaged)} are damaged. The next start embeds them again; check the disk."
+        )
+    if lost:
+        yield Found(f"{lost} vectors are of no document. They only take space; please report it.")
+    if missing:
+        yield Found(f"{missing} documents have no vector yet. The service embeds them.", problem=False)
+    for one in store.unequal():
+        yield Found(f"{one}. {_EXPORT}")
+
+
+def _names(faults: NameFaults) -> Iterator[Found]:
+    if faults.documents:
+        names = ", ".join(map(shown, faults.names))
+        yield Found(
+            f"{faults.documents} documents have names in their metadata that no filter could name, such as "
+            f"{names}: {named(faults.ids, count=faults.documents)}. Send these documents again with other "
+            "names.",
+            problem=False,
+        )
+
+
+def _checksums(damaged: list[str], unknown: int) -> Iterator[Found]:
+    if damaged:
+        yield Found(
+            f"the documents {named(damaged)} are not what was stored: an id, title, text or metadata is "
+            "damaged. They are not answered. Send them again, delete them, or restore a backup. "
+            "Check the disk."
+        )
+    if unknown:
+        said = f"{unknown} documents have no checksum yet. The service computes them."
+        yield Found(said, problem=False)
+
+
+def _generations(rows: list[GenerationRow], models: Store) -> Iterator[Found]:
+    active = sum(row.is_active for row in rows)
+    if active != 1:
+        yield Found(f"not one generation is active, but {active}. {_RESTORE}")
+    for row in rows:
+        version = row.version
+        try:
+            manifest = models.verify(version)
+        except ModelError as error:
+            what = f"Put {version} back into {models.root}, or restore a backup made with --models."
+            if row.is_active:
+                yield Found(f"the active model cannot be opened: {error} {what}")
+            else:
+                yield Found(f"generation {row.number} ({row.state}) cannot be opened: {error}", problem=False)
+            continue
+        if manifest.fingerprint != row.fingerprint:
+            yield Found(f"{version} is not the model that made its vectors: its fingerprint differs.")

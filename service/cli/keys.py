@@ -1,8 +1,8 @@
-"""`python -m service keys add NAME --role ROLE | list | remove NAME`: the keys file, changed safely.
+"""`python -m service keys add NAME --role ROLE | list | remove NAME`: edits the keys file.
 
-A key is made here, shown once, and kept as its hash. The file is replaced in one step, readable by its owner
-only; two changes at once wait for each other (by a lock file beside it). A running service sees the change at
-its next request that comes a second later or more.
+`add` creates a key, prints it once, and stores only its hash. The file is replaced in one step, and only its
+owner can read it. A lock file serializes changes. A running service reads the change within a second, at the
+next request.
 """
 
 import argparse
@@ -19,37 +19,27 @@ from service.auth.audit import audit
 from service.auth.keys import NAME, TRUSTED, UNTRUSTED, Key, KeysError, Role, parse, read_keys
 from service.settings import PREFIX, keys_file
 
-SHOWN = "sk-simile-"  # so that a key is known as one wherever it turns up
+SHOWN = "sk-simile-"  # This prefix identifies a key that leaked.
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `keys`."""
+    """Declares the arguments of `keys`."""
     file = argparse.ArgumentParser(add_help=False)
     file.add_argument(
-        "--file", type=Path, default=keys_file(), help=f"the keys file; {PREFIX}API_KEYS_FILE unless named"
+        "--file", type=Path, default=keys_file(), help=f"the keys file (default: {PREFIX}API_KEYS_FILE)"
     )
     commands = parser.add_subparsers(dest="change", required=True, metavar="COMMAND")
-    add = commands.add_parser("add", parents=[file], help="make a key and print it, this once")
+    add = commands.add_parser("add", parents=[file], help="create a key and print it once")
     add.add_argument("name", type=_name)
     add.add_argument("--role", required=True, choices=[role.value for role in Role])
-    add.add_argument("--requests-per-minute", type=int, metavar="N", help="0: no limit; else the setting's")
-    add.add_argument("--tokens-per-minute", type=int, metavar="N", help="0: no limit; else the setting's")
-    trust = add.add_mutually_exclusive_group()
-    trust.add_argument(
-        "--trusted",
-        dest="trust",
-        action="store_const",
-        const=TRUSTED,
-        default="",
-        help="a retraining learns from its events and judgments (the default)",
-    )
-    trust.add_argument(
-        "--untrusted",
-        dest="trust",
-        action="store_const",
-        const=UNTRUSTED,
-        help="a retraining ignores its events and judgments",
-    )
+    for name in ("requests", "tokens"):
+        about = "0: no limit (default: the setting)"
+        add.add_argument(f"--{name}-per-minute", type=int, metavar="N", help=about)
+    add.set_defaults(trust="")
+    group = add.add_mutually_exclusive_group()
+    for trust, does in ((TRUSTED, "learns from (default)"), (UNTRUSTED, "ignores")):
+        about = f"its events and judgments, which a retraining {does}"
+        group.add_argument(f"--{trust}", dest="trust", action="store_const", const=trust, help=about)
     commands.add_parser("list", parents=[file], help="names, roles, limits and trust")
     commands.add_parser("remove", parents=[file], help="the key stops working").add_argument("name")
 
@@ -63,15 +53,15 @@ def _name(given: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Do it; what to print.
+    """Carries out the command, and returns the text to print.
 
     Raises:
-        KeysError: there is no file, it is wrong, or cannot be written; nothing was changed.
+        KeysError: The file is missing or wrong, or cannot be written. Nothing was changed.
 
     """
     if arguments.file is None:
         raise KeysError(f"Name the keys file: --file FILE, or {PREFIX}API_KEYS_FILE.")
-    file: Path = arguments.file.resolve()  # a link stays a link
+    file: Path = arguments.file.resolve()  # A link stays a link.
     try:
         if arguments.change == "list":
             return table(read_keys(file))
@@ -93,7 +83,7 @@ def add(
     limits: tuple[int | None, int | None] = (None, None),
     trust: str = "",
 ) -> str:
-    """A new key, whose hash `file` now holds. trust: as in the file."""
+    """Adds the hash of a new key to `file`, and returns the key."""
     text = file.read_text(encoding="utf-8-sig") if file.exists() else ""
     if any(key.name == name for key in parse(text, may_be_empty=True)):
         raise KeysError(f"there is a key {name!r} already. Choose another name, or remove that one first.")
@@ -108,14 +98,14 @@ def add(
 
 
 def remove(file: Path, name: str) -> str:
-    """Take a key out of `file`; every other line stays as it is."""
+    """Removes a key from `file`, and keeps every other line."""
     names = [key.name for key in read_keys(file)]
     if name not in names:
         raise KeysError(f"there is no key {name[:64]!r}; there are {', '.join(names)}.")
     if len(names) == 1:
         raise KeysError(
-            f"{name!r} is its last key. A service does not start without a key, and one that runs would keep "
-            "this one. Add another first."
+            f"{name!r} is its last key. A service does not start without a key, and a running service would "
+            "keep this one. Add another first."
         )
     lines = file.read_text(encoding="utf-8-sig").splitlines(keepends=True)
     _replace(file, "".join(line for line in lines if line.partition(":")[0].strip() != name))
@@ -124,18 +114,11 @@ def remove(file: Path, name: str) -> str:
 
 
 def table(keys: list[Key]) -> str:
-    """Names, roles, limits and trust for people; never a hash."""
+    """Returns a table of names, roles, limits and trust, without hashes."""
     rows = [("name", "role", "requests/min", "tokens/min", "trust")]
-    rows += [
-        (
-            key.name,
-            key.role.value,
-            _limit(key.requests_per_minute),
-            _limit(key.tokens_per_minute),
-            TRUSTED if key.trusted else UNTRUSTED,
-        )
-        for key in keys
-    ]
+    for key in keys:
+        limits = _limit(key.requests_per_minute), _limit(key.tokens_per_minute)
+        rows.append((key.name, key.role.value, *limits, TRUSTED if key.trusted else UNTRUSTED))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -148,16 +131,18 @@ def _limit(given: int | None) -> str:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Wait for whoever else changes `file`."""
+    """Waits until no other process changes `file`."""
     with (file.parent / f".{file.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _replace(file: Path, text: str) -> None:
-    """`file` holds `text`, in one step; its owner is kept, if we may, and no other user may read it."""
+    """Replaces the content of `file` in one step. Keeps its owner if possible, and lets no other user read
+    it.
+    """
     with replaced(file) as stream:
-        os.fchmod(stream.fileno(), 0o600)  # before anything is in it
+        os.fchmod(stream.fileno(), 0o600)  # before the file has content
         if file.exists():
             with contextlib.suppress(PermissionError):
                 os.fchown(stream.fileno(), file.stat().st_uid, file.stat().st_gid)

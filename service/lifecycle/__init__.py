@@ -1,1 +1,1 @@
-"""The way of a version to live, and back."""
+"""Activates model versions and rolls back. Start reading at `controller.Controller.look`."""

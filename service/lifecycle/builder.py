@@ -1,9 +1,9 @@
-"""Completes a generation: its index from the stored vectors, then the documents that have no vector yet.
+"""Completes the index of a generation. Start reading at `Builder.embed`.
 
-Start reading at `Builder.embed`. `Builder.load` comes first after a start. Writes go on meanwhile. Both work
-through the revisions in rising order, and a new or changed document always has a higher one, so a build ends
-however much is written. Each step is on disk before the next begins, so a build that is stopped goes on where
-it was. A vector is stored only while its revision exists.
+After a start, `Builder.load` loads the stored vectors first. `Builder.embed` then embeds the documents
+without a vector. Writes continue meanwhile. Both process the revisions in rising order. A new or changed
+document always has a higher revision, so a build ends under any number of writes. Each step is on disk before
+the next begins, so an interrupted build continues. A vector is stored only while its revision exists.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from service.store.values import DEFAULT_COLLECTION, Embedding, Unembedded
 log = logging.getLogger(__name__)
 
 STEP_DOCUMENTS = 64
-STEP_BYTES = 16 << 20  # of all their texts; a single text may have more
+STEP_BYTES = 16 << 20  # of the texts of a step; a single text may be larger
 LOAD_ROWS = 1024  # A write waits for at most one such step: 5 ms at 384 dimensions.
-STORE_ROWS = 1024  # of one job; the passages of a document stay together
-LAST_LOOKS = 3  # that find only recent documents, or none that is free: a swap embeds the rest
-RECOUNT_SECONDS = 10.0  # Documents written meanwhile are embedded, too.
+STORE_ROWS = 1024  # per write job; the passages of a document stay together
+LAST_LOOKS = 3  # looks that find only recent documents before a build ends; the swap embeds the rest
+RECOUNT_SECONDS = 10.0  # between counts of documents, because writes continue
 HARMLESS = Content("A short sentence.")
-RECENT_SECONDS = 60.0  # of work, that the rate is taken from
-FEW = 3  # steps before a rate is believed
+RECENT_SECONDS = 60.0  # of work that the rate is computed from
+FEW = 3  # steps before a rate is known
 STALL = 10.0
 SAY_SECONDS = 30.0
-RETRY_SECONDS, MOST_SECONDS = 0.5, 60.0  # after a failure: a full queue, a full disk, a model that fails
+RETRY_SECONDS, MOST_SECONDS = 0.5, 60.0  # after a full queue, a full disk, or a failing model
 
-Tell = Callable[[int, int], None]  # documents done, and how many in all
+Tell = Callable[[int, int], None]  # documents done, and in total
 
 
 class Builder:
@@ -43,9 +43,9 @@ class Builder:
     Args:
         corpus: The documents.
         generation: The generation to complete.
-        tell: Is called with the documents done, and how many in all.
-        documents_per_second: Upper bound for documents that are stored at the beginning. 0: no bound. Later
-            documents are not slowed down, or a slow build would never end.
+        tell: Called with the number of documents done, and in total.
+        documents_per_second: Upper bound for documents that are stored at the beginning. 0 means no bound.
+            Later documents are embedded at full speed, because otherwise a slow build might never end.
 
     """
 
@@ -57,13 +57,11 @@ class Builder:
         self._generation = generation
         self._tell = tell
         self._throughput = documents_per_second
-        self._paced_to: int | None = None  # the last revision at the beginning
+        self._paced_to: int | None = None  # last revision at the beginning of the build
         self.progress = Progress(generation.version)
 
     async def load(self) -> None:
-        """Loads the stored vectors into the index, in steps with writes between them. `embed` then starts
-        again.
-        """
+        """Loads the stored vectors into the index, in steps with writes between them."""
         generation, number = self._generation, self._generation.number
         await self._store.forget_skipped(number)
         generation.complete_through = 0
@@ -83,8 +81,8 @@ class Builder:
         After a failure it can be called again, and continues.
 
         Raises:
-            Retired: The generation does not follow writes any more, so its index has a gap.
-            ServiceError: The model fails on any text, or the queue or the disk is full.
+            Retired: The generation missed a write, so its index has a gap.
+            ServiceError: The model fails on every text, or the queue or the disk is full.
 
         """
         generation = self._generation
@@ -129,7 +127,7 @@ class Builder:
             raise Hung(self._generation.fault)
 
     def _step(self) -> int:
-        """Returns the documents of one step: few at a slow pace, for short pauses."""
+        """Returns the number of documents of one step. Slow builds use small steps, for short pauses."""
         return min(STEP_DOCUMENTS, max(1, int(self._throughput / 10))) if self._throughput else STEP_DOCUMENTS
 
     async def _embed(self, documents: Mapping[int, Unembedded]) -> None:
@@ -152,22 +150,16 @@ class Builder:
                 return
             await self.warm()  # This fails if the model is the cause, not the text.
             for revision, document in documents.items():
-                await self._leave_out(revision, document.id, error)
+                reason = error.error_type  # The message may quote the text.
+                log.error("Document %r is left out of the index: %s", document.id, reason)  # noqa: TRY400
+                await self._store.skip(generation.number, revision, error.message)
             return
         for rows in _jobs(zip(documents, embedded, strict=True)):
             await self._store.add_vectors(generation.number, rows)
 
-    async def _leave_out(self, revision: int, id: str, error: ServiceError) -> None:
-        log.error(
-            "Document %r is left out of the index: %s", id, error.error_type
-        )  # The message may quote the text.
-        await self._store.skip(self._generation.number, revision, error.message)
-
 
 def _jobs(embedded: Iterable[tuple[int, Embedding]]) -> Iterator[dict[int, Embedding]]:
-    """Yields embeddings by revision, in parts of about `STORE_ROWS` rows, because long texts have many
-    passages.
-    """
+    """Yields embeddings by revision, in parts of about `STORE_ROWS` rows."""
     rows: dict[int, Embedding] = {}
     count = 0
     for revision, embedding in embedded:
@@ -181,12 +173,12 @@ def _jobs(embedded: Iterable[tuple[int, Embedding]]) -> Iterator[dict[int, Embed
 
 
 class Progress:
-    """The pace of one build, and how long the rest will take. It is logged now and then.
+    """Measures the rate of a build, estimates the remaining time, and logs both now and then.
 
-    Only steps count as time. So waiting for a full queue or for memory does not lower the rate, while the
-    pauses of SIMILE_BUILD_RATE belong to their steps. One step that takes much longer than usual (the machine
-    slept, the process was stopped) counts as `STALL` usual ones. A second one in a row counts in full, so
-    that a machine that has become slow is believed after a few steps.
+    Only the time of steps counts, including the pauses of SIMILE_BUILD_RATE. Waiting for a full queue or for
+    memory does not lower the rate. A step that takes much longer than usual (the machine slept, or the
+    process was stopped) counts as `STALL` usual steps. A second slow step in a row counts in full, so the
+    rate follows a machine that becomes slow.
     """
 
     def __init__(self, version: str) -> None:
@@ -198,19 +190,19 @@ class Progress:
 
     @property
     def rate(self) -> float | None:
-        """Documents per second. None: not known yet."""
+        """Documents per second, or None before it is known."""
         if len(self._steps) < FEW:
             return None
         return sum(documents for documents, _ in self._steps) / sum(seconds for _, seconds in self._steps)
 
     @property
     def eta_seconds(self) -> float | None:
-        """Seconds that the rest takes at the recent rate. None: not known yet."""
+        """Remaining seconds at the recent rate, or None before it is known."""
         rate = self.rate
         return None if rate is None or self._left is None else self._left / rate
 
     def worked(self, documents: int, seconds: float) -> None:
-        """Counts a step that has ended."""
+        """Records a finished step."""
         longest = math.inf if self.rate is None else STALL * documents / self.rate
         before, self._stalled = self._stalled, seconds > longest
         if self._stalled and not before:
@@ -220,7 +212,7 @@ class Progress:
             self._steps.popleft()
 
     def tell(self, done: int, total: int) -> None:
-        """Notes how many documents are done, and of how many."""
+        """Records how many documents are done, and in total."""
         self._left = total - done
         eta = self.eta_seconds
         if eta is not None and time.monotonic() - self._said >= SAY_SECONDS:
@@ -243,10 +235,10 @@ def _in_words(seconds: float) -> str:
 
 
 class CatchUp:
-    """Embeds what followers of the active generation lack after writes, which do not wait for followers.
+    """Embeds new documents for the followers of the active generation, because writes do not wait for them.
 
-    A write that leaves a gap calls `note`, which starts one task for each follower that was complete. A
-    follower that is still being built has its builder. Used on the event loop.
+    A write that a follower missed calls `note`, which starts one task for each complete follower. A follower
+    that is being built has its own builder. Used on the event loop.
     """
 
     def __init__(self, corpus: Corpus) -> None:
@@ -256,7 +248,7 @@ class CatchUp:
         self._stopped = False
 
     def note(self) -> None:
-        """Starts a task for each follower, because one of them lacks a vector."""
+        """Starts a task for each follower, because a follower missed a vector."""
         for follower in self._corpus.live.followers:
             if not follower.is_complete or follower.fault is not None or self._stopped:
                 continue
@@ -273,7 +265,7 @@ class CatchUp:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _fill(self, follower: Generation) -> None:
-        """Embeds until the follower is complete, or follows no longer."""
+        """Embeds until the follower is complete or retired."""
         builder, pause = Builder(self._corpus, follower, lambda *_: None), RETRY_SECONDS
         try:
             while follower in self._behind:
@@ -283,17 +275,17 @@ class CatchUp:
                         await builder.embed()
                     pause = RETRY_SECONDS
                 except Hung:
-                    log.exception("%s follows no longer", follower.version)
+                    log.exception("%s is closed", follower.version)
                     self._corpus.live.leave(follower)
                 except ServiceError as error:
-                    log.warning("%s lacks documents: %s", follower.version, error.message)
+                    log.warning("Documents of %s are missing: %s", follower.version, error.message)
                     self._behind.add(follower)
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, MOST_SECONDS)
         except Retired:
-            log.debug("%s follows no longer", follower.version)
+            log.debug("%s is closed", follower.version)
         except Exception:  # A bug. The next write tries again.
-            log.exception("%s could not be caught up", follower.version)
+            log.exception("%s could not be completed", follower.version)
         finally:
             self._behind.discard(follower)
             del self._tasks[follower]

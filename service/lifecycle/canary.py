@@ -1,21 +1,19 @@
-"""Canary queries: how much of what is found changes when another version comes to live.
+"""Canary queries: compare the answers of the candidate with those of the active version. Start at `compared`.
 
-A few queries are answered by the version in service and by the one that is ready to take its place; the
-mean share of common ids among the first ten is the overlap. It says how different the new one is, not how
-good: nobody has judged these hits.
+Both versions answer a few queries. The overlap is the mean share of common ids among the first ten hits. It
+measures how much the answers change, not whether they are better, because nobody has judged these hits.
 
-Every collection is asked and has an overlap of its own, since a version may change one and leave another as
-it was. The queries are those of SIMILE_CANARY_FILE, else the beginnings of the collection's documents: those
-whose ids have the smallest hashes, so that the same documents give the same queries and a few writes change
-few of them. Many collections share MOST_QUERIES. Embedded in the background lane, searched one by one between
-other readers.
+Each collection has its own overlap, because a version may change one collection and not another. The queries
+come from SIMILE_CANARY_FILE, or are the beginnings of the collection's documents with the smallest hashes of
+their ids. So the same documents give the same queries, and a few writes change few queries. All collections
+share MOST_QUERIES. Queries are embedded in the background lane and searched one by one.
 """
 
 import asyncio
 import heapq
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,88 +29,60 @@ log = logging.getLogger(__name__)
 K = 10
 _TOP = Search(k=K, columns=())
 WORDS, CHARACTERS = 12, 100
-LEAST_WORDS = 3  # before a full stop is the end of a sentence: "Dr. Who" goes on
+LEAST_WORDS = 3  # A full stop after fewer words does not end a sentence, as in "Dr. Who".
 ATTEMPTS, RETRY_SECONDS = 5, 2.0  # while the background lane is full
-HEAD_CHARACTERS = 2000  # of a text: its beginning is in them, unless it begins with so much white space
-MOST_QUERIES = 2000  # of all collections together
-LISTED = 20  # collections
+HEAD_CHARACTERS = 2000  # read from each text, enough for its beginning
+MOST_QUERIES = 2000  # for all collections together
+LISTED = 20  # collections in the result
 MAX_CANARY_LINES = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class InCollection:
-    """Overlap of two versions' answers in one collection."""
-
-    collection: str
-    queries: int
-    overlap_at_10: float
-
-
-@dataclass(frozen=True, slots=True)
-class Canary:
-    """Overlap of two versions' answers: `overlap_at_10` is 1 when all hits are common, 0 when none is.
-
-    It is the mean over all queries; `collections` are those with the lowest overlap, lowest first.
-    """
-
-    queries: int
-    overlap_at_10: float
-    collections: tuple[InCollection, ...]
-
-    @property
-    def lowest(self) -> InCollection:
-        return self.collections[0]
-
-
-def _below(lowest: InCollection, least: float) -> str | None:
-    """Returns why the version waits if a collection's overlap is below `least`, else None."""
-    if lowest.overlap_at_10 >= least:
-        return None
-    return (
-        f"of what it finds only {lowest.overlap_at_10:g} is what the live version finds in the "
-        f"collection {lowest.collection!r} (SIMILE_CANARY_MIN_OVERLAP={least:g})"
-    )
-
-
 async def compared(corpus: Corpus, new: Generation, settings: Settings) -> tuple[float | None, str | None]:
-    """Returns the overlap of the active version and `new`, and why `new` waits. None: no overlap, no reason.
+    """Compares the active version with `new`. The store keeps the result, as GET /models shows it.
 
-    The store keeps the comparison. A failure is no reason to wait.
+    Returns:
+        The overlap, and the reason why `new` must wait. Each is None if it does not exist. A failed
+        comparison is logged, and `new` does not wait.
+
     """
 
     async def ask() -> dict[str, Any] | None:
         try:
-            found = await compare(corpus, new, settings)
-        except Exception as error:  # noqa: BLE001  A failure is logged, and no reason to wait.
+            for _ in range(ATTEMPTS - 1):
+                try:
+                    return await _compare(corpus, new, settings)
+                except Overloaded:
+                    await asyncio.sleep(RETRY_SECONDS)
+            return await _compare(corpus, new, settings)
+        except Exception as error:  # noqa: BLE001  A failed comparison must not stop a swap.
             log.warning("The canary queries could not be asked of %s: %s", new.version, safe_message(error))
             return None
-        return None if found is None else asdict(found)
 
     found = await corpus.store.compare_once(new.version, new.number, corpus.live.generation.number, ask)
     if found is None:
         return None, None
-    overlap, [lowest, *_] = found["overlap_at_10"], found["collections"]
-    below = _below(InCollection(**lowest), settings.canary_min_overlap)
-    return overlap, below and f"{below}; POST /models/{new.version}/activate makes it live"
+    overlap, lowest = found["overlap_at_10"], found["collections"][0]
+    if lowest["overlap_at_10"] >= settings.canary_min_overlap:
+        return overlap, None
+    return overlap, (
+        f"of what it finds only {lowest['overlap_at_10']:g} is what the live version finds in the collection "
+        f"{lowest['collection']!r} (SIMILE_CANARY_MIN_OVERLAP={settings.canary_min_overlap:g}); "
+        f"POST /models/{new.version}/activate makes it live"
+    )
 
 
-async def compare(corpus: Corpus, new: Generation, settings: Settings) -> Canary | None:
-    """The version in service and `new`, which is whole; None when there is nothing to ask or to find.
+async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> dict[str, Any] | None:
+    """Compares the active version with `new`, whose index is complete.
+
+    Returns:
+        `queries` and `overlap_at_10` of all collections, and the same of each collection in `collections`,
+        lowest overlap first. None if no query exists or no document is found.
 
     Raises:
-        ServiceError: the live index is not whole, a model fails, the queue stays full, or the disk fails.
-        ValueError: the file of queries cannot be read any more.
+        ServiceError: The active index is incomplete, a model or the disk fails, or the queue is full.
+        ValueError: The file of queries cannot be read.
 
     """
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return await _compare(corpus, new, settings)
-        except Overloaded:
-            await asyncio.sleep(RETRY_SECONDS)
-    return await _compare(corpus, new, settings)
-
-
-async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> Canary | None:
     queries = await canary_queries(corpus, settings)
     with corpus.live.borrow() as old:
         await corpus.check_complete(old, active=True)
@@ -132,40 +102,39 @@ async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> Canar
                 for generation, vector_of in vectors.items():
                     asked_for = [Query(vector=vector_of[query])]
                     found.append(await corpus.search(generation, asked_for, search, _ids, kept=True))
-                if any(found):  # else it was emptied meanwhile
+                if any(found):  # Otherwise the collection was emptied meanwhile.
                     common = len(found[0] & found[1]) / max(map(len, found))
                     shares.setdefault(name, []).append(common)
     if not shares:
         return None
-    each = [InCollection(name, len(some), _mean(some)) for name, some in shares.items()]
-    each.sort(key=lambda one: (one.overlap_at_10, one.collection))
-    every = [share for some in shares.values() for share in some]
-    canary = Canary(len(every), _mean(every), tuple(each[:LISTED]))
+    each = [{"collection": name, **_figures(some)} for name, some in shares.items()]
+    each.sort(key=lambda entry: (entry["overlap_at_10"], entry["collection"]))
+    canary = _figures([share for some in shares.values() for share in some])
     log.info(
         "%s finds %.0f %% of what %s finds, by %d canary queries in %d collections; least in %s: %.0f %%",
         new.version,
-        100 * canary.overlap_at_10,
+        100 * canary["overlap_at_10"],
         old.version,
-        canary.queries,
+        canary["queries"],
         len(each),
-        canary.lowest.collection,
-        100 * canary.lowest.overlap_at_10,
+        each[0]["collection"],
+        100 * each[0]["overlap_at_10"],
     )
-    return canary
+    return {**canary, "collections": each[:LISTED]}
 
 
 def _ids(found: list[list[Hit]]) -> set[str]:
-    """The ids of one query's hits."""
+    """Returns the ids of one query's hits."""
     [hits] = found
     return {hit.document.id for hit in hits}
 
 
-def _mean(shares: Sequence[float]) -> float:
-    return round(sum(shares) / len(shares), 4)
+def _figures(shares: Sequence[float]) -> dict[str, Any]:
+    return {"queries": len(shares), "overlap_at_10": round(sum(shares) / len(shares), 4)}
 
 
 async def canary_queries(corpus: Corpus, settings: Settings) -> dict[str, list[str]]:
-    """The queries to ask in each collection; empty when canaries are off, or when there are no documents."""
+    """Returns the queries of each collection. Empty if canaries are off or no documents exist."""
     if not settings.canary_queries:
         return {}
     lines = None
@@ -184,7 +153,7 @@ async def canary_queries(corpus: Corpus, settings: Settings) -> dict[str, list[s
 
 
 def beginning(text: str) -> str:
-    """The title or the first sentence of a text, a dozen words at most."""
+    """Returns the title or the first sentence of a text, at most a dozen words."""
     line = text.strip().partition("\n")[0]
     words: Sequence[str] = line.split(maxsplit=WORDS)[:WORDS]
     for at, word in enumerate(words, 1):
@@ -195,10 +164,10 @@ def beginning(text: str) -> str:
 
 
 def canary_lines(file: Path) -> list[str]:
-    """The queries of a canary file, one per line; empty lines do not count.
+    """Reads the queries of a canary file, one per line. Skips empty lines.
 
     Raises:
-        Unusable: it cannot be read, or holds no query or too many.
+        Unusable: The file cannot be read, or contains no query or too many.
 
     """
     try:

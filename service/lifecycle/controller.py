@@ -1,9 +1,11 @@
-"""Works towards the requested version, shows how far it is, and cleans up after a swap.
+"""Activates the requested version, shows the progress, and cleans up after a swap.
 
-Start reading at `Controller.look`. Every half second, or at once after a request over HTTP, it reads the
-request, builds and activates the version, drops a build if another version is requested, closes the
-generation whose grace is over, deletes vectors of dropped generations, and copies the state to
-MODELS_DIR/state.json for `python -m models` and training.
+Start reading at `Controller.look`, which runs every half second, and at once after a request over HTTP:
+
+- It reads the request, and builds and activates the version. It drops a build if another version is
+  requested.
+- It closes a generation after its grace, and deletes the vectors of dropped generations.
+- It copies the state to MODELS_DIR/state.json for `python -m models` and training.
 """
 
 import asyncio
@@ -33,12 +35,11 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 BUSY_SECONDS = 0.05  # between two looks while vectors are being deleted
-LINGER_SECONDS = (
-    5.0  # A generation that was active follows writes for so long, for searches that began on it.
-)
+# A generation that was active still follows writes for this time, for searches that began on it.
+LINGER_SECONDS = 5.0
 
 _BY_FILE = "@"  # joins the version and the file's time to an id, for a request without one
-_READING, _FOLLOWING = "reading the models folder", "following what is wanted"  # steps of a look
+_READING, _FOLLOWING = "reading the models folder", "following the request"  # steps of a look
 
 
 class Controller:
@@ -56,11 +57,12 @@ class Controller:
         self._poked = asyncio.Event()
         self._expiry: dict[Generation, float] = {}  # time.monotonic() when a follower may leave
         self._written: dict[str, Any] = {}
-        self._complaints: dict[str, str] = {}  # the last failure of each step
+        self._complaints: dict[str, str] = {}  # last failure of each step
         self._more_to_purge = False
         self._form_failed = False  # The active version cannot be served in the requested form.
         self._not_before = 0.0  # time.monotonic() before which no swap begins
-        self._kept = KeptVersion()
+        self._kept = ""  # version that is kept loaded on request
+        self._kept_until = 0.0  # time.monotonic()
         self._requesting = asyncio.Lock()  # keeps the same order of requests in the store and the folder
         self._reported: str | None = None  # id of the last request in the models folder
         self._by_file: str | None = None  # id of the last request that only the file `wanted` named
@@ -68,26 +70,26 @@ class Controller:
 
     @property
     def waits(self) -> bool:
-        """Whether the version being built waits: for memory, a disk, a queue, or a decision."""
+        """True if the candidate waits for memory, a disk, a queue, or a decision."""
         swap = self.swap
         return swap is not None and (swap.reason is not None or (swap.state == READY and not swap.kept))
 
     @property
     def builds(self) -> bool:
-        """Whether a version is being opened or built, which takes memory until it is ready."""
+        """True if a version is being opened or built, which takes memory until it is ready."""
         swap = self.swap  # Other threads read it.
         return swap is not None and swap.state != READY
 
     @property
     def trouble(self) -> str | None:
-        """Why the models folder, or the request in it, cannot be read now."""
+        """The reason why the models folder or its request cannot be read now, or None."""
         return self._complaints.get(_READING) or self._complaints.get(_FOLLOWING)
 
     def poke(self) -> None:
         self._poked.set()
 
     def _went_over(self, generation: Generation | None) -> None:
-        """Starts the next look. Perhaps another process activated `generation`."""
+        """Starts the next look. Another process may have activated `generation`."""
         swap = self.swap
         if generation is not None and swap is not None and swap.generation is generation:
             swap.went_live(generation)
@@ -98,7 +100,7 @@ class Controller:
         try:
             while True:
                 busy = await self.look()
-                # Not wait_for: in Python 3.11 it loses a cancellation at the same moment as the poke.
+                # Python 3.11's wait_for loses a cancellation that comes at the same moment as the poke.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(BUSY_SECONDS if busy else POLL_SECONDS):
                         await self._poked.wait()
@@ -107,25 +109,21 @@ class Controller:
             await self._stop_swap()
 
     async def look(self) -> bool:
-        """Looks once. A step that fails does not prevent the next one. Returns whether more must be
-        deleted.
-        """
-        await self._step("opening what is live", self._open_what_is_live)
+        """Looks once. A failed step does not prevent the next step. Returns True if more must be deleted."""
+        await self._step("opening the active version", self._open_what_is_live)
         await self._step(_READING, self._read_folder)
         await self._step(_FOLLOWING, self._follow)
         await self._step("closing generations", self._expire)
         await self._step("writing state.json", self._write_state)
-        await self._step("deleting what is not needed", self._purge)
+        await self._step("deleting old vectors", self._purge)
         return self._more_to_purge
 
     async def _step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs a step. A failure is logged once until it changes or ends, because a look comes twice a
-        second.
-        """
+        """Runs a step. The same failure is logged once, because looks are frequent."""
         try:
             await work()
         except (ServiceError, OSError) as error:
-            # Not the whole text: a temporary file has another name each time.
+            # The whole text would differ each time, because it names temporary files.
             fault = machine_error(error)
             complaint = f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
             if self._complaints.get(name) != complaint:
@@ -145,25 +143,24 @@ class Controller:
             await self.following.open()
 
     async def _read_folder(self) -> None:
-        """Lists the folder. A folder without the active version is away, and the last list stays."""
+        """Lists the published versions. A folder without the active version is not mounted: keep the last
+        list.
+        """
         published = await asyncio.to_thread(self._store.names)
         if self._corpus.live.generation.version not in published:
-            raise FileNotFoundError(
-                errno.ENOENT, "The version in service is not there", str(self._store.root)
-            )
+            raise FileNotFoundError(errno.ENOENT, "The active version is not there", str(self._store.root))
         self.published = published
 
     async def _purge(self) -> None:
         """Deletes a few rows at a time, while no build runs."""
         self._more_to_purge = False
-        idle = self.swap is None or self.swap.state == READY
-        if idle:
+        if self.swap is None or self.swap.state == READY:
             self._more_to_purge = await self._corpus.store.tidy()
 
     async def _follow(self) -> None:
         desired = await self.requested()
         facts = await self._known()
-        if desired is None:  # The folder is away for a moment, or names nothing. A build goes on.
+        if desired is None:  # The folder cannot be read, or contains no request. A build continues.
             return
         if facts.live != self._corpus.live.generation.version:  # A swap is in progress.
             if self.following.behind is None:
@@ -178,11 +175,11 @@ class Controller:
         )
         form = self._corpus.live.generation.encoder.form
         if target is None and not self._form_failed and form != self._loader.form_of(facts.live):
-            # The setting of the precision is the decision. It needs no request in the models folder.
+            # A changed precision is a decision in itself.
             target = DesiredVersion(facts.live, "activate", "")
         kept = target is None
         if kept:
-            target = self._kept.target(facts.live, self.published)
+            target = self._kept_target(facts.live)
         if self.swap is not None:
             await self._go_on(self.swap, target, facts.live, kept=kept)
         elif target is not None:
@@ -193,9 +190,7 @@ class Controller:
             await self._corpus.store.keep_decision(desired.id)
 
     async def requested(self) -> DesiredVersion | None:
-        """Returns the request that counts, after the request in the models folder was reported to the
-        store.
-        """
+        """Reports the request in the models folder to the store. Returns the request that counts."""
         asked, at = await asyncio.to_thread(self._asked)
         standing = await self._corpus.store.requested(asked, at)
         if asked is not None:
@@ -205,10 +200,10 @@ class Controller:
         return standing
 
     def _asked(self) -> tuple[DesiredVersion | None, float]:
-        """Returns the request in the models folder, and when it was made (see `Replicas.requested`).
+        """Returns the request in the models folder, and its time (see `Replicas.requested`).
 
-        A request that only the file `wanted` names counts at the second look. `write_request` replaces two
-        files, and a look between them sees one new file and one old file.
+        A request without an id, in the file `wanted` alone, counts at the second look: `write_request`
+        replaces two files, and a look between them sees one new and one old file.
         """
         locked = self._store.is_locked()
         asked = self._store.desired()
@@ -237,21 +232,43 @@ class Controller:
         self.poke()
 
     def keep(self, version: str, seconds: float) -> bool:
-        """Keeps `version` loaded, instead of another kept one. Returns whether it is loaded already.
+        """Keeps `version` loaded for `seconds`, instead of another kept version. 0 closes it.
+
+        Returns:
+            True if it is loaded already.
 
         Raises:
             Conflict: Another version is being built to be activated.
 
         """
         swap = self.swap
-        self._kept.ask(version, seconds, None if swap is None or swap.kept else swap.version)
+        if swap is not None and not swap.kept and swap.version != version:
+            raise Conflict(
+                f"{swap.version} is on its way to live, and one version is built at a time. Ask again when "
+                "it is live: GET /models shows how far it is."
+            )
+        if seconds:
+            self._kept, self._kept_until = version, time.monotonic() + seconds
+        elif version == self._kept:
+            self._kept = ""
         self.poke()
         return any(other.version == version and other.is_complete for other in self._corpus.live.generations)
+
+    def _kept_target(self, live: str) -> DesiredVersion | None:
+        """Returns the version to keep loaded. None if its time is over, or it is active or deleted."""
+        if (
+            self._kept in {"", live}
+            or time.monotonic() > self._kept_until
+            or self._kept not in self.published
+        ):
+            self._kept = ""
+            return None
+        return DesiredVersion(self._kept, "want", "")
 
     def _begin(self, target: DesiredVersion, *, kept: bool) -> None:
         if time.monotonic() < self._not_before:
             return
-        log.info("%s is %s", target.version, "to be kept" if kept else "wanted")
+        log.info("%s is built to be %s", target.version, "kept loaded" if kept else "activated")
         self.swap = Swap(target, self._loader, self._corpus, self._settings, self._metrics, kept=kept)
         self._task = asyncio.create_task(self.swap.run())
         self._task.add_done_callback(lambda _: self.poke())
@@ -262,17 +279,17 @@ class Controller:
         finished = self._task.done()
         if finished:
             self._form_failed |= swap.state == FAILED and swap.version == live
-            self._kept.end()  # It is active now, or cannot be opened.
+            self._kept = ""  # It is active now, or cannot be opened.
             if self._task.exception() is not None:  # It could not even store its failure.
-                log.error("The swap to %s broke", swap.version, exc_info=self._task.exception())
+                log.error("The swap to %s failed", swap.version, exc_info=self._task.exception())
                 self._not_before = time.monotonic() + RETRY_SECONDS
         elif target is not None and target.version == swap.version:
             swap.renew(target, kept=kept)
             return
         await self._stop_swap()
-        await self._corpus.store.abandon()  # after a swap that may have succeeded meanwhile
+        await self._corpus.store.abandon()
         if not finished and not swap.swapped and not swap.kept:
-            log.info("%s is not wanted any more; its build is dropped", swap.version)
+            log.info("%s is no longer requested. Its build is dropped", swap.version)
             self._metrics.swaps.labels("dropped").inc()
         self.poke()  # The end of the task may have changed the state.
 
@@ -286,9 +303,7 @@ class Controller:
         return await self._corpus.store.known(self.published)
 
     async def _expire(self) -> None:
-        """Closes followers: the previous version after its grace, and any other except the one being built
-        soon.
-        """
+        """Closes followers: the previous version after its grace, and others soon. Skips the candidate."""
         facts = await self._known()
         now = time.monotonic()
         live = self._corpus.live
@@ -307,7 +322,7 @@ class Controller:
             if now < expiry:
                 kept[follower] = expiry
             else:
-                log.info("%s is closed; its vectors stay for a rollback", follower.version)
+                log.info("%s is closed. Its vectors stay for a rollback", follower.version)
                 live.leave(follower)
         self._expiry = kept
 
@@ -318,17 +333,14 @@ class Controller:
     async def states(self) -> dict[str, dict[str, Any]]:
         """Returns the state of each version that is more than a `candidate`."""
         facts = await self._known()
-        found: dict[str, dict[str, Any]] = {version: as_state("retired") for version in facts.past}
+        found = {version: as_state("retired") for version in facts.past}
         for version, verdict in facts.verdicts.items():
             state = "failed" if verdict.state == FAILED else "retired"
             found[version] = as_state(state, reason=verdict.reason)
-        live = self._corpus.live.generation
-        found[live.version] = as_state("active")
-        if self.swap is not None:
-            swap = self.swap
-            state = (
-                "active" if swap.version == live.version else swap.state
-            )  # It is being built in another form.
+        live, swap = self._corpus.live.generation.version, self.swap
+        found[live] = as_state("active")
+        if swap is not None:
+            state = "active" if swap.version == live else swap.state  # It may be built in another form.
             found[swap.version] = as_state(
                 state, swap.done, swap.total, swap.reason, eta_seconds=swap.eta_seconds
             )
@@ -337,7 +349,7 @@ class Controller:
         return found
 
     async def _write_state(self) -> None:
-        """Writes state.json for readers. The database decides. A missing models folder is not created."""
+        """Copies the state from the database to state.json. A missing models folder is not created."""
         if _READING in self._complaints:
             return
         facts = await self._known()
@@ -355,9 +367,16 @@ class Controller:
 
 
 class Following:
-    """Serves what the store says is active, whichever process activated it.
+    """Serves the active version of the store, which any process may have activated.
 
     Used on the event loop. Other threads read `behind`.
+
+    Args:
+        loader: Opens the version.
+        live: The generations of this process.
+        metrics: Shows the version.
+        went_over: Called with the generation that is active now, or with None if it is not open yet.
+
     """
 
     def __init__(
@@ -367,7 +386,6 @@ class Following:
         metrics: Metrics,
         went_over: Callable[[Generation | None], None],
     ) -> None:
-        """went_over: Called with the generation that is active now. None: it is yet to be opened."""
         self._loader = loader
         self._live = live
         self._metrics = metrics
@@ -376,14 +394,14 @@ class Following:
 
     @property
     def behind(self) -> str | None:
-        """Why nothing is answered here: another version is active, and it is not open yet."""
+        """The reason why this process answers nothing: the active version is not open yet. None otherwise."""
         ahead = self._ahead
         if ahead is None:
             return None
         return f"{ahead.version} went live, and this replica is still opening it. Send again."
 
     def follow(self, active: Active) -> None:
-        """Serves the active generation of the store: at once if it is a follower, else after `open`."""
+        """Serves the active generation of the store: at once if it is a follower, otherwise after `open`."""
         if active.number == self._live.generation.number:
             self._ahead = None
             self._went_over(None)
@@ -396,11 +414,11 @@ class Following:
         self._went_over(None)
 
     async def open(self) -> None:
-        """Opens the active version, if it is not open here."""
+        """Opens the active version, unless it is open."""
         active = self._ahead
         if active is None:
             return
-        log.warning("%s went live without this replica, which opens it now", active.version)
+        log.warning("Another replica activated %s. It is opened now", active.version)
         store = self._loader.store
         opening = partial(self._loader.open, active.version, read_form(active.form))
         encoder = await read_when_there(store, active.version, opening, _log_and_wait)
@@ -408,7 +426,7 @@ class Following:
         self.follow(self._ahead or active)
 
     def _go_over(self, generation: Generation) -> None:
-        generation.is_loaded = generation.is_complete = True  # The store has made sure of it.
+        generation.is_loaded = generation.is_complete = True  # The store has checked this.
         self._live.replace(generation)
         self._ahead = None
         self._metrics.serve(generation.manifest, generation.encoder.form)
@@ -416,50 +434,8 @@ class Following:
 
 
 async def _log_and_wait(reason: str, seconds: float) -> None:
-    log.warning("What is live cannot be opened: %s", reason)
+    log.warning("The active version cannot be opened: %s", reason)
     await asyncio.sleep(seconds)
-
-
-class KeptVersion:
-    """The one version that is kept loaded on request, and for how long."""
-
-    def __init__(self) -> None:
-        self._version = ""
-        self._until = 0.0  # time.monotonic()
-
-    def ask(self, version: str, seconds: float, on_its_way: str | None) -> None:
-        """Keeps `version` for `seconds` from now on. 0 lets it go.
-
-        Args:
-            version: The version to keep.
-            seconds: How long.
-            on_its_way: A version that is being built to be activated.
-
-        Raises:
-            Conflict: Another version is being built.
-
-        """
-        if on_its_way not in {None, version}:
-            raise Conflict(
-                f"{on_its_way} is on its way to live, and one version is built at a time. Ask again when "
-                "it is live: GET /models shows how far it is."
-            )
-        if seconds:
-            self._version, self._until = version, time.monotonic() + seconds
-        elif version == self._version:
-            self.end()
-
-    def end(self) -> None:
-        self._version = ""
-
-    def target(self, live: str, published: Container[str]) -> DesiredVersion | None:
-        """Returns the version to keep. None: nobody asked for one, its time is over, or it is active or
-        gone.
-        """
-        if self._version in {"", live} or time.monotonic() > self._until or self._version not in published:
-            self.end()
-            return None
-        return DesiredVersion(self._version, "want", "")
 
 
 def next_target(
@@ -470,17 +446,18 @@ def next_target(
     judged: Container[str],
     refused: bool,
 ) -> DesiredVersion | None:
-    """Returns the request to carry out. None: nothing is to be done.
+    """Returns the request to carry out, or None.
 
-    A version that failed, was rolled back from, or was refused is chosen only by an explicit decision. Each
-    decision counts once.
+    A version that failed, was rolled back from, or was refused needs an explicit decision. Each decision
+    counts once.
 
     Args:
         desired: The request.
         live: The active version.
-        handled: The id of the last request that was carried out or failed. If repeated, it is no decision.
+        handled: The id of the last request that was carried out or failed. It does not count as a decision
+            again.
         judged: Versions that failed or were rolled back from.
-        refused: Whether a promotion gate refused the version.
+        refused: True if a promotion gate refused the version.
 
     """
     if desired is None or desired.version == live:
@@ -493,7 +470,7 @@ def next_target(
 
 
 def was_refused(store: Store, version: str) -> bool:
-    """Returns whether a promotion gate refused the version. The swap deals with a damaged manifest.
+    """Returns whether a promotion gate refused the version. The swap reports a damaged manifest.
 
     Raises:
         OSError: The manifest cannot be read now.

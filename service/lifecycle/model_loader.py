@@ -1,28 +1,54 @@
-"""Opens versions in one form, and waits for a models folder that cannot be read."""
+"""Opens model versions. Start reading at `active_generation` for a start, and at `ModelLoader` for a swap.
+
+A start serves the version that was active before, and a first start serves the version of the settings.
+controller.py then activates the requested version. `fastest_form` chooses the engine on a processor:
+
+    fp32, bf16, int8 ─▶ supported by the processor and the version ─▶ within SIMILE_PRECISION_LOSS
+                     ─▶ each computes the same texts ─▶ the fastest is kept in form.json
+
+Another engine requires that every document is embedded again. So the engine of the stored vectors stays
+unless another is clearly faster. A choice holds until the version, the processor or the possible engines
+change.
+"""
 
 import asyncio
+import json
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
+from models import cpus
 from models.encoder import Encoder
-from models.engines.form import CPU, FP32, Form, Place
+from models.engines.form import FP32, Form, read_form
 from models.engines.nvidia import require_cuda
-from models.engines.opening import form_for
+from models.engines.opening import CPU_FORMS, INT8, form_for, require
+from models.engines.place import CPU, Place
 from models.errors import (
+    FULL_ERRORS,
     Damaged,
     DeviceUnavailable,
     FormUnavailable,
+    ModelError,
     ProofFailed,
     UnknownVersion,
     Unreadable,
 )
-from models.manifest import read_manifest
+from models.files.bounded import read_json
+from models.files.fsync import replace_text
 from models.publishing.proof import check_golden
 from models.store import Store
+from models.tokens.texts import example_texts
 from service.batching.workers import Layout
 from service.errors import StartupError, machine_error
+from service.lifecycle import capacity
+from service.live import Generation, IndexesOf
 from service.settings import PREFIX, Settings
+from service.store.protocol import Store as Documents
+from service.store.values import Active
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +56,18 @@ T = TypeVar("T")
 AWAY = (Unreadable, UnknownVersion, OSError)
 RETRY_SECONDS, MOST_SECONDS = 2.0, 30.0
 
+FORM_FILE = "form.json"
+LEAST_GAIN = 1.2  # A smaller gain is within the noise of a busy machine.
+_TEXTS, _REPEATS = 64, 5  # about a second for a small encoder
+_MEASURE_SECONDS = 5.0  # for the repeats of one engine, so a large encoder runs fewer
+_FACTS = ("model name", "cpu family", "model", "CPU implementer", "CPU part")  # of x86 and of Arm
+
 
 def wanted_form(settings: Settings) -> Form:
-    """The form in which every version is to be served.
+    """Returns the precision and engine that the settings request.
 
     Raises:
-        StartupError: this machine cannot compute it.
+        StartupError: This machine does not support them.
 
     """
     try:
@@ -45,10 +77,10 @@ def wanted_form(settings: Settings) -> Form:
 
 
 def require_device(settings: Settings) -> str:
-    """The device that computes, in words.
+    """Returns a description of the device that computes.
 
     Raises:
-        StartupError: the GPU that the settings name is not there.
+        StartupError: The requested GPU is not available.
 
     """
     place = settings.place
@@ -61,7 +93,7 @@ def require_device(settings: Settings) -> str:
 
 
 def stored_form(encoder: Encoder) -> str:
-    """A name for what decides a document's vectors besides the fingerprint: the form, and its passages."""
+    """Returns the part of a generation's key besides the fingerprint: the engine, and the passage lengths."""
     lengths = {
         collection: learned.passage_tokens
         for collection, learned in sorted(encoder.manifest.search.items())
@@ -71,86 +103,86 @@ def stored_form(encoder: Encoder) -> str:
 
 
 def loss_of(encoder: Encoder) -> float:
-    """1 - the mean cosine to the vectors of fp32, over the golden texts; of a pair the larger one.
+    """Returns 1 - the mean cosine to the fp32 vectors of the golden texts. For a pair, the larger loss
+    counts.
 
-    0 in fp32, and until the golden texts were computed (proof.py).
+    The loss is 0 in fp32, and before the golden texts are computed (proof.py).
     """
     own = 0.0 if encoder.turned is None else 1 - encoder.turned.mean
     return own if encoder.queries is None else max(own, loss_of(encoder.queries))
 
 
 class ModelLoader:
-    """Opens versions of `store` in `form`, unless told another one, with every byte verified.
+    """Opens versions of a store, and verifies every byte.
 
-    With `most_loss` a version that `form` cannot compute, or with a larger `loss_of`, is opened in fp32.
+    With `most_loss`, a version is opened in fp32 if `form` does not support it or loses more than that.
+
+    Args:
+        store: The models folder.
+        form: Precision and engine, unless a caller names another.
+        layout: The workers that compute.
+        deterministic: Whether equal texts must give equal bits in any batch.
+        place: The device, for an engine of a GPU.
+
     """
 
     def __init__(
         self, store: Store, form: Form, layout: Layout, *, deterministic: bool = False, place: Place = CPU
     ) -> None:
-        """layout: of the workers that will compute.
-
-        place: which GPU, for a form of one.
-        """
         self.store = store
         self.form = form
         self.most_loss: float | None = None
         self.layout = layout
-        self._in_fp32 = set[str]()  # versions that `form` is not for
+        self._in_fp32 = set[str]()  # versions that are opened in fp32 instead of `form`
         self._deterministic = deterministic
         self._place = place
 
     @property
     def opens_alone(self) -> bool:
-        """True when a version can be opened once more for lone texts (single_text.py)."""
+        """True if a version can have a second session for single texts (single_text.py)."""
         return self.form.runtime == "onnxruntime" and not self._deterministic
 
     def form_of(self, version: str) -> Form:
-        """The form to serve a version in."""
+        """Returns the precision and engine for a version."""
         return FP32 if version in self._in_fp32 else self.form
 
     def open(self, version: str, form: Form | None = None) -> Encoder:
-        """Open a version for a start: one that was served before.
+        """Opens a version that was served before.
 
         Raises:
-            ModelError: it cannot be served, or not in this form.
+            ModelError: The version cannot be served, or not in this form.
 
         """
-        return self._open_in(form, version) if form else self._by_loss(version, self._open_in)
+        return self._opened(version, form) if form else self._by_loss(version, self._opened)
 
     def open_proved(self, version: str) -> Encoder:
-        """Open a version for a swap: its published vectors are computed again, as nearly as its form can.
+        """Opens a version for a swap, and compares its vectors with the published ones.
 
         Raises:
-            ModelError: as above, or they do not.
+            ModelError: The version cannot be served, or its vectors differ.
 
         """
-        return self._by_loss(version, lambda form, version: self._proved(self._opened(version, form)))
+        return self._by_loss(version, partial(self._opened, proved=True))
 
-    def _by_loss(self, version: str, opened: Callable[[Form, str], Encoder]) -> Encoder:
+    def _by_loss(self, version: str, opened: Callable[[str, Form], Encoder]) -> Encoder:
         form = self.form_of(version)
         if self.most_loss is None or form == FP32:
-            return opened(form, version)
+            return opened(version, form)
         try:
-            encoder = opened(form, version)
+            encoder = opened(version, form)
             if (loss := loss_of(encoder)) <= self.most_loss:
                 return encoder
             encoder.close()
             why = f"it loses {loss:.5f}, above {self.most_loss:g}"
         except (FormUnavailable, ProofFailed) as error:
             why = str(error)
-        encoder = opened(FP32, version)
+        encoder = opened(version, FP32)
         log.warning("SIMILE_PRECISION=auto serves %s in fp32, not in %s: %s", version, form, why)
         self._in_fp32.add(version)
         return encoder
 
-    def _open_in(self, form: Form, version: str) -> Encoder:
-        # In the form of the proof the bytes are enough; what another gives depends on the machine, too.
-        encoder = self._opened(version, form)
-        return encoder if encoder.form == FP32 else self._proved(encoder)
-
-    def _opened(self, version: str, form: Form) -> Encoder:
-        return self.store.open(
+    def _opened(self, version: str, form: Form, *, proved: bool = False) -> Encoder:
+        encoder = self.store.open(
             version,
             self.layout.threads,
             form=form,
@@ -158,28 +190,27 @@ class ModelLoader:
             deterministic=self._deterministic,
             place=self._place,
         )
-
-    def _proved(self, encoder: Encoder) -> Encoder:
-        check_golden(encoder, self.store.folder(encoder.manifest.version))
+        # The checksums are enough in fp32. The vectors of other engines depend on the machine.
+        if proved or encoder.form != FP32:
+            check_golden(encoder, self.store.folder(version))
         return encoder
 
 
 async def read_when_there(
     store: Store, version: str, work: Callable[[], T], wait: Callable[[str, float], Awaitable[None]]
 ) -> T:
-    """Returns the result of `work` on the folder of `version`, and repeats it while the folder cannot be
-    read.
+    """Returns the result of `work`, and repeats it while the folder of `version` cannot be read.
 
-    A network mount that is gone, or a missing right, is no damage.
+    A missing network mount or missing permissions are not damage.
 
     Args:
-        store: Of the version.
-        version: Its folder is read.
+        store: The models folder.
+        version: The version that `work` reads.
         work: Runs on another thread.
-        wait: Is told why, and for how many seconds to wait.
+        wait: Called with the reason and the seconds to wait.
 
     Raises:
-        Exception: `work` raised it while the folder could be read.
+        Exception: `work` failed although the folder can be read.
 
     """
     pause = RETRY_SECONDS
@@ -191,7 +222,7 @@ async def read_when_there(
             reason = str(error) if fault is None else fault.message
         except Damaged:
             raise
-        except Exception:  # Perhaps of a runtime, which has its own error for a missing file.
+        except Exception:  # ONNX Runtime has its own error for a missing file.
             away = await asyncio.to_thread(_away, store, version)
             if away is None:
                 raise
@@ -201,11 +232,218 @@ async def read_when_there(
 
 
 def _away(store: Store, version: str) -> Exception | None:
-    """Returns why the folder cannot be read now, or None if it can."""
+    """Returns why the folder of a version cannot be read now, or None if it can."""
     try:
-        read_manifest(store.folder(version))
+        with suppress(Damaged):
+            read_manifest(store.folder(version))
     except AWAY as error:
         return error
-    except Damaged:
-        return None
     return None
+
+
+def fastest_form(loader: ModelLoader, version: str, folder: Path, most_loss: float, now: Form = FP32) -> Form:
+    """Returns the form that is kept in `folder`, or measures the fastest, which takes a few seconds.
+
+    Args:
+        loader: Opens the version in each form.
+        version: The version to measure.
+        folder: The data directory.
+        most_loss: Highest allowed `loss_of` a form.
+        now: The form of the stored vectors.
+
+    Raises:
+        ModelError: The version cannot be opened in fp32.
+
+    """
+    asked = asked_of(loader.store.folder(version), loader.layout, most_loss)
+    if (kept := kept_form(folder, asked)) is not None:
+        return kept
+    log.info("SIMILE_PRECISION=auto measures %s", ", ".join(asked["forms"]))
+    rates = {}
+    for form in map(read_form, asked["forms"]):
+        if rate := _rate(loader, version, form, most_loss):
+            rates[form] = rate
+    best, stays = max(rates, key=lambda form: rates[form]), now if now in rates else FP32
+    chosen = best if rates[best] >= LEAST_GAIN * rates[stays] else stays
+    said = ", ".join(f"{form} {rate:.0f}" for form, rate in rates.items())
+    log.info("SIMILE_PRECISION=auto is %s: texts a second of one processor: %s", chosen, said)
+    measured = {str(form): round(rate, 1) for form, rate in rates.items()}
+    kept_now = asked | {"form": str(chosen), "texts_per_second": measured}
+    try:
+        replace_text(folder / FORM_FILE, json.dumps(kept_now, indent=2) + "\n")
+    except OSError as error:
+        log.warning("SIMILE_PRECISION=auto cannot keep its choice, so the next start measures: %s", error)
+    return chosen
+
+
+def asked_of(version: Path, layout: Layout, most_loss: float) -> dict[str, Any]:
+    """Returns all that a choice depends on: the version in a folder, this processor, and the possible forms.
+
+    Raises:
+        ModelError: The version cannot be read.
+
+    """
+    manifest = read_manifest(version)
+    forms = []
+    for form in CPU_FORMS:
+        with suppress(FormUnavailable):
+            require(form)
+            forms.append(form)
+    return {
+        "fingerprint": manifest.fingerprint,
+        "processor": processor(),
+        "threads": layout.threads,
+        "most_loss": most_loss,
+        "forms": [str(form) for form in forms if form != INT8 or manifest.quantised],
+    }
+
+
+def kept_form(folder: Path, asked: dict[str, Any]) -> Form | None:
+    """Returns the form that was chosen before for the same `asked`, or None."""
+    try:
+        kept = read_json(folder / FORM_FILE)
+        same = {name: kept[name] for name in asked} == asked
+        form = read_form(kept["form"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return form if same and str(form) in asked["forms"] else None
+
+
+def processor(cpuinfo: Path = cpus.CPUINFO) -> str:
+    """Returns the name and family of the first processor."""
+    facts = cpus.facts(cpuinfo)
+    return ", ".join(f"{name} {facts[name]}" for name in _FACTS if name in facts) or "unknown"
+
+
+def _rate(loader: ModelLoader, version: str, form: Form, most_loss: float) -> float | None:
+    """Returns texts per second of one processor, or None if the form fails or loses too much."""
+    try:
+        encoder = loader.open(version, form)
+        try:
+            if (loss := loss_of(encoder)) > most_loss:
+                log.info(
+                    "SIMILE_PRECISION=auto leaves %s out: it loses %.5f, above %g", form, loss, most_loss
+                )
+                return None
+            began, found = time.monotonic(), list[float]()
+            while len(found) < _REPEATS and (not found or time.monotonic() - began < _MEASURE_SECONDS):
+                found.append(_seconds(encoder, example_texts()[:_TEXTS]))
+            return _TEXTS / min(found)
+        finally:
+            encoder.close()
+    except Exception as error:  # Each runtime has its own errors.
+        if form == FP32:
+            raise
+        log.warning("SIMILE_PRECISION=auto leaves %s out: %s", form, error)
+        return None
+
+
+def _seconds(encoder: Encoder, texts: Sequence[str]) -> float:
+    """Returns seconds of processor time. Wall time would also count other processes."""
+    began = time.process_time()
+    encoder.encode(texts)
+    return time.process_time() - began
+
+
+def active_generation(
+    store: Documents, loader: ModelLoader, settings: Settings, indexes: IndexesOf
+) -> Generation:
+    """Opens and verifies the generation to serve.
+
+    Raises:
+        StartupError: The model cannot be published or opened, its folder was changed, or the store contains
+            an unfinished copy.
+
+    """
+    try:
+        _refuse_copy(store)
+        active = store.active()
+        if active is None:
+            with store.starting():  # Another process may do the same, or copy a store.
+                _refuse_copy(store)
+                active = store.active()
+                if active is None:
+                    return Generation(*_first(store, loader, settings), indexes)
+        number, encoder = _again(store, loader, active, settings)
+    except UnknownVersion as error:
+        shared = (
+            " It is in service: copy its folder from another replica, or let all share one models folder."
+        )
+        raise StartupError(f"{error}{shared if settings.database else ''}") from error
+    except ModelError as error:
+        raise StartupError(str(error)) from error
+    except OSError as error:
+        root = loader.store.root
+        room = "Free some room there, or set" if error.errno in FULL_ERRORS else "Set"
+        reason = error.strerror or error
+        raise StartupError(f"{root} cannot be used: {reason}. {room} SIMILE_MODELS_DIR.") from error
+    return Generation(number, encoder, indexes)
+
+
+def _refuse_copy(store: Documents) -> None:
+    """Raises StartupError if the store contains an unfinished copy."""
+    if (problem := store.unfinished_copy()) is not None:
+        raise StartupError(problem)
+
+
+def _again(store: Documents, loader: ModelLoader, active: Active, settings: Settings) -> tuple[int, Encoder]:
+    """Opens the active version in the form of its stored vectors.
+
+    The controller then builds it in the requested form and swaps. If this machine does not support the old
+    form, the stored vectors are dropped, and `/ready` is red until all documents are embedded again.
+    """
+    form, version = read_form(active.form), active.version
+    _prepare(loader, version, settings, form)
+    try:
+        encoder = loader.open(version, form)
+    except FormUnavailable as error:
+        log.warning("The documents of %s are embedded again in %s: %s", version, loader.form, error)
+        encoder = loader.open(version)
+    if encoder.manifest.fingerprint != active.fingerprint:
+        raise StartupError(
+            f"{version} is not the model that made the stored vectors: its fingerprint differs."
+        )
+    if encoder.form == form:
+        return active.number, encoder
+    return store.activate(encoder.manifest, stored_form(encoder)), encoder
+
+
+def _first(store: Documents, loader: ModelLoader, settings: Settings) -> tuple[int, Encoder]:
+    """Publishes, requests and opens a first version, and stores whether to add the examples."""
+    models = loader.store
+    version = models.wanted() if settings.model == "default" else None
+    if version is None:
+        # Importing the onnx package takes a third of a second, which later starts do not need.
+        from models.publishing.limited import publish_limited  # noqa: PLC0415
+
+        source = Path(settings.model).expanduser()
+        if settings.memory_check and source.is_dir() and (reason := capacity.no_publishing(source)):
+            raise StartupError(reason)
+        say = partial(log.info, "Publishing %s: %s", settings.model)
+        version = publish_limited(models, settings.model, say=say, torch=False).version
+        models.want(version)
+    _prepare(loader, version, settings)
+    encoder = loader.open(version)
+    return store.activate(encoder.manifest, stored_form(encoder), examples=settings.examples), encoder
+
+
+def _prepare(loader: ModelLoader, version: str, settings: Settings, now: Form = FP32) -> None:
+    """Checks the memory for a version, and chooses the engine for SIMILE_PRECISION=auto.
+
+    Args:
+        loader: Opens the version.
+        version: The version to open.
+        settings: The settings.
+        now: The form of the stored vectors.
+
+    Raises:
+        StartupError: The version does not fit into memory.
+        UnknownVersion: The version is missing.
+
+    """
+    folder = loader.store.folder(version)
+    if settings.memory_check and (reason := capacity.no_start(version, folder)):
+        raise StartupError(reason)
+    if settings.measures_form:
+        loader.form = fastest_form(loader, version, settings.data_dir, settings.precision_loss, now)
+        loader.most_loss = settings.precision_loss

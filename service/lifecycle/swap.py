@@ -1,14 +1,15 @@
-"""A version on its way to live: open, verify, warm, build its index, swap.
+"""Makes one version active. Start reading at `Swap._build`.
 
-    memory? ──▶ opening ──▶ building ──▶ canary queries ──▶ ready ──▶ live
+    memory? ──▶ opening ──▶ building ──▶ canary queries ──▶ ready ──▶ active
 
-It waits in `building` while there is no memory for it, and in `ready` for a decision when
-SIMILE_ACTIVATE=manual, when it answers too differently (SIMILE_CANARY_MIN_OVERLAP), or when it is only kept.
+The candidate waits in `building` for memory. It waits in `ready` for a decision if SIMILE_ACTIVATE=manual, or
+if its answers differ too much (SIMILE_CANARY_MIN_OVERLAP). A version that is only kept loaded also waits in
+`ready`.
 
-While its documents are embedded it follows every write, and no write waits for it: what it does not have in
-time its builder finds. A last look inside the swap's own transaction makes sure that no document lacks a
-vector. The swap itself is a row in the database, then one assignment, both on the writer's thread between two
-commits: a request that borrowed before keeps the old model with the old index, a later one gets the new ones.
+The candidate follows every write while its documents are embedded. No write waits for it, because its builder
+embeds the documents that it missed. The transaction of the swap checks that every document has a vector. The
+swap is a row in the database and then one assignment, both on the writer thread between two commits. Requests
+that borrowed the old generation keep its model and its index. Later requests get the new generation.
 """
 
 import asyncio
@@ -41,19 +42,21 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 BUILDING, READY = "building", "ready"
-PASSING = (Overloaded, Storage, Timeout, Unhealthy)  # a full queue or disk, a database that is slow or away
+# Transient errors: a full queue or disk, or a database that is slow or cannot be reached.
+PASSING = (Overloaded, Storage, Timeout, Unhealthy)
 RETRY_SECONDS, MEMORY_LOOK_SECONDS = 2.0, 5.0
-LAST_SECONDS, MOST_LAST_SECONDS = (
-    0.5,
-    2.0,
-)  # Writes wait so long for the last documents, longer with each attempt.
-MACHINE = Path("/")  # where `proc` and `sys` tell how much memory there is
-ATTEMPTS = 5  # at an index that cannot follow the writes
-SKIPPED_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
+# Writes wait at most this long for the last documents: at the first attempt, and at later attempts.
+LAST_SECONDS, MOST_LAST_SECONDS = 0.5, 2.0
+MACHINE = Path("/")  # folder that contains `proc` and `sys`
+ATTEMPTS = 5  # to build an index that missed writes
+SKIPPED_SHARE = 0.01  # A model that fails on a larger share of the documents is rejected.
 
 
 class Swap:
-    """An attempt. `state`, `done`, `total` and `reason` tell how far it is."""
+    """An attempt to make a version active.
+
+    `state`, `done`, `total` and `reason` show its progress. A swap with `kept` only keeps the version loaded.
+    """
 
     def __init__(
         self,
@@ -66,11 +69,11 @@ class Swap:
         kept: bool = False,
     ) -> None:
         self.desired = desired
-        self.kept = kept  # to be asked, and nobody wants it to go live
+        self.kept = kept
         self.state = BUILDING
         self.done, self.total = 0, 0
         self.reason: str | None = None
-        self.swapped = False  # it is live; its task may have a moment to go
+        self.swapped = False  # The version is active. The task may still run for a moment.
         self.generation: Generation | None = None
         self._loader = loader
         self._corpus = corpus
@@ -88,14 +91,14 @@ class Swap:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Seconds that the rest of the build takes, None while it waits or that is not known."""
+        """Remaining seconds of the build, or None while it waits or before it is known."""
         if self.state != BUILDING or self.reason is not None or self._progress is None:
             return None
         eta = self._progress.eta_seconds
         return None if eta is None else round(eta, 1)
 
     def renew(self, desired: DesiredVersion, *, kept: bool = False) -> None:
-        """The same version, perhaps asked for more firmly; never less."""
+        """Repeats the request for this version. A decision is never replaced by a weaker request."""
         if not kept:
             self.kept = False
             self._wanted.set()
@@ -105,8 +108,8 @@ class Swap:
             self._decided.set()
 
     async def run(self) -> None:
-        """Run until the version is live or has failed; the reason is stored then, and not tried again."""
-        self._metrics.canary.set(math.nan)  # what was compared before says nothing of this one
+        """Runs until the version is active or has failed. A failure is stored, and not tried again."""
+        self._metrics.canary.set(math.nan)  # The last value belongs to another version.
         try:
             await self._attempts()
         except (ModelError, Backend) as error:
@@ -121,19 +124,19 @@ class Swap:
                 self._give_up()
 
     async def _attempts(self) -> None:
-        """Try until it is live. Raise ModelError when no attempt came to an end."""
+        """Tries until the version is active. Raises ModelError after the last attempt."""
         for _ in range(ATTEMPTS):
             try:
                 generation = self.generation = await self._open()
                 with generation.held():
                     return await self._build(generation)
             except Retired:
-                log.warning("The index of %s has a gap; it is loaded again", self.version)
+                log.warning("The index of %s has a gap. It is loaded again", self.version)
             await asyncio.sleep(RETRY_SECONDS)
-        raise ModelError(self.reason or "Its index could not follow the writes.")
+        raise ModelError(self.reason or "Its index missed writes at every attempt.")
 
     async def _build(self, generation: Generation) -> None:
-        """Fill the index, compare, and swap."""
+        """Completes the index, compares answers, and swaps."""
         builder = Builder(self._corpus, generation, self._tell, self._settings.build_rate)
         self.state, self._progress = BUILDING, builder.progress
         swap = partial(self._swap, generation, _LastDocuments(self._corpus, generation))
@@ -159,7 +162,7 @@ class Swap:
                 return
 
     async def _compare(self, generation: Generation) -> None:
-        """Ask the canary queries, once; a way back must be quick, and was compared on its way here."""
+        """Runs the canary queries once. A rollback skips them, to be quick."""
         if self._compared or self.desired.kind == "rollback":
             return
         self._compared = True
@@ -171,7 +174,7 @@ class Swap:
             log.warning("%s waits: %s", self.version, self._too_different)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it, waiting for what may pass, and for file descriptors."""
+        """Runs `work` until it succeeds, and waits after transient errors and missing file descriptors."""
         while True:
             try:
                 return await work()
@@ -182,13 +185,13 @@ class Swap:
                 await self._wait(fault.message, RETRY_SECONDS)
 
     async def _read(self, work: Callable[[], T]) -> T:
-        """`work` on the version's folder, as soon as that can be read."""
+        """Runs `work` on the version's folder, when the folder can be read."""
         found = await read_when_there(self._loader.store, self.version, work, self._wait)
         self.reason = None
         return found
 
     async def _wait(self, reason: str, seconds: float, *, said: bool = False) -> None:
-        """Sleep, and say why: this may pass."""
+        """Shows the reason in `reason` and in the log, and sleeps."""
         if not said and reason != self.reason:
             log.warning("%s waits: %s", self.version, reason)
         self.reason = reason
@@ -196,12 +199,12 @@ class Swap:
         await asyncio.sleep(seconds)
 
     async def _wait_for_memory(self) -> None:
-        """Wait for room for the generation; documents may go meanwhile, and other generations."""
+        """Waits until the generation fits into memory."""
         store, live = self._loader.store, self._corpus.live.generation
         manifest = await self._read(lambda: read_manifest(store.folder(self.version)))
         folder, dimension = store.root / self.version, manifest.dimension
         alone = self._corpus.alone_threads > 1 and self._loader.opens_alone
-        said = False  # its numbers change from look to look
+        said = False  # Log the reason once, because its numbers change with each look.
         while self._settings.memory_check:
             documents = await self._patiently(self._corpus.store.count_all)
             rows = expected_rows(live, documents, manifest)
@@ -214,10 +217,10 @@ class Swap:
         self.reason = None
 
     async def _open(self) -> Generation:
-        """The generation, following every write from now on: the one still kept warm, or opened anew."""
+        """Returns the generation, which follows every write from now on. Reuses a generation in memory."""
         live = self._corpus.live
         for follower in live.followers:
-            if follower.version == self.version and not follower.is_loaded:  # its index may have a gap
+            if follower.version == self.version and not follower.is_loaded:  # Its index may have a gap.
                 live.leave(follower)
             elif follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
@@ -230,13 +233,13 @@ class Swap:
         return generation
 
     async def _begin(self, encoder: Encoder) -> int:
-        """The number of the version's generation in the store."""
+        """Returns the number of the version's generation in the store."""
         return await self._patiently(
             partial(self._corpus.store.begin, encoder.manifest, stored_form(encoder))
         )
 
     async def _swap(self, generation: Generation, last: "_LastDocuments") -> bool:
-        """The swap. False when there is more to embed, or its index has a gap."""
+        """Swaps. Returns False if documents are missing, or if the index has a gap."""
         started, live = math.nan, self._corpus.live
         rollback = self.desired.kind == "rollback"
 
@@ -247,7 +250,7 @@ class Swap:
 
         def replace(last: int) -> None:
             left = live.generation
-            left.complete_through = last  # what it lacks after a rollback can only be newer
+            left.complete_through = last  # Only newer documents can be missing after a rollback.
             live.replace(generation)
             self.went_live(generation)
             self._metrics.swap_pause_seconds.observe(time.monotonic() - started)
@@ -263,7 +266,7 @@ class Swap:
         )
 
     def went_live(self, generation: Generation) -> None:
-        """Note that this process serves the version now, by its own doing or by another process's."""
+        """Records that this process serves the version now. Another process may have activated it."""
         if not self.swapped:
             self.swapped = True
             log.info("%s is live", self.version)
@@ -275,10 +278,10 @@ class Swap:
         self._metrics.build(done, total, self.eta_seconds)
 
     async def _fail(self, reason: str) -> None:
-        log.error("%s does not come to live: %s", self.version, reason)
+        log.error("%s cannot be activated: %s", self.version, reason)
         self.state, self.reason = FAILED, reason
         self._metrics.swaps.labels("failed").inc()
-        if self.version == self._corpus.live.generation.version:  # in another form: it stays as it is
+        if self.version == self._corpus.live.generation.version:  # It stays active in its old form.
             return
         while True:
             try:
@@ -289,23 +292,21 @@ class Swap:
                 return
 
     def _give_up(self) -> None:
-        """Follow writes no longer, unless it is kept for a rollback anyway.
+        """Closes the generation, unless it is kept for a rollback.
 
-        On the writer's thread, behind a swap that may have begun in the moment when it was dropped.
+        Runs on the writer thread, after any swap that is already in progress.
         """
         live, generation = self._corpus.live, self.generation
         if generation is None or generation.is_rollback_target:
             return
-
-        with contextlib.suppress(Unhealthy):  # the writer has stopped, and the service closes everything
+        with contextlib.suppress(Unhealthy):  # The writer has stopped, because the service stops.
             self._corpus.store.after_writes(partial(live.leave_unless_live, generation))
 
 
 class _LastDocuments:
-    """Embeds the few documents that a version lacks at the moment of its swap, because they were just
-    written.
+    """Embeds the few documents that were written just before a swap.
 
-    Created on the event loop, and called on a thread of the store while writes wait.
+    Created on the event loop. Called on a thread of the store while writes wait.
     """
 
     def __init__(self, corpus: Corpus, generation: Generation) -> None:
@@ -315,13 +316,13 @@ class _LastDocuments:
         self._seconds = LAST_SECONDS
 
     def __call__(self, lacking: Mapping[int, Unembedded]) -> Mapping[int, Embedding] | None:
-        """Returns embeddings of documents, by revision. None: it took too long or failed."""
+        """Returns embeddings by revision, or None if this failed or took too long."""
         work = self._corpus.embed_last(self._generation, lacking)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(self._seconds)
-        except (TimeoutError, ServiceError) as error:  # Its builder meets the error again.
+        except (TimeoutError, ServiceError) as error:  # The builder tries again.
             future.cancel()
-            log.info("%s is not live yet: %s", self._generation.version, safe_message(error))
+            log.info("%s is not active yet: %s", self._generation.version, safe_message(error))
             self._seconds = min(2 * self._seconds, MOST_LAST_SECONDS)
             return None

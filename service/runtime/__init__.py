@@ -1,1 +1,1 @@
-"""The process: opened, watched and closed."""
+"""Opens, watches and closes the process. Start reading at `runtime.Runtime`."""

@@ -1,4 +1,4 @@
-"""Lock of a data directory: one owner; the kernel drops it when the process ends, however it ends."""
+"""Lock of a data directory, for one process at a time. The kernel releases it when the process ends."""
 
 import fcntl
 import os
@@ -7,16 +7,16 @@ from pathlib import Path
 
 from service.errors import StartupError
 
-ASIDE = ".restoring"  # a restore in the making, in the data directory
+ASIDE = ".restoring"  # folder of an unfinished restore, in the data directory
 
 
 class DataDirLock:
-    """Holds `DATA_DIR/lock`; the file names the owner's process for whoever comes second.
+    """Holds `DATA_DIR/lock`. The file contains the process id of the owner.
 
-    A restore works as the owner, so what a new owner finds of one is of a restore that was killed: it goes.
+    A restore holds this lock as well. So a new owner can delete the files of a restore that was killed.
 
     Raises:
-        StartupError: another process owns the directory, or it cannot be written.
+        StartupError: Another process owns the directory, or it cannot be written.
 
     """
 
@@ -35,8 +35,8 @@ class DataDirLock:
             owner = os.read(self._file, 32).decode().strip() or "unknown"
             os.close(self._file)
             raise StartupError(
-                f"{data_dir} is in use by process {owner}. One service owns a data directory: stop that one, "
-                "or start this one with another SIMILE_DATA_DIR."
+                f"{data_dir} is in use by process {owner}. One service owns a data directory: stop process "
+                f"{owner}, or start this service with another SIMILE_DATA_DIR."
             ) from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)

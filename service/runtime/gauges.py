@@ -1,11 +1,6 @@
-"""Series that are looked up at each scrape, rather than counted when something happens.
+"""Metrics that are computed at each scrape: `show` and `show_database` register them, `scrape` writes all.
 
-show()      once, at the start: gauges that are one number of one object
-show_machine()    likewise, those of the machine: disk and memory
-show_database()   likewise, those of a database that replicas share
-show_schedule()   likewise, those of the schedule of retrainings, which is another process: its file is read
-scrape()    at each scrape: series of the versions in memory, then everything as text
-sample()    for as long as the service runs: how late the event loop is
+`sample` is a task that measures how late the event loop is.
 """
 
 import asyncio
@@ -24,15 +19,21 @@ from models.files.retrainings import read_runs
 from service import memory
 from service.live import Generation, Live
 from service.observability.metrics import GENERATION_STATES, Metrics
-from service.runtime.health import Health
-from service.runtime.readiness import Readiness
-from service.store.sql import records
+from service.runtime.health import Health, Readiness
+from service.store.sql import checksums
 
 SAMPLE_SECONDS = 0.5
 
 
-def show(metrics: Metrics, live: Live, health: Health, readiness: Readiness) -> None:
-    """Point the gauges at what they show."""
+def show(
+    metrics: Metrics, live: Live, health: Health, readiness: Readiness, folders: Mapping[str, Path]
+) -> None:
+    """Registers the gauges of the service, its machine and the schedule of retrainings.
+
+    Args:
+        folders: Folders whose disks are shown, by name. `models` contains schedule.json of the retrainings.
+
+    """
     encoder = live.generation.encoder
     metrics.serve(encoder.manifest, encoder.form)
     metrics.documents.set_function(lambda: live.generation.indexes.documents + live.generation.missing)
@@ -43,25 +44,26 @@ def show(metrics: Metrics, live: Live, health: Health, readiness: Readiness) -> 
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
     metrics.healthy.set_function(lambda: health.illness is None)
     metrics.ready.set_function(lambda: readiness.check() is None)
-
-
-def show_machine(metrics: Metrics, folders: Mapping[str, Path]) -> None:
-    """Point the gauges at the disks of `folders`, each under its name, and at the memory."""
     for name, folder in folders.items():
         metrics.disk_free.labels(name).set_function(partial(_disk, folder, "free"))
         metrics.disk_total.labels(name).set_function(partial(_disk, folder, "total"))
     metrics.memory_limit.set_function(lambda: memory.limit() or math.nan)
+    models = folders["models"]
+    metrics.retrain_last.set_function(lambda: _timestamp(_last_run(models).get("ended")))
+    metrics.retrain_status.set_function(lambda: _number(_last_run(models).get("status")))
+    metrics.retrain_running.set_function(lambda: read_runs(models).get("running") is not None)
+    metrics.retrain_next.set_function(lambda: _timestamp(read_runs(models).get("next_run")))
 
 
 def _disk(folder: Path, what: str) -> float:
     try:
         return float(getattr(shutil.disk_usage(folder), what))
-    except OSError:  # the folder is away
+    except OSError:  # The folder is missing.
         return math.nan
 
 
 class Shared(Protocol):
-    """The database of replicas, for the gauges."""
+    """The database that replicas share."""
 
     lag_seconds: float
 
@@ -69,11 +71,11 @@ class Shared(Protocol):
     def lease_age(self) -> float: ...
     @property
     def connections(self) -> Mapping[str, int]:
-        """The numbers of psycopg's pool, under its names."""
+        """The statistics of psycopg's pool."""
 
 
 def show_database(metrics: Metrics, shared: Shared) -> None:
-    """Point the gauges at the lease of this replica, its pool, and the database's standbys."""
+    """Registers the gauges of this replica's lease, its pool, and the database's standbys."""
 
     def number(name: str) -> Callable[[], float]:
         return lambda: shared.connections.get(name, 0)
@@ -86,21 +88,13 @@ def show_database(metrics: Metrics, shared: Shared) -> None:
     metrics.replication_lag.set_function(lambda: shared.lag_seconds)
 
 
-def show_schedule(metrics: Metrics, models: Path) -> None:
-    """Point the gauges at MODELS_DIR/schedule.json, which is read at each scrape."""
-    metrics.retrain_last.set_function(lambda: _seconds(_last(models).get("ended")))
-    metrics.retrain_status.set_function(lambda: _number(_last(models).get("status")))
-    metrics.retrain_running.set_function(lambda: read_runs(models).get("running") is not None)
-    metrics.retrain_next.set_function(lambda: _seconds(read_runs(models).get("next_run")))
-
-
-def _last(models: Path) -> dict[str, Any]:
+def _last_run(models: Path) -> dict[str, Any]:
     found = read_runs(models).get("last_run")
     return found if isinstance(found, dict) else {}
 
 
-def _seconds(moment: object) -> float:
-    """Since 1970; NaN when there is none."""
+def _timestamp(moment: object) -> float:
+    """Converts an ISO time to seconds since 1970. Returns NaN for anything else."""
     try:
         return datetime.fromisoformat(str(moment)).timestamp()
     except ValueError:
@@ -117,17 +111,16 @@ def _recall(live: Live) -> float:
 
 
 def scrape(metrics: Metrics, live: Live, building: Generation | None) -> bytes:
-    """Every series as Prometheus text; some milliseconds of work, so not for the event loop's thread.
+    """Returns all metrics as Prometheus text. Blocks for some milliseconds.
 
     Args:
-        building: the generation of the version in the making.
+        building: The generation that is being built.
 
     """
-    generations = live.generations
     metrics.by_version.keep(live.encoding)
     sizes: dict[str, int] = {}
     states = dict.fromkeys(GENERATION_STATES, 0)
-    for generation in generations:
+    for generation in live.generations:
         sizes[generation.version] = sizes.get(generation.version, 0) + generation.indexes.nbytes
         states[_state(generation, live.generation, building)] += 1
     for version, size in sizes.items():
@@ -146,7 +139,7 @@ def _state(generation: Generation, active: Generation, building: Generation | No
 
 
 async def sample(metrics: Metrics) -> None:
-    """Until cancelled: how much later than asked for the event loop wakes a sleeper."""
+    """Measures how late the event loop wakes a sleeping task. Runs until cancelled."""
     while True:
         asleep = time.monotonic()
         await asyncio.sleep(SAMPLE_SECONDS)

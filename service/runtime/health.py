@@ -1,29 +1,39 @@
-"""Health of the service: a real forward pass succeeded since the last failure, and nothing hangs.
+"""The verdicts of `/health` and `/ready`. Start reading at `Health` and `Readiness`.
 
-After a failure a forward pass is tried again and again, ever more rarely, so that `/health` turns green by
-itself; and once more for whoever asks, so that the answer is of this moment.
+`/health` is red after a failed forward pass, and while a part of the service hangs or is dead. The service
+then tries forward passes with growing pauses, so `/health` turns green by itself. Each request for `/health`
+tries one more, so its answer is current.
+
+`/ready` is red while the service accepts no new work. docs/OPERATIONS.md explains each reason.
 """
 
 import asyncio
 import logging
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
 
 from service.batching.batcher import Batcher
 from service.errors import ServiceError
+from service.lifecycle.controller import Following
 from service.live import Live
+from service.runtime.index_keeper import IndexKeeper
 from service.runtime.watchdog import Watchdog
+from service.store.protocol import Store
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS = 0.8  # whoever asks for the health waits no longer than this
-PASS_SECONDS = 10.0  # nor does a forward pass that is tried; behind it another one is
+ASK_SECONDS = 0.8  # A request for `/health` waits at most this long.
+PASS_SECONDS = 10.0  # limit of a trial forward pass
 LOOK_SECONDS = 0.25
-MOST_SECONDS = 2.0  # between two tries
+MOST_SECONDS = 2.0  # between two trials
 TEXT = "Is the model well?"
 
 
 class Health:
-    """`illness` is the verdict of this moment, None while all is well."""
+    """Tells whether the model and the workers can answer."""
 
     def __init__(self, live: Live, batcher: Batcher, watchdog: Watchdog) -> None:
         self._live = live
@@ -33,17 +43,18 @@ class Health:
 
     @property
     def illness(self) -> str | None:
+        """The reason why `/health` is red, or None."""
         failures = map(self._batcher.failure, self._live.generation.encoders)
         return self._watchdog.illness or next(filter(None, failures), None)
 
     async def ask(self) -> str | None:
-        """The verdict; after a failure a forward pass is tried first. Answers within a second."""
+        """Returns `illness`, after a trial forward pass if it is red. Takes less than a second."""
         if self.illness is not None:
             await self._try(ASK_SECONDS)
         return self.illness
 
     async def run(self) -> None:
-        """After a failure, try until a pass succeeds. Until cancelled."""
+        """Tries forward passes after a failure until one succeeds. Runs until cancelled."""
         pause, due = LOOK_SECONDS, 0.0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -55,13 +66,13 @@ class Health:
                 due = time.monotonic() + pause
 
     async def _try(self, seconds: float) -> None:
-        """Wait at most `seconds` for a forward pass: the one being tried already, or a new one."""
+        """Waits at most `seconds` for a trial forward pass. Starts it unless one is running."""
         if self._trying is None or self._trying.done():
             self._trying = asyncio.create_task(self._pass())
         await asyncio.wait({self._trying}, timeout=seconds)
 
     async def _pass(self) -> None:
-        """Try a forward pass; the batcher remembers how it went."""
+        """Runs a forward pass of each encoder. The batcher records the outcome."""
         try:
             with self._live.borrow() as generation:
                 async with asyncio.timeout(PASS_SECONDS):
@@ -70,4 +81,57 @@ class Health:
         except (ServiceError, TimeoutError):
             return
         except Exception:
-            log.exception("A forward pass could not be tried")
+            log.exception("The trial forward pass failed")
+
+
+class Reason(Enum):
+    """The reasons of a red `/ready`, in the order of their checks. `…` in a message is variable text."""
+
+    STOPPING = ("The service is stopping.",)
+    UNWELL = ("Not well: …",)
+    CHANGED_STORE = (
+        "The database lacks …",
+        "simile.db is not as Simile needs it: …",
+        "A newer Simile has changed …",
+    )
+    LOST_DATABASE = ("This replica has lost touch with the database…",)
+    BEHIND = ("… went live, and this replica is still opening it. Send again.",)
+    INCOMPLETE = ("Not ready yet: …",)
+
+
+class NotReady(NamedTuple):
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Tells whether the service accepts new work.
+
+    Args:
+        stops: Returns whether a stop signal arrived.
+        watchdog: Reports hanging workers and a dead writer thread.
+        documents: Reports damaged tables and a lost database.
+        following: Reports an active version that is not open in this process.
+        index: Reports missing documents of the active index.
+
+    """
+
+    stops: Callable[[], bool]
+    watchdog: Watchdog
+    documents: Store
+    following: Following
+    index: IndexKeeper
+
+    def check(self) -> NotReady | None:
+        """Returns why the service accepts no new work, or None if it does."""
+        illness, index = self.watchdog.illness, self.index
+        messages = {
+            Reason.STOPPING: "The service is stopping." if self.stops() else None,
+            Reason.UNWELL: None if illness is None else f"Not well: {illness}.",
+            Reason.CHANGED_STORE: self.documents.damage,
+            Reason.LOST_DATABASE: self.documents.lost,
+            Reason.BEHIND: self.following.behind,
+            Reason.INCOMPLETE: None if index.is_complete else f"Not ready yet: {index.progress}.",
+        }
+        return next((NotReady(reason, said) for reason, said in messages.items() if said is not None), None)

@@ -1,10 +1,19 @@
-"""Hourly work on the store: old events are deleted, and documents from before checksums get theirs."""
+"""Background work on stored documents: deletes old events, adds checksums, and makes maps."""
 
 import asyncio
+import contextlib
+import importlib.util
 import logging
+import os
+import sys
 import time
+from pathlib import Path
 
+import orjson
+
+from service.corpus.corpus import Corpus
 from service.errors import ServiceError
+from service.settings import MAP_LEAST, MAP_LIBRARY, PREFIX, Settings
 from service.store.protocol import Store
 
 log = logging.getLogger(__name__)
@@ -13,6 +22,12 @@ PERIOD_SECONDS = 3600.0
 SAY_SECONDS = 5.0
 PAUSE_SECONDS = 0.01  # Between two steps, so that other writes come first.
 
+LOOK_SECONDS = 60.0  # Between two looks for maps. A map waits while its collection grows.
+LONGEST_SECONDS = 900.0  # limit for one map
+MOST_COLLECTIONS = 20  # with maps: the largest collections within the limit
+GROWN = 2  # A collection that grew or shrank by this factor gets a new map.
+_NICE = 19  # Searches go first.
+
 
 async def keep_expiring(store: Store, seconds: float) -> None:
     """Deletes events older than `seconds`, now and every hour, in steps with other writes between them."""
@@ -20,15 +35,13 @@ async def keep_expiring(store: Store, seconds: float) -> None:
         try:
             while await store.expire_events(time.time() - seconds):
                 pass
-        except ServiceError as error:  # Perhaps a full disk, which may have room an hour later.
+        except ServiceError as error:  # A full disk may have space an hour later.
             log.warning("Old events could not be deleted: %s", error.message)
         await asyncio.sleep(PERIOD_SECONDS)
 
 
 async def keep_filling(store: Store) -> None:
-    """Computes missing checksums, now and every hour: a service of an older version writes documents
-    without.
-    """
+    """Computes missing checksums, now and every hour. Older versions of Simile write none."""
     while True:
         try:
             await _fill(store)
@@ -48,3 +61,80 @@ async def _fill(store: Store) -> None:
         await asyncio.sleep(PAUSE_SECONDS)
     if done:
         log.info("Checksums of %d stored documents were computed", done)
+
+
+class MapMaker:
+    """Makes maps with `python -m service map`, in a process of its own. `run` is the task.
+
+    Collections of up to SIMILE_MAP_DOCUMENTS documents get a map. 20,000 documents take about a minute.
+    """
+
+    def __init__(self, corpus: Corpus, settings: Settings) -> None:
+        self._corpus, self._settings = corpus, settings
+        self._counted: dict[str, int] = {}  # documents of each collection at the last look
+        self._mapped: dict[Path, int] = {}  # documents of each collection when its map was made or failed
+
+    @staticmethod
+    def installed() -> bool:
+        """Returns whether the library for maps is installed."""
+        return importlib.util.find_spec(MAP_LIBRARY) is not None
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Makes missing and stale maps, one after another."""
+        if not self._corpus.live.generation.is_complete:
+            return
+        before, self._counted = self._counted, dict(await self._corpus.store.collections())
+        self._mapped = {file: count for file, count in self._mapped.items() if file.stem in self._counted}
+        sizes = {
+            name: count
+            for name, count in self._counted.items()
+            if MAP_LEAST <= count <= self._settings.map_documents and before.get(name) == count
+        }
+        for name in sorted(sizes, key=lambda name: -sizes[name])[:MOST_COLLECTIONS]:
+            file = self._settings.maps_dir / self._corpus.live.generation.version / f"{name}.json"
+            if file not in self._mapped:
+                self._mapped[file] = await asyncio.to_thread(_points_of, file)
+            if not self._mapped[file] / GROWN < sizes[name] < self._mapped[file] * GROWN:
+                await self._make(name)
+                self._mapped[file] = sizes[name]  # A failed map is tried again after the collection grows.
+
+    async def _make(self, collection: str) -> None:
+        command = [sys.executable, "-m", "service", "map", "--collection", collection]
+        places = {"DATA_DIR": self._settings.data_dir, "MODELS_DIR": self._settings.models_dir}
+        child = await asyncio.create_subprocess_exec(
+            *command,
+            env=os.environ | {PREFIX + name: str(place.absolute()) for name, place in places.items()},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            with contextlib.suppress(OSError):  # The process has already ended.
+                os.setpriority(os.PRIO_PROCESS, child.pid, _NICE)
+            async with asyncio.timeout(LONGEST_SECONDS):
+                _, said = await child.communicate()
+        except TimeoutError:
+            said = f"it took longer than {LONGEST_SECONDS:.0f} s".encode()
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+        if child.returncode:
+            last = said.decode(errors="replace").strip().rpartition("\n")[2]
+            log.warning("No map of the collection %s could be made: %s", collection, last)
+        else:
+            log.info("The collection %s has a new map", collection)
+
+
+def _points_of(file: Path) -> int:
+    """Returns the number of documents on a map, or 0 if it is missing or cannot be read."""
+    try:
+        return len(orjson.loads(file.read_bytes())["ids"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0

@@ -1,7 +1,7 @@
-"""The index in service, kept whole: at the start, behind each commit, and after it could not follow one.
+"""Keeps the active index complete: at the start, after each commit, and after a failed update.
 
-The store is the truth. What the index lacks is loaded from the stored vectors, then embedded, while `/ready`
-says how far that is.
+Start reading at `IndexKeeper.keep_whole` and `IndexKeeper.on_commit`. The store decides which documents
+exist. The keeper loads their stored vectors and embeds the rest, while `/ready` shows the progress.
 """
 
 import asyncio
@@ -26,51 +26,52 @@ RETRY_SECONDS, MOST_SECONDS = 2, 60
 
 
 class IndexKeeper:
-    """Made on the event loop, before the first commit."""
+    """Updates and repairs the active index. Created on the event loop, before the first commit.
+
+    Args:
+        corpus: The documents.
+        metrics: Receives the time of index updates.
+        ready: Set once, when the start is complete.
+        follow: Called when the controller may start to work towards requested versions.
+
+    """
 
     def __init__(
         self, corpus: Corpus, metrics: Metrics, ready: threading.Event, follow: Callable[[], None]
     ) -> None:
-        """ready: set once, when the start is complete.
-
-        follow: called when versions that are wanted may be followed.
-        """
         self._ready = ready
         self.progress = "starting"
         self._corpus, self._live = corpus, corpus.live
         self._metrics = metrics
         self._follow = follow
         self._loop = asyncio.get_running_loop()
-        self._torn = asyncio.Event()  # the index in service could not follow a write
-        self._tears = 0  # how often that was
+        self._torn = asyncio.Event()  # An update of the active index failed.
+        self._tears = 0  # number of failed updates
 
     @property
     def is_complete(self) -> bool:
-        """Whether the start is complete, and the active index holds every document."""
+        """True if the start is complete and the active index contains every document."""
         return self._ready.is_set() and self._live.generation.is_complete
 
     async def keep_whole(self) -> None:
-        """Make the index in service whole: at the start, and again when it could not follow a write.
+        """Completes the active index at the start, and again after each failed update.
 
-        What is wanted is followed from the first try on, whatever came of it, because going back to the
-        version before may be what makes the service ready.
+        `follow` is called even after a failure, because a rollback may be the only way to become ready.
         """
         pause = RETRY_SECONDS
         while True:
             self._torn.clear()
             try:
                 await self._make_whole(self._live.generation)
-            except Retired:  # another version took its place
+            except Retired:  # Another version is active now.
                 continue
-            except ServiceError as error:  # a failing model, a full queue, a full disk: all may pass
+            except ServiceError as error:  # A failing model, a full queue or a full disk may recover.
                 outages.warn(log, f"Not ready yet, trying again in {RETRY_SECONDS} s: {error.message}")
                 self.progress = error.message
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception as error:
-                log.exception("The index could not be made whole; it is tried again in %d s", pause)
-                self.progress = (
-                    f"the index could not be made whole ({logs.safe_message(error)}); it is tried again"
-                )
+                log.exception("The index could not be completed. The next attempt is in %d s", pause)
+                self.progress = f"the index could not be completed ({logs.safe_message(error)})"
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MOST_SECONDS)
             else:
@@ -80,7 +81,7 @@ class IndexKeeper:
                 self._follow()
 
     async def _make_whole(self, generation: Generation) -> None:
-        """Load and embed what the index lacks; at the start load the examples, too."""
+        """Loads and embeds the missing documents. At the start it also stores the examples."""
         tears = self._tears
         if not generation.is_complete:
             if not generation.is_loaded:
@@ -89,7 +90,7 @@ class IndexKeeper:
             self._follow()
             await Builder(self._corpus, generation, self._tell).embed()
             generation.is_complete = True
-            if self._tears != tears:  # the writer's thread may have said so in between: once more
+            if self._tears != tears:  # An update failed on the writer thread meanwhile.
                 generation.is_loaded = generation.is_complete = False
                 self._torn.set()
                 return
@@ -102,13 +103,13 @@ class IndexKeeper:
         self.progress = f"{done} of {total} documents are in the index"
 
     def on_commit(self, changes: Changes) -> None:
-        """On the writer's thread, before the write is answered."""
+        """Updates all indexes. Runs on the writer thread, before the write is answered."""
         committed = time.monotonic()
         for generation in self._live.generations:
             try:
                 apply(generation, changes)
-            except Exception:  # the write is on disk all the same, and an index can be made anew from there
-                log.exception("The index of %s could not follow a write", generation.version)
+            except Exception:  # The write is on disk, so the index can be loaded again.
+                log.exception("The index of %s could not be updated after a write", generation.version)
                 if generation is self._live.generation:
                     self._reload(generation)
                 else:
@@ -116,14 +117,14 @@ class IndexKeeper:
         self._metrics.index_lag_seconds.observe(time.monotonic() - committed)
 
     def _reload(self, generation: Generation) -> None:
-        """Load the live index again, on the writer's thread; what this cannot mend is mended behind it."""
+        """Loads the active index again, on the writer thread. After a failure `keep_whole` repairs it."""
         try:
             if self._corpus.store.reload(generation.number, generation.indexes):
                 return
-            log.error("The store has damaged vectors; their texts are embedded again")
-        except Exception:  # the write is kept, but what the index lacks must not be searched around
-            log.exception("The index could not be loaded; it is tried again")
+            log.error("The store has damaged vectors. Their texts are embedded again")
+        except Exception:  # The write is stored. Searches are rejected until the index is complete.
+            log.exception("The index could not be loaded. It is loaded again")
         self._tears += 1
         generation.is_loaded = generation.is_complete = False
-        self.progress = "the index could not follow a write, and is loaded again"
+        self.progress = "the index could not be updated after a write, and is loaded again"
         self._loop.call_soon_threadsafe(self._torn.set)

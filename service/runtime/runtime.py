@@ -1,8 +1,9 @@
-"""Everything that the routes use, opened and closed together.
+"""Opens and closes all parts of the service together.
 
-open()   own the data directory, publish the first model, open the active one       (blocking)
-start()  workers, writer, index from the store; behind the open port, what the index lacks
-stop()   finish what was accepted, close
+- `Runtime.open` locks the data directory, publishes the first model, and opens the active version. It blocks.
+- `Runtime.start` starts workers, the writer and background tasks. Tasks complete the index after the port
+  opens.
+- `Runtime.stop` finishes accepted requests and closes all.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -30,18 +32,16 @@ from service.index.gpu import GpuThread, open_gpu
 from service.index.ivf_snapshots import tidy
 from service.lifecycle.builder import CatchUp
 from service.lifecycle.controller import Controller
-from service.lifecycle.maps import MapMaker, installed
-from service.lifecycle.model_loader import ModelLoader, require_device, wanted_form
-from service.lifecycle.startup import active_generation
+from service.lifecycle.model_loader import ModelLoader, active_generation, require_device, wanted_form
 from service.live import IndexesOf, Live, in_memory, in_store
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
-from service.runtime import gauges, housekeeping
+from service.runtime import gauges
 from service.runtime.data_lock import DataDirLock
-from service.runtime.health import Health
+from service.runtime.health import Health, Readiness
+from service.runtime.housekeeping import MapMaker, keep_expiring, keep_filling
 from service.runtime.index_keeper import IndexKeeper
-from service.runtime.readiness import Readiness
 from service.runtime.watchdog import Heartbeat, Watchdog, lasting
 from service.settings import Settings
 from service.store.filters.grammar import indexed_fields
@@ -56,18 +56,18 @@ WARM_TEXTS = ["The first forward passes say how fast this machine is with such a
 
 
 class Runtime:
-    """A service. `create_app` starts and stops it."""
+    """The parts that routes use. `create_app` starts and stops them."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.tracing = Tracing() if settings.otel else None
-        self.leaving = False  # a stop signal came: not ready, and still serving
-        self.stopping = False  # nothing new is taken any more
-        self.ready = threading.Event()  # set once, when the start is complete
+        self.leaving = False  # A stop signal arrived: `/ready` is red, and requests are still served.
+        self.stopping = False  # New requests are rejected.
+        self.ready = threading.Event()  # Set once, when the start is complete.
         self.layout = layout_for(settings)
-        self.large_bodies = asyncio.Lock()  # one is parsed at a time
-        self.beat: Callable[[], None] = lambda: None  # called by the watchdog after each look
+        self.large_bodies = asyncio.Lock()  # Held while a large body is parsed.
+        self.beat: Callable[[], None] = lambda: None  # The watchdog calls it after each look.
         self.store = Store(settings.models_dir)
         self.searches = RecentSearches() if settings.events else None
         self.queued_rows = QueuedRows(settings.max_queue_events)
@@ -82,34 +82,26 @@ class Runtime:
             sizes=sizes_on(settings.place),
             single_text_threads=threads_for_single_text(settings.lone_threads, self.layout, cpus.available()),
         )
-        self.watchdog: Watchdog
-        self.health: Health
-        self.readiness: Readiness
-        self.live: Live
-        self.visitors: Visitors
-        self.corpus: Corpus
-        self._documents: Documents
-        self.controller: Controller
-        self._index: IndexKeeper
-        self._loader: ModelLoader
-        self._catch_up: CatchUp
-        self._data_lock: DataDirLock | None = None  # of a service that keeps its documents itself
+        self._documents: Documents  # `open` and `start` create the other parts.
+        self._data_lock: DataDirLock | None = None  # None if the documents are in a database.
         self._is_open = False
-        self._owner: GpuThread | None = None  # of the GPU where large indexes are searched
-        self._follows = False  # what is wanted is followed
+        self._owner: GpuThread | None = None  # thread of the GPU that searches large indexes
+        self._follows = False  # The controller works towards requested versions.
         self._tasks: list[asyncio.Task[None]] = []
 
     def open(self) -> None:
-        """Own the data directory, or share a database, and open the active model; once.
+        """Locks the data directory or opens the database, then opens the active version.
+
+        A second call does nothing.
 
         Raises:
-            StartupError: another process has the directory, or there is no model to serve here.
+            StartupError: Another process owns the directory, or no model can be served.
 
         """
         if self._is_open:
             return
         form = wanted_form(self.settings)
-        require_device(self.settings)  # before anything is written, or published for minutes
+        require_device(self.settings)  # Fails before files are written or a model is published.
         self._loader = loader = ModelLoader(
             self.store,
             form,
@@ -138,7 +130,7 @@ class Runtime:
         self._data_lock, self._is_open = data_lock, True
 
     def _renew_id(self) -> None:
-        """Renew the id of the models folder. A folder that is mounted read-only keeps the id that it has."""
+        """Renews the id of the models folder. A read-only folder keeps its id."""
         try:
             self.store.renew_id()
         except OSError as error:
@@ -151,10 +143,10 @@ class Runtime:
                 )
 
     def _open_store(self) -> IndexesOf:
-        """Open the store. Returns the maker of its generations' indexes.
+        """Opens the document store, and returns the factory of its indexes.
 
         Raises:
-            StartupError: it cannot be used.
+            StartupError: The store cannot be used.
 
         """
         settings = self.settings
@@ -162,7 +154,7 @@ class Runtime:
             store = self._documents = SqliteStore(settings.data_dir, settings.indexed_fields)
             tidy(settings.snapshots_dir, *store.indexed())
             return in_memory(settings.snapshots_dir, self._owner)
-        try:  # an extra, which only those have who need it
+        try:  # The extra is optional.
             from service.store.postgres.store import PostgresStore  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise StartupError(
@@ -180,7 +172,7 @@ class Runtime:
         return in_store(shared.size)
 
     async def start(self) -> None:
-        """Everything that must stand before the port opens; the rest goes on behind it."""
+        """Starts all that must run before the port opens. Background tasks do the rest after that."""
         await asyncio.to_thread(self.open)
         asyncio.get_running_loop().set_exception_handler(logs.on_loop)
         generation = self.live.generation
@@ -211,34 +203,34 @@ class Runtime:
         )
         self.batcher.single_text.has_room = lambda: not self.controller.builds
         self.controller.published = await asyncio.to_thread(self.store.names)
-        gauges.show(self.metrics, self.live, self.health, self.readiness)
         alone = self.settings.database is None
         folders = {"data": self.settings.data_dir} if alone else {}
-        gauges.show_machine(self.metrics, folders | {"models": self.store.root})
+        folders["models"] = self.store.root
+        gauges.show(self.metrics, self.live, self.health, self.readiness, folders)
         self.metrics.replicas.set_function(lambda: 1 + self._documents.others)
         self.metrics.swap_waiting.set_function(lambda: self.controller.waits)
-        gauges.show_schedule(self.metrics, self.store.root)
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
         try:
-            for _ in range(WARM_BATCHES):  # the first is slow; the others teach the pace
+            for _ in range(WARM_BATCHES):  # The first is slow. The others measure the throughput.
                 for encoder in generation.encoders:
                     await self.batcher.embed(encoder, WARM_TEXTS, bypass_cache=True)
-        except ServiceError as error:  # the port opens all the same, and /health says why
+        except ServiceError as error:  # The port opens anyway, and `/health` shows the reason.
             log.warning("The model fails: %s", error.message)
-        self._keep("Looking after the health", self.health.run)
+        self._keep("The task of /health", self.health.run)
         self.live.lost = lambda: self._documents.lost or self.controller.following.behind
-        self._keep("Keeping in touch", self._keep_in_touch)
+        self._keep("The lease of the replica", self._keep_in_touch)
         await self._documents.joined()
-        self._keep("Noting how far the store is", self._documents.keep_noting)
-        seconds = self.settings.events_seconds
-        self._keep("Deleting old events", lambda: housekeeping.keep_expiring(self._documents, seconds))
-        self._keep("Computing checksums", lambda: housekeeping.keep_filling(self._documents))
-        self._keep("Making the index whole", self._index.keep_whole)
-        if self.settings.map_documents and alone and installed():
+        self._keep("The position of the store", self._documents.keep_noting)
+        self._keep(
+            "Deleting old events", partial(keep_expiring, self._documents, self.settings.events_seconds)
+        )
+        self._keep("Computing checksums", partial(keep_filling, self._documents))
+        self._keep("Completing the index", self._index.keep_whole)
+        if self.settings.map_documents and alone and MapMaker.installed():
             self._keep("Making maps", MapMaker(self.corpus, self.settings).run)
 
     async def stop(self) -> None:
-        """Finish every accepted write and close, in the order of use."""
+        """Finishes accepted writes and closes all parts."""
         self.stopping = True
         for task in self._tasks:
             task.cancel()
@@ -247,7 +239,7 @@ class Runtime:
         await asyncio.to_thread(self._close)
 
     def scrape(self) -> bytes:
-        """Every series as Prometheus text; blocks for some milliseconds."""
+        """Returns all metrics as Prometheus text. Blocks for some milliseconds."""
         swap = self.controller.swap
         return gauges.scrape(self.metrics, self.live, None if swap is None else swap.generation)
 
@@ -261,7 +253,7 @@ class Runtime:
     def _follow(self) -> None:
         if not self._follows and not self.stopping:
             self._follows = True
-            self._keep("Following what is wanted", self.controller.run)
+            self._keep("The controller of versions", self.controller.run)
 
     def _close(self) -> None:
         self.batcher.stop()
@@ -272,7 +264,7 @@ class Runtime:
             self._owner.close()
         if self.tracing is not None:
             self.tracing.stop()
-        self.watchdog.stop()  # last: what hangs until here ends the process
+        self.watchdog.stop()  # Last, so that it still ends a process that hangs while it closes.
         if self._data_lock is not None:
             self._data_lock.release()
             self._data_lock = None
@@ -280,10 +272,10 @@ class Runtime:
 
 
 def runtime_of(request: Request) -> Runtime:
-    """The service, while it takes work.
+    """Returns the runtime of the service.
 
     Raises:
-        Unhealthy: it is stopping.
+        Unhealthy: The service is stopping.
 
     """
     runtime: Runtime = request.app.state.runtime
@@ -292,4 +284,4 @@ def runtime_of(request: Request) -> Runtime:
     return runtime
 
 
-Service = Annotated[Runtime, Depends(runtime_of)]  # the parameter of an endpoint
+Service = Annotated[Runtime, Depends(runtime_of)]  # parameter of an endpoint

@@ -1,14 +1,14 @@
-"""Ends the process when only a new start can help.
+"""Ends the process when only a restart can help. Start reading at `Watchdog.look`.
 
-Start reading at `Watchdog.look`. A thread checks each stage every fifth of a second: the stage restarts what
-died, gives up what hangs, and reports what is ill. After SIMILE_HANG_SECONDS of illness without a break, the
-stacks of all threads go to the log and the process ends with status 70. A task would not see a blocked event
-loop, so it is a thread. Ending is safe: acknowledged writes are on disk.
+A thread checks each stage of the service every fifth of a second. The stage restarts dead threads, gives up
+hanging work, and reports its state. After SIMILE_HANG_SECONDS of continuous illness the watchdog logs the
+stacks of all threads and ends the process with status 70. This is safe, because acknowledged writes are on
+disk. It runs on a thread, because a task would not notice a blocked event loop.
 
-The watchdog counts the time between its own looks, so it does not take a suspended process for a hung one.
+The watchdog measures time between its own looks, so a suspended process does not look like a hanging one.
 
-A C call that holds the interpreter lock stops this thread too. `interpreter_timer` ends the process then. Its
-clock does not stop with the process: a process that was suspended for longer may end when it continues.
+A C call that holds the interpreter lock also stops this thread. `interpreter_timer` ends the process then.
+Its clock continues while the process is suspended, so a process may end when it is resumed.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ log = logging.getLogger(__name__)
 
 EXIT_STATUS = 70
 LOOK_SECONDS = 0.2
-MOST_SECONDS = 1.0  # that one look counts for
-SAY_SECONDS = 2.0  # a blocked log must not keep the process from ending
+MOST_SECONDS = 1.0  # that one look may add to the time of an illness
+SAY_SECONDS = 2.0  # A blocked log must not keep the process from ending.
 RETRY_SECONDS = 2.0
-MIN_TIMER_SECONDS = 3.0  # more than a look takes while the log is blocked
+MIN_TIMER_SECONDS = 3.0  # longer than a look while the log is blocked
 
 
 class Stage(Protocol):
     """A part of the service that is watched."""
 
     def check(self, seconds: float, /) -> str | None:
-        """Returns why the stage is ill, or None. `seconds` have passed since the last look."""
+        """Returns why the stage is ill, or None. `seconds` is the time since the last look."""
 
 
 class Watchdog:
@@ -49,9 +49,9 @@ class Watchdog:
         """Creates the thread; `start` starts it.
 
         Args:
-            stages: What is watched.
-            hang_seconds: Seconds of illness after which the process ends. 0: it never ends.
-            beat: Called at the start and after each look; it sets the interpreter timer again.
+            stages: The parts of the service to check.
+            hang_seconds: Seconds of illness after which the process ends. 0 means never.
+            beat: Called at the start and after each look, to restart the interpreter timer.
 
         """
         self._beat = beat
@@ -82,7 +82,7 @@ class Watchdog:
                 return
 
     def look(self, seconds: float) -> None:
-        """Check every stage, `seconds` after the last look."""
+        """Checks every stage, `seconds` after the last look."""
         found = [reason for stage in self._stages if (reason := _reason(stage, seconds)) is not None]
         before, self.illness = self.illness, "; ".join(found) or None
         self._ill_seconds = self._ill_seconds + seconds if found else 0.0
@@ -93,7 +93,7 @@ class Watchdog:
 def _reason(stage: Stage, seconds: float) -> str | None:
     try:
         return stage.check(seconds)
-    except Exception as error:  # a bug in the check counts as an illness of its stage
+    except Exception as error:  # A bug in the check counts as an illness of its stage.
         log.exception("A stage cannot be watched")
         return f"{type(stage).__name__} cannot be watched: {type(error).__name__}"
 
@@ -102,12 +102,12 @@ def _reason(stage: Stage, seconds: float) -> str | None:
 def interpreter_timer(hang_seconds: float) -> Iterator[Callable[[], None]]:
     """Ends the process with status 1 when the interpreter hangs.
 
-    Each call of the yielded function sets the timer to twice `hang_seconds`, as long as the watchdog takes to
-    end a process. When the timer runs out, faulthandler writes the stacks of all threads to stderr and ends
+    Each call of the yielded function sets the timer to twice `hang_seconds`, the time that the watchdog needs
+    to end a process. When the timer expires, faulthandler writes the stacks of all threads to stderr and ends
     the process. Its thread is C code and needs no interpreter lock.
 
     Args:
-        hang_seconds: Half of the limit, in seconds. 0: there is no timer.
+        hang_seconds: Half of the limit, in seconds. 0 means no timer.
 
     """
     seconds = min(max(2 * hang_seconds, MIN_TIMER_SECONDS), threading.TIMEOUT_MAX)
@@ -168,7 +168,7 @@ def _say(words: str) -> None:
     thread = threading.Thread(target=log.critical, args=("%s", words), daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # the system has no thread left, which must not end this one
+    except RuntimeError:  # The system cannot start another thread.
         return
     thread.join(SAY_SECONDS)
 
@@ -185,9 +185,9 @@ async def lasting(name: str, work: Callable[[], Awaitable[None]]) -> None:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            log.exception("%s was cancelled by something that it waited for; it begins again", name)
+            log.exception("%s was cancelled from inside and starts again", name)
         except Exception:
-            log.exception("%s broke and begins again", name)
+            log.exception("%s failed and starts again", name)
         else:
             return
         await asyncio.sleep(RETRY_SECONDS)

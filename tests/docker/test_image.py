@@ -74,7 +74,7 @@ def test_on_every_address_without_keys_it_refuses_to_start_and_says_what_to_do(s
     said = docker("run", "--rm", service_image, "check", status=1)
     assert said == ""
     read = ["run", "--rm", "--entrypoint", "sh", service_image, "-c", "python -m service 2>&1 | cat"]
-    assert "SIMILE_INSECURE=1 when something in front keeps strangers out" in docker(*read)
+    assert "SIMILE_INSECURE=1 if a proxy rejects unknown clients" in docker(*read)
 
 
 def test_without_a_network_it_serves_its_model_from_the_seed(offline: str) -> None:

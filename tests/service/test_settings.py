@@ -7,9 +7,9 @@ import pytest
 from models import cpus
 from models.engines.form import CPU, Place
 from service import memory
+from service.__main__ import refuse_clashes
 from service.batching.workers import layout_for
 from service.cli import check
-from service.cli.installed import refuse_clashes
 from service.errors import StartupError
 from service.lifecycle.model_loader import wanted_form
 from service.settings import Settings, read

@@ -1,5 +1,9 @@
-"""A running service, as its commands talk to it: one connection, waits where it asks to, errors in words."""
+"""HTTP client of the commands that talk to a running service. Start reading at `Remote`.
 
+It uses one connection, waits while the service is busy, and reports errors as CommandError.
+"""
+
+import argparse
 import http.client
 import json
 import time
@@ -8,20 +12,26 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from service.errors import CommandError
+from service.settings import own_url
+from service.store.values import COLLECTION_NAME
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS = 120.0  # without a byte of an answer
-PATIENCE = 10  # times that one request is sent again after a 429 or 503
-WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0  # before that, where the service does not say
+PATIENCE = 10  # repetitions of a request after a 429 or 503
+WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0  # before a repetition, without Retry-After and at most
 BUSY = frozenset({429, 503})
 
 pause = time.sleep
 
 
 class NoAnswer(CommandError):
-    """The service cannot be reached, or said nothing in time.
+    """The service cannot be reached, or did not answer in time.
 
-    sent: the request may have arrived, and may have been carried out. late: the time was up.
+    Args:
+        url: Address of the service.
+        error: The error of the connection.
+        sent: True if the service may have received the request, and may have carried it out.
+
     """
 
     def __init__(self, url: str, error: Exception, *, sent: bool) -> None:
@@ -31,9 +41,11 @@ class NoAnswer(CommandError):
 
 
 class Answer(NamedTuple):
+    """An answer of any status. `wait_seconds` is the pause before a rejected request is repeated."""
+
     status: int
-    value: Any  # its JSON
-    wait_seconds: float  # before a request that was refused is sent again
+    value: Any
+    wait_seconds: float
 
     @property
     def error(self) -> str:
@@ -42,21 +54,26 @@ class Answer(NamedTuple):
 
 
 class Remote:
-    """The service at `url`; `key_file` holds a key, alone in it.
+    """The service at an address.
 
-    `scoped`: the address names a collection, as in http://127.0.0.1:8000/collections/tickets.
+    `scoped` is True if the address names a collection, as in http://127.0.0.1:8000/collections/tickets.
+
+    Args:
+        url: Address of the service or of a collection.
+        key_file: File that contains only an API key.
+
     """
 
     def __init__(self, url: str, key_file: Path | None = None) -> None:
         try:
             parts = urlsplit(url)
-            port = parts.port
+            host, port = parts.hostname, parts.port
         except ValueError:
-            raise CommandError(f"--url {url!r} is no address. Write it as {DEFAULT_URL}.") from None
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise CommandError(f"--url {url!r} is no address. Write it as {DEFAULT_URL}.")
+            host = port = None
+        if host is None or parts.scheme not in {"http", "https"}:
+            raise CommandError(f"--url {url!r} is not an address. Write it as {DEFAULT_URL}.")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(parts.hostname, port, timeout=TIMEOUT_SECONDS)
+        self._connection = kind(host, port, timeout=TIMEOUT_SECONDS)
         self._base = parts.path.rstrip("/")
         self._root, scope, _ = self._base.partition("/collections/")
         self.scoped = bool(scope)
@@ -67,10 +84,10 @@ class Remote:
         self._connection.close()
 
     def get(self, path: str) -> Answer:
-        """The answer, whatever its status; a 429 or 503 is waited out for a while.
+        """Returns the answer of any status. Waits and repeats the request after a 429 or 503.
 
         Raises:
-            CommandError: there is no answer, or what answers is no Simile.
+            CommandError: The service does not answer, or is not Simile.
 
         """
         answer = self.send("GET", path)
@@ -84,13 +101,18 @@ class Remote:
     def send(
         self, method: str, path: str, body: bytes | None = None, kind: str = "", *, whole: bool = False
     ) -> Answer:
-        """The answer, whatever its status.
+        """Sends a request, and returns the answer of any status.
 
-        whole: of the whole service, also where the address names a collection.
+        Args:
+            method: GET or POST.
+            path: Path below the address.
+            body: The body, if any.
+            kind: Content type of the body.
+            whole: Send to the service, even if the address names a collection.
 
         Raises:
-            NoAnswer: there is none.
-            CommandError: what answers is no Simile.
+            NoAnswer: The service does not answer.
+            CommandError: The answer is not from Simile.
 
         """
         headers = self._headers | ({"Content-Type": kind} if kind else {})
@@ -109,15 +131,17 @@ class Remote:
         wait = response.headers.get("retry-after", "")
         seconds = min(float(wait) if wait.isdigit() else WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         try:
-            return Answer(response.status, json.loads(content), seconds)  # as deep as a document may be
+            return Answer(
+                response.status, json.loads(content), seconds
+            )  # orjson reads fewer levels of nesting.
         except ValueError as error:
-            raise CommandError(f"What answers at {self.url} is not Simile (it sent no JSON).") from error
+            raise CommandError(f"The server at {self.url} is not Simile (it sent no JSON).") from error
         except RecursionError as error:
-            raise CommandError(f"What {self.url} sent is nested too deeply to be read.") from error
+            raise CommandError(f"The answer of {self.url} is nested too deeply to be read.") from error
 
 
 def path_of(collection: str | None) -> str:
-    """Prefix of the routes of a collection; None: of the one that the address names."""
+    """Returns the path of a collection's routes. None means the collection of the address."""
     return "" if collection is None else f"/collections/{collection}"
 
 
@@ -126,3 +150,27 @@ def _key(file: Path) -> str:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"The key file {file} cannot be read ({error}).") from error
+
+
+def connect_to(parser: argparse.ArgumentParser) -> None:
+    """Declares the options for address, key and collection."""
+    parser.add_argument("--url", default=own_url(), help="address of the running service (%(default)s)")
+    parser.add_argument("--key-file", type=Path, metavar="FILE", help="contains a key of role write")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--collection", metavar="NAME", help="instead of `default`, or of the one in --url")
+    which.add_argument("--all-collections", action="store_true", help="each line has a `collection`")
+
+
+def named_collection(arguments: argparse.Namespace, remote: Remote) -> str | None:
+    """Returns the value of --collection.
+
+    Raises:
+        CommandError: The name is invalid, or --url also names a collection.
+
+    """
+    name: str | None = arguments.collection
+    if remote.scoped and (name is not None or arguments.all_collections):
+        raise CommandError(f"--url {remote.url} names a collection already. Leave it out of one of the two.")
+    if name is not None and not COLLECTION_NAME.fullmatch(name):
+        raise CommandError(f"--collection {name!r}: no collection can have this name.")
+    return name

@@ -1,8 +1,8 @@
-"""`python -m service copy --to URL`: a data directory's store into PostgreSQL; `--from URL`: back again.
+"""`python -m service copy`: copies a store from a data directory to PostgreSQL (`--to`), or back (`--from`).
 
-Documents, vectors of the version in service, judgements, events and decisions; what was stopped goes on. The
-models folder is no part of it. No service may use the data directory meanwhile, and none should write to the
-database. A target is marked until its copy has ended: no service starts on it, and no backup is made of it.
+It copies documents, vectors of the active version, judgments, events and decisions. It does not copy the
+models folder. An interrupted copy continues when it is run again. No service may use the data directory or
+write to the database meanwhile. Services and `backup` reject a target with an unfinished copy.
 """
 
 import argparse
@@ -12,31 +12,27 @@ from pathlib import Path
 from models.files.fsync import sync
 from service.errors import CommandError, StartupError
 from service.runtime.data_lock import DataDirLock
-from service.settings import Settings, models_dir_of
-from service.settings.addresses import check_database
+from service.settings import Settings, check_database, models_dir_of
 from service.store.sql.connection import START_OVER
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `copy`."""
+    """Declares the arguments of `copy`."""
     ways = parser.add_mutually_exclusive_group(required=True)
-    ways.add_argument("--to", metavar="URL", help="of an empty database, or of one with a copy to go on with")
-    ways.add_argument("--from", dest="source", metavar="URL", help="of a database, into a new data directory")
-    parser.add_argument(
-        START_OVER, action="store_true", help="empty a target that holds an unfinished copy, and begin again"
-    )
-    parser.add_argument("--data-dir", type=Path, help="the data directory; SIMILE_DATA_DIR unless named")
+    ways.add_argument("--to", metavar="URL", help="a database that is empty, or has an unfinished copy")
+    ways.add_argument("--from", dest="source", metavar="URL", help="a database, to a new data directory")
+    parser.add_argument(START_OVER, action="store_true", help="delete an unfinished copy, and begin again")
+    parser.add_argument("--data-dir", type=Path, help="the data directory (default: SIMILE_DATA_DIR)")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Do it; what to print.
+    """Copies the store, and returns the text to print.
 
     Raises:
-        CommandError: it cannot be done, or what was copied differs.
+        CommandError: The copy failed, or differs from its source.
 
     """
-    try:
-        # An extra, which only those have who need it.
+    try:  # The extra is optional.
         from service.store.postgres import copying  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise CommandError("`copy` needs the extra postgres: pip install 'simile[cpu,postgres]'.") from error
@@ -48,7 +44,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         option = "--to" if arguments.to else "--from"
         raise CommandError(str(error).replace("SIMILE_DATABASE", option)) from None
     if arguments.to and not data_dir.is_dir():
-        raise CommandError(f"There is no data directory {data_dir}. Name the one that a service has used.")
+        raise CommandError(f"The data directory {data_dir} does not exist. Name the directory of a service.")
     lock = DataDirLock(data_dir)
     try:
         said = asyncio.run(

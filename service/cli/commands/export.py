@@ -1,8 +1,8 @@
-"""`python -m service export FILE`: every document, or those that pass a filter, as JSON lines.
+"""`python -m service export FILE`: exports all documents, or those that match a filter, as JSON lines.
 
-From a running service, a page at a time; or with --data-dir straight from the store, at one moment, whether a
-service runs there or not. Of the default collection, of another one, or of all; then each line names its own.
-The file appears whole or not at all.
+It reads pages from a running service, or with --data-dir a snapshot of the store, whether a service runs or
+not. It exports one collection, or all collections with a `collection` on each line. A failed export leaves no
+file.
 """
 
 import argparse
@@ -17,66 +17,60 @@ from urllib.parse import urlencode
 import orjson
 
 from models.files.fsync import replaced
-from models.progress import Progress
-from service.cli.commands.client import Remote, path_of
-from service.cli.commands.import_files import connect_to, named_collection
+from models.words.progress import Progress
+from service.cli.commands.client import Remote, connect_to, named_collection, path_of
 from service.errors import CommandError, unwritable
-from service.store.filters.grammar import FilterError, Predicate, parse_filter
+from service.store.filters.grammar import FilterError, parse_filter
 from service.store.sqlite.filters import compile_filter
 from service.store.sqlite.offline import reading
 from service.store.values import DEFAULT_COLLECTION, Record
 
 Bytes: TypeAlias = IO[bytes] | gzip.GzipFile
+Pages: TypeAlias = Iterator[tuple[list[dict[str, Any]], int]]  # documents, and their number in all pages
 PAGE = 1000
-PAGE_BYTES = 16 << 20  # of a page that is read straight from the store
+PAGE_BYTES = 16 << 20  # of a page that is read directly from the store
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `export`."""
-    parser.add_argument("file", metavar="FILE", help="`-` is stdout; a name that ends in .gz is packed")
-    parser.add_argument("--filter", metavar="JSON", help="only documents that pass, as in GET /documents")
-    parser.add_argument("--data-dir", type=Path, help="read the store there, and ask no service")
+    """Declares the arguments of `export`."""
+    parser.add_argument("file", metavar="FILE", help="`-` is stdout; a name that ends in .gz is compressed")
+    parser.add_argument("--filter", metavar="JSON", help="only matching documents, as in GET /documents")
+    parser.add_argument("--data-dir", type=Path, help="read this store instead of a running service")
     connect_to(parser)
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Do it; what to print.
+    """Exports documents, and returns the text to print.
 
     Raises:
-        CommandError: it cannot be read or written. Nothing was left behind.
+        CommandError: The documents cannot be read or written. No file remains.
 
     """
     remote = Remote(arguments.url, arguments.key_file)
-    collection = named_collection(arguments, remote)
+    collection, every = named_collection(arguments, remote), arguments.all_collections
     if arguments.data_dir is None:
-        found = _from_service(remote, arguments.filter, collection, every=arguments.all_collections)
+        found = _from_service(remote, arguments.filter, collection, every=every)
     else:
-        found = _from_store(arguments.data_dir, arguments.filter, collection, every=arguments.all_collections)
-    try:
-        with written(arguments.file) as out:
-            number = _write(found, out)
-    except OSError as error:
-        raise CommandError(unwritable(arguments.file, error, "No file was left behind.")) from error
-    return "" if arguments.file == "-" else f"{number} documents are in {arguments.file}."
-
-
-def _write(pages: Iterator[tuple[list[dict[str, Any]], int]], out: Bytes) -> int:
+        found = _from_store(arguments.data_dir, arguments.filter, collection, every=every)
     number, progress = 0, None
     try:
-        for documents, total in pages:
-            progress = progress or Progress("documents", total)
-            out.writelines(orjson.dumps(document) + b"\n" for document in documents)
-            number += len(documents)
-            progress.tell(number, number)
+        with written(arguments.file) as out:
+            for documents, total in found:
+                progress = progress or Progress("documents", total)
+                out.writelines(orjson.dumps(document) + b"\n" for document in documents)
+                number += len(documents)
+                progress.tell(number, number)
+    except OSError as error:
+        raise CommandError(unwritable(arguments.file, error, "No file was left behind.")) from error
     finally:
         if progress is not None:
             progress.end()
-    return number
+    return "" if arguments.file == "-" else f"{number} documents are in {arguments.file}."
 
 
 @contextlib.contextmanager
 def written(name: str) -> Iterator[Bytes]:
-    """A file that is written aside and renamed at the end; after an error there is none."""
+    """Opens a file that gets its name when the block ends without an error."""
     if name == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -89,10 +83,7 @@ def written(name: str) -> Iterator[Bytes]:
             yield raw
 
 
-def _from_service(
-    remote: Remote, condition: str | None, collection: str | None, *, every: bool
-) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Pages of documents, each with the number of documents in all."""
+def _from_service(remote: Remote, condition: str | None, collection: str | None, *, every: bool) -> Pages:
     asked = {} if condition is None else {"filter": condition}
     with contextlib.closing(remote):
         names = [collection]
@@ -117,11 +108,11 @@ def _asked(remote: Remote, path: str, parameters: dict[str, str]) -> dict[str, A
     return found
 
 
-def _from_store(
-    data_dir: Path, condition: str | None, collection: str | None, *, every: bool
-) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Pages of documents, each with the number of documents in all."""
-    where = _compiled(condition)
+def _from_store(data_dir: Path, condition: str | None, collection: str | None, *, every: bool) -> Pages:
+    try:
+        where = None if condition is None else compile_filter(parse_filter(condition))
+    except FilterError as error:
+        raise CommandError(f"--filter: {error}") from error
     with reading(data_dir) as store:
         there = store.collections()
         if collection is not None and collection not in there:
@@ -133,19 +124,12 @@ def _from_store(
             after, more = "", True
             while more:
                 part, more = store.page(after, PAGE, where, PAGE_BYTES, name)
-                yield [mark | _raw(record) for record in part], total
+                yield [mark | _document(record) for record in part], total
                 after = part[-1].id if part else after
 
 
-def _raw(record: Record) -> dict[str, Any]:
-    """A document with title, text and metadata as the JSON that they are read as."""
+def _document(record: Record) -> dict[str, Any]:
+    """Returns a document whose title, text and metadata are stored JSON."""
     title = {"title": orjson.Fragment(record.title_json)} if record.title_json else {}
     text, metadata = orjson.Fragment(record.text_json), orjson.Fragment(record.metadata_json)
     return {"id": record.id, **title, "text": text, "metadata": metadata}
-
-
-def _compiled(condition: str | None) -> Predicate | None:
-    try:
-        return None if condition is None else compile_filter(parse_filter(condition))
-    except FilterError as error:
-        raise CommandError(f"--filter: {error}") from error

@@ -1,99 +1,94 @@
-"""`python -m service import FILE…`: documents out of files, into a running service.
+"""`python -m service import FILE…`: imports documents from files into a running service. Start reading at
+`run`.
 
-Sent as NDJSON, a second or two of work at a time; what the service answered is stored. There is nothing to
-resume from: to send everything again is safe by id, and what is stored unchanged is not embedded again.
+    files ─▶ rows ─▶ chunk, sized by the speed of the last one ─▶ POST /documents ─▶ Tally
+                                    ▲      no answer in time: halves         │
+                                    └──── busy or restarting: again, later ◀─┘
+
+A chunk takes a second or two. Sending it twice is safe: ids identify documents, and unchanged documents are
+not embedded again. So an interrupted import is simply run again.
 """
 
 import argparse
 import contextlib
+import re
 import sys
+import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import orjson
 
-from models.progress import Progress
-from service.cli.commands.client import Remote
-from service.cli.commands.delivery import Delivery, Pace, Sent, Tally
-from service.cli.commands.readability import Reading
+from models.tokens.reading import ENOUGH, Count, count
+from models.words.progress import Progress
+from service.cli.commands import client
+from service.cli.commands.client import (
+    BUSY,
+    Answer,
+    NoAnswer,
+    Remote,
+    connect_to,
+    named_collection,
+    path_of,
+)
 from service.errors import CommandError
-from service.files.columns import Columns, Placed
+from service.files.columns import Columns, Placed, derived_id
 from service.files.conversion import TYPES, parse_types
 from service.files.detection import format_of, refuse_name
 from service.files.reader import FileReader, Options, Unpacked
+from service.files.seen import Seen
 from service.files.values import BadFile, BadRow, Row, command_option, split_names
-from service.settings import own_url
-from service.store.values import COLLECTION_NAME
+from service.http.body_budget import NDJSON
 
 FORMATS = ("jsonl", "csv", "tsv", "text")
-PIECE_BYTES = 1 << 15  # the progress is told by what was read
+PIECE_BYTES = 1 << 15  # The progress advances by this much.
+TARGET_SECONDS = 1.5  # per chunk
+FIRST_LINES, MOST_LINES = 16, 4096
+FIRST_BYTES, LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 14, 8 << 20
+FACTOR = 4.0  # A chunk grows or shrinks at most by this factor.
+MAX_TOLD = 100  # failed lines that are printed; the others are only counted
+DEADLINE_PASSED = 504
+AGAIN = BUSY | {DEADLINE_PASSED}
+# The end of the service's error message. Its line numbers are those of the chunk, not of the file.
+_STORED = re.compile(
+    r" (?:Nothing of the import was stored\.|Before that (\d+) rows were stored\b.*)", re.DOTALL
+)
+_SAMPLE, _SAMPLE_CHARACTERS = 16, 500  # documents and their characters that are tested for unknown tokens
+
+clock = time.monotonic
+
+Sent = list[tuple[Row, bytes]]  # rows of a file, each with its line of NDJSON
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `import`."""
+    """Declares the arguments of `import`."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="`-` is stdin; .gz is unpacked")
-    parser.add_argument("--format", choices=FORMATS, help="unless the file's name says it")
+    parser.add_argument("--format", choices=FORMATS, help="instead of the file's ending")
+    parser.add_argument("--id", metavar="COLUMN", help="default: `id` or `_id`, else derived from the text")
+    parser.add_argument("--title", metavar="COLUMN", help="default: `title` if it exists; '' for none")
     parser.add_argument(
-        "--id", metavar="COLUMN", help="`id` or `_id` where there is one; else made from the text"
-    )
-    parser.add_argument("--title", metavar="COLUMN", help="`title` where there is one; '' for none")
-    parser.add_argument(
-        "--text",
-        metavar="COLUMN,…",
-        default="text",
-        help="several become one text, apart by blank lines (text)",
+        "--text", metavar="COLUMN,…", default="text", help="several are joined by blank lines (text)"
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--metadata", metavar="COLUMN,…", help="of JSON: the object `metadata` unless named")
+    which.add_argument("--metadata", metavar="COLUMN,…", help="default for JSON: the object `metadata`")
     which.add_argument("--metadata-all", action="store_true", help="every other column")
+    parser.add_argument("--encoding", metavar="NAME", help="such as cp1252; default: UTF-8 or UTF-16")
+    parser.add_argument("--delimiter", metavar="CHARACTER", help="of csv: , ; tab or | (default: detected)")
     parser.add_argument(
-        "--encoding", metavar="NAME", help="such as cp1252; unless the file is UTF-8 or UTF-16"
+        "--types", metavar="COLUMN=TYPE,…", help=f"metadata other than text: {', '.join(TYPES)}"
     )
-    parser.add_argument(
-        "--delimiter", metavar="CHARACTER", help="of csv: one of , ; tab | unless it is detected"
-    )
-    parser.add_argument(
-        "--types",
-        metavar="COLUMN=TYPE,…",
-        help=f"metadata that is no text: {', '.join(TYPES)}",
-    )
-    parser.add_argument("--html", choices=["strip"], help="take tags off title and text")
-    parser.add_argument("--per-file", action="store_true", help="each file is one document, its id its name")
+    parser.add_argument("--html", choices=["strip"], help="remove tags from title and text")
+    parser.add_argument("--per-file", action="store_true", help="each file is a document; its name is the id")
     connect_to(parser)
 
 
-def connect_to(parser: argparse.ArgumentParser) -> None:
-    """Declare the service's address and key."""
-    parser.add_argument("--url", default=own_url(), help="of the running service (%(default)s)")
-    parser.add_argument("--key-file", type=Path, metavar="FILE", help="holds a key of role write")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--collection", metavar="NAME", help="unless the default one, or that of --url")
-    which.add_argument(
-        "--all-collections", action="store_true", help="each line names its own in `collection`"
-    )
-
-
-def named_collection(arguments: argparse.Namespace, remote: Remote) -> str | None:
-    """The collection that --collection names.
-
-    Raises:
-        CommandError: it is no name, or --url names a collection too.
-
-    """
-    name: str | None = arguments.collection
-    if remote.scoped and (name is not None or arguments.all_collections):
-        raise CommandError(f"--url {remote.url} names a collection already. Leave it out of one of the two.")
-    if name is not None and not COLLECTION_NAME.fullmatch(name):
-        raise CommandError(f"--collection {name!r}: no collection can have this name.")
-    return name
-
-
 def run(arguments: argparse.Namespace) -> str:
-    """Do it; what to print.
+    """Imports the files, and returns the text to print.
 
     Raises:
-        CommandError: some lines failed, or it could not go on. All that was answered is stored.
+        CommandError: Some lines failed, or the import ended early. Acknowledged lines are stored.
 
     """
     remote = Remote(arguments.url, arguments.key_file)
@@ -135,14 +130,14 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 class CannotRead(CommandError):
-    """A file, or the rest of one, is not read."""
+    """A file, or the rest of a file, cannot be read."""
 
 
 def _options(name: str, arguments: argparse.Namespace, placed: Placed) -> Options:
-    """How the file `name` is read.
+    """Returns how to read the file `name`.
 
     Raises:
-        CommandError: An option, or the file's name, says that it cannot be.
+        CommandError: An option or the file's name is wrong.
 
     """
     kind = "file" if arguments.per_file else arguments.format or format_of(name)
@@ -167,7 +162,7 @@ def _options(name: str, arguments: argparse.Namespace, placed: Placed) -> Option
 
 
 def _size(name: str) -> int:
-    """Bytes of a file, 0 of a stream. Raises CommandError before anything is sent if it is not there."""
+    """Returns the size of a file in bytes, or 0 for stdin. Raises CannotRead if the file is missing."""
     try:
         return 0 if name == "-" else Path(name).stat().st_size
     except OSError as error:
@@ -176,12 +171,7 @@ def _size(name: str) -> int:
 
 @contextlib.contextmanager
 def opened(name: str) -> Iterator[BinaryIO]:
-    """The file's bytes.
-
-    Raises:
-        CannotRead: It cannot be read.
-
-    """
+    """Opens a file or stdin. Raises CannotRead if it cannot be read."""
     if name == "-":
         yield sys.stdin.buffer
         return
@@ -193,17 +183,17 @@ def opened(name: str) -> Iterator[BinaryIO]:
 
 
 class Source:
-    """A file that is read."""
+    """Reads the rows of a file."""
 
     def __init__(self, file: BinaryIO, name: str, options: Options) -> None:
         self._file, self._name, self._options = file, name, options
         self._reader = FileReader(name, options)
 
     def rows(self) -> Iterator[Row]:
-        """Every row of the file, in its order.
+        """Yields every row of the file, in order.
 
         Raises:
-            CannotRead: Nothing of it can be read, from some line on.
+            CannotRead: The file cannot be read from some line on.
 
         """
         unpacked, reader = Unpacked(), self._reader
@@ -223,14 +213,117 @@ class Source:
 
     @property
     def position(self) -> int:
-        """Bytes of the file whose rows have come out; 0 of a stream."""
+        """Bytes of the file whose rows were yielded, or 0 for a stream."""
         return round(self._file.tell() * self._reader.share) if self._file.seekable() else 0
 
 
-def chunks(found: Iterable[Row], tally: Tally, pace: Pace) -> Iterator[tuple[str | None, Sent]]:
-    """The documents of `found` as lines to send, as many at a time as `pace` says; `tally` takes the rest.
+class Tally:
+    """Counts the lines of an import.
 
-    Each chunk comes with the collection that its lines name, None where they name none.
+    `unsettled` contains lines that were sent, and that may or may not be stored.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.stored = self.failed = self.truncated = 0  # rows, lines, rows
+        self.unsettled: Sent = []
+        self._told = self._noted = 0
+        self._seen = Seen()
+        self._created: int | None = 0  # new ids; None if an answer did not tell
+        self._ids_known = True  # False if an answer did not tell which rows are stored.
+
+    @property
+    def untouched(self) -> bool:
+        """True if no line was sent and no line failed."""
+        return not (self.stored or self.failed or self.unsettled)
+
+    def add(self, chunk: Sent, answer: Answer, *, again: bool = False) -> None:
+        """Counts a chunk that the service answered.
+
+        Args:
+            chunk: The first of the unsettled lines.
+            answer: The answer to it.
+            again: True if the chunk was sent before, and may have been stored then.
+
+        """
+        self.unsettled = self.unsettled[len(chunk) :]
+        self.stored += answer.value["upserted"]
+        self.truncated += answer.value["truncated"]
+        created = None if again else answer.value.get("created")
+        self._created = None if self._created is None or created is None else self._created + created
+        told = {problem["line"] - 1: problem["error"] for problem in answer.value["errors"]}
+        self.failed += answer.value["failed"] - len(told)
+        self._ids_known = self._ids_known and answer.value["failed"] == len(told)
+        for at, (row, _) in enumerate(chunk):
+            if at in told:
+                self.fail(row, told[at])
+                continue
+            content = row.content if isinstance(row.content, dict) else {}
+            title, text = content.get("title"), str(content.get("text"))
+            title = title if isinstance(title, str) else ""
+            id = str(content.get("id") or derived_id(title, text))
+            self._seen.add(id, title, text, str(content.get("collection", "")))
+
+    def add_some(self, stored: int) -> None:
+        """Counts stored rows of a chunk that the service did not finish."""
+        self.stored += stored
+        self._ids_known = False
+
+    def fail(self, row: Row, reason: str) -> None:
+        """Counts the lines of a row that is not stored, and prints the reason."""
+        self.failed += row.lines
+        self._told += 1
+        if self._told <= MAX_TOLD:
+            self._print(row, reason)
+
+    def note(self, row: Row) -> None:
+        """Prints the note of an unusual row that is stored."""
+        self._noted += 1
+        if self._noted <= MAX_TOLD:
+            self._print(row, row.note)
+
+    def _print(self, row: Row, message: str) -> None:
+        self._progress.end()
+        print(f"{row.file}:{row.line}: {message}", file=sys.stderr)  # noqa: T201
+
+    def __str__(self) -> str:
+        """The sentence at the end."""
+        cut = f", {self.truncated} of them longer than the model sees" if self.truncated else ""
+        documents = self._seen.distinct if self._ids_known else self.stored
+        replaced = 0 if self._created is None or not self._ids_known else documents - self._created
+        earlier = f"; {replaced} of them had been stored before" if replaced > 0 else ""
+        rows = f"{self.stored} rows are stored as {documents} documents ({self._seen.sentence()})"
+        said = f"{documents} documents are stored" if documents == self.stored else rows
+        hidden = f" (the first {MAX_TOLD} are told above)" if self._told > MAX_TOLD else ""
+        failed = f"{self.failed} lines failed{hidden}; " if self.failed else ""
+        return f"{failed}{said}{cut}{earlier}."
+
+    def so_far(self) -> str:
+        """Returns the text of an import that ends early, with advice to continue."""
+        doubt = f" Of {_lines(self.unsettled)} it is not known which are stored." if self.unsettled else ""
+        return (
+            f"{self}{doubt}\nRun the same command again to continue: unchanged documents are skipped without "
+            "being embedded again, and the sentence at its end counts them all."
+        )
+
+
+@dataclass(slots=True)
+class Pace:
+    """The size of the next chunk, so that it takes about TARGET_SECONDS."""
+
+    lines: int = FIRST_LINES
+    bytes: int = FIRST_BYTES
+
+    def took(self, lines: int, size: int, seconds: float) -> None:
+        factor = min(max(TARGET_SECONDS / max(seconds, 1e-3), 1 / FACTOR), FACTOR)
+        self.lines = min(max(round(lines * factor), 1), MOST_LINES)
+        self.bytes = min(max(round(size * factor), LEAST_BYTES), MOST_BYTES)
+
+
+def chunks(found: Iterable[Row], tally: Tally, pace: Pace) -> Iterator[tuple[str | None, Sent]]:
+    """Yields collections with lines to send, as many as `pace` allows. None is the collection of the command.
+
+    `tally` counts rows that cannot be sent.
     """
     chunk: dict[str | None, Sent] = {}
     lines = size = 0
@@ -246,7 +339,7 @@ def chunks(found: Iterable[Row], tally: Tally, pace: Pace) -> Iterator[tuple[str
         to = document.pop("collection", None)
         try:
             content = orjson.dumps(document) + b"\n"
-        except orjson.JSONEncodeError as error:  # nested deeper than orjson writes
+        except orjson.JSONEncodeError as error:  # nested more deeply than orjson writes
             tally.fail(row, f"it cannot be sent as JSON ({error})")
             continue
         chunk.setdefault(to, []).append((row, content))
@@ -256,3 +349,115 @@ def chunks(found: Iterable[Row], tally: Tally, pace: Pace) -> Iterator[tuple[str
             yield from chunk.items()
             chunk, lines, size = {}, 0, 0
     yield from chunk.items()
+
+
+class Delivery:
+    """Sends chunks to a service."""
+
+    def __init__(self, remote: Remote, tally: Tally, progress: Progress) -> None:
+        self._remote, self._tally, self._progress = remote, tally, progress
+        self._met = False  # The service has answered before.
+        self.pace = Pace()
+
+    def send(self, collection: str | None, chunk: Sent) -> None:
+        """Sends a chunk, until each of its lines is stored or has failed.
+
+        Raises:
+            CommandError: The service rejects the chunk, or does not answer any attempt.
+
+        """
+        began = clock()
+        self._deliver(f"{path_of(collection)}/documents", chunk)
+        self.pace.took(len(chunk), sum(len(line) for _, line in chunk), clock() - began)
+
+    def _deliver(self, path: str, chunk: Sent, *, again: bool = False) -> None:
+        body = b"".join(line for _, line in chunk)
+        for attempt in range(client.PATIENCE + 1):
+            before = self._tally.unsettled
+            self._tally.unsettled = before or chunk
+            try:
+                answer = self._remote.send("POST", path, body, NDJSON)
+            except NoAnswer as error:
+                if not error.sent:
+                    self._tally.unsettled = before
+                if not (self._met or error.sent) or attempt == client.PATIENCE:
+                    raise
+                again = again or error.sent
+                late, why, wait = error.late, str(error), min(2.0**attempt, client.LONGEST_WAIT_SECONDS)
+            else:
+                self._met = True
+                if answer.status == 200:
+                    return self._tally.add(chunk, answer, again=again)
+                if answer.status not in AGAIN or attempt == client.PATIENCE:
+                    raise self._refused(chunk, answer, before)
+                stored = _STORED.search(answer.error)
+                again = again or bool(stored and stored[1])
+                late, why, wait = answer.status == DEADLINE_PASSED, answer.error, answer.wait_seconds
+            if late and len(chunk) > 1:
+                middle = len(chunk) // 2
+                self._deliver(path, chunk[:middle], again=True)
+                return self._deliver(path, chunk[middle:], again=True)
+            self._progress.note(f"Waiting {wait:g} s to send {_lines(chunk)} again. {why}")
+            client.pause(wait)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _refused(self, chunk: Sent, answer: Answer, before: Sent) -> CommandError:
+        """Returns the service's error without the line numbers of the chunk.
+
+        Args:
+            chunk: The rejected chunk.
+            answer: The answer to it.
+            before: Lines that were unsettled before this attempt.
+
+        """
+        stored = _STORED.search(answer.error)
+        if stored and stored[1]:
+            self._tally.add_some(int(stored[1]))
+        self._tally.unsettled = before or (chunk if stored and stored[1] else [])
+        return CommandError(f"{_lines(chunk)} were refused: {_STORED.sub('', answer.error)}")
+
+
+def _lines(chunk: Sent) -> str:
+    first, last = chunk[0][0], chunk[-1][0]
+    if first.file != last.file:
+        return f"{first.file}, line {first.line} to {last.file}, line {last.line}"
+    if first.line == last.line:
+        return f"{first.file}, line {first.line}"
+    return f"{first.file}, lines {first.line} to {last.line}"
+
+
+class Reading:
+    """Warns once per collection if the model does not know the tokens of its first documents."""
+
+    def __init__(self, remote: Remote, progress: Progress) -> None:
+        self._remote, self._progress = remote, progress
+        self._counts: dict[str | None, Count] = {}
+
+    def look(self, collection: str | None, chunk: Sent) -> None:
+        known = self._counts.get(collection, Count())
+        if known.words >= ENOUGH:
+            return
+        contents = [row.content for row, _ in chunk[:_SAMPLE] if isinstance(row.content, dict)]
+        texts = [str(content.get("text"))[:_SAMPLE_CHARACTERS] for content in contents]
+        found = self._counts[collection] = known + count(texts, self._tokenize)
+        if found.words >= ENOUGH and (reason := found.unreadable()):
+            self._progress.end()
+            what = "these documents" if collection is None else f"the documents of {collection}"
+            print(  # noqa: T201
+                f"The model cannot read {what}: {reason}. Search by words (mode=lexical), or teach "
+                "it: `python -m training train adapt` (docs/RETRAINING.md).",
+                file=sys.stderr,
+            )
+
+    def _tokenize(self, inputs: list[str]) -> list[list[int]]:
+        """Returns token ids of each text, or empty lists if the service does not answer."""
+        some = [text for text in inputs if text.strip()]  # The route rejects empty texts.
+        body = orjson.dumps({"inputs": some, "add_special_tokens": False})
+        try:
+            answer = self._remote.send("POST", "/tokenize", body, "application/json", whole=True)
+        except CommandError:
+            return [[] for _ in inputs]
+        if answer.status != 200:
+            return [[] for _ in inputs]
+        found = iter(answer.value)
+        return [[token["id"] for token in next(found)] if text.strip() else [] for text in inputs]

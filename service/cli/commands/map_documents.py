@@ -1,57 +1,86 @@
-"""`python -m service map`: places of the documents in the plane, by the live version's vectors.
+"""`python -m service map`: computes the map of a collection, from the vectors of the active version.
 
-Read straight from the store, whether a service runs there or not; `GET /map` answers with the file. The map
-of a version stays as it was made: run it again when many documents came.
+It reads the store directly, whether a service runs or not. `GET /map` answers with the file. The map of a
+version does not follow later writes: run the command again after many of them. Start reading at `run`.
 """
 
 import argparse
+import importlib
+import re
+import sys
 import time
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from models.files.fsync import replaced
-from models.messages import positive
-from models.progress import Progress
-from service.cli.commands import map_groups, map_layout
+from models.search.words import FUNCTION_WORDS
+from models.words.commands import positive
+from models.words.progress import Progress
 from service.errors import CommandError, unwritable
-from service.index.kmeans import nearest_rows
+from service.index.kmeans import assigned, cluster
+from service.index.neighbours import ROWS, nearest_rows
 from service.index.segments import Vectors
-from service.settings import MAP_LEAST, Settings
+from service.settings import MAP_LEAST, MAP_LIBRARY, Settings
 from service.store.sqlite.offline import OfflineStore, reading
 from service.store.values import DEFAULT_COLLECTION
 
+NEIGHBOURS = 15  # umap-learn's default
+SIDE = 65_535  # Coordinates are integers from 0 to this.
+CLIPPED = 0.001  # share of outliers on each side that are moved to the border
+
+WORDS = 5  # per group
+MOST_GROUPS = 24
+PER_GROUP = 40  # documents, about, below the largest number of groups
+CHARACTERS = 1000  # of a text that words are taken from
+MOST_VALUES = 30  # different values of a field that colors the map
+LEAST_SHARE = 0.2  # of the documents that have such a field
+STRAYS, COPIES = 20, 50
+COPY = 0.98  # cosine
+_WORD = re.compile(r"[^\W\d_]{3,}")
+
+Plane = NDArray[np.float32]  # (n, 2)
+
 
 class Points(NamedTuple):
+    """The documents of a map."""
+
     ids: list[str]
     texts: list[str]
     metadata: list[dict[str, Any]]
     rows: Vectors
 
 
+class Earlier(NamedTuple):
+    """The latest map of another version, with coordinates by document id."""
+
+    version: str
+    places: dict[str, tuple[int, int]]
+
+
 def describe(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `map`."""
-    parser.add_argument("--collection", default=DEFAULT_COLLECTION, help="another one than `default`")
+    """Declares the arguments of `map`."""
+    parser.add_argument("--collection", default=DEFAULT_COLLECTION, help="instead of `default`")
     parser.add_argument(
-        "--points",
-        type=positive,
-        default=100_000,
-        metavar="N",
-        help="at most so many documents (default 100000)",
+        "--points", type=positive, default=100_000, metavar="N", help="at most N documents (default 100000)"
     )
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Do it; what to print.
+    """Writes the map, and returns the text to print.
 
     Raises:
-        CommandError: the library or the store is not there, or it holds too few documents.
+        CommandError: The library or the store is missing, or the collection has too few documents.
 
     """
-    umap, began = map_layout.require_umap(), time.monotonic()
+    umap, began = require_umap(), time.monotonic()
     with reading(settings.data_dir) as store:
         version, points = _read(store, arguments.collection, arguments.points)
     earlier = _earlier(settings.maps_dir, version, arguments.collection)
@@ -62,36 +91,38 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         with replaced(file) as out:
             out.write(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY))
     except OSError as error:
-        raise CommandError(unwritable(file, error, "No map was left behind.")) from error
+        raise CommandError(unwritable(file, error, "No map remains.")) from error
     seconds = time.monotonic() - began
     return f"{len(points.ids)} documents are on the map of {version} ({seconds:.0f} s): {file}"
 
 
+def require_umap() -> Any:
+    """Imports the library. Raises CommandError if it is not installed."""
+    try:
+        return importlib.import_module(MAP_LIBRARY)
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"A map needs umap-learn. Install it: {sys.executable} -m pip install 'simile[map]'"
+        ) from error
+
+
 def _read(store: OfflineStore, collection: str, most: int) -> tuple[str, Points]:
-    """The live version, and the documents to place."""
+    """Returns the active version, and the documents of its map."""
     live = next((row for row in store.generations() if row.is_active), None)
     if live is None:
-        raise CommandError("No version was live here yet. Start the service once.")
+        raise CommandError("No version was active here yet. Start the service once.")
     dimension = store.number("SELECT dimension FROM generations WHERE number = ?", live.number)
-    progress = Progress("documents read")
-    heads = []
-    for head in store.heads(live.number, dimension, collection, most, map_groups.CHARACTERS):
-        heads.append(head)
-        progress.tell(len(heads))
-    progress.end()
+    with Progress("documents read") as progress:
+        heads = []
+        for head in store.heads(live.number, dimension, collection, most, CHARACTERS):
+            heads.append(head)
+            progress.tell(len(heads))
     if len(heads) < MAP_LEAST:
         raise CommandError(
             f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs {MAP_LEAST}."
         )
     ids, texts, metadata, vectors = zip(*heads, strict=True)
     return live.version, Points([*ids], [*texts], [*metadata], np.array(vectors, np.float32))
-
-
-class Earlier(NamedTuple):
-    """The latest map of another version: the places of its documents by id."""
-
-    version: str
-    places: dict[str, tuple[int, int]]
 
 
 def _earlier(maps: Path, version: str, collection: str) -> Earlier | None:
@@ -101,25 +132,25 @@ def _earlier(maps: Path, version: str, collection: str) -> Earlier | None:
             found = orjson.loads(file.read_bytes())
             places = dict(zip(found["ids"], zip(found["x"], found["y"], strict=True), strict=True))
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # of no use; a new one is made all the same
+            continue  # A damaged map is ignored.
         return Earlier(file.parent.name, places)
     return None
 
 
 def _map(umap: Any, points: Points, earlier: Earlier | None) -> dict[str, Any]:
-    """The content of the file, without the names of version and collection."""
+    """Returns the content of the file, without version and collection."""
     progress = Progress("documents compared", len(points.ids))
-    near, cosines = nearest_rows(points.rows, map_layout.NEIGHBOURS, lambda done: progress.tell(done, done))
+    near, cosines = nearest_rows(points.rows, NEIGHBOURS, lambda done: progress.tell(done, done))
     progress.note("Laying them out; this takes about a minute for 20,000 …")
-    start = None if earlier is None else map_layout.begun_from(earlier.places, points.ids, points.rows)
-    places = map_layout.laid_out(umap, points.rows, near, cosines, start)
+    start = None if earlier is None else begun_from(earlier.places, points.ids, points.rows)
+    places = laid_out(umap, points.rows, near, cosines, start)
     if earlier is None or start is None:
-        places = map_layout.fitted(places)
+        places = fitted(places)
     else:
-        places = map_layout.aligned(places, points.ids, earlier.places)
+        places = aligned(places, points.ids, earlier.places)
     progress.end()
-    group = map_groups.groups(points.rows)
-    named = map_groups.words_of(points.texts, group)
+    group = groups(points.rows)
+    named = words_of(points.texts, group)
     middles = [np.median(places[group == number], axis=0).round().astype(int) for number in range(len(named))]
     sizes = np.bincount(group)
     return {
@@ -133,6 +164,154 @@ def _map(umap: Any, points: Points, earlier: Earlier | None) -> dict[str, Any]:
             {"words": words, "x": int(x), "y": int(y), "size": int(size)}
             for words, (x, y), size in zip(named, middles, sizes, strict=True)
         ],
-        "fields": map_groups.colouring(points.metadata),
-        **map_groups.odd(near, cosines),
+        "fields": colouring(points.metadata),
+        **odd(near, cosines),
     }
+
+
+def laid_out(
+    umap: Any, rows: Vectors, neighbours: NDArray[np.int64], cosines: NDArray[np.float32], start: Plane | None
+) -> Plane:
+    """Computes coordinates with UMAP.
+
+    Args:
+        umap: The library.
+        rows: Unit vectors, shape (n, d).
+        neighbours: Rows of the nearest neighbors, shape (n, NEIGHBOURS).
+        cosines: Their cosines, shape (n, NEIGHBOURS).
+        start: Coordinates to start from. None means the two principal components.
+
+    """
+    distances = np.maximum(0, 1 - cosines)
+    layout = umap.UMAP(
+        n_neighbors=NEIGHBOURS,
+        metric="cosine",
+        init="pca" if start is None else start,
+        precomputed_knn=(neighbours, distances, None),
+        min_dist=0.05,
+        random_state=0,
+        n_jobs=1,
+        verbose=False,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # They concern a later `transform`.
+        return np.asarray(layout.fit_transform(rows), np.float32)
+
+
+def begun_from(before: Mapping[str, tuple[int, int]], ids: Sequence[str], rows: Vectors) -> Plane | None:
+    """Returns coordinates to start from, or None if too few documents are on both maps.
+
+    A document keeps its place on the earlier map. A new document starts at its nearest old document.
+    """
+    known = [at for at, id in enumerate(ids) if id in before]
+    if len(known) < max(NEIGHBOURS, len(ids) // 2):
+        return None
+    start = np.zeros((len(ids), 2), np.float32)
+    start[known] = [before[ids[at]] for at in known]
+    new = [at for at, id in enumerate(ids) if id not in before]
+    old = rows[known]
+    for first in range(0, len(new), ROWS):
+        part = new[first : first + ROWS]
+        start[part] = start[np.array(known)[np.argmax(rows[part] @ old.T, axis=1)]]
+    # UMAP expects a start about ten wide. Noise separates equal places.
+    apart = np.random.default_rng(0).normal(0, 0.01, start.shape)
+    return (start / SIDE * 20 - 10 + apart).astype(np.float32)
+
+
+def aligned(places: Plane, ids: Sequence[str], before: Mapping[str, tuple[int, int]]) -> Plane:
+    """Rotates, mirrors, moves and scales a map so that it matches an earlier map.
+
+    Orthogonal Procrustes: Schönemann, Psychometrika 31, 1966.
+    """
+    known = [at for at, id in enumerate(ids) if id in before]
+    ours = places[known].astype(np.float64)
+    theirs = np.array([before[ids[at]] for at in known], np.float64)
+    centre, other = ours.mean(axis=0), theirs.mean(axis=0)
+    left, _, right = np.linalg.svd((ours - centre).T @ (theirs - other))
+    # Both maps get the same size. The least-squares scale would shrink maps that agree little.
+    scale = np.linalg.norm(theirs - other) / max(1e-12, float(np.linalg.norm(ours - centre)))
+    turned = (places - centre) @ (left @ right)
+    room = np.where(turned > 0, SIDE - other, other) / np.maximum(np.abs(turned), 1e-12)
+    moved = turned * min(scale, float(room.min())) + other
+    return np.asarray(moved, np.float32)
+
+
+def fitted(places: Plane) -> Plane:
+    """Scales a map to 0..SIDE, by the same factor in both directions."""
+    low = np.quantile(places, CLIPPED, axis=0)
+    high = np.quantile(places, 1 - CLIPPED, axis=0)
+    size = max(float((high - low).max()), 1e-9)
+    middle = (low + high) / 2
+    return np.asarray(np.clip((places - middle) / size * SIDE * 0.98 + SIDE / 2, 0, SIDE), np.float32)
+
+
+def groups(rows: Vectors) -> NDArray[np.int64]:
+    """Returns the group of each row, by spherical k-means. Group 0 is the largest."""
+    count = int(np.clip(len(rows) // PER_GROUP, min(4, len(rows)), MOST_GROUPS))
+    order = np.random.default_rng(0).permutation(len(rows))
+    centres = cluster(rows[order], count, lambda: False)
+    found = np.concatenate([labels for _, labels in assigned(rows, centres, lambda: False)])
+    rank = np.empty(count, np.int64)
+    rank[np.argsort(-np.bincount(found, minlength=count), kind="stable")] = np.arange(count)
+    return np.asarray(rank[found])
+
+
+def words_of(texts: Sequence[str], group: NDArray[np.int64]) -> list[list[str]]:
+    """Returns the words of each group, by class-based TF-IDF (Grootendorst, arXiv:2203.05794).
+
+    It counts documents that contain a word, so a single long text does not name a group.
+    """
+    counts: list[Counter[str]] = [Counter() for _ in range(int(group.max()) + 1)]
+    for text, number in zip(texts, group.tolist(), strict=True):
+        found = {word.lower() for word in _WORD.findall(text[:CHARACTERS])}
+        counts[number].update(found - FUNCTION_WORDS)
+    everywhere: Counter[str] = sum(counts, Counter())
+    mean = sum(everywhere.values()) / max(1, len(counts))
+    named = []
+    for own in counts:
+        total = max(1, sum(own.values()))
+        score = {word: n / total * np.log1p(mean / everywhere[word]) for word, n in own.items() if n > 1}
+        named.append(sorted(score, key=lambda word: (-score[word], word))[:WORDS])
+    return named
+
+
+def colouring(metadata: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the fields that can color the map: those with few different values.
+
+    Each field has its `values`, and in `of` the index of each document's value, or -1.
+    """
+    # A text with the type keeps `true`, `1` and `"1"` apart, as filters do.
+    plain = [
+        {
+            name: f"{type(value).__name__}:{value}"
+            for name, value in one.items()
+            if isinstance(value, str | int | float)
+        }
+        for one in metadata
+    ]
+    fields = {}
+    for name, times in Counter(name for texts in plain for name in texts).most_common():
+        if times < LEAST_SHARE * len(metadata):
+            break
+        counts = Counter(texts[name] for texts in plain if name in texts)
+        if not 2 <= len(counts) <= MOST_VALUES:
+            continue
+        first = {texts[name]: one[name] for texts, one in zip(plain, metadata, strict=True) if name in texts}
+        place = {text: at for at, (text, _) in enumerate(counts.most_common())}
+        of = [place[texts[name]] if name in texts else -1 for texts in plain]
+        fields[name] = {"values": [first[text] for text in place], "of": of}
+    return fields
+
+
+def odd(neighbours: NDArray[np.int64], cosines: NDArray[np.float32]) -> dict[str, Any]:
+    """Returns rows that are far from every other (`strays`), and pairs of near duplicates (`copies`)."""
+    own = np.arange(len(neighbours))
+    others = np.where(neighbours == own[:, None], -1.0, cosines)
+    best = others.max(axis=1)
+    partner = neighbours[own, others.argmax(axis=1)]
+    pairs = {
+        (min(at, other), max(at, other))
+        for at, other in zip(own.tolist(), partner.tolist(), strict=True)
+        if best[at] >= COPY
+    }
+    return {"strays": np.argsort(best)[:STRAYS].tolist(), "copies": sorted(pairs)[:COPIES]}

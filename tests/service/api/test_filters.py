@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.store import Store
-from service.cli.commands import check_data
+from service.cli.check import check_data
 from service.files.columns import Columns
 from service.files.values import BadFile
 from service.runtime.runtime import Runtime
@@ -224,13 +224,13 @@ def test_documents_of_an_older_version_keep_working_and_are_listed_by_the_check(
         assert running.get(f"/documents/{id}").json()["metadata"] == orjson.loads(json)
     listed = running.get("/documents", params={"filter": '{"b": {"$gt": 1}}'}).json()["documents"]
     assert {document["id"] for document in listed} == {"o1", "o2"}
-    said = check_data.run(settings)
+    said = check_data(settings)
     assert "note: 2 documents have names in their metadata that no filter could name, such as" in said
     assert "'', '$ref', '.b', 'a.': 'o1', 'o2'. Send these documents again" in said
     assert running.delete("/documents/o1").json()["deleted"] == 1
-    assert "note: 1 documents have names" in check_data.run(settings)
+    assert "note: 1 documents have names" in check_data(settings)
     assert running.delete("/documents/o2").json()["deleted"] == 1
-    assert "that no filter could name" not in check_data.run(settings)
+    assert "that no filter could name" not in check_data(settings)
     assert Store(settings.models_dir).wanted() is not None
 
 

@@ -32,7 +32,7 @@ def disk(at: Path, options: str) -> Iterator[Path]:
 
 
 def command(*words: object) -> str:
-    """The sentence of a command, also of one that fails. Anything else is raised."""
+    """The text of a command, or its CommandError. Other errors are raised."""
     try:
         return run(parser().parse_args([str(word) for word in words]))
     except CommandError as error:

@@ -16,12 +16,13 @@ from typing import Self
 
 import pytest
 
-from models import progress
-from service.cli.commands import check_data
+from models.words import progress
+from service.cli.check import check_data
+from service.cli.commands import restore as restoring
 from service.errors import CommandError
 from service.settings import Settings
 from service.store.sqlite import offline
-from tests.service.cli.test_commands import run
+from tests.parts.commands import run
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import TEXTS
 from tests.waiting import LIMIT
@@ -60,7 +61,7 @@ def restore(backup: Path, folder: Path, *more: str) -> subprocess.CompletedProce
 
 
 def refused(act: Callable[[Settings], object], folder: Path, models: Path | None = None) -> str:
-    """What `act` says on the data directory in `folder`; in this process, because there are many of these."""
+    """The error of `act` on the data directory in `folder`."""
     with pytest.raises(CommandError) as caught:
         act(Settings(data_dir=folder / "data", models_dir=models or folder / "models"))
     return str(caught.value)
@@ -96,7 +97,7 @@ def test_a_backup_of_a_running_service_comes_back_in_another_directory(
             question = {"q": TEXTS[5], "k": "3", "mode": mode}
             there, here = (one.client.get("/search", params=question).json() for one in (place, service))
             assert here["hits"] == there["hits"] != []
-        # A revision is never used twice, also behind a restore.
+        # A revision is never used twice, even after a restore.
         sequences = [service.put({"new": "stone"}).json()["sequence"] for _ in range(1)]
         assert sequences[0] > manifest["sequence"]
 
@@ -185,7 +186,7 @@ def test_a_store_that_is_there_or_in_use_is_not_replaced_unless_asked(
     assert (done.returncode, "in use by process" in done.stderr) == (1, True)
     with Service(tmp_path, tiny_models_dir) as service:
         service.put({"old": "red river"}).raise_for_status()
-        service.kill()  # what it wrote last is still in the write-ahead log
+        service.kill()  # The last write is still in the write-ahead log.
         (tmp_path / "data" / "indexes").mkdir(exist_ok=True)
         done = restore(backup, tmp_path)
         assert (done.returncode, "--force" in done.stderr) == (1, True)
@@ -306,7 +307,7 @@ def test_a_restore_that_is_killed_before_its_last_step_has_changed_nothing(
 ) -> None:
     with Service(tmp_path, tiny_models_dir) as service:
         service.put({"old": "red river"}).raise_for_status()
-        service.kill()  # what it wrote last is still in the write-ahead log
+        service.kill()  # The last write is still in the write-ahead log.
         assert (tmp_path / "data" / "simile.db-wal").stat().st_size
         with Restores(tmp_path, tmp_path / "models") as restores:
             restores.begin(place.folder / "backup", "wait")
@@ -344,7 +345,7 @@ def test_a_sound_store_is_said_to_be_sound_while_its_service_runs(place: Service
     [
         ("UPDATE vectors SET vector = zeroblob(128) WHERE revision = 5", "the vectors of 'd4' are damaged"),
         ("UPDATE vectors SET revision = 999 WHERE revision = 5", "1 vectors are of no document"),
-        ("UPDATE documents SET metadata = '[]' WHERE id = 'd9'", "'d9' is no JSON object"),
+        ("UPDATE documents SET metadata = '[]' WHERE id = 'd9'", "'d9' is not a JSON object"),
         ("UPDATE generations SET state = 'standby'", "not one generation is active, but 0"),
         ("UPDATE generations SET version = '20260101T000000-x-00000000'", "cannot be opened"),
         ("UPDATE generations SET fingerprint = 'another'", "its fingerprint differs"),
@@ -362,7 +363,7 @@ def test_what_is_wrong_in_a_store_is_listed(place: Service, tmp_path: Path, dama
     connection.execute(damage)
     connection.commit()
     connection.close()
-    said = refused(check_data.run, tmp_path, place.folder / "models")
+    said = refused(check_data, tmp_path, place.folder / "models")
     assert words in said
     assert said.endswith("problems.")
 

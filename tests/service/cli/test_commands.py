@@ -1,4 +1,4 @@
-"""`python -m service import | export`: files into a running service and out of it, as processes."""
+"""`python -m service import | export`: files into a running service and out of it."""
 
 import gzip
 import json
@@ -9,25 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from service.__main__ import parser
+from service.cli.commands import import_files
+from service.errors import CommandError
+from tests.parts.commands import run
 from tests.service.keyed import KEYS, keys_file
-from tests.service.process import Service, free_port, plain_environment
+from tests.service.process import Service, plain_environment
 from tests.service.swapping import TEXTS
-from tests.waiting import LIMIT
-
-
-def run(*arguments: object, given: bytes | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A command of the service; a traceback is never an answer."""
-    done = subprocess.run(
-        [sys.executable, "-m", "service", *map(str, arguments)],
-        input=given,
-        env=plain_environment(**variables),
-        capture_output=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    said = done.stdout.decode(), done.stderr.decode()
-    assert "Traceback" not in said[1], said[1]
-    return subprocess.CompletedProcess(done.args, done.returncode, *said)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +127,7 @@ def test_all_collections_go_in_again_each_into_its_own(service: Service, tmp_pat
     done = run("export", out, *url, "--all-collections")
     assert done.stdout == f"5 documents are in {out}.\n"
     drop_collections(service)
-    mixed = put(service, out)  # equal ids would replace each other
+    mixed = put(service, out)
     assert mixed.returncode == 1
     assert "--all-collections puts it there" in mixed.stderr
     assert service.client.get("/documents/count").json() == {"count": 0}
@@ -247,7 +235,7 @@ def test_several_columns_are_one_text_and_tabs_divide_a_tsv(service: Service, tm
     assert done.returncode == 1
     assert f"{file}:5: text is empty" in done.stderr
     assert service.stored() == {"1": "why?\n\nbecause,\nand so", "2": "how?"}
-    assert "no column 'reply'" in put(service, file, "--text", "question,reply").stderr
+    assert "the column 'reply' is missing" in put(service, file, "--text", "question,reply").stderr
 
 
 @pytest.mark.long
@@ -308,26 +296,6 @@ def test_text_is_a_document_per_line_or_per_file(service: Service, tmp_path: Pat
     assert service.stored()[str(file)] == file.read_text()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("missing.jsonl", None, "No such file"),
-        ("what.dat", b"x", "--format"),
-        ("empty-header.csv", b"a,b\n1,2\n", "the column 'text' is missing"),
-        ("torn.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 50_000)[:200], "cannot be read"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_named(
-    service: Service, tmp_path: Path, name: str, content: bytes | None, words: str
-) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    done = put(service, tmp_path / name)
-    assert done.returncode == 1
-    assert name in done.stderr
-    assert words in done.stderr
-
-
 def test_a_key_is_read_from_a_file_and_one_that_may_not_write_is_refused(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
@@ -337,14 +305,6 @@ def test_a_key_is_read_from_a_file_and_one_that_may_not_write_is_refused(
             done = put(service, "-", "--format", "text", "--key-file", tmp_path / who, given=b"red river")
             assert words in done.stdout + done.stderr
             assert done.returncode == (0 if who == "writer" else 1)
-
-
-def test_nobody_who_answers_is_said_with_the_address() -> None:
-    done = run("import", "-", "--format", "text", "--url", f"http://127.0.0.1:{free_port()}", given=b"a")
-    assert done.returncode == 1
-    assert "does not answer" in done.stderr
-    assert "\n0 documents are stored.\n" in done.stderr
-    assert "not known" not in done.stderr, "nothing was sent"
 
 
 def test_a_line_with_too_much_metadata_is_told_and_the_others_go_in(service: Service, tmp_path: Path) -> None:
@@ -359,26 +319,15 @@ def test_a_line_with_too_much_metadata_is_told_and_the_others_go_in(service: Ser
     assert service.client.get("/documents/m1").status_code == 404
 
 
-def test_documents_that_the_model_cannot_read_are_told_once(service: Service, tmp_path: Path) -> None:
-    korean = tmp_path / "korean.jsonl"
-    korean.write_text(
-        "\n".join(json.dumps({"id": str(at), "text": "한국어 문장 " * 15}) for at in range(5000))
-    )
-    done = put(service, korean)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("The model cannot read these documents: 100.0% of their tokens are unknown") == 1
-    english = tmp_path / "english.jsonl"
-    english.write_text(json.dumps({"id": "river", "text": "the red river runs"}))
-    assert "cannot read" not in put(service, english).stderr
-
-
 def test_documents_that_the_model_cannot_read_are_told_of_each_collection(
     service: Service, tmp_path: Path
 ) -> None:
-    """However the collection is named, and whatever was read in another one before."""
+    """Once per collection, also over several chunks."""
     told = "The model cannot read"
     korean, both = tmp_path / "korean.jsonl", tmp_path / "both.jsonl"
-    korean.write_text("\n".join(json.dumps({"id": str(at), "text": "한국어 문장 " * 15}) for at in range(40)))
+    korean.write_text(
+        "\n".join(json.dumps({"id": str(at), "text": "한국어 문장 " * 15}) for at in range(5000))
+    )
     done = run("import", korean, "--url", f"{service.client.base_url}/collections/tickets")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(f"{told} these documents: 100.0%") == 1
@@ -407,3 +356,114 @@ def test_a_reader_that_leaves_ends_a_command_without_a_word(tmp_path: Path) -> N
         command.stdout.close()  # as `| head` does
         assert command.stderr.read() == b""
         assert command.wait() == 1
+
+
+def imported(service: Service, *arguments: object) -> str:
+    """The output of the command, or its error."""
+    given = parser().parse_args(["import", *map(str, arguments), "--url", str(service.client.base_url)])
+    try:
+        return import_files.run(given)
+    except CommandError as error:
+        return f"Error: {error}"
+
+
+def written(folder: Path, content: bytes, name: str = "rows.csv") -> Path:
+    file = folder / name
+    file.write_bytes(content)
+    return file
+
+
+def test_rows_and_documents_are_counted_apart(service: Service, tmp_path: Path) -> None:
+    rows = (
+        b"id,text\n" + b"".join(b"%d,red river %d\n" % (at, at) for at in range(1000, 1009)) + b"1003,green\n"
+    )
+    file = written(tmp_path, rows)
+    assert imported(service, file) == "10 rows are stored as 9 documents (id 1003 came twice)."
+    assert service.client.get("/documents/count").json()["count"] == 9
+    said = imported(service, file)
+    assert said == "10 rows are stored as 9 documents (id 1003 came twice); 9 of them had been stored before."
+    more = written(tmp_path, b"id,text\n1000,red river 1000\nnew,a\n", "more.csv")
+    assert imported(service, more) == "2 documents are stored; 1 of them had been stored before."
+    # Without an id of its own, the text is the id: equal rows are one document.
+    same = written(tmp_path, b"text\na\nb\na\na\n", "same.csv")
+    said = imported(service, same)
+    assert said == "4 rows are stored as 2 documents (the text 'a' came 3 times)."
+    two = [written(tmp_path, b"id,text\nx,a\ny,b\nz,c\nw,d\n", f"{at}.csv") for at in range(2)]
+    said = imported(service, *two)
+    assert said.startswith("8 rows are stored as 4 documents (id x came twice, id y came twice, id z came")
+    assert said.endswith("came twice, and others more than once).")
+
+
+def test_a_stray_quote_is_told_with_its_lines_and_two_are_noted(
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [b"id,text,lang", *(b"%d,text %d,en" % (at, at) for at in range(1, 1001))]
+    rows[400] = b'400,"he said enough'
+    file = written(tmp_path, b"\n".join(rows))
+    assert imported(service, file) == "Error: 601 lines failed; 399 documents are stored."
+    assert f"{file}:401: lines 401 to 1001 are one row, its quote never ends\n" in capsys.readouterr().err
+    rows[400] = b'400,"opening,en'
+    rows[420] = b'420,closing",en'
+    file = written(tmp_path, b"\n".join(rows))
+    assert imported(service, file) == "980 documents are stored; 399 of them had been stored before."
+    assert f"{file}:401: lines 401 to 421 are one row of 21 lines." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "words"),
+    [
+        ("a.csv", b"id,text\n1,gr\xf6\xdfe\n", (), "cp1252: 'größe'. Run it again with --encoding cp1252"),
+        ("a.csv", b"Beschreibung\nx\n", ("--text", "beschreibung"), ". Did you mean Beschreibung? The first"),
+        ("a.xlsx", b"x", (), "this is an Excel file; save it as CSV."),
+        ("a.csv", b"PK\x03\x04 xl/", (), "this is an Excel file; save it as CSV."),
+        ("a.parquet", b"PAR1", (), "this is a Parquet file"),
+        ("a.json", b'[{"text": "a"}]', (), ":1: it is an array. Write one JSON object on a line"),
+        ("a.csv", b"id,text,\n1,a,b\n", ("--metadata-all",), ":1: column 3 has no name"),
+        ("a.csv", b"id,text\n1,a\n", ("--encoding", "base64"), "unknown encoding 'base64' (--encoding)"),
+        ("a.csv", b"id,text\n1,a\n", ("--delimiter", "xx"), "'xx' cannot separate columns (--delimiter)"),
+        ("a.csv", b"id,text\n1,a\n", ("--types", "a=nmber"), "Did you mean number?"),
+        ("a.csv", b"id,text\n1,a\n", ("--types", "a=number"), "which is not stored as metadata"),
+        ("a.csv", b"a,b\n1,2\n", (), "the column 'text' is missing"),
+        ("a.dat", b"x", (), "Say so with --format."),
+        ("missing.csv", None, (), "cannot be read (No such file or directory)."),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_one_sentence(
+    service: Service, tmp_path: Path, name: str, content: bytes | None, options: tuple[str, ...], words: str
+) -> None:
+    file = tmp_path / name
+    if content is not None:
+        file.write_bytes(content)
+    said = imported(service, file, *options)
+    assert said.startswith(f"Error: {file}")
+    assert words in said
+    assert "\n" not in said, "nothing was sent, so nothing is to be gone on with"
+    assert service.stored() == {}
+
+
+def test_a_torn_archive_is_named(service: Service, tmp_path: Path) -> None:
+    file = written(tmp_path, gzip.compress(b'{"text": "a"}\n' * 50_000)[:200], "torn.jsonl.gz")
+    said = imported(service, file)
+    assert str(file) in said
+    assert "cannot be read" in said
+
+
+def test_options_read_what_detection_cannot(
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = "id;text;price;created\n1;<p>größe</p>;9,50;31.01.2026\n"
+    options = ("--metadata-all", "--types", "price=decimal_comma,created=date", "--html", "strip")
+    for encoding, more in (("cp1252", ("--encoding", "cp1252", "--delimiter", ";")), ("utf-16", ())):
+        assert "1 documents are stored" in imported(
+            service, written(tmp_path, content.encode(encoding)), *options, *more
+        )
+        found = service.client.get("/documents/1").json()
+        assert found == {"id": "1", "text": "größe", "metadata": {"price": 9.5, "created": "2026-01-31"}}
+    assert "it is read as UTF-16, cells separated by semicolons." in capsys.readouterr().err
+
+
+def test_of_whole_files_only_the_bad_one_fails(service: Service, tmp_path: Path) -> None:
+    good, bad = written(tmp_path, b"red", "a.txt"), written(tmp_path, b"gr\xf6\xdfe", "b.txt")
+    assert imported(service, good, bad, "--per-file") == "Error: 1 lines failed; 1 documents are stored."
+    assert imported(service, bad, "--per-file", "--encoding", "cp1252") == "1 documents are stored."
+    assert service.stored() == {str(good): "red", str(bad): "größe"}

@@ -1,4 +1,4 @@
-"""`python -m service map` on a real store, and `GET /map` of what it wrote."""
+"""`python -m service map` on a real store, and `GET /map` of its file."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.__main__ import parser
-from service.cli.commands import map_documents, map_groups, map_layout
+from service.cli.commands import map_documents
 from service.errors import CommandError
 from service.index.kmeans import nearest_rows
 from service.settings import Settings
@@ -35,7 +35,7 @@ class Circle:
     def UMAP(self, **options: object) -> "Circle":  # noqa: N802
         return self
 
-    def fit_transform(self, rows: map_layout.Plane) -> map_layout.Plane:
+    def fit_transform(self, rows: map_documents.Plane) -> map_documents.Plane:
         return np.asarray(rows[:, :2])
 
 
@@ -50,7 +50,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> S
 
 
 def make(settings: Settings, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[str, Any]:
-    monkeypatch.setattr(map_layout, "require_umap", Circle)
+    monkeypatch.setattr(map_documents, "require_umap", Circle)
     said = map_documents.run(parser().parse_args(["map", *options]), settings)
     content: dict[str, Any] = json.loads(Path(said.partition("): ")[2]).read_bytes())
     return content
@@ -123,9 +123,9 @@ def test_what_cannot_be_mapped_is_told_in_a_sentence(
     with pytest.raises(CommandError, match="has 1 documents with vectors; a map needs 50"):
         make(stored, monkeypatch, "--collection", "few")
     monkeypatch.undo()
-    monkeypatch.setattr(map_layout, "MAP_LIBRARY", "no_such_library")
+    monkeypatch.setattr(map_documents, "MAP_LIBRARY", "no_such_library")
     with pytest.raises(CommandError, match=r"pip install 'simile\[map\]'"):
-        map_layout.require_umap()
+        map_documents.require_umap()
 
 
 def test_neighbours_are_those_of_numpy() -> None:
@@ -149,17 +149,17 @@ def test_a_turned_map_is_laid_over_the_earlier_one() -> None:
     moved = (0.003 * (places * [1, -1]) @ turn + [7, -3]).astype(
         np.float32
     )  # turned, mirrored, scaled, moved
-    np.testing.assert_allclose(map_layout.aligned(moved, ids, before), places, atol=20)
+    np.testing.assert_allclose(map_documents.aligned(moved, ids, before), places, atol=20)
 
 
 def test_a_new_document_begins_where_its_nearest_old_one_lay() -> None:
     rows = np.eye(40, 8, dtype=np.float32) + 0.01
     rows[39] = rows[0]
     before = {str(at): (at * 1000, 0) for at in range(39)}
-    start = map_layout.begun_from(before, [str(at) for at in range(40)], rows)
+    start = map_documents.begun_from(before, [str(at) for at in range(40)], rows)
     assert start is not None
     np.testing.assert_allclose(start[39], start[0], atol=0.1)
-    assert map_layout.begun_from({"0": (1, 1)}, [str(at) for at in range(40)], rows) is None
+    assert map_documents.begun_from({"0": (1, 1)}, [str(at) for at in range(40)], rows) is None
 
 
 def test_odd_documents_and_copies_are_found() -> None:
@@ -167,7 +167,7 @@ def test_odd_documents_and_copies_are_found() -> None:
     rows[1] = rows[0]
     rows[2] = (rows[0] + rows[2]) / np.sqrt(2)
     found, cosines = nearest_rows(rows, 3, lambda done: None)
-    odd = map_groups.odd(found, cosines)
+    odd = map_documents.odd(found, cosines)
     assert odd["copies"] == [(0, 1)]
     assert set(odd["strays"][:3]) == {3, 4, 5}
 
@@ -180,7 +180,7 @@ def test_umap_keeps_groups_together(stored: Settings) -> None:
     places = np.array([made["x"], made["y"]], float).T
     subject = np.array(made["fields"]["subject"]["of"])
     assert places.min() >= 0
-    assert places.max() <= map_layout.SIDE
+    assert places.max() <= map_documents.SIDE
     middles = np.array([places[subject == value].mean(axis=0) for value in range(3)])
     nearest = np.argmin(np.linalg.norm(places[:, None] - middles, axis=2), axis=1)
     assert (nearest == subject).mean() > 0.9

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from models.store import Store
+from service.cli.check import check_data
 from service.cli.commands import backup as backing
-from service.cli.commands import check_data
 from service.cli.commands import restore as restoring
 from service.errors import CommandError, StartupError
 from service.settings import Settings
 from service.store.sqlite.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION, migrate
-from tests.service.cli.test_commands import run
+from tests.parts.commands import run
 from tests.service.process import Service, run_and_fail
 
 
@@ -44,7 +44,7 @@ def backup(made: Path, tmp_path: Path) -> Path:
 
 
 def said_of(backup: Path) -> str:
-    """What `restore` says of a backup that it refuses; it must leave nothing."""
+    """The error of `restore`, which must leave nothing."""
     folder = backup.parent
     settings = Settings(data_dir=folder / "data", models_dir=folder / "models")
     with pytest.raises(CommandError) as caught:
@@ -258,13 +258,13 @@ def test_commands_that_read_a_store_refuse_one_with_a_view(made: Path, tmp_path:
     connection.close()
     settings = Settings(data_dir=tmp_path / "data", models_dir=made / "models")
     with pytest.raises(CommandError, match="it holds a view 'evil'"):
-        check_data.run(settings)
+        check_data(settings)
     with pytest.raises(CommandError, match="it holds a view 'evil'"):
         backing.run(Namespace(folder=tmp_path / "new", models=False, data_dir=None), settings)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-# Where it goes
+# Targets
 
 
 @pytest.mark.long
@@ -305,7 +305,7 @@ def test_a_backup_of_a_named_data_directory_has_its_own_models(made: Path, tmp_p
     assert Store(tmp_path / "new" / "models").names() == {version_of(made / "backup")}
 
 
-# What is left by a process that was killed
+# Killed processes
 
 KILLED = """
 import argparse, sys, time

@@ -1,4 +1,4 @@
-"""An import into a service that is slow, busy, restarting or broken: what it says at its end is true."""
+"""An import into a slow, busy, restarting or broken service: its final counts."""
 
 import http.server
 import json
@@ -14,8 +14,8 @@ import pytest
 
 from models import progress
 from service.__main__ import parser
-from service.cli.commands import client, delivery, import_files
-from service.cli.commands.delivery import MOST_LINES, TARGET_SECONDS
+from service.cli.commands import client, import_files
+from service.cli.commands.import_files import MOST_LINES, TARGET_SECONDS
 from service.errors import CommandError
 from tests.service.process import free_port, plain_environment
 from tests.waiting import LIMIT
@@ -30,7 +30,7 @@ def done(upserted: int) -> Reply:
 class Fake:
     """A server that answers as a service would. `reply` gets the number of the request and the ids in it.
 
-    stored: ids in the order in which they were stored. `release` ends requests that hang.
+    `stored` has ids in their order. `release` ends hanging requests.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        for module in (delivery, progress):
+        for module in (import_files, progress):
             monkeypatch.setattr(module, "clock", lambda: self.now)
 
 
@@ -197,7 +197,7 @@ def test_one_document_that_is_never_answered_ends_it_with_what_is_known(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]
 ) -> None:
     monkeypatch.setattr(client, "TIMEOUT_SECONDS", 0.5)
-    monkeypatch.setattr(delivery, "PATIENCE", 2)
+    monkeypatch.setattr(client, "PATIENCE", 2)
 
     def reply(_: int, ids: list[str]) -> Reply | None:
         if "00018" in ids:
@@ -309,7 +309,7 @@ def test_an_answer_that_is_too_deep_or_no_json_is_told_as_what_it_is(
     monkeypatch: pytest.MonkeyPatch, fake: Fake
 ) -> None:
     remote = client.Remote(fake.url)
-    for content, words in (("[" * 100_000, "sent is nested too deeply"), ("<html>", "it sent no JSON")):
+    for content, words in (("[" * 100_000, "is nested too deeply"), ("<html>", "it sent no JSON")):
         monkeypatch.setattr(json, "dumps", lambda _, content=content: content)
         with pytest.raises(CommandError, match=words):
             remote.send("POST", "/documents", b"")
@@ -318,6 +318,7 @@ def test_an_answer_that_is_too_deep_or_no_json_is_told_as_what_it_is(
 
 def test_nobody_at_the_address_is_told_at_once(tmp_path: Path, waits: list[float]) -> None:
     asked = ["import", str(written(tmp_path, 3)), "--url", f"http://127.0.0.1:{free_port()}"]
-    with pytest.raises(CommandError, match=r"does not answer .*\n0 documents are stored\.\n"):
+    with pytest.raises(CommandError, match=r"does not answer .*\n0 documents are stored\.\n") as raised:
         import_files.run(parser().parse_args(asked))
+    assert "not known" not in str(raised.value), "nothing was sent"
     assert waits == []

@@ -10,8 +10,7 @@ from starlette.testclient import TestClient
 from service.app import create_app
 from service.errors import StartupError
 from service.http.hosts import Hosts
-from service.settings import read
-from service.settings.addresses import allowed_hosts
+from service.settings import allowed_hosts, read
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import Service

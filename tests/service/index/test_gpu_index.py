@@ -24,9 +24,9 @@ from service.index.gpu import LIMIT, GpuThread, find, open_gpu
 from service.index.index import Index
 from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.settings import Settings
+from tests.parts.places import Place
 from tests.service.brute_force import firsts, settle
 from tests.service.index.test_ivf import DIMENSION, mixture
-from tests.service.lifecycle.test_swap import Place
 from tests.service.swapping import published
 
 ROWS = 3000

@@ -8,8 +8,8 @@ import pytest
 from service.index import ivf, maintenance
 from service.index.index import Index
 from service.store.values import revisions_of
+from tests.parts.places import Place
 from tests.service.brute_force import firsts, settle, unit_vectors
-from tests.service.lifecycle.test_swap import Place
 from tests.service.swapping import TEXTS, published
 
 ROWS, DIMENSION = 3000, 24

@@ -1,4 +1,4 @@
-"""Canary queries: what they are, what they say, and when they hold a version back."""
+"""Canary queries: their texts, the overlap that they measure, and versions that must wait."""
 
 import hashlib
 import json
@@ -18,15 +18,9 @@ from service.lifecycle.canary import beginning
 from service.settings import read
 from service.store.sql.generations import canaries, remember_canary
 from service.store.sqlite.schema import connect, migrate
-from tests.service.lifecycle.test_swap import DOCUMENTS, Place
+from tests.parts.places import DOCUMENTS, Place
 from tests.service.observability.test_metrics import samples
-from tests.service.swapping import QUERIES, TEXTS, published
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    published(tmp_path / "models", 3)
-    return Place(tmp_path)
+from tests.service.swapping import QUERIES, TEXTS
 
 
 def overlap(root: Path, versions: list[str], queries: list[str], documents: dict[str, str]) -> float:
@@ -47,6 +41,10 @@ def expected_queries(documents: dict[str, str], count: int) -> list[str]:
     """Texts of three words are asked whole."""
     hashed = sorted((hashlib.blake2b(id.encode(), digest_size=8).digest(), id) for id in documents)
     return [documents[id] for _, id in hashed[:count]]
+
+
+async def fails(self: Corpus, generation: Any, queries: list[str]) -> Any:
+    raise Backend("injected")
 
 
 def write_queries(folder: Path, queries: list[str]) -> Path:
@@ -76,17 +74,6 @@ def test_the_share_of_common_hits_is_measured_shown_and_kept(
         assert place.state(place.b)["canary"] == expected
 
 
-def test_a_file_of_queries_is_asked_instead_all_of_it(place: Place, tmp_path: Path) -> None:
-    file = write_queries(tmp_path, QUERIES)
-    by_hand = overlap(place.store.root, [place.a, place.b], QUERIES, DOCUMENTS)
-    with place.serving(canary_file=file, canary_queries=2):
-        place.fill()
-        place.activate(place.b)
-        found = place.state(place.b)["canary"]
-        figures = {"queries": len(QUERIES), "overlap_at_10": pytest.approx(by_hand, abs=0.026)}
-        assert found == {**figures, "collections": [{"collection": "default", **figures}]}
-
-
 TICKETS = {f"t{at}": text for at, text in enumerate(TEXTS[200:240])}
 
 
@@ -106,7 +93,8 @@ def test_each_collection_is_asked_and_has_an_overlap_of_its_own(
         asked[name] = QUERIES if from_file else expected_queries(documents, 20)
         by_hand[name] = overlap(place.store.root, pair, asked[name], documents)
     assert abs(by_hand["default"] - by_hand["tickets"]) > 0.02, "the two cannot be told apart"
-    options: dict[str, Any] = {"canary_file": write_queries(tmp_path, QUERIES)} if from_file else {}
+    file: dict[str, Any] = {"canary_file": write_queries(tmp_path, QUERIES), "canary_queries": 2}
+    options = file if from_file else {}  # All queries of a file are asked.
     with place.serving(**options):
         place.fill()
         fill_tickets(place)
@@ -123,12 +111,11 @@ def test_each_collection_is_asked_and_has_an_overlap_of_its_own(
 
 def test_a_version_that_changes_another_collection_than_the_default_waits_too(place: Place) -> None:
     """The default collection is too small to change: all of it is in the first ten hits of anything."""
-    with place.serving(canary_min_overlap=0.95) as client:
-        client.post("/documents", json={"documents": [{"id": "a", "text": "red river"}]}).raise_for_status()
+    with place.serving(canary_min_overlap=0.95):
+        place.put({"a": "red river"}).raise_for_status()
         fill_tickets(place)
         place.store.want(place.b)
-        place.until(lambda: place.state(place.b)["state"] == "ready")
-        state = place.state(place.b)
+        state = place.until_state(place.b, "ready")
         assert "in the collection 'tickets'" in state["reason"]
         assert state["canary"]["collections"][-1] == {
             "collection": "default",
@@ -169,24 +156,22 @@ def test_they_are_background_work_and_a_way_back_asks_none(
         place.fill()
         interactive = f'simile_inference_seconds_count{{lane="interactive",version="{place.a}"}}'
         texts = f'simile_batch_texts_sum{{lane="interactive",version="{place.a}"}}'
-        place.until(lambda: samples(client)[texts] >= len(DOCUMENTS))  # counted behind the answer
+        place.until(lambda: samples(client)[texts] >= len(DOCUMENTS))
         before = samples(client)[interactive]
         place.activate(place.b)
         assert asked == [place.a, place.b]
-        assert client.post("/models/rollback").json() == {"wanted": place.a}
-        place.until(lambda: place.active() == place.a)
+        place.rollback(place.a)
         assert asked == [place.a, place.b]
         assert samples(client)[interactive] == before
 
 
 def test_a_version_that_answers_too_differently_waits_for_a_decision(place: Place) -> None:
     for again in (False, True):
-        with place.serving(canary_min_overlap=0.99):
+        with place.serving(canary_min_overlap=0.99) as client:
             if not again:
                 place.fill()
                 place.store.want(place.b)
-            place.until(lambda: place.state(place.b)["state"] == "ready")
-            state = place.state(place.b)
+            state = place.until_state(place.b, "ready")
             assert f"only {state['canary']['overlap_at_10']:g} is what" in state["reason"]
             assert "SIMILE_CANARY_MIN_OVERLAP=0.99" in state["reason"]
             assert f"POST /models/{place.b}/activate" in state["reason"]
@@ -195,6 +180,11 @@ def test_a_version_that_answers_too_differently_waits_for_a_decision(place: Plac
             if again:
                 place.activate(place.b)
                 assert place.everything() == DOCUMENTS
+            else:  # Giving the candidate up clears its overlap.
+                assert samples(client)["simile_canary_overlap"] > 0
+                assert client.post(f"/models/{place.a}/activate").status_code == 200
+                place.until(lambda: math.isnan(samples(client)["simile_canary_overlap"]))
+                place.store.want(place.b)
 
 
 @pytest.mark.long
@@ -203,63 +193,44 @@ def test_a_version_that_answers_alike_enough_goes_through(place: Place) -> None:
     with place.serving(canary_min_overlap=by_hand - 0.02):
         place.fill()
         place.store.want(place.b)
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)
 
 
 def test_what_keeps_them_from_being_asked_keeps_no_version_back(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fails(self: Corpus, generation: Any, queries: list[str]) -> Any:
-        raise Backend("injected")
-
     file = write_queries(tmp_path, QUERIES)
     with place.serving(canary_min_overlap=0.99, canary_file=file):
         place.fill()
         file.unlink()
         place.store.want(place.b)
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)
         assert place.state(place.b)["canary"] is None
         assert f"could not be asked of {place.b}: Unusable: it cannot be read" in caplog.text
         write_queries(tmp_path, QUERIES)
         monkeypatch.setattr(Corpus, "embed_queries", fails)
         place.store.want(place.c)
-        place.until(lambda: place.active() == place.c)
+        place.until_active(place.c)
         assert f"could not be asked of {place.c}: Backend" in caplog.text
 
 
 def test_the_share_of_one_version_is_not_told_of_the_next(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An alert on it would fire anew for whatever comes after a version that differed much."""
-
-    async def fails(self: Corpus, generation: Any, queries: list[str]) -> Any:
-        raise Backend("injected")
+    """Otherwise an alert would fire again for the version after a very different version."""
 
     with place.serving() as client:
         place.fill()
         for wanted in (place.b, place.a):
             place.activate(wanted)
             assert samples(client)["simile_canary_overlap"] > 0
-        assert client.post("/models/rollback").json() == {"wanted": place.b}
-        place.until(lambda: place.active() == place.b)
+        place.rollback(place.b)
         assert math.isnan(samples(client)["simile_canary_overlap"]), "a way back is not compared"
         place.activate(place.a)
         assert samples(client)["simile_canary_overlap"] > 0
         monkeypatch.setattr(Corpus, "embed_queries", fails)
         place.activate(place.c)
         assert math.isnan(samples(client)["simile_canary_overlap"])
-
-
-def test_the_share_of_a_version_that_was_given_up_is_told_no_longer(place: Place) -> None:
-    with place.serving(canary_min_overlap=0.99) as client:
-        place.fill()
-        place.store.want(place.b)
-        place.until(lambda: place.state(place.b)["state"] == "ready")
-        assert samples(client)["simile_canary_overlap"] > 0
-        assert (
-            client.post(f"/models/{place.a}/activate").status_code == 200
-        )  # it is live: the other is dropped
-        place.until(lambda: math.isnan(samples(client)["simile_canary_overlap"]))
 
 
 def test_a_full_queue_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

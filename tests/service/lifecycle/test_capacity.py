@@ -1,4 +1,4 @@
-"""Memory: what the cgroups leave, what a generation needs, and a version that waits for room."""
+"""Memory: the limits of cgroups, the need of a generation, and a version that waits for memory."""
 
 import time
 from pathlib import Path
@@ -15,19 +15,13 @@ from service.lifecycle import capacity
 from service.lifecycle.capacity import COLLECTION_BYTES, needed, no_publishing, no_start, shortage
 from service.memory import free, limit
 from service.settings import Settings
+from tests.parts.places import DOCUMENTS, Place
 from tests.service.brute_force import firsts
 from tests.service.conftest import HOST, serving
-from tests.service.lifecycle.test_swap import DOCUMENTS, Place
-from tests.service.swapping import TEXTS, published
+from tests.service.swapping import TEXTS
 from tests.tiny import tiny_source
 
 MIB = 2**20
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    published(tmp_path / "models", 3)
-    return Place(tmp_path)
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -51,9 +45,26 @@ def second_version(limit: str, used: int, inactive: int = 0, path: str = "/box")
     }
 
 
-def test_a_cgroup_has_left_its_limit_less_what_is_used_but_for_files_it_can_give_up(tmp_path: Path) -> None:
-    write(tmp_path, second_version(str(1000 * MIB), 800 * MIB, 150 * MIB))
-    assert free(tmp_path) == 350 * MIB
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        (second_version(str(1000 * MIB), 800 * MIB, 150 * MIB), 350 * MIB),  # cached files can be evicted
+        (second_version("100", 500), 0),
+        (second_version("many", 5) | {"proc/meminfo": "MemAvailable: some kB"}, None),
+        ({}, None),
+        # A container may see its own cgroup as the root.
+        *(
+            (second_version(str(10 * MIB), 4 * MIB, path="") | {"proc/self/cgroup": f"0::{path}"}, 6 * MIB)
+            for path in ("/box", "/docker/not-seen-from-inside", "/")
+        ),
+    ],
+)
+def test_free_memory_is_the_limit_of_the_cgroup_without_its_use(
+    tmp_path: Path, files: dict[str, str], left: int | None
+) -> None:
+    assert free(write(tmp_path, files)) == left
+    if left is None:
+        assert shortage(10**9, [10**9], 4096, tmp_path, tmp_path) is None
 
 
 def test_the_cgroups_above_count_too_and_so_does_the_machine(tmp_path: Path) -> None:
@@ -64,12 +75,6 @@ def test_the_cgroups_above_count_too_and_so_does_the_machine(tmp_path: Path) -> 
     outer = second_version(str(100 * MIB), 99 * MIB, path="/outer")
     write(tmp_path, outer | {"proc/self/cgroup": "0::/outer/inner"})
     assert free(tmp_path) == 1 * MIB
-
-
-@pytest.mark.parametrize("path", ["/box", "/docker/not-seen-from-inside", "/"])
-def test_a_container_that_sees_its_own_cgroup_at_the_top_is_understood(tmp_path: Path, path: str) -> None:
-    write(tmp_path, second_version(str(10 * MIB), 4 * MIB, path="") | {"proc/self/cgroup": f"0::{path}"})
-    assert free(tmp_path) == 6 * MIB
 
 
 def test_the_first_version_of_cgroups_is_read_too(tmp_path: Path) -> None:
@@ -86,17 +91,6 @@ def test_the_first_version_of_cgroups_is_read_too(tmp_path: Path) -> None:
     assert free(tmp_path) == 8 * MIB
     write(tmp_path, {f"{folder}/memory.limit_in_bytes": "9223372036854771712"})
     assert free(tmp_path) == 1024 * 10**9
-
-
-def test_a_cgroup_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
-    assert free(write(tmp_path, second_version("100", 500))) == 0
-
-
-def test_files_that_make_no_sense_or_are_not_there_tell_nothing(tmp_path: Path) -> None:
-    assert free(tmp_path) is None
-    write(tmp_path, second_version("many", 5) | {"proc/meminfo": "MemAvailable: some kB"})
-    assert free(tmp_path) is None
-    assert shortage(10**9, [10**9], 4096, tmp_path, tmp_path) is None
 
 
 def test_the_limit_is_the_least_of_the_cgroups_and_the_machine(tmp_path: Path) -> None:
@@ -121,8 +115,8 @@ def test_what_a_generation_needs_is_worked_out_from_its_files_and_its_rows(tmp_p
     (tmp_path / ONNX).write_bytes(b"x" * 300)
     (tmp_path / "onnx/model.onnx_data").write_bytes(b"x" * 1000)
     (tmp_path / "model.safetensors").write_bytes(b"x" * 5000)  # never loaded
-    assert needed([], 384, tmp_path) == 1800  # weights beside the graph are mapped
-    assert needed([], 384, tmp_path, alone=True) == 2450  # and the session for lone texts
+    assert needed([], 384, tmp_path) == 1800  # External weights are mapped.
+    assert needed([], 384, tmp_path, alone=True) == 2450  # with the session for single texts
     (tmp_path / "tokenizer.json").write_bytes(b"x" * 100)
     assert needed([], 384, tmp_path) == 1800 + 1400
     (tmp_path / "tokenizer.json").unlink()
@@ -131,7 +125,7 @@ def test_what_a_generation_needs_is_worked_out_from_its_files_and_its_rows(tmp_p
     (tmp_path / "config.json").unlink()
     small = 1800 + COLLECTION_BYTES + 154_400_000  # 2.5 x 40,000 x (1,536 + 8)
     assert needed([40_000], 384, tmp_path) == small
-    # The sample that a base's centres are found by: 48 for each of 512 lists.
+    # The index copies a sample for its centroids: 48 rows for each of 512 lists.
     base = 1800 + COLLECTION_BYTES + 386_000_000 + 48 * 512 * 1536
     assert needed([100_000], 384, tmp_path) == base
     assert needed([100_000, 40_000], 384, tmp_path) == base + small - 1800
@@ -226,7 +220,7 @@ def test_what_fits_just_so_is_built_and_a_byte_less_is_not(tmp_path: Path) -> No
     write(tmp_path, second_version(str(need + 100), 101))
     reason = shortage(900, [600, 400], 384, tmp_path, machine)
     assert reason is not None
-    assert "3.7 MiB" in reason  # 3,876,384 bytes, of which one is not there
+    assert "3.7 MiB" in reason  # 3,876,384 bytes; one is missing
     assert "900 documents in 1000 passages" in reason
 
 
@@ -255,13 +249,12 @@ def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
         assert place.app.state.runtime.live.followers == (), "it was opened all the same"
         assert sum("need about" in record.getMessage() for record in caplog.records) == 1
         write(machine, second_version(str(500 * MIB), 0))
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)
         assert place.everything() == DOCUMENTS
         place.until(lambda: "simile_swap_waiting 0.0" in client.get("/metrics").text)
-        assert 'simile_swaps_total{outcome="failed"} 0.0' in client.get("/metrics").text
+        assert place.swaps("failed", 0)
         write(machine, second_version(str(500 * MIB), 500 * MIB))
-        assert client.post("/models/rollback").json() == {"wanted": place.a}
-        place.until(lambda: place.active() == place.a)  # it is in memory already
+        place.rollback(place.a)  # it is in memory already
 
 
 @pytest.mark.long
@@ -277,7 +270,7 @@ def test_a_version_that_waits_for_memory_can_be_given_up(
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: place.state(place.b)["reason"] is not None)
         assert client.post(f"/models/{place.a}/activate").status_code == 200
-        place.until(lambda: place.state(place.b)["state"] == "candidate")
+        place.until_state(place.b, "candidate")
     with place.serving(memory_check=False):
         place.activate(place.b)
         assert place.everything() == DOCUMENTS
@@ -299,6 +292,6 @@ def test_a_new_version_waits_for_the_memory_of_its_lone_texts_too(
     with place.serving(threads=1, lone_threads=lone_threads):
         assert place.app.state.runtime.batcher.single_text.has_room()
         place.activate(place.b)
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)
         place.until(place.app.state.runtime.batcher.single_text.has_room)
     assert seen == [asked]

@@ -1,27 +1,44 @@
-"""The service in another form: what is stored is computed anew in it, and nothing is served in between."""
+"""Precisions: a change embeds all documents again, and SIMILE_PRECISION=auto chooses the fastest."""
 
 import contextlib
+import json
+import logging
 import shutil
 import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from models.encoder import Encoder
+from models.encoder import Encoder, Turned
+from models.engines import opening
 from models.engines.form import FP32, Form
 from models.engines.opening import BF16, INT8, INT8_NAME
+from models.errors import FormUnavailable
 from models.manifest import Manifest
 from models.publishing import proof
 from models.publishing.publish import publish
 from models.store import Store
+from service.batching.workers import Layout
+from service.cli import check
+from service.lifecycle import model_loader
+from service.lifecycle.model_loader import (
+    FORM_FILE,
+    ModelLoader,
+    asked_of,
+    fastest_form,
+    kept_form,
+    loss_of,
+    processor,
+)
 from service.settings import Settings
 from tests.models.forms import needs_bf16, needs_int8
-from tests.service.conftest import new_settings, serving, turned
+from tests.service.conftest import new_settings, serving, turned, wait_until_active
 from tests.service.process import run_and_fail
-from tests.service.swapping import TEXTS
+from tests.service.swapping import TEXTS, published_pair
 from tests.tiny import tiny_source
 from tests.waiting import until
 
@@ -40,6 +57,10 @@ def in_form(settings: Settings, form: Form) -> Encoder:
 
 def wait_for_form(client: TestClient, form: Form) -> None:
     until(lambda: client.get("/info").json()["form"] == str(form), lambda: client.get("/models").text)
+
+
+def failed_once(client: TestClient) -> bool:
+    return 'simile_swaps_total{outcome="failed"} 1.0' in client.get("/metrics").text
 
 
 def stored(settings: Settings, query: str) -> list[tuple[str, ...]]:
@@ -120,14 +141,14 @@ def test_vectors_of_a_form_that_cannot_be_computed_here_are_made_anew_before_it_
         put(client, DOCUMENTS)
     with sqlite3.connect(settings.data_dir / "simile.db") as connection:
         connection.execute("UPDATE generations SET form = 'int8/elsewhere'")
-        # Sound, and of another form than what is served now: none of them may be used.
+        # Valid checksums, but vectors of another form: none may be used.
         one = "SELECT vector, checksum FROM vectors LIMIT 1"
         connection.execute(f"UPDATE vectors SET (vector, checksum) = ({one})")
     connection.close()
     with serving(settings) as client:
         assert client.get("/info").json()["form"] == "fp32/onnxruntime"
         assert_found_in(client, in_form(settings, FP32))
-    assert "embedded anew in fp32/onnxruntime: int8/elsewhere is not supported" in caplog.text
+    assert "embedded again in fp32/onnxruntime: int8/elsewhere is not supported" in caplog.text
 
 
 @needs_bf16
@@ -140,9 +161,9 @@ def test_a_version_that_fails_the_forms_bound_stays_as_it_is_and_is_not_judged(
         put(client, DOCUMENTS)
     monkeypatch.setitem(proof.FORMS, "bf16", 1 - 1e-9)
     with serving(settings.model_copy(update={"precision": "bf16"})) as client:
-        until(lambda: 'simile_swaps_total{outcome="failed"} 1.0' in client.get("/metrics").text)
+        until(lambda: failed_once(client))
         time.sleep(1.5)  # three looks: it is not tried again
-        assert 'simile_swaps_total{outcome="failed"} 1.0' in client.get("/metrics").text
+        assert failed_once(client)
         assert client.get("/info").json()["form"] == "fp32/onnxruntime"
         assert client.get("/models").json()["models"][0]["state"] == "active"
         assert_found_in(client, in_form(settings, FP32))
@@ -208,7 +229,7 @@ def test_a_version_without_int8_is_served_on_until_one_with_it_is_activated(
     with serving(settings) as client:
         put(client, DOCUMENTS)
     with serving(settings.model_copy(update={"precision": "int8"})) as client:
-        until(lambda: 'simile_swaps_total{outcome="failed"} 1.0' in client.get("/metrics").text)
+        until(lambda: failed_once(client))
         assert client.get("/info").json()["form"] == "fp32/onnxruntime"
         after = publish(store, tiny_source(tmp_path / "again"), origin=before.origin)
         assert (after.fingerprint, after.version == before.version) == (before.fingerprint, False)
@@ -220,10 +241,255 @@ def test_a_version_without_int8_is_served_on_until_one_with_it_is_activated(
 
 
 def without_int8(store: Store, manifest: Manifest) -> Manifest:
-    """A version of the store, as if it had been published before there was any int8."""
+    """Changes a version as if a release without int8 had published it."""
     folder = store.folder(manifest.version)
     (folder / "onnx" / INT8_NAME).unlink()
     files = {file: checksum for file, checksum in manifest.files.items() if INT8_NAME not in file}
     old = manifest.model_copy(update={"quantised": None, "files": files})
     (folder / "manifest.json").write_text(old.text())
     return old
+
+
+ANY_LOSS = 0.5
+
+
+class Speeds:
+    """A clock with fixed seconds by precision. Records the measured forms."""
+
+    def __init__(self, **seconds: float) -> None:
+        self._seconds = seconds
+        self.asked: list[Form] = []
+
+    def __call__(self, encoder: Encoder, texts: Sequence[str]) -> float:
+        encoder.encode(texts[:1])
+        self.asked.append(encoder.form)
+        return self._seconds[encoder.form.precision]
+
+
+def choose(models_dir: Path, folder: Path, loss: float = ANY_LOSS, now: Form = FP32) -> Form:
+    store = Store(models_dir)
+    return fastest_form(loader_of(store), store.versions()[0].version, folder, loss, now)
+
+
+def kept(models_dir: Path, folder: Path) -> Form | None:
+    store = Store(models_dir)
+    version = store.folder(store.versions()[0].version)
+    return kept_form(folder, asked_of(version, loader_of(store).layout, ANY_LOSS))
+
+
+def loader_of(store: Store) -> ModelLoader:
+    return ModelLoader(store, FP32, Layout(1, 1, "of a test"))
+
+
+@pytest.fixture
+def only_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without bf16, so that the answer is the same on any."""
+
+    def require(form: Form) -> None:
+        if form == BF16:
+            raise FormUnavailable("no bf16 here")
+        opening.require(form)
+
+    monkeypatch.setattr(model_loader, "require", require)
+
+
+@needs_int8
+@pytest.mark.parametrize(
+    ("int8", "now", "chosen"),
+    [
+        (0.1, FP32, INT8),
+        (0.82, FP32, INT8),  # 1.2 times as fast is 0.83 s
+        (0.85, FP32, FP32),
+        (3.0, FP32, FP32),
+        (1.1, INT8, INT8),  # the form of the stored vectors stays, too
+        (1.3, INT8, FP32),
+        (0.85, BF16, FP32),  # that form is gone
+    ],
+)
+@pytest.mark.usefixtures("only_int8")
+def test_a_form_that_is_clearly_faster_is_chosen_and_kept(
+    tmp_path: Path,
+    tiny_models_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    int8: float,
+    now: Form,
+    chosen: Form,
+) -> None:
+    speeds = Speeds(fp32=1.0, int8=int8)
+    monkeypatch.setattr(model_loader, "_seconds", speeds)
+    assert choose(tiny_models_dir, tmp_path, now=now) == chosen
+    assert set(speeds.asked) == {FP32, INT8}
+    written = json.loads((tmp_path / FORM_FILE).read_text())
+    assert written["form"] == str(chosen)
+    assert written["texts_per_second"] == {str(FP32): 64.0, str(INT8): round(64 / int8, 1)}
+    speeds.asked.clear()
+    assert choose(tiny_models_dir, tmp_path, now=now) == chosen
+    assert not speeds.asked
+
+
+@needs_int8
+@pytest.mark.usefixtures("only_int8")
+def test_a_form_that_loses_more_is_left_out_and_the_log_says_how_much(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    speeds = Speeds(fp32=1.0, int8=0.1)
+    monkeypatch.setattr(model_loader, "_seconds", speeds)
+    with caplog.at_level(logging.INFO, model_loader.__name__):
+        assert choose(tiny_models_dir, tmp_path, loss=0.0) == FP32
+    assert set(speeds.asked) == {FP32}
+    assert "measures fp32/onnxruntime, int8/onnxruntime" in caplog.text
+    assert "leaves int8/onnxruntime out: it loses 0.0" in caplog.text
+    assert choose(tiny_models_dir, tmp_path, loss=ANY_LOSS) == INT8  # another loss is another question
+
+
+@needs_int8
+@pytest.mark.usefixtures("only_int8")
+def test_a_form_that_fails_is_left_out(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(encoder: Encoder, texts: Sequence[str]) -> float:
+        if encoder.form == INT8:
+            raise RuntimeError("the runtime knows no such operator")
+        return 1.0
+
+    monkeypatch.setattr(model_loader, "_seconds", fails)
+    assert choose(tiny_models_dir, tmp_path) == FP32
+    assert "leaves int8/onnxruntime out: the runtime knows no such operator" in caplog.text
+
+
+@needs_int8
+@pytest.mark.usefixtures("only_int8")
+def test_a_choice_that_cannot_be_kept_is_served(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FORM_FILE).mkdir()
+    monkeypatch.setattr(model_loader, "_seconds", Speeds(fp32=1.0, int8=0.1))
+    assert choose(tiny_models_dir, tmp_path) == INT8
+    assert "cannot keep its choice" in caplog.text
+
+
+def test_a_large_encoder_is_measured_fewer_times(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_loader, "_MEASURE_SECONDS", 0.0)
+    speeds = Speeds(fp32=1.0, bf16=1.0, int8=1.0)
+    monkeypatch.setattr(model_loader, "_seconds", speeds)
+    choose(tiny_models_dir, tmp_path)
+    assert speeds.asked.count(FP32) == 1
+
+
+@needs_int8
+@pytest.mark.usefixtures("only_int8")
+@pytest.mark.parametrize("damage", ["", "[]", "{}", "processor", "fingerprint", "form", "number"])
+def test_another_processor_or_version_and_a_damaged_file_are_measured_again(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setattr(model_loader, "_seconds", Speeds(fp32=1.0, int8=0.1))
+    choose(tiny_models_dir, tmp_path)
+    file = tmp_path / FORM_FILE
+    sound = json.loads(file.read_text())
+    other = {
+        "processor": sound | {"processor": "of another machine"},
+        "fingerprint": sound | {"fingerprint": "of another version"},
+        "form": sound | {"form": "fp8/other"},
+        "number": sound | {"form": 3},
+    }
+    file.write_text(json.dumps(other[damage]) if damage in other else damage)
+    assert kept(tiny_models_dir, tmp_path) is None
+    monkeypatch.setattr(model_loader, "_seconds", Speeds(fp32=1.0, int8=2.0))
+    assert choose(tiny_models_dir, tmp_path) == FP32
+    assert kept(tiny_models_dir, tmp_path) == FP32
+
+
+@needs_bf16
+def test_forms_that_come_or_go_are_measured_again(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(model_loader, "_seconds", Speeds(fp32=1.0, bf16=0.2, int8=0.9))
+    assert choose(tiny_models_dir, tmp_path) == BF16
+    request.getfixturevalue("only_int8")
+    assert kept(tiny_models_dir, tmp_path) is None
+    assert choose(tiny_models_dir, tmp_path) == FP32
+
+
+def test_of_a_pair_the_larger_loss_counts(tmp_path: Path) -> None:
+    *_, both = published_pair(tmp_path)
+    encoder = Store(tmp_path).open(both)
+    assert encoder.queries is not None
+    assert loss_of(encoder) == 0
+    encoder.turned, encoder.queries.turned = Turned(3, 0.99, 0.9), Turned(3, 0.75, 0.5)
+    assert loss_of(encoder) == 0.25
+    encoder.close()
+
+
+@needs_int8
+@pytest.mark.sqlite("replicas on one database measure nothing")
+@pytest.mark.usefixtures("only_int8")
+@pytest.mark.parametrize("why", ["no int8", "loses more"])
+def test_a_later_version_that_the_form_is_not_for_is_served_in_fp32(
+    tmp_path: Path,
+    tiny_models_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    why: str,
+) -> None:
+    monkeypatch.setattr(model_loader, "_seconds", Speeds(fp32=1.0, int8=0.1))
+    settings = new_settings(tmp_path, tiny_models_dir, precision="auto", precision_loss=ANY_LOSS)
+    store = Store(settings.models_dir)
+    first = store.versions()[0]
+    second = publish(store, tiny_source(tmp_path / "other", seed=7), origin="other")
+    if why == "no int8":
+        second = without_int8(store, second)
+    else:
+        lossy = lambda of: 0.9 * (of.form == INT8 and of.manifest.version == second.version)  # noqa: E731
+        monkeypatch.setattr(model_loader, "loss_of", lossy)
+    with serving(settings) as client:
+        put(client, DOCUMENTS)
+        assert client.get("/info").json()["form"] == str(INT8)
+        client.post(f"/models/{second.version}/activate")
+        wait_until_active(client, second.version)
+        assert client.get("/info").json()["form"] == str(FP32)
+        assert_found_in(client, store.open(second.version))
+        assert "auto serves " + second.version + " in fp32, not in int8/onnxruntime" in caplog.text
+        client.post("/models/rollback")
+        wait_until_active(client, first.version)
+        assert client.get("/info").json()["form"] == str(INT8)
+        client.post(f"/models/{second.version}/activate")
+        wait_until_active(client, second.version)
+    with serving(settings) as client:
+        assert client.get("/info").json()["form"] == str(FP32)
+        assert_found_in(client, store.open(second.version))
+        controller = client.app.state.runtime.controller  # type: ignore[attr-defined]
+        client.portal.call(controller.look)  # type: ignore[union-attr]
+        assert controller.swap is None, "nothing is embedded again"
+
+
+def test_a_processor_is_told_by_name_and_family(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(
+        "processor\t: 0\nmodel name\t: A B\ncpu family\t: 25\nmodel\t\t: 17\n\nmodel name\t: other\n"
+    )
+    assert processor(file) == "model name A B, cpu family 25, model 17"
+    file.write_text("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
+    assert processor(file) == "CPU implementer 0x41, CPU part 0xd0c"
+    assert processor(tmp_path / "absent") == "unknown"
+
+
+@pytest.mark.sqlite("replicas on one database measure nothing")
+def test_a_service_measures_at_its_first_start_and_serves_what_it_chose(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir).model_copy(update={"precision": "auto"})
+    assert "the fastest, measured at the next start" in check.report(settings)
+    with serving(settings) as client:
+        written = json.loads((settings.data_dir / FORM_FILE).read_text())
+        assert client.get("/info").json()["form"] == written["form"]
+        assert written["texts_per_second"][str(FP32)] > 0
+    assert f"{written['form']}\n" in check.report(settings)
+
+
+def test_replicas_and_a_gpu_measure_nothing() -> None:
+    assert Settings(precision="auto").measures_form
+    assert not Settings(precision="auto", device="cuda").measures_form
+    assert not Settings(precision="auto", database="postgresql://somewhere/simile").measures_form
+    assert not Settings(precision="bf16").measures_form

@@ -11,8 +11,7 @@ import pytest
 from models.manifest import FILE_NAME, Manifest, SearchDefaults, version_name
 from models.publishing.publish import publish
 from models.store import Store
-from service.corpus.corpus import Corpus
-from tests.service.lifecycle.test_swap import Place
+from tests.parts.places import Place, count_embedded
 from tests.service.swapping import QUERIES
 from tests.tiny import tiny_source
 
@@ -54,21 +53,14 @@ def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.store.want(place.a)
-    embedded: list[int] = []
-    embed = Corpus.embed
-
-    async def counted(self: Corpus, generation: object, texts: list[str], *args: object) -> object:
-        embedded.append(len(texts))
-        return await embed(self, generation, texts, *args)  # type: ignore[arg-type]
-
     with place.serving() as client:
         place.fill()
         q = QUERIES[0]
         before = client.get("/search", params={"q": q}).json()
         assert before["mode"] == "dense"
-        monkeypatch.setattr(Corpus, "embed", counted)
+        embedded = count_embedded(monkeypatch)
         place.activate(place.b)
-        assert sum(embedded) <= 2, "the one forward pass that warms it, but no document"
+        assert len(embedded) <= 2, "the one forward pass that warms it, but no document"
         learned = client.get("/search", params={"q": q}).json()
         assert learned["mode"] == "hybrid"
         assert learned["model"] == place.b
@@ -84,8 +76,7 @@ def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
         assert client.get("/search", params={"id": "d3"}).json()["mode"] == "dense"
         place.activate(place.c)
         assert client.get("/search", params={"q": q}).json()["mode"] == "lexical"
-        assert client.post("/models/rollback").status_code == 202
-        place.until(lambda: place.active() == place.b)
+        place.rollback(place.b)
         back = client.get("/search", params={"q": q}).json()
         assert (back["mode"], back["hits"]) == ("hybrid", learned["hits"])
 
@@ -146,8 +137,7 @@ def test_shorter_passages_are_embedded_anew_come_to_live_and_go_back(tmp_path: P
         assert len(shown) < len(long["text"]) / 2
         assert client.post("/documents", json={"documents": [long | {"id": "new"}]}).status_code == 200
         assert found("letter from the harbour")["new"]["score"] == now["long"]["score"]
-        assert client.post("/models/rollback").status_code == 202
-        place.until(lambda: place.active() == first.version)
+        place.rollback(first.version)
         assert found("letter from the harbour")["long"] == was["long"]
     with place.serving():
         assert place.active() == first.version

@@ -13,7 +13,7 @@ from models import manifest as seal
 from models.errors import Damaged, Unreadable
 from models.store import Store
 from service.lifecycle.model_loader import ModelLoader
-from tests.service.lifecycle.test_swap import DOCUMENTS, Place
+from tests.parts.places import DOCUMENTS, Place
 from tests.service.swapping import published
 from tests.waiting import LIMIT
 
@@ -72,7 +72,7 @@ def test_a_folder_that_is_away_while_a_version_is_opened_is_waited_for(
             assert shown[place.a]["state"] == "active"
             assert "simile_swap_waiting 1.0" in client.get("/metrics").text
             assert place.everything() == DOCUMENTS
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)
         assert place.everything() == DOCUMENTS
         no_failure(place)
 
@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_read_now_is_no_damage(
         place.fill()
         monkeypatch.setattr(seal, "checksum", fails)
         assert client.post(f"/models/{place.b}/activate").status_code == 202
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)
         assert tries == 7
         no_failure(place)
 
@@ -146,8 +146,7 @@ def test_a_service_whose_folder_is_away_keeps_the_way_back_warm(
             assert [follower.version for follower in controller._corpus.live.followers] == [place.a]
             assert "not there" in str(client.get("/models").json()["models"])
         place.until(lambda: controller.trouble is None)
-        assert client.post("/models/rollback").json() == {"wanted": place.a}
-        place.until(lambda: place.active() == place.a)
+        place.rollback(place.a)
         no_failure(place)
 
 

@@ -1,4 +1,4 @@
-"""A pair in service: documents keep their vectors, the student encodes queries, both are looked after."""
+"""A pair in the service: documents keep their vectors, and the student encodes queries."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from models.engines.opening import INT8
-from service.corpus.corpus import Corpus
 from service.lifecycle.capacity import needed
 from tests.models.forms import needs_int8
 from tests.models.test_seal import flip
-from tests.service.lifecycle.test_swap import DOCUMENTS, Place
+from tests.parts.places import DOCUMENTS, Place, count_embedded
 from tests.service.swapping import QUERIES, TEXTS, published_pair
 from tests.tiny import WIDTH
 from tests.waiting import until
@@ -59,19 +58,6 @@ def searched(place: Place, **parameters: str | int) -> dict[str, Any]:
     return found
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Texts of documents that are embedded from now on, by call."""
-    counts: list[int] = []
-    embed = Corpus.embed
-
-    async def counting(self: Corpus, generation: object, texts: list[str], *args: object) -> object:
-        counts.append(len(texts))
-        return await embed(self, generation, texts, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Corpus, "embed", counting)
-    return counts
-
-
 def test_a_pair_comes_to_live_without_embedding_a_document_and_goes_back(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,9 +65,9 @@ def test_a_pair_comes_to_live_without_embedding_a_document_and_goes_back(
         place.fill()
         vectors, text, before = stored(place, place.a), embedded(place), searched(place, k=60)
         assert "query_encoder" not in before
-        texts = counted(monkeypatch)
+        texts = count_embedded(monkeypatch)
         place.activate(place.c)
-        assert sum(texts) <= 2, "the forward pass that warms it, and no document"
+        assert len(texts) <= 2, "the forward pass that warms it, and no document"
         now = stored(place, place.c)
         assert now.keys() == vectors.keys() == DOCUMENTS.keys()
         assert all((now[id] == vectors[id]).all() for id in vectors)
@@ -90,30 +76,16 @@ def test_a_pair_comes_to_live_without_embedding_a_document_and_goes_back(
         after = searched(place, k=60)
         assert (after["model"], after["query_encoder"]) == (place.c, place.b)
         assert [hit["score"] for hit in after["hits"]] != [hit["score"] for hit in before["hits"]]
-        assert place.client.post(
-            "/documents", json={"documents": [{"id": "new", "text": TEXTS[0]}]}
-        ).is_success
+        assert place.put({"new": TEXTS[0]}).is_success
         assert (stored(place, place.c)["new"] == vectors["d0"]).all()
-        assert place.client.post("/models/rollback").status_code == 202
-        place.until(lambda: place.active() == place.a)
+        place.rollback(place.a)
         assert {hit["id"]: hit["score"] for hit in searched(place, k=60)["hits"]}.items() >= {
             hit["id"]: hit["score"] for hit in before["hits"][:50] if hit["id"] != "d0"
         }.items()
         assert "query_encoder" not in searched(place)
 
 
-def test_a_pair_is_served_again_after_a_restart(place: Place) -> None:
-    with place.serving():
-        place.fill()
-        place.activate(place.c)
-        text = embedded(place)
-    with place.serving():
-        assert place.active() == place.c
-        assert place.everything() == DOCUMENTS
-        assert embedded(place) == text
-
-
-def test_the_student_itself_comes_to_live_as_any_version(place: Place) -> None:
+def test_the_student_itself_comes_to_live_as_any_version_and_a_restart_serves_the_pair(place: Place) -> None:
     with place.serving():
         place.fill()
         place.activate(place.b)
@@ -121,6 +93,11 @@ def test_the_student_itself_comes_to_live_as_any_version(place: Place) -> None:
         assert "query_encoder" not in searched(place)
         place.activate(place.c)
         assert place.everything() == DOCUMENTS
+        text = embedded(place)
+    with place.serving():
+        assert place.active() == place.c
+        assert place.everything() == DOCUMENTS
+        assert embedded(place) == text
 
 
 def test_a_search_says_what_encoded_its_queries(place: Place) -> None:
@@ -245,9 +222,9 @@ def test_a_pair_whose_student_fails_does_not_come_to_live(
 
 
 def fails(place: Place, client: TestClient, reason: str) -> None:
-    """The pair is asked for and does not come to live; nothing else changes."""
+    """The pair cannot be activated, and nothing else changes."""
     assert client.post(f"/models/{place.c}/activate").status_code == 202
-    place.until(lambda: place.state(place.c)["state"] == "failed")
+    place.until_state(place.c, "failed")
     assert reason in place.state(place.c)["reason"]
     assert place.active() == place.a
     assert place.everything() == DOCUMENTS
@@ -290,7 +267,7 @@ def test_a_pair_is_served_in_int8(place: Place) -> None:
 
 
 def test_lone_queries_of_a_pair_are_computed_by_all_threads_too(place: Place) -> None:
-    """Both of its models are opened once more, each when it is asked for lone texts."""
+    """Each model gets a second session at its first single text."""
     place.store.want(place.c)
     with place.serving(workers=2, lone_threads=2):
         place.fill()

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import math
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +13,12 @@ from service.corpus.corpus import Corpus
 from service.errors import Overloaded
 from service.lifecycle.builder import Progress
 from service.live import Generation
-from tests.service.lifecycle.test_swap import Place
+from tests.parts.places import Place
 from tests.service.observability.test_metrics import samples
-from tests.service.swapping import published
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    published(tmp_path / "models", 3)
-    return Place(tmp_path)
 
 
 class Clock:
-    """Seconds in which a build works; its machine is never slow."""
+    """A clock that only advances while a build sleeps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -44,47 +36,30 @@ class Clock:
         await asyncio.sleep(seconds / 5)
 
 
-def steps(progress: Progress, count: int, documents: int, seconds: float) -> None:
-    for _ in range(count):
-        progress.worked(documents, seconds)
-
-
-def test_the_rest_is_divided_by_the_rate() -> None:
+@pytest.mark.parametrize(
+    ("steps", "rate", "rel"),
+    [
+        ([(5, 64, 0.2)], 320, 1e-6),
+        ([(2, 64, 0.2)], None, 0),  # too few steps
+        ([(3, 64, 0.2)], 320, 1e-6),
+        ([(5, 64, 0.2), (1, 64, 3600.0)], 6 * 64 / (5 * 0.2 + 10 * 0.2), 1e-6),  # a stall is ten usual steps
+        ([(100, 64, 0.2), (5, 64, 32.0)], 2, 0.1),  # a machine that became slow for good
+        ([(60, 10, 1.0), (60, 40, 1.0)], 40, 0.03),  # only the last minute counts
+    ],
+)
+def test_the_rest_is_divided_by_the_rate_of_recent_steps(
+    steps: list[tuple[int, int, float]], rate: float | None, rel: float
+) -> None:
     progress = Progress("v")
-    steps(progress, 5, 64, 0.2)
+    for count, documents, seconds in steps:
+        for _ in range(count):
+            progress.worked(documents, seconds)
     progress.tell(100, 420)
-    assert progress.rate == pytest.approx(320)
-    assert progress.eta_seconds == pytest.approx(1.0)
-
-
-def test_nothing_is_said_before_a_few_steps_are_done() -> None:
-    progress = Progress("v")
-    steps(progress, 2, 64, 0.2)
-    progress.tell(128, 1000)
-    assert progress.eta_seconds is None
-    steps(progress, 1, 64, 0.2)
-    assert progress.eta_seconds == pytest.approx(872 / 320)
-
-
-def test_one_long_stall_counts_as_ten_usual_steps() -> None:
-    progress = Progress("v")
-    steps(progress, 5, 64, 0.2)
-    progress.worked(64, 3600)
-    assert progress.rate == pytest.approx(6 * 64 / (5 * 0.2 + 10 * 0.2))
-
-
-def test_a_machine_that_became_slow_for_good_is_believed_after_some_steps() -> None:
-    progress = Progress("v")
-    steps(progress, 100, 64, 0.2)  # 320 a second
-    steps(progress, 5, 64, 32.0)  # 2 a second
-    assert progress.rate == pytest.approx(2, rel=0.1)
-
-
-def test_the_rate_is_that_of_the_last_minute_of_work() -> None:
-    progress = Progress("v")
-    steps(progress, 60, 10, 1.0)
-    steps(progress, 60, 40, 1.0)
-    assert progress.rate == pytest.approx(40, rel=0.03)
+    if rate is None:
+        assert progress.rate is progress.eta_seconds is None
+    else:
+        assert progress.rate == pytest.approx(rate, rel=rel)
+        assert progress.eta_seconds == pytest.approx(320 / rate, rel=rel)
 
 
 def test_a_build_shows_how_long_it_will_take_and_says_so_in_the_log(
@@ -105,7 +80,7 @@ def test_a_build_shows_how_long_it_will_take_and_says_so_in_the_log(
         assert place.state(place.b)["eta_seconds"] == pytest.approx(left, rel=0.03)
         assert samples(client)["simile_build_eta_seconds"] == pytest.approx(left, rel=0.03)
         release.set()
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)
         place.until(lambda: math.isnan(samples(client)["simile_build_eta_seconds"]))
         assert place.state(place.b)["eta_seconds"] is None
     said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Building")]
@@ -129,7 +104,7 @@ def test_documents_written_meanwhile_are_counted_among_those_to_do(
         place.until(lambda: place.state(place.b)["total"] == 100)
         assert place.state(place.b)["done"] < 90, "they were counted only when they were done"
         client.delete("/documents", params={"filter": '{"none": {"$exists": false}}'})
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)
 
 
 def test_while_a_build_waits_it_is_not_known_how_long_it_will_take(

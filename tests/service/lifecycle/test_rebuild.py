@@ -1,4 +1,4 @@
-"""The index is derived: whatever happens to a stored vector, the next start makes it whole from the text."""
+"""The index is derived data: after damage to stored vectors, the next start restores it from the texts."""
 
 import sqlite3
 from pathlib import Path
@@ -12,7 +12,7 @@ from service.app import create_app
 from service.index.index import Index
 from service.settings import Settings
 from service.store.values import DEFAULT_COLLECTION
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, serving, wait_until_ready
 from tests.service.held_builds import hold_builds
 from tests.waiting import until
 
@@ -26,8 +26,7 @@ DOCUMENTS = [
 @pytest.fixture
 def filled(tmp_path: Path, tiny_models_dir: Path) -> Settings:
     settings = new_settings(tmp_path, tiny_models_dir)
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
+    with serving(settings) as client:
         assert client.post("/documents", json={"documents": DOCUMENTS}).status_code == 200
     return settings
 
@@ -55,13 +54,11 @@ def ranking(client: TestClient) -> list[tuple[str, float]]:
     ],
 )
 def test_damaged_vectors_are_embedded_again(filled: Settings, what: str, sql: str) -> None:
-    with TestClient(create_app(filled)) as client:
-        wait_until_ready(client)
+    with serving(filled) as client:
         before = ranking(client)
     assert len(before) == 200
     damage(filled, sql)
-    with TestClient(create_app(filled)) as client:
-        wait_until_ready(client)
+    with serving(filled) as client:
         assert ranking(client) == before
         assert "simile_index_missing_documents 0.0" in client.get("/metrics").text
     with TestClient(create_app(filled)) as client:  # and stored: the next start has nothing to mend
@@ -145,16 +142,9 @@ def test_a_model_that_fails_on_everything_is_waited_for(
 def test_an_index_that_cannot_follow_a_write_is_loaded_again_from_the_store(
     filled: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with TestClient(create_app(filled)) as client:
-        wait_until_ready(client)
-        with monkeypatch.context() as patch:
-
-            def broken(*arguments: object) -> None:
-                raise MemoryError("injected")
-
-            patch.setattr(Index, "apply", broken)
-            new = {"documents": [{"id": "new", "text": "a harbour in the forest"}]}
-            assert client.post("/documents", json=new).status_code == 200
+    with serving(filled) as client:
+        monkeypatch.setattr(Index, "apply", failing(1, Index.apply))
+        put_new(client)
         hits = client.get("/search", params={"q": "a harbour in the forest", "k": 1}).json()["hits"]
         assert hits[0]["id"] == "new"
         np.testing.assert_allclose(hits[0]["score"], 1.0, atol=1e-5)
@@ -177,16 +167,10 @@ def test_sending_a_document_again_mends_its_lost_vector(filled: Settings) -> Non
 def test_an_index_that_cannot_even_be_loaded_is_not_searched(
     filled: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with TestClient(create_app(filled)) as client:
-        wait_until_ready(client)
-
-        def broken(*arguments: object) -> None:
-            raise MemoryError("injected")
-
-        monkeypatch.setattr(Index, "apply", broken)
-        monkeypatch.setattr(Index, "load", broken)
-        new = {"documents": [{"id": "new", "text": "a harbour"}]}
-        assert client.post("/documents", json=new).status_code == 200
+    with serving(filled) as client:
+        monkeypatch.setattr(Index, "apply", failing(10**6, Index.apply))
+        monkeypatch.setattr(Index, "load", failing(10**6, Index.load))
+        put_new(client)
         assert client.get("/search", params={"q": "a"}).status_code == 503
         assert client.get("/ready").status_code == 503
         assert client.get("/documents/new").status_code == 200
@@ -221,8 +205,7 @@ def test_an_index_that_could_not_be_loaded_again_is_mended_by_itself(
     filled: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.02)
-    with TestClient(create_app(filled)) as client:
-        wait_until_ready(client)
+    with serving(filled) as client:
         monkeypatch.setattr(Index, "apply", failing(1, Index.apply))
         monkeypatch.setattr(Index, "load", failing(3, Index.load))
         put_new(client)
@@ -233,7 +216,7 @@ def test_an_index_that_could_not_be_loaded_again_is_mended_by_itself(
 def test_an_index_that_breaks_while_it_is_made_whole_is_not_called_whole(
     filled: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write is stored and not indexed, and the builder finds nothing that lacks a vector."""
+    """The write is stored and not indexed, although every document has a vector."""
     damage(filled, "DELETE FROM vectors WHERE revision = 7")
     monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.02)
     release = hold_builds(monkeypatch)
@@ -251,8 +234,7 @@ def test_an_index_that_breaks_while_it_is_made_whole_is_not_called_whole(
 def test_a_damaged_vector_that_is_found_when_the_index_is_loaded_again_is_embedded_again(
     filled: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with TestClient(create_app(filled)) as client:
-        wait_until_ready(client)
+    with serving(filled) as client:
         damage(filled, "UPDATE vectors SET checksum = checksum + 1 WHERE revision = 5")
         monkeypatch.setattr(Index, "apply", failing(1, Index.apply))
         put_new(client)
@@ -263,18 +245,15 @@ def test_a_damaged_vector_that_is_found_when_the_index_is_loaded_again_is_embedd
 
 def test_the_examples_are_loaded_once_and_only_when_asked_for(tmp_path: Path, tiny_models_dir: Path) -> None:
     settings = new_settings(tmp_path, tiny_models_dir, examples=True)
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
+    with serving(settings) as client:
         assert client.get("/documents/count").json() == {"count": 320}
         assert client.get("/documents/count", params={"filter": '{"example": true}'}).json() == {"count": 320}
         client.delete("/documents", params={"filter": '{"example": true}'})
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
+    with serving(settings) as client:
         assert client.get("/documents/count").json() == {"count": 0}, "deleted examples must not come back"
 
 
 def test_no_examples_come_to_a_directory_that_was_made_without(filled: Settings) -> None:
     again = filled.model_copy(update={"examples": True})
-    with TestClient(create_app(again)) as client:
-        wait_until_ready(client)
+    with serving(again) as client:
         assert client.get("/documents/count").json() == {"count": 200}

@@ -1,116 +1,32 @@
-"""From wanted to live, and back: what is served, what is refused, what a client is told."""
+"""Swaps and rollbacks: the served version, rejected versions, and answers to clients."""
 
+import hashlib
+import json
 import shutil
-import threading
+import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
-from starlette.testclient import TestClient
 
-from models.encoder import Encoder
-from models.manifest import REPORT, Gate, Manifest
+from models.manifest import FILE_NAME, REPORT, Gate, Manifest
 from models.publishing.publish import publish
 from models.store import Store
-from service.app import create_app
-from service.settings import Settings
-from tests import postgres
-from tests.service.conftest import HOST, wait_until_ready
-from tests.service.held_builds import hold_builds
-from tests.service.swapping import QUERIES, TEXTS, Oracle, published
+from service.lifecycle.builder import HARMLESS
+from service.store.sql import generations, methods
+from service.store.sqlite import backfill
+from service.store.sqlite.store import SqliteStore
+from tests.parts.places import DOCUMENTS, Place, break_model, count_embedded
+from tests.service.swapping import QUERIES, TEXTS, Oracle
 from tests.tiny import tiny_source
-from tests.waiting import until
-
-DOCUMENTS = {f"d{at}": TEXTS[at] for at in range(60)}
-
-
-class Place:
-    """Three published versions, unless others are named, and a service that can be started again."""
-
-    def __init__(self, folder: Path, versions: Sequence[str] | None = None) -> None:
-        self.folder = folder
-        self.store = Store(folder / "models")
-        names = versions or [manifest.version for manifest in self.store.versions()]
-        if versions is None:
-            self.a, self.b, self.c = names
-        self.oracle = Oracle(folder / "models", [*names])
-        self.where = postgres.place()
-        self.app: FastAPI
-        self.client: TestClient
-
-    @contextmanager
-    def serving(self, *, wait: bool = True, **others: Any) -> Iterator[TestClient]:
-        settings = Settings(
-            **self.where,
-            data_dir=self.folder / "data",
-            models_dir=self.folder / "models",
-            allowed_hosts=HOST,
-            **{"cache_mb": 0, **others},
-        )
-        self.app = create_app(settings)
-        with TestClient(self.app) as self.client:
-            if wait:
-                wait_until_ready(self.client)
-            yield self.client
-
-    def fill(self) -> None:
-        body = {"documents": [{"id": id, "text": text} for id, text in DOCUMENTS.items()]}
-        assert self.client.post("/documents", json=body).status_code == 200
-
-    def active(self) -> str:
-        return str(self.client.get("/info").json()["model_version"])
-
-    def state(self, version: str) -> dict[str, Any]:
-        models = self.client.get("/models").json()["models"]
-        [found] = [model for model in models if model["version"] == version]
-        return dict(found)
-
-    def hold(self, monkeypatch: pytest.MonkeyPatch, version: str, documents: int) -> threading.Event:
-        """Builds of `version` stop behind so many documents, until the event is set."""
-        return hold_builds(monkeypatch, version, documents)
-
-    def until(self, true: Callable[[], bool]) -> None:
-        until(true, lambda: self.client.get("/models").text)
-
-    def until_followed(self) -> None:
-        """Until the versions that follow have every document; no write waits for that."""
-        live = self.app.state.runtime.live
-        documents = live.generation.indexes.documents
-        self.until(lambda: all(other.indexes.documents == documents for other in live.followers))
-
-    def activate(self, version: str) -> None:
-        assert self.client.post(f"/models/{version}/activate").status_code == 202
-        self.until(lambda: self.active() == version)
-
-    def everything(self) -> dict[str, str]:
-        """All that a search finds, its scores checked against the version that it names."""
-        answer = self.client.get("/search", params={"q": QUERIES[0], "k": 1000}).json()
-        self.oracle.check_search(answer)
-        return {hit["id"]: hit["text"] for hit in answer["hits"]}
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("three") / "models"
-    published(root, 3)
-    return root
-
-
-@pytest.fixture
-def place(tmp_path: Path, three: Path) -> Place:
-    shutil.copytree(three, tmp_path / "models")
-    return Place(tmp_path)
 
 
 def test_whoever_writes_wanted_moves_the_service_with_all_its_documents(place: Place) -> None:
     with place.serving() as client:
         place.fill()
         (place.store.root / "wanted").write_text(place.b)  # nothing but the name, as any program may
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)
         assert place.everything() == DOCUMENTS
         assert place.state(place.a)["state"] == "retired"
         assert place.state(place.b)["state"] == "active"
@@ -130,12 +46,10 @@ def test_a_second_rollback_never_returns_to_a_version_rolled_back_from(place: Pl
         assert client.post("/models/rollback").status_code == 409
         place.activate(place.b)
         place.activate(place.c)
-        assert client.post("/models/rollback").json() == {"wanted": place.b}
-        place.until(lambda: place.active() == place.b)
+        place.rollback(place.b)
         assert "rolled back from" in place.state(place.c)["reason"]
         assert place.state(place.c)["state"] == "retired"
-        assert client.post("/models/rollback").json() == {"wanted": place.a}
-        place.until(lambda: place.active() == place.a)
+        place.rollback(place.a)
         assert place.everything() == DOCUMENTS
         assert client.post("/models/rollback").status_code == 409
         place.store.want(place.c)  # as a retraining that comes to the same model would
@@ -144,7 +58,7 @@ def test_a_second_rollback_never_returns_to_a_version_rolled_back_from(place: Pl
         place.activate(place.c)  # somebody's express decision
         assert client.post("/models/rollback").json() == {"wanted": place.a}
     with place.serving() as client:
-        place.until(lambda: place.active() == place.a)
+        place.until_active(place.a)
         assert client.post("/models/rollback").status_code == 409
 
 
@@ -153,11 +67,10 @@ def test_a_rollback_after_the_grace_catches_up_with_what_was_written_since(place
         place.fill()
         place.activate(place.b)
     with place.serving() as client:  # the version before is not in memory any more
-        client.post("/documents", json={"documents": [{"id": "new", "text": TEXTS[100]}]})
-        client.post("/documents", json={"documents": [{"id": "d1", "text": TEXTS[101]}]})
+        place.put({"new": TEXTS[100]})
+        place.put({"d1": TEXTS[101]})
         client.delete("/documents/d2")
-        client.post("/models/rollback")
-        place.until(lambda: place.active() == place.a)
+        place.rollback(place.a)
         expected = DOCUMENTS | {"new": TEXTS[100], "d1": TEXTS[101]}
         del expected["d2"]
         assert place.everything() == expected
@@ -170,27 +83,19 @@ def test_the_newest_wanted_wins_and_the_build_in_hand_is_dropped(
     with place.serving(build_rate=100) as client:
         place.fill()
         assert client.post(f"/models/{place.b}/activate").status_code == 202
-        place.until(lambda: place.state(place.b)["state"] == "building")
+        place.until_state(place.b, "building")
         assert place.state(place.b)["total"] in {0, 60}
         assert client.post(f"/models/{place.c}/activate").json() == {"wanted": place.c}
-        place.until(lambda: place.active() == place.c)
+        place.until_active(place.c)
         assert place.state(place.b)["state"] == "candidate"
-        assert 'simile_swaps_total{outcome="dropped"} 1.0' in client.get("/metrics").text
+        assert place.swaps("dropped", 1)
         assert place.everything() == DOCUMENTS
-
-
-def test_activating_the_active_version_drops_what_is_in_the_making(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.hold(monkeypatch, place.b, 20)
-    with place.serving(build_rate=100) as client:
-        place.fill()
         client.post(f"/models/{place.b}/activate")
-        place.until(lambda: place.state(place.b)["state"] == "building")
-        again = client.post(f"/models/{place.a}/activate")
-        assert (again.status_code, again.json()) == (200, {"wanted": place.a})
-        place.until(lambda: place.state(place.b)["state"] == "candidate")
-        assert place.active() == place.a
+        place.until_state(place.b, "building")
+        again = client.post(f"/models/{place.c}/activate")  # it is active: the build is dropped
+        assert (again.status_code, again.json()) == (200, {"wanted": place.c})
+        place.until_state(place.b, "candidate")
+        assert place.active() == place.c
 
 
 def test_updates_and_deletes_during_a_build_are_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,14 +107,14 @@ def test_updates_and_deletes_during_a_build_are_kept(place: Place, monkeypatch: 
         for early_and_late in ("d5", "d55"):  # embedded already, and not yet
             changed = {"id": early_and_late, "text": TEXTS[99]}
             client.post("/documents", json={"documents": [changed]})
-        client.post("/documents", json={"documents": [{"id": "new", "text": TEXTS[98]}]})
+        place.put({"new": TEXTS[98]})
         again = {"id": "d6", "text": TEXTS[6], "metadata": {"x": 1}}
         client.post("/documents", json={"documents": [again]})
         for gone in ("d7", "d57"):
             assert client.delete(f"/documents/{gone}").json()["deleted"] == 1
         assert place.active() == place.a
         release.set()
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)
         expected = DOCUMENTS | {"d5": TEXTS[99], "d55": TEXTS[99], "new": TEXTS[98]}
         del expected["d7"], expected["d57"]
         assert place.everything() == expected
@@ -219,15 +124,15 @@ def test_manual_builds_and_waits_for_somebody_to_decide(place: Place) -> None:
     with place.serving(activate="manual") as client:
         place.fill()
         place.store.want(place.b)
-        place.until(lambda: place.state(place.b)["state"] == "ready")
+        place.until_state(place.b, "ready")
         assert place.state(place.b)["done"] == place.state(place.b)["total"] == 60
         time.sleep(0.7)
         assert place.active() == place.a
-        client.post("/documents", json={"documents": [{"id": "late", "text": TEXTS[90]}]})
+        place.put({"late": TEXTS[90]})
         place.activate(place.b)
         assert place.everything() == DOCUMENTS | {"late": TEXTS[90]}
         client.post("/models/rollback")  # a decision as well
-        place.until(lambda: place.active() == place.a)
+        place.until_active(place.a)
 
 
 def test_what_cannot_be_activated_says_so(place: Place) -> None:
@@ -247,7 +152,6 @@ def test_what_cannot_be_activated_says_so(place: Place) -> None:
 def test_a_document_that_the_new_model_fails_on_fails_no_write_and_is_reported(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward = Encoder.forward
     with place.serving() as client:
         many = {f"m{at}": TEXTS[at % 300] for at in range(150)}
         body = {"documents": [{"id": id, "text": text} for id, text in many.items()]}
@@ -255,13 +159,7 @@ def test_a_document_that_the_new_model_fails_on_fails_no_write_and_is_reported(
         poison = "a poisoned text"
         client.post("/documents", json={"documents": [{"id": "poison", "text": poison}]})
         [bad] = [tokens.ids for tokens in Store(place.store.root).open(place.b).tokenize([poison])]
-
-        def fails(self: Encoder, ids: Any, *, normalize: bool = True) -> Any:
-            if self.manifest.version == place.b and any(list(row) == list(bad) for row in ids):
-                raise RuntimeError("injected")
-            return forward(self, ids, normalize=normalize)
-
-        monkeypatch.setattr(Encoder, "forward", fails)
+        break_model(monkeypatch, place.b, {tuple(bad)})
         place.activate(place.b)
         assert place.everything() == many
         assert "simile_index_missing_documents 1.0" in client.get("/metrics").text
@@ -274,19 +172,12 @@ def test_a_document_that_the_new_model_fails_on_fails_no_write_and_is_reported(
 def test_a_model_that_fails_on_everything_never_comes_to_live(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward = Encoder.forward
-
-    def broken(self: Encoder, ids: Any, *, normalize: bool = True) -> Any:
-        if self.manifest.version == place.b:
-            raise RuntimeError("injected")
-        return forward(self, ids, normalize=normalize)
-
     with place.serving() as client:
         place.fill()
-        monkeypatch.setattr(Encoder, "forward", broken)
+        break_model(monkeypatch, place.b)
         monkeypatch.setattr("service.lifecycle.model_loader.check_golden", lambda encoder, folder: 0.0)
         client.post(f"/models/{place.b}/activate")
-        place.until(lambda: place.state(place.b)["state"] == "failed")
+        place.until_state(place.b, "failed")
         assert "injected" in place.state(place.b)["reason"]
         new = {"documents": [{"id": "new", "text": TEXTS[70]}]}
         assert client.post("/documents", json=new).status_code == 200
@@ -295,9 +186,9 @@ def test_a_model_that_fails_on_everything_never_comes_to_live(
         assert "simile_healthy 1.0" in client.get("/metrics").text, "the served model is well"
         assert client.get("/health").status_code == 200
         time.sleep(0.7)
-        assert 'simile_swaps_total{outcome="failed"} 1.0' in client.get("/metrics").text, "it was tried again"
+        assert place.swaps("failed", 1), "it was tried again"
         monkeypatch.undo()
-        place.activate(place.b)  # whoever mended it says so
+        place.activate(place.b)  # an explicit decision
 
 
 def judged(place: Place, gate: Gate) -> str:
@@ -319,7 +210,7 @@ def test_a_version_that_its_gate_refused_says_why_and_is_served_only_by_decision
     with place.serving() as client:
         place.fill()
         place.store.want(refused)
-        place.until(lambda: place.state(refused)["state"] == "refused")
+        place.until_state(refused, "refused")
         time.sleep(0.8)
         assert place.active() == place.a
         state = place.state(refused)
@@ -338,3 +229,115 @@ def test_a_version_published_with_the_gate_off_says_so(place: Place) -> None:
         assert place.state(version)["gate"] == "off"
         assert place.state(version)["state"] == "candidate"
         assert place.state(place.a)["gate"] is None
+
+
+@pytest.mark.long
+def test_a_rollback_within_the_grace_embeds_no_document_and_takes_a_moment(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded = count_embedded(monkeypatch)
+    taken, expected = [], dict(DOCUMENTS)
+    with place.serving() as client:
+        place.fill()
+        for at in range(5):
+            place.activate(place.b)
+            place.until(lambda: place.app.state.runtime.controller.swap is None)
+            expected[f"since-{at}"] = TEXTS[80 + at]
+            new = {"id": f"since-{at}", "text": TEXTS[80 + at]}
+            client.post("/documents", json={"documents": [new]})
+            place.until_followed()
+            client.delete(f"/documents/d{at}")
+            del expected[f"d{at}"]
+            embedded.clear()
+            begin = time.monotonic()
+            assert client.post("/models/rollback").json() == {"wanted": place.a}
+            while place.active() != place.a:
+                time.sleep(0.001)
+            taken.append(time.monotonic() - begin)
+            assert embedded == [HARMLESS.text], "it follows every write, and needs one forward pass only"
+            assert place.everything() == expected
+    print(f"rollbacks within the grace: {', '.join(f'{1000 * seconds:.0f}' for seconds in taken)} ms")
+    assert min(taken) < 0.4, "it waited for the watcher's next look"
+
+
+@pytest.mark.long
+def test_a_cold_version_is_caught_up_before_it_serves(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.lifecycle.controller.LINGER_SECONDS", 0.1)
+    with place.serving(grace_seconds=0.1, build_rate=60) as client:
+        place.fill()
+        place.activate(place.b)
+        place.until(lambda: place.app.state.runtime.live.followers == ())
+        more = {f"since-{at}": TEXTS[100 + at] for at in range(20)}
+        body = {"documents": [{"id": id, "text": text} for id, text in more.items()]}
+        client.post("/documents", json=body)
+        place.put({"d1": TEXTS[150]})
+        client.delete("/documents/d2")
+        expected = DOCUMENTS | more | {"d1": TEXTS[150]}
+        del expected["d2"]
+        release = place.hold(monkeypatch, place.a, 12)  # of twenty-one
+        client.post("/models/rollback")
+        place.until(lambda: bool(place.state(place.a)["done"]))
+        assert place.active() == place.b
+        seen = [place.state(place.a)["done"]]
+        assert place.everything() == expected
+        release.set()
+        while place.active() != place.a:
+            assert place.everything() == expected, "a search saw an index that is not whole"
+            seen.append(place.state(place.a)["done"])
+        assert place.everything() == expected
+        assert min(done for done in seen if done) >= 58, "it did not begin with its stored vectors"
+
+
+def test_a_version_that_gives_other_vectors_than_it_was_published_with_fails_and_stays_failed(
+    place: Place,
+) -> None:
+    folder = place.store.root / place.b
+    golden = json.loads((folder / "golden.json").read_bytes())
+    golden["vectors"][0][0] += 0.01
+    (folder / "golden.json").write_text(json.dumps(golden))
+    manifest = json.loads((folder / FILE_NAME).read_bytes())
+    manifest["files"]["golden.json"] = hashlib.sha256((folder / "golden.json").read_bytes()).hexdigest()
+    (folder / FILE_NAME).write_text(json.dumps(manifest))
+    reason = "differs from the published vector"
+    with place.serving() as client:
+        place.fill()
+        place.store.want(place.b)
+        place.until_state(place.b, "failed")
+        assert reason in place.state(place.b)["reason"]
+        time.sleep(1.2)
+        assert place.swaps("failed", 1), "tried again"
+        assert place.active() == place.a
+    with place.serving() as client:
+        place.until(lambda: reason in (place.state(place.b)["reason"] or ""))
+        time.sleep(1.2)
+        assert place.swaps("failed", 0), "tried again"
+        client.post(f"/models/{place.b}/activate")  # a decision is one more attempt
+        place.until(lambda: place.swaps("failed", 1))
+        assert place.everything() == DOCUMENTS
+
+
+@pytest.mark.parametrize("step", ["begin", "go_live"])
+@pytest.mark.sqlite("a full disk is injected into its writer")
+def test_a_disk_that_is_full_at_the_first_or_the_last_step_is_waited_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
+    work: Any = {"begin": generations.begin, "go_live": backfill.swap}[step]
+    failures = 0
+
+    def full(*arguments: Any, **named: Any) -> Any:
+        nonlocal failures
+        if failures < 3:
+            failures += 1
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return work(*arguments, **named)
+
+    with place.serving():
+        place.fill()
+        monkeypatch.setattr(SqliteStore, step, methods.writing(full))
+        place.activate(place.b)
+        assert failures == 3
+        assert place.everything() == DOCUMENTS
+        assert place.swaps("failed", 0)

@@ -9,7 +9,7 @@ import pytest
 
 import models.__main__ as command
 from models.manifest import FILE_NAME
-from tests.service.lifecycle.test_swap import Place
+from tests.parts.places import Place
 from tests.service.process import Service
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
 
@@ -86,7 +86,7 @@ def test_a_mended_version_can_be_activated_after_all(place: Place, tmp_path: Pat
     shutil.copytree(folder, tmp_path / "whole")
     change_a_byte(folder)
     assert place.client.post(f"/models/{place.c}/activate").status_code == 202
-    place.until(lambda: place.state(place.c)["state"] == "failed")
+    place.until_state(place.c, "failed")
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "whole", folder)
     place.activate(place.c)
@@ -125,8 +125,8 @@ def test_prune_keeps_what_is_in_use_and_deletes_the_rest(tmp_path: Path) -> None
         assert place.store.names() == {place.a, place.b}
         assert client.post(f"/models/{place.c}/activate").status_code == 404
         assert command.main([*arguments, "rollback"]) == 0
-        place.until(lambda: place.active() == place.a)
+        place.until_active(place.a)
         place.until(lambda: place.store.read_state().get("previous") is None)
         assert command.main([*arguments, "rollback"]) == 1
         assert command.main([*arguments, "activate", place.b]) == 0
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)

@@ -1,4 +1,4 @@
-"""A swap among faults: what may pass is waited for, what may not is said, and nothing is lost in silence."""
+"""Swaps among faults: transient errors are waited for, others are reported, and no document is lost."""
 
 import asyncio
 import gc
@@ -7,6 +7,8 @@ import sqlite3
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +20,9 @@ import models.store as store_module
 from models.encoder import Encoder
 from models.files.fsync import replace_text
 from models.search.content import Content
+from models.search.passages import split
 from models.store import REQUESTED, DesiredVersion, Store
+from service.batching.workers import Worker
 from service.corpus.corpus import Corpus
 from service.errors import Overloaded
 from service.lifecycle.swap import Swap
@@ -26,15 +30,9 @@ from service.live import Generation
 from service.store.sql.generations import go_live, insert, previous
 from service.store.sqlite.schema import connect, migrate
 from tests import postgres
-from tests.service.lifecycle.test_swap import DOCUMENTS, Place
-from tests.service.swapping import TEXTS, published
-from tests.waiting import until
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    published(tmp_path / "models", 3)
-    return Place(tmp_path)
+from tests.parts.places import DOCUMENTS, Place, break_model
+from tests.service.swapping import TEXTS
+from tests.waiting import LIMIT, until
 
 
 def failing_on(monkeypatch: pytest.MonkeyPatch, version: str, texts: list[str], root: Path) -> None:
@@ -42,20 +40,13 @@ def failing_on(monkeypatch: pytest.MonkeyPatch, version: str, texts: list[str], 
     encoder = Store(root).open(version)
     poisons = {tuple(tokens.ids) for tokens in encoder.tokenize(texts)}
     encoder.close()
-    forward = Encoder.forward
-
-    def fails(self: Encoder, ids: Any, *, normalize: bool = True) -> Any:
-        if self.manifest.version == version and any(tuple(row) in poisons for row in ids):
-            raise RuntimeError("injected")
-        return forward(self, ids, normalize=normalize)
-
-    monkeypatch.setattr(Encoder, "forward", fails)
+    break_model(monkeypatch, version, poisons)
 
 
 def test_a_full_queue_in_a_build_loses_no_document_and_no_count(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that fails on a quarter is refused, whatever else happens meanwhile."""
+    """A model that fails on a quarter of the documents is rejected, even with other errors meanwhile."""
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
     embed, calls = Corpus.embed, 0
 
@@ -77,7 +68,7 @@ def test_a_full_queue_in_a_build_loses_no_document_and_no_count(
         assert calls > 5
         failing_on(monkeypatch, place.b, list(DOCUMENTS.values())[::4], place.store.root)
         client.post(f"/models/{place.b}/activate")
-        place.until(lambda: place.state(place.b)["state"] == "failed")
+        place.until_state(place.b, "failed")
         assert "fails on 15 of the documents" in place.state(place.b)["reason"]
 
 
@@ -91,16 +82,15 @@ def test_a_wish_that_comes_while_a_swap_just_ends_does_not_call_it_dropped(
         await asyncio.sleep(60)
 
     monkeypatch.setattr(Swap, "_build", ends_late)
-    with place.serving() as client:
+    with place.serving():
         place.fill()
         place.activate(place.b)
         place.activate(place.c)
-        place.until(lambda: 'simile_swaps_total{outcome="done"} 2.0' in client.get("/metrics").text)
-        assert 'simile_swaps_total{outcome="dropped"} 0.0' in client.get("/metrics").text
+        place.until(lambda: place.swaps("done", 2))
+        assert place.swaps("dropped", 0)
         assert place.everything() == DOCUMENTS
-        assert client.post("/models/rollback").json() == {"wanted": place.b}
-        place.until(lambda: place.active() == place.b)
-        place.until(lambda: 'simile_swaps_total{outcome="rollback"} 1.0' in client.get("/metrics").text)
+        place.rollback(place.b)
+        place.until(lambda: place.swaps("rollback", 1))
 
 
 def test_a_text_that_the_new_tokenizer_refuses_is_left_out_and_fails_no_write(
@@ -116,7 +106,7 @@ def test_a_text_that_the_new_tokenizer_refuses_is_left_out_and_fails_no_write(
     with place.serving() as client:
         many = [{"id": f"m{at}", "text": TEXTS[at]} for at in range(150)]
         client.post("/documents", json={"documents": many})
-        client.post("/documents", json={"documents": [{"id": "odd", "text": "an untokenisable text"}]})
+        place.put({"odd": "an untokenisable text"})
         monkeypatch.setattr(Encoder, "tokenize", refuses)
         place.activate(place.b)
         assert len(place.everything()) == 150
@@ -144,7 +134,7 @@ def test_a_text_of_which_the_new_tokenizer_leaves_nothing_hangs_nobody(
         place.until(lambda: (place.state(place.b)["done"] or 0) > 5)
         odd = {"documents": [{"id": "odd", "text": "a vanishing text"}]}
         assert client.post("/documents", json=odd, headers={"x-timeout-ms": "15000"}).status_code == 200
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)
         refused = client.post("/embed", json={"inputs": ["a", "a vanishing text"]})
         assert refused.status_code == 422
         assert "Input 1" in refused.json()["error"]
@@ -208,7 +198,7 @@ def test_of_decisions_made_at_once_one_is_carried_out_as_the_decision_it_is(plac
 def test_a_look_between_the_two_files_of_a_request_does_not_undo_it(
     place: Place, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """It sees the new asked.json with the old `wanted`, as if somebody had written the old version there."""
+    """The look reads the new asked.json with the old `wanted`."""
     replace, looks = replace_text, 5
     found: list[DesiredVersion | None] = []
 
@@ -230,9 +220,9 @@ def test_a_look_between_the_two_files_of_a_request_does_not_undo_it(
         assert len(found) == looks
         if by == "this service" and postgres.chosen:
             assert {asked and asked.version for asked in found} == {place.b}, "it counts already"
-        place.until(lambda: place.active() == place.b)
+        place.until_active(place.b)
         (place.store.root / "wanted").write_text(place.c)  # the file alone still counts
-        place.until(lambda: place.active() == place.c)
+        place.until_active(place.c)
 
 
 def test_activating_the_active_version_overrules_a_file_that_was_not_looked_at_yet(place: Place) -> None:
@@ -281,8 +271,8 @@ def test_losing_sight_of_wanted_drops_no_build(place: Place, monkeypatch: pytest
         (place.store.root / "wanted").write_text("")
         time.sleep(1.2)  # two looks
         release.set()
-        place.until(lambda: place.active() == place.b)
-        assert 'simile_swaps_total{outcome="dropped"} 0.0' in client.get("/metrics").text
+        place.until_active(place.b)
+        assert place.swaps("dropped", 0)
 
 
 @pytest.mark.sqlite("it looks into SQLite's file")
@@ -300,14 +290,7 @@ def test_a_rollback_brings_back_a_service_whose_live_model_fails_from_the_start(
             "(SELECT number FROM generations WHERE state = 'active')"
         )
     connection.close()
-    forward = Encoder.forward
-
-    def broken(self: Encoder, ids: Any, *, normalize: bool = True) -> Any:
-        if self.manifest.version == place.b:
-            raise RuntimeError("injected")
-        return forward(self, ids, normalize=normalize)
-
-    monkeypatch.setattr(Encoder, "forward", broken)
+    break_model(monkeypatch, place.b)
     with place.serving(wait=False) as client:
         place.until(lambda: "injected" in client.get("/ready").text)
         assert client.post("/models/rollback").status_code == 202
@@ -317,14 +300,15 @@ def test_a_rollback_brings_back_a_service_whose_live_model_fails_from_the_start(
 
 
 class Rows:
-    """The rows of generations alone: what many swaps and rollbacks leave in the history."""
+    """The rows of generations, without a service."""
 
     def __init__(self, folder: Path) -> None:
         migrate(folder / "simile.db")
         self.connection = connect(folder / "simile.db")
 
     def generation(self, version: str, state: str) -> int:
-        return insert(self.connection, _manifest(version), "form", state)
+        manifest: Any = SimpleNamespace(version=version, fingerprint="f", dimension=3)
+        return insert(self.connection, manifest, "form", state)
 
     def swap(self, version: str, *, rollback: bool = False, desired: str = "id") -> None:
         row = self.connection.execute(
@@ -332,10 +316,6 @@ class Rows:
         ).fetchone()
         number = row[0] if row else self.generation(version, "building")
         go_live(self.connection, number, desired, rollback=rollback)
-
-
-def _manifest(version: str) -> Any:
-    return SimpleNamespace(version=version, fingerprint="f", dimension=3)
 
 
 def test_a_hundred_rollbacks_do_not_push_the_version_before_out_of_the_history(tmp_path: Path) -> None:
@@ -366,3 +346,125 @@ def test_nothing_is_pruned_while_it_is_not_known_what_is_live(place: Place) -> N
     assert place.c in place.store.names()
     (place.store.root / "state.json").write_text(json.dumps({"live": place.a}))
     assert command.main(["--models-dir", str(place.store.root), "prune", place.c]) == 0
+
+
+PATIENT = {"x-timeout-ms": "60000"}  # far less than the held work
+LONG = " ".join(TEXTS[:100])  # several passages
+
+
+@contextmanager
+def held(monkeypatch: pytest.MonkeyPatch, version: str) -> Iterator[SimpleNamespace]:
+    """Forward passes of a version wait until `open` is set. Opening the version does not wait."""
+    gate, forward = SimpleNamespace(open=threading.Event(), waiting=0), Encoder.forward
+
+    def waits(encoder: Encoder, ids: Any, **options: Any) -> Any:
+        if encoder.manifest.version == version and not gate.open.is_set():
+            gate.waiting += 1
+            gate.open.wait(LIMIT)
+        return forward(encoder, ids, **options)
+
+    monkeypatch.setattr(Encoder, "forward", waits)
+    monkeypatch.setattr("service.lifecycle.model_loader.check_golden", lambda encoder, folder: None)
+    try:
+        yield gate
+    finally:
+        gate.open.set()
+
+
+def write(place: Place, id: str, text: str) -> int:
+    return place.put({id: text}, headers=PATIENT).status_code
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_write_waits_for_a_candidate_that_computes_for_ever(
+    place: Place, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Every worker is in its hands, and still writes, searches and /embed are answered."""
+    with place.serving(workers=workers) as client, held(monkeypatch, place.b) as gate:
+        place.fill()
+        client.post(f"/models/{place.b}/activate")
+        place.until(lambda: gate.waiting > 0)
+        written = {f"new{at}": TEXTS[100 + at] for at in range(10)}
+        assert [write(place, id, text) for id, text in written.items()] == [200] * 10
+        expected = DOCUMENTS | written
+        assert place.everything() == expected
+        assert client.post("/embed", json={"inputs": "one text"}, headers=PATIENT).status_code == 200
+        assert place.active() == place.a
+        gate.open.set()
+        place.until_active(place.b)
+        assert place.everything() == expected
+
+
+def test_no_write_waits_for_the_version_before_while_it_is_kept(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with place.serving(workers=2) as client:
+        place.fill()
+        place.activate(place.b)
+        with held(monkeypatch, place.a):
+            written = {f"new{at}": TEXTS[100 + at] for at in range(6)}
+            assert [write(place, id, text) for id, text in written.items()] == [200] * 6
+            assert client.delete("/documents/d3").status_code == 200
+            expected = DOCUMENTS | written
+            del expected["d3"]
+            assert place.everything() == expected
+        [warm] = place.app.state.runtime.live.followers
+        place.until(lambda: bool(warm.indexes.documents == len(expected)))
+        pinned = client.get(
+            "/search", params={"q": "red river", "k": 100}, headers={"x-model-version": place.a}
+        )
+        assert pinned.status_code == 200
+        assert len(pinned.json()["hits"]) == len(expected)
+        place.rollback(place.a)
+        assert place.everything() == expected
+
+
+def test_a_candidate_that_hangs_fails_and_the_service_stays_well(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look of the supervisor counts for an hour of the candidate's: nothing else can be overdue."""
+    ends: list[str] = []
+    spend = Worker.spend
+
+    def hastened(worker: Worker, seconds: float) -> bool:
+        return spend(worker, 3600 if worker.on_candidate else seconds)
+
+    monkeypatch.setattr("service.runtime.watchdog.end", ends.append)
+    monkeypatch.setattr(Worker, "spend", hastened)
+    with place.serving(workers=2) as client, held(monkeypatch, place.b) as gate:
+        place.fill()
+        client.post(f"/models/{place.b}/activate")
+        place.until(lambda: gate.waiting > 0)
+        place.until_state(place.b, "failed")
+        assert "SIMILE_HANG_SECONDS" in place.state(place.b)["reason"]
+        assert [write(place, f"new{at}", TEXTS[at]) for at in range(6)] == [200] * 6
+        assert client.get("/health").status_code == 200
+        assert client.get("/ready").status_code == 200
+        assert place.everything() == DOCUMENTS | {f"new{at}": TEXTS[at] for at in range(6)}
+    assert not ends, "a candidate's hang ended the service"
+
+
+BUGS: list[Callable[..., Any]] = [RuntimeError, MemoryError, KeyError]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_no_write_fails_with_a_candidate_that_breaks_while_it_splits_a_text(
+    place: Place, monkeypatch: pytest.MonkeyPatch, bug: Callable[..., Exception]
+) -> None:
+    """An unexpected error, only for long texts."""
+
+    def breaks(content: Content, encoder: Encoder, *args: Any) -> Any:
+        if encoder.manifest.version == place.b:
+            raise bug("injected")
+        return split(content, encoder, *args)
+
+    with place.serving(workers=2, activate="manual") as client:
+        place.fill()
+        client.post(f"/models/{place.b}/activate")
+        place.until_active(place.b)
+        place.activate(place.a)
+        monkeypatch.setattr("service.corpus.embedder.split", breaks)
+        assert [write(place, f"long{at}", f"{at} {LONG}") for at in range(3)] == [200] * 3
+        assert place.active() == place.a
+        found = client.get("/search", params={"q": "red river", "k": 100}).json()["hits"]
+        assert {hit["id"] for hit in found} == {*DOCUMENTS, "long0", "long1", "long2"}

@@ -1,14 +1,16 @@
-"""Sixteen clients embed, search and write while twelve swaps and three rollbacks go through under them."""
+"""Swaps under load, and swaps that kill -9 interrupts at random points."""
 
+import random
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from tests.service.conftest import wait_until_active
 from tests.service.load import STATIC, Load
 from tests.service.process import Service
-from tests.service.swapping import QUERIES, Oracle, published, published_pair
+from tests.service.swapping import QUERIES, TEXTS, Client, Oracle, published, published_pair
 
 pytestmark = pytest.mark.long
 
@@ -50,7 +52,7 @@ def test_no_request_fails_or_mixes_two_models_while_versions_come_and_go(load: L
                     assert service.client.post("/models/rollback").json() == {"wanted": active}
                     wait_until_active(service.client, active)
                     moments.append(time.monotonic())
-                else:  # the one before is kept warm, and would come back at once: the third must be built
+                else:  # The previous version is in memory. The third must be built.
                     active, target = target, third
         finally:
             load.end()
@@ -64,14 +66,14 @@ def test_no_request_fails_or_mixes_two_models_while_versions_come_and_go(load: L
         check_metrics(service.client.get("/metrics").text)
     waits, elsewhere = load.waits(moments)
     assert len(waits) > SWAPS
-    # What requests that met no swap had to wait for is the machine's doing: on a quiet one, next to nothing.
+    # Requests without a swap show the delays of the machine.
     assert max(waits) < LONGEST_PAUSE_SECONDS + max(elsewhere), "somebody waited too long for a swap"
     print(f"{len(load.done)} requests; of those at a swap the longest took {max(waits):.3f} s")
 
 
 @pytest.mark.soak
 def test_a_student_and_a_pair_come_and_go_under_load(tmp_path: Path) -> None:
-    """Whoever searches gets the query encoder of the version that answers, and nobody waits or fails."""
+    """Each search uses the query encoder of the version that answers, and no request waits or fails."""
     teacher, student, pair = published_pair(tmp_path / "models")
     oracle = Oracle(tmp_path / "models", [teacher, student, pair])
     service = Service(tmp_path)
@@ -113,3 +115,63 @@ def check_metrics(text: str) -> None:
     ]
     within = float(series[f'simile_swap_pause_seconds_bucket{{le="{LONGEST_PAUSE_SECONDS}"}}'])
     assert within == max(pauses) == SWAPS + 3, "somebody waited too long for a swap"
+
+
+KILLS = 20
+KILL_DOCUMENTS = 150
+KILL_BUILD_RATE = 300  # half a second for all of them
+
+
+def check_whole(service: Service, oracle: Oracle, expected: dict[str, str]) -> str:
+    """Every document is found, and each score is that of the version in the answer."""
+    client = Client(service.port)
+    answer, version = client.send("GET", f"/search?k=1000&q={quote(QUERIES[0])}")
+    client.close()
+    assert answer["model"] == version
+    assert {hit["id"]: hit["text"] for hit in answer["hits"]} == expected
+    oracle.check_search(answer)
+    return version
+
+
+def wait_for(service: Service, version: str, documents: int) -> None:
+    """Waits until so many documents are embedded for `version`. Larger numbers wait after the swap."""
+    while documents:
+        answer = service.client.get("/models").json()
+        [found] = [model for model in answer["models"] if model["version"] == version]
+        if answer["active"] == version:
+            time.sleep(max(0, documents - KILL_DOCUMENTS) / KILL_BUILD_RATE)
+            return
+        if documents < KILL_DOCUMENTS and (found["done"] or 0) >= documents:
+            return
+        time.sleep(0.005)
+
+
+def test_a_kill_at_any_point_of_a_swap_leaves_one_whole_generation_and_the_swap_is_finished(
+    tmp_path: Path,
+) -> None:
+    versions = published(tmp_path / "models", 3)
+    oracle = Oracle(tmp_path / "models", versions)
+    rng = random.Random(5)
+    expected = {f"d{at}": TEXTS[at] for at in range(KILL_DOCUMENTS)}
+    service = Service(tmp_path, SIMILE_BUILD_RATE=str(KILL_BUILD_RATE))
+    found: list[bool] = []
+    with service:
+        service.put(expected)
+        active = versions[0]
+        for kill in range(KILLS):
+            target = versions[(versions.index(active) + 1) % 3]
+            assert service.client.post(f"/models/{target}/activate").status_code == 202
+            wait_for(service, target, rng.randint(0, int(1.4 * KILL_DOCUMENTS)))
+            changed = f"d{rng.randrange(KILL_DOCUMENTS)}"
+            expected[changed] = rng.choice(TEXTS)
+            assert service.put({changed: expected[changed]}).status_code == 200
+            service.kill()
+            service.start()
+            version = check_whole(service, oracle, expected)
+            assert version in {active, target}, f"kill {kill}"
+            found.append(version == target)
+            wait_until_active(service.client, target)
+            assert check_whole(service, oracle, expected) == target
+            active = target
+        assert service.stop() == 0
+    assert 3 <= sum(found) <= KILLS - 3, "the kills came all before, or all behind, the swap"

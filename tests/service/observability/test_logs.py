@@ -26,7 +26,7 @@ from tests.service.lifecycle.test_swap import Place, place, three
 from tests.service.process import Service
 from tests.waiting import LIMIT
 
-__all__ = ["place", "three"]
+__all__ = ["place"]
 E = TypeVar("E", bound=Exception)
 MARKER = "zyxwordthatnobodywrites"
 

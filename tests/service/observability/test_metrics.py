@@ -28,12 +28,12 @@ from service.observability.metrics import Metrics
 from service.runtime import gauges
 from service.runtime.runtime import Runtime
 from service.settings import Settings
+from tests.parts.places import Place, place
 from tests.service.fakes import CountingEncoder, run, until
-from tests.service.lifecycle.test_swap import Place, place, three
 from tests.waiting import LIMIT
 from tests.waiting import until as wait_until
 
-__all__ = ["place", "three"]
+__all__ = ["place"]
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "METRICS.md"
 
 

@@ -1,21 +1,22 @@
-"""Faults put into the real service, over real HTTP: each ends as stated, and nobody else is harmed.
+"""Faults in the real service, over HTTP: each ends as documented, and other clients are served.
 
-The model and the index are real; a fault is one method of the encoder, the tokenizer or the clock.
+The fault is a method of the encoder, the tokenizer, the writer or the clock.
 """
 
 import itertools
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.service.fakes import sqlite_of
 from tests.service.placed import Ids, Place, occupied, serving
 from tests.service.process import Service
 from tests.service.swapping import TEXTS
@@ -84,7 +85,7 @@ def test_health_is_red_with_the_reason_at_once_and_green_by_itself(
 
     def held(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
         vectors = poison(ids, normalize=normalize)
-        looked.wait(LIMIT)  # the probe's text is a good one: it passes after the look at what it mends
+        looked.wait(LIMIT)  # The trial pass succeeds only after the look.
         return vectors
 
     with monkeypatch.context() as patch:
@@ -115,7 +116,11 @@ def test_a_vector_that_is_not_finite_leaves_by_no_door(place: Place, monkeypatch
     changed = {"documents": [{"id": "kept", "text": "red"}, {"id": "x", "text": POISON}]}
     attempts: list[tuple[str, str, Any]] = [
         ("POST", "/embed", {"inputs": POISON}),
-        ("POST", "/embed", {"inputs": ["red", POISON], "dimensions": 8}),  # the NaN is behind the cut
+        (
+            "POST",
+            "/embed",
+            {"inputs": ["red", POISON], "dimensions": 8},
+        ),  # The NaN is cut off.
         ("POST", "/embed", {"inputs": POISON, "normalize": False}),
         ("POST", "/similarity", {"pairs": [["red", POISON]]}),
         ("POST", "/search", {"queries": ["red", POISON]}),
@@ -199,19 +204,6 @@ def test_a_clock_that_jumps_changes_nothing(place: Place, monkeypatch: pytest.Mo
     place.client.request("DELETE", "/documents/c")
 
 
-def test_bytes_of_a_client_that_hangs_up_mid_body_are_free_again(place: Place) -> None:
-    head = (
-        "POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        "Content-Length: 9000000\r\n\r\n"
-    )
-    before = place.metric("simile_admitted_bytes")
-    with socket.create_connection(("127.0.0.1", place.port), timeout=LIMIT) as raw:
-        raw.sendall(head.encode() + b'{"inputs": "' + b"a" * 1_000_000)
-        until(lambda: place.metric("simile_admitted_bytes") > before + 900_000)
-        place.check_vector(place.embed(TEXTS[0]), TEXTS[0])
-    until(lambda: place.metric("simile_admitted_bytes") == before)
-
-
 @pytest.mark.long
 def test_a_body_that_grows_when_it_is_read_is_refused_before_it_costs_much(
     tmp_path: Path, tiny_models_dir: Path
@@ -243,3 +235,98 @@ def peak_mib(service: Service) -> float:
     status = Path(f"/proc/{service.process.pid}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) / 1024
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why the process would have ended."""
+    reasons: list[str] = []
+    monkeypatch.setattr("service.runtime.watchdog.end", reasons.append)
+    return reasons
+
+
+@pytest.mark.long
+def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, ends: list[str]
+) -> None:
+    with serving(tmp_path, tiny_models_dir, workers=2, hang_seconds=3.0) as place:
+        release, held = threading.Event(), list[int]()
+        forward = place.encoder.forward
+
+        def hanging(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
+            held.append(len(ids))
+            release.wait(LIMIT)
+            return forward(ids, normalize=normalize)
+
+        monkeypatch.setattr(place.encoder, "forward", hanging)
+        with ThreadPoolExecutor(8) as pool:
+            try:
+                hung = occupied(place, pool, held)
+                behind = [pool.submit(place.embed, text) for text in TEXTS[2:6]]
+                assert place.client.get("/health").status_code == 200, "no verdict yet"
+                assert [answer.result().status_code for answer in hung] == [424, 424]
+                until(lambda: place.client.get("/health").status_code == 503)
+                assert [answer.result().status_code for answer in behind] == [503] * 4
+                assert "2 of 2 workers hang" in place.client.get("/health").json()["error"]
+                assert "2 of 2 workers hang" in place.client.get("/ready").json()["error"]
+                refused = place.embed("one more")
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+                assert len(held) == 2, "nothing more was given to a worker"
+                assert place.metric("simile_batch_timeouts_total") == 2
+                until(lambda: bool(ends))
+                assert "2 of 2 workers hang" in ends[0]
+            finally:
+                release.set()
+
+
+def test_a_hang_that_passes_heals(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, ends: list[str]
+) -> None:
+    with serving(tmp_path, tiny_models_dir, workers=1, hang_seconds=2.0) as place:
+        release, forward = threading.Event(), place.encoder.forward
+
+        def slow(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
+            release.wait(LIMIT)
+            return forward(ids, normalize=normalize)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(place.encoder, "forward", slow)
+            assert place.embed("red").status_code == 424
+        release.set()
+        until(lambda: place.client.get("/health").status_code == 200)
+        place.check()
+        assert place.client.get("/ready").status_code == 200
+        assert not ends
+
+
+@pytest.mark.sqlite("its one writing thread")
+def test_a_writer_that_dies_leaves_no_write_waiting(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, ends: list[str]
+) -> None:
+    def put(place: Place, id: str) -> httpx2.Response:
+        return place.client.post("/documents", json={"documents": [{"id": id, "text": "red"}]})
+
+    with serving(tmp_path, tiny_models_dir, hang_seconds=1.0) as place:
+        assert put(place, "a").is_success
+        writer = sqlite_of(place.runtime.corpus).writer
+        inside, release = threading.Event(), threading.Event()
+
+        def dying(jobs: object) -> None:
+            inside.set()
+            release.wait(LIMIT)
+            raise SystemExit("the thread is told to end in the middle of a commit")
+
+        monkeypatch.setattr(writer, "_commit", dying)
+        with ThreadPoolExecutor(2) as pool:
+            first: Future[httpx2.Response] = pool.submit(put, place, "b")
+            assert inside.wait(LIMIT)
+            behind = pool.submit(put, place, "c")
+            time.sleep(0.2)
+            release.set()
+            assert [first.result(LIMIT).status_code, behind.result(LIMIT).status_code] == [503, 503]
+        assert put(place, "d").status_code == 503
+        for path in ("/health", "/ready"):
+            until(lambda path=path: place.client.get(path).status_code == 503)  # type: ignore[misc]
+            assert "the thread that writes has died" in place.client.get(path).json()["error"]
+        place.check_vector(place.embed("red"), "red")
+        until(lambda: bool(ends))

@@ -1,4 +1,4 @@
-"""Each reason that makes `/ready` red: what the service says, and that the documents say it too."""
+"""Each reason of a red `/ready`: the message, and its row in the docs."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from service.runtime.readiness import Reason
+from service.runtime.health import Reason
 from service.runtime.runtime import Runtime
 from service.store.postgres.replicas import Touch
 from service.store.values import Active
@@ -27,7 +27,7 @@ def stop(runtime: Runtime, patch: pytest.MonkeyPatch) -> None:
 
 
 def hang(runtime: Runtime, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(runtime.watchdog, "look", lambda _: None)  # or it would look again
+    patch.setattr(runtime.watchdog, "look", lambda _: None)
     patch.setattr(runtime.watchdog, "illness", "1 of 2 workers hang")
 
 

@@ -1,4 +1,4 @@
-"""What hangs, dies or is told to stop: noticed, answered for, and started anew with all it acknowledged."""
+"""Hanging and dead parts, and stop signals: clients get answers, and no acknowledged write is lost."""
 
 import asyncio
 import signal
@@ -83,7 +83,7 @@ def test_one_worker_that_hangs_does_not_keep_the_other_from_serving() -> None:
                 await batcher.embed(stuck.as_encoder(), ["a"])
             answers = [await batcher.embed(well.as_encoder(), ["bb"]) for _ in range(20)]
             assert {tuple(answer.vectors[0]) for answer in answers} == {(2, 2, ord("b"))}
-            await until(lambda: watchdog.illness == "1 of 2 workers hang")  # said behind the failure
+            await until(lambda: watchdog.illness == "1 of 2 workers hang")
             stuck.gate.set()
 
     run(body)
@@ -156,7 +156,7 @@ def test_a_step_is_overdue_once_and_the_next_step_begins_at_nothing() -> None:
     assert not worker.spend(0.4)
     assert not worker.hangs
     worker.spend(0.8)
-    worker.job = None  # it finished in time; what it waits for now is work
+    worker.job = None  # It finished in time, and waits for work.
     assert not worker.spend(5)
     assert not worker.hangs
 
@@ -271,7 +271,7 @@ def test_a_task_that_breaks_begins_again_and_one_that_is_cancelled_ends(
             if len(runs) == 1:
                 raise ValueError("a bug")
             if len(runs) == 2:
-                raise asyncio.CancelledError  # what it waited for was cancelled, and not it
+                raise asyncio.CancelledError  # from inside, not from the caller
             await asyncio.sleep(60)
 
         task = asyncio.create_task(lasting("Working", work))
@@ -344,7 +344,7 @@ def test_ready_is_red_at_once_and_requests_are_served_until_the_port_closes(
         time.sleep(0.05)
         service.process.send_signal(signal.SIGTERM)  # twice at once is once
         while (ready := service.client.get("/ready")).status_code == 200:
-            pass  # behind the delay the port is closed, which raises
+            pass  # A closed port would raise.
         assert (ready.status_code, ready.json()["error"]) == (503, "The service is stopping.")
         with httpx2.Client(base_url=service.client.base_url, timeout=LIMIT, trust_env=False) as fresh:
             assert fresh.post("/embed", json={"inputs": "a"}).status_code == 200

@@ -12,7 +12,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.__main__ import parser, run
-from service.cli.commands import backup, check_data
+from service.cli.check import check_data
+from service.cli.commands import backup
 from service.errors import CommandError, Unusable
 from service.settings import Settings
 from service.store.sql import records

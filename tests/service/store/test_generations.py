@@ -14,8 +14,8 @@ from service.index.index import Index
 from service.lifecycle.builder import HARMLESS
 from service.live import Generation, apply
 from service.store.values import DEFAULT_COLLECTION, Changes, Embedding, row_of
+from tests.parts.places import DOCUMENTS, Place
 from tests.service.brute_force import stored_vectors
-from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import QUERIES, TEXTS, published
 
 

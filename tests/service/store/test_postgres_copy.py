@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.__main__ import parser, run
-from service.cli.commands import check_data
+from service.cli.check import check_data
 from service.errors import CommandError
 from service.settings import Settings
 from service.store.sqlite.store import SqliteStore
@@ -106,7 +106,7 @@ def test_a_store_goes_into_postgresql_and_back(
 
 def checked(data_dir: Path) -> str:
     with pytest.raises(CommandError) as raised:
-        check_data.run(Settings(data_dir=data_dir))
+        check_data(Settings(data_dir=data_dir))
     return str(raised.value)
 
 

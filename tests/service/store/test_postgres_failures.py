@@ -16,8 +16,7 @@ from starlette.testclient import TestClient
 
 from service.app import create_app
 from service.errors import StartupError
-from service.settings import Settings
-from service.settings.addresses import check_database
+from service.settings import Settings, check_database
 from tests import postgres
 from tests.relay import Relay, relaying
 from tests.service.conftest import new_settings, serving

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import postgres
-from tests.service.lifecycle.test_swap import DOCUMENTS, Place
+from tests.parts.places import DOCUMENTS, Place
 from tests.service.lifecycle.test_swap_faults import failing_on
 from tests.service.swapping import published
 

@@ -1,15 +1,17 @@
 """All settings of the service, read from `SIMILE_` variables. Start reading at `read` and `Settings`.
 
 Unknown `SIMILE_` variables are rejected, so a typing error is never ignored. This module validates only
-values. cli/check.py checks the files that they name.
+values. cli/check.py checks the files that settings refer to.
 """
 
+import ipaddress
 import os
 import re
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -20,7 +22,6 @@ from models.messages import nearest
 from models.validation import sentence
 from service import memory
 from service.errors import StartupError
-from service.settings.addresses import allowed_hosts, allowed_origins, check_database, is_loopback
 
 PREFIX = "SIMILE_"
 MOST_ADMITTED_MB = 256
@@ -29,6 +30,11 @@ _INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 MAPS = "maps"  # folder of maps in the data directory
 MAP_LIBRARY, MAP_LEAST = "umap", 50  # documents
 INDEXES = "indexes"  # folder of snapshots in the data directory
+
+HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
+_ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
+_NO_TOKEN = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")  # invalid percent-encoding
+_USUAL_PORT = {"http": ":80", "https": ":443"}
 
 
 def default_device() -> str:
@@ -144,7 +150,7 @@ class Settings(BaseSettings):
 
     @property
     def measures_form(self) -> bool:
-        """Whether to measure the fastest engine. Never on a GPU, nor for replicas, which must agree."""
+        """True if the fastest engine is measured. Never on a GPU, nor for replicas, which must agree."""
         return self.precision == "auto" and self.database is None and self.place == CPU
 
     @property
@@ -184,9 +190,9 @@ class Settings(BaseSettings):
             )
         if self.api_keys_file is None and not self.insecure and not is_loopback(self.host):
             raise ValueError(
-                f"{PREFIX}HOST={self.host} is reachable from other machines and there are no keys. Name a "
-                f"keys file ({PREFIX}API_KEYS_FILE), listen on 127.0.0.1, or set {PREFIX}INSECURE=1 when "
-                "something in front keeps strangers out."
+                f"{PREFIX}HOST={self.host} is reachable from other machines, and no API keys are set up. "
+                f"Name a keys file ({PREFIX}API_KEYS_FILE), listen on 127.0.0.1, or set {PREFIX}INSECURE=1 "
+                "if a proxy rejects unknown clients."
             )
         if self.database is not None:
             check_database(self.database.get_secret_value())
@@ -259,7 +265,7 @@ def read() -> Settings:
 
 
 def models_dir_of(settings: Settings, data_dir: Path | None) -> Path:
-    """Returns the models folder of a data directory. None means the one in the settings.
+    """Returns the models folder of a data directory. None means the data directory of the settings.
 
     It is the folder of SIMILE_MODELS_DIR if that is set, otherwise `models` in the data directory.
     """
@@ -275,3 +281,84 @@ def _message(problem: Any) -> str:
 def _elsewhere(name: str) -> str | None:
     known = {"PROVIDER": "DEVICE", "ADDRESS": "HOST", "BIND": "HOST", "TOKEN": "API_KEYS_FILE"}
     return next((ours for word, ours in known.items() if word in name), None)
+
+
+def allowed_origins(text: str) -> list[str]:
+    """Parses `SIMILE_CORS_ORIGINS`.
+
+    Raises:
+        ValueError: An origin is a pattern, or not in the form that browsers send.
+
+    """
+    origins = [part.strip() for part in text.split(",") if part.strip()]
+    for origin in origins:
+        name = f"SIMILE_CORS_ORIGINS: {origin!r}"
+        if "*" in origin:
+            raise ValueError(f"{name} would allow any page on the web. Name each origin exactly.")
+        if not _ORIGIN.fullmatch(origin) or origin.endswith(_USUAL_PORT[origin.partition(":")[0]]):
+            raise ValueError(
+                f"{name} is not an origin as browsers send it: scheme, host in lower case, and any unusual "
+                "port, such as https://app.example.org or http://127.0.0.1:3000."
+            )
+    return origins
+
+
+def allowed_hosts(text: str) -> frozenset[str]:
+    """Parses `SIMILE_ALLOWED_HOSTS`.
+
+    Raises:
+        ValueError: A name is not a host name.
+
+    """
+    names = [part.strip().lower() for part in text.split(",") if part.strip()]
+    for name in names:
+        if not HOST_NAME.fullmatch(name):
+            raise ValueError(
+                f"SIMILE_ALLOWED_HOSTS: {name!r} is not a host name. Write names only, exactly and without "
+                "scheme, port or pattern, separated by commas, such as service,search.example.org."
+            )
+    return frozenset(names)
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine can reach `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_database(url: str) -> None:
+    """Rejects other URLs than those of a PostgreSQL database. Messages never contain the password.
+
+    Raises:
+        ValueError: The URL is invalid.
+
+    """
+    example = "Give it as postgresql://USER:PASSWORD@HOST:5432/NAME."
+    parts = _parts(url)
+    if parts is None:
+        raise ValueError(
+            f"SIMILE_DATABASE is not a URL. Write @, / or # in its password as %40, %2F or %23, and % itself "
+            f"as %25. {example}"
+        )
+    if parts.scheme not in {"postgresql", "postgres"}:
+        raise ValueError(f"SIMILE_DATABASE does not begin with postgresql://. {example}")
+    if not parts.hostname and parts.port is None and "host" not in parse_qs(parts.query):
+        raise ValueError(f"SIMILE_DATABASE names no host. {example}")
+
+
+def _parts(url: str) -> SplitResult | None:
+    """Splits a URL. Returns None if a character of its password is not percent-encoded.
+
+    PostgreSQL would treat the rest of such a password as a host or a name and quote it in its messages.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port, parts.hostname
+    except ValueError:
+        return None
+    cut = parts.netloc.count("@") > 1 or "@" in parts.path or _NO_TOKEN.search(url)
+    return None if cut else parts

@@ -1,4 +1,4 @@
-"""Maps that a service makes by itself: when, of what, and that a failure is said once."""
+"""Maps that a service makes by itself, and the log of failures."""
 
 import asyncio
 import json
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.lifecycle import maps
-from service.lifecycle.maps import MapMaker
+from service.runtime import housekeeping
+from service.runtime.housekeeping import MapMaker
 from service.runtime.runtime import Runtime
 
 # In the place of `python -m service map`: a map of as many points as the file `count` says.
@@ -26,7 +26,7 @@ cp {folder}/map.json $SIMILE_DATA_DIR/maps/{version}/$5.json
 
 @pytest.fixture
 def folder(tmp_path: Path, client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command notes what it was asked; the service has no document and no map."""
+    """Folder of the fake command. The service has no documents and no map."""
     for name in ("default", "tickets", "small"):
         client.delete(f"/collections/{name}")
     shutil.rmtree(runtime.settings.maps_dir, ignore_errors=True)
@@ -110,11 +110,11 @@ def test_one_that_takes_too_long_and_one_of_a_service_that_stops_are_ended(
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
     fill(client, folder, 60)
-    monkeypatch.setattr(maps, "LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(housekeeping, "LONGEST_SECONDS", 0.2)
     look(client, MapMaker(runtime.corpus, runtime.settings), 2)
     assert "it took longer than" in caplog.text
-    monkeypatch.setattr(maps, "LONGEST_SECONDS", 1000.0)
-    monkeypatch.setattr(maps, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(housekeeping, "LONGEST_SECONDS", 1000.0)
+    monkeypatch.setattr(housekeeping, "LOOK_SECONDS", 0.0)
 
     async def stopped() -> None:
         task = asyncio.create_task(MapMaker(runtime.corpus, runtime.settings).run())

@@ -1,19 +1,102 @@
-"""A version that is kept is asked beside the live one, and goes live only when it is wanted."""
+"""Requests for a version: which request counts, and versions that are only kept loaded."""
 
+import os
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.service.lifecycle.test_swap import Place
-from tests.service.swapping import QUERIES, published
+from models.store import DesiredVersion, Kind
+from service.lifecycle.controller import next_target
+from tests import postgres
+from tests.parts.places import Place
+from tests.service.swapping import QUERIES
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    published(tmp_path / "models", 3)
-    return Place(tmp_path)
+@pytest.mark.parametrize(
+    ("what", "kind", "handled", "judged", "refused", "chosen"),
+    [
+        ("a mere wish", "want", None, False, False, True),
+        ("a mere wish for a version that failed or was rolled back from", "want", None, True, False, False),
+        ("a mere wish for a version that its gate refused", "want", None, False, True, False),
+        ("a decision for a version that failed", "activate", "another", True, False, True),
+        ("a decision for a version that its gate refused", "activate", None, False, True, True),
+        ("a decision that was carried out before and failed", "activate", "this", True, False, False),
+        ("a rollback", "rollback", None, False, False, True),
+        ("a rollback that failed", "rollback", "this", True, False, False),
+        ("a decision that was carried out before", "activate", "this", False, False, True),
+    ],
+)  # fmt: skip
+def test_a_version_in_disgrace_needs_a_decision_and_each_decision_counts_once(
+    what: str, kind: Kind, handled: str | None, judged: bool, refused: bool, chosen: bool
+) -> None:
+    desired = DesiredVersion("v2", kind, "this")
+    judged_versions = {"v2"} if judged else set()
+    found = next_target(desired, live="v1", handled=handled, judged=judged_versions, refused=refused)
+    assert (found is not None and found.version == "v2") is chosen, what
+
+
+def test_a_decision_that_was_carried_out_is_only_a_wish_when_it_comes_again() -> None:
+    found = next_target(
+        DesiredVersion("v2", "rollback", "this"), live="v3", handled="this", judged=(), refused=False
+    )
+    assert found == DesiredVersion("v2", "want", "this"), "it must not judge the version that came after"
+
+
+def test_nothing_is_aimed_at_when_nothing_or_the_live_version_is_wanted() -> None:
+    for desired in (None, DesiredVersion("v1", "activate", "x")):
+        assert next_target(desired, live="v1", handled=None, judged=(), refused=False) is None
+
+
+HOUR = 3600.0
+
+
+def want(place: Place, version: str, ahead: float) -> None:
+    """Requests a version by the command, on a machine whose clock is ahead."""
+    place.store.want(version, "activate")
+    stamp(place, ahead)
+
+
+def stamp(place: Place, ahead: float) -> None:
+    at = time.time() + ahead
+    os.utime(place.store.root / "wanted", (at, at))
+
+
+def test_requests_count_whatever_the_clocks_say(place: Place) -> None:
+    with place.serving():
+        want(place, place.b, 24 * HOUR)  # as a retraining does on another machine
+        place.until_active(place.b)
+        place.activate(place.c)  # by the route, and this machine's clock
+        assert place.client.post("/models/rollback").json() == {"wanted": place.b}
+        place.until_active(place.b)
+        want(place, place.a, -24 * HOUR)  # the clock was set back
+        place.until_active(place.a)
+        (place.store.root / "wanted").write_text(place.b + "\n")  # by hand, without asked.json
+        stamp(place, -48 * HOUR)
+        place.until_active(place.b)
+    want(place, place.a, -72 * HOUR)  # while no service runs
+    with place.serving():
+        place.until_active(place.a)
+        place.activate(place.b)
+
+
+def test_activating_the_active_version_stops_a_build_that_another_folder_requested(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of the replica that is asked names the active version all the while."""
+    with place.serving() as client:
+        place.fill()
+        go_on = place.hold(monkeypatch, place.b, 1)
+        asked = place.store.new_request(place.b, "activate")
+        if not postgres.chosen:
+            place.store.write_request(asked)
+        else:
+            client.portal.call(place.app.state.runtime.corpus.store.request, asked)  # type: ignore[union-attr]
+        place.until_state(place.b, "building")
+        assert client.post(f"/models/{place.a}/activate").status_code == 200
+        place.until(lambda: place.state(place.b)["state"] != "building")
+        go_on.set()
+        assert place.active() == place.a
 
 
 def states(client: Any) -> dict[str, tuple[str, bool]]:

@@ -1,0 +1,5 @@
+"""Fixtures of the tests of versions."""
+
+from tests.parts.places import place
+
+__all__ = ["place"]
