@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.command import build_parser
 from benchmarks.workloads import evaluation_folder
 from training.evaluation.retrieval import Collection, load
-from training.methods.pieces import sentences
+from training.methods.sources import sentences
 from training.retraining.clicks import USUAL_BIAS, Session, judgements_of
 from training.retraining.config import EventsTable
 from training.retraining.judgements import Judgement

@@ -14,8 +14,7 @@ from starlette.responses import Response
 
 from models.errors import Damaged, UnknownVersion, Unreadable
 from models.files.retrainings import schedule_state
-from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
-from models.seal import read_manifest
+from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version, read_manifest
 from models.store import Store
 from service.api.openapi import Role, describe
 from service.auth.audit import audit

@@ -20,10 +20,8 @@ from service.live import Generation
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store.filters.explain import explain
-from service.store.filters.grammar import FilterError, parse_filter
-from service.store.filters.paths import MAX_FIELD_PARTS, objects_in
-from service.store.filters.predicate import Predicate
-from service.store.turns import pause
+from service.store.filters.grammar import MAX_FIELD_PARTS, FilterError, Predicate, objects_in, parse_filter
+from service.store.scheduling import pause
 from service.store.values import COLUMNS, Column
 
 TOGETHER = 100  # Limit of all queries together, as a multiple of the limit of one query.

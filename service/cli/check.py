@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models import cpus
-from models.engines.place import CPU
+from models.engines.form import CPU
 from models.errors import ModelError
+from models.progress import Progress
 from models.store import Store
-from models.words.progress import Progress
 from service.auth.keys import Role, read_keys
 from service.batching.workers import layout_for
 from service.errors import CommandError, StartupError

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from models.words.nearest import did_you_mean
+from models.messages import did_you_mean
 from service.files.values import BadFile, BadRow, Spelling, command_option
 from service.store.filters.names import describe_fault, unreachable_names
 from service.store.values import COLLECTION_NAME

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import PurePath
 from typing import NamedTuple
 
-from models.words.nearest import did_you_mean
+from models.messages import did_you_mean
 from service.files.lines import MAX_LINE_BYTES, decoded, said_separator
 from service.files.values import MARK, BadFile, Format, Spelling
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Scope
 from service.errors import Forbidden, Malformed, Misdirected, ServiceError
 from service.http.error_responses import response
 from service.observability.logs import request_id_of
-from service.settings.addresses import HOST_NAME
+from service.settings import HOST_NAME
 
 # Headers that may come only once, because a proxy and the service might read different values.
 ONCE = frozenset(

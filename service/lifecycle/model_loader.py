@@ -21,12 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from models.seal import read_manifest
+
 from models import cpus
 from models.encoder import Encoder
-from models.engines.form import FP32, Form, read_form
+from models.engines.form import CPU, FP32, Form, Place, read_form
 from models.engines.nvidia import require_cuda
 from models.engines.opening import CPU_FORMS, INT8, form_for, require
-from models.engines.place import CPU, Place
 from models.errors import (
     FULL_ERRORS,
     Damaged,

@@ -20,7 +20,7 @@ from service import memory
 from service.live import Generation, Live
 from service.observability.metrics import GENERATION_STATES, Metrics
 from service.runtime.health import Health, Readiness
-from service.store.sql import checksums
+from service.store.sql import records
 
 SAMPLE_SECONDS = 0.5
 

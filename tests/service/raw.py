@@ -106,9 +106,9 @@ class Wire:
             return True
 
 
-def held(service: Service) -> int:
-    """Returns the number of sockets of the service, including half-closed ones."""
-    here = f":{service.port:04X}"
+def held(service: Service, wire: Wire | None = None) -> int:
+    """Returns the number of sockets of the service, including half-closed ones. With `wire`, only that one."""
+    here, there = f":{service.port:04X}", "" if wire is None else f":{wire.socket.getsockname()[1]:04X}"
     lines = Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
     return sum(

@@ -23,7 +23,7 @@ from training.__main__ import main
 from training.arguments import changes
 from training.errors import TrainingError
 from training.evaluation.scorable import Server
-from training.methods.declared import declared
+from training.methods.recipe_files import declared
 from training.methods.stages import find_stages
 from training.text.service import count_of, info_of
 

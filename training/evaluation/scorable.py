@@ -30,6 +30,8 @@ from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
 from models.files.bounded import parse_json
+from models.messages import did_you_mean
+from models.progress import Say, silent
 from models.publishing.default import publish_named
 from models.search.content import Content
 from models.search.passages import split

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from models.graph.head import MIXED, Head
+from models.progress import Progress
 from models.publishing.from_torch.backbone import Table, load_backbone
 from models.publishing.from_torch.pooling import torch_layers
 from models.sources.folder import STATIC, Source, read_source
 from models.sources.template import has_template
-from models.words.progress import Progress
 from training.errors import TrainingError
 from training.methods.recipe import Optim, Recipe
 from training.methods.views import Template

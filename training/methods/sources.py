@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.tokens.sentences import sentence_ends
+from models.search.passages import sentence_ends
 from models.tokens.tokenizer import Tokenizer
 from training.methods.objectives import NO_TEXT
 from training.text.corpus import LISTS, PAIRS, RELATIONS, SCORED, TEXTS, TRIPLES, Corpus, Kind

@@ -15,7 +15,7 @@ from textwrap import shorten
 from typing import NamedTuple
 
 from models.files.fsync import replaced
-from models.words.progress import step_to_stderr
+from models.progress import step_to_stderr
 from training.arguments import expanded, target
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable

@@ -24,13 +24,13 @@ from numpy.typing import ArrayLike
 
 from models.files.bounded import parse_json
 from models.files.fsync import replace_text
+from models.progress import Progress, to_stderr
 from models.sources.folder import read_source
 from models.store import models_dir
 from models.tokens.normalize import normalized
 from models.tokens.reading import TOKENS_PER_WORD, UNKNOWN, WORD, Count
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Tokenizer
-from models.words.progress import Progress, to_stderr
 from training.arguments import LOADING, expanded, target
 from training.errors import TrainingError
 from training.methods.recipe_files import declared

@@ -32,13 +32,13 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
 from models.graph.backbone import Backbone, read_safetensors
+from models.messages import positive
+from models.progress import counted, to_stderr
 from models.publishing.layout import write_layout
 from models.sources.folder import Source, read_source
 from models.store import models_dir
-from models.tokens.opening import open_tokenizer
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from models.words.commands import positive
-from models.words.progress import counted, to_stderr
+from models.tokens.tokenizer import open_tokenizer
 from training.arguments import check_empty
 from training.arguments import seed as any_seed
 from training.errors import NothingToLearn, TrainingError

@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812  its usual name
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.words.progress import counted
+from models.progress import counted
 from training.model.encoder import Affine, TrainedEncoder
 from training.validation import Count, Rate
 

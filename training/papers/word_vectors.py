@@ -23,7 +23,6 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from models.progress import counted
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from models.words.progress import counted
 from training.arguments import check_empty
 from training.errors import TrainingError
 from training.text.lines import Line, read_lines

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models.progress import Say, silent
-from training.mining.figures import read
+from training.mining.corpus_report import read
 from training.retraining.documents import Document
 
 _LOOKED_AT = 500  # documents whose tokens are counted, at least, and fewer than twice as many

@@ -28,8 +28,7 @@ from models.search.passages import learned_tokens
 from training.evaluation.encoding import Encode, encode_once
 from training.evaluation.modes import DENSE
 from training.evaluation.modes import Split as Passages
-from training.evaluation.rankings import mean
-from training.evaluation.retrieval import Collection, counts, judge_all, search
+from training.evaluation.retrieval import Collection, counts, judge_all, mean, search
 from training.mining.pairs import body_of, folded
 from training.retraining.documents import Document
 from training.retraining.gate.verdict import EACH, FEW_JUDGED, GROUPS, HITS, JUDGED, KEYS, LABELLED, measures

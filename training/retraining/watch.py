@@ -10,7 +10,7 @@ from typing import Any
 
 from models.files.retrainings import now, remove_progress, write_progress
 from models.progress import Say
-from training.runs.curve import Curve
+from training.runs.record import Curve
 
 EVERY = 1.0  # seconds from one writing to the next, while steps are made
 

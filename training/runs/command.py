@@ -26,7 +26,8 @@ from training.runfile import FILE_NAME as RUN
 from training.runfile import Result
 from training.runs.options import Options
 from training.text.corpus import MOST_NEGATIVES, TRIPLES, Corpus, Kind, from_service, read_corpus
-from training.text.service import add_options, chosen
+from training.text.service import add_options
+from training.text.service import chosen as chosen_collections
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -223,7 +224,7 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
     if options.negatives and TRIPLES not in kinds:
         raise TrainingError("--negatives is for a recipe that reads triples.")
     negatives = options.negatives or MOST_NEGATIVES
-    chosen = service_collections.chosen(options)
+    chosen = chosen_collections(options)
 
     @cache
     def read(file: Path | None, kind: Kind) -> Corpus:

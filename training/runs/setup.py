@@ -22,15 +22,14 @@ from torch import Tensor, nn
 
 from models.files.fsync import sync
 from models.manifest import TEACHER, Manifest
+from models.progress import Progress, silent, to_stderr
 from models.publishing.fingerprint import fingerprint_of
 from models.publishing.from_torch.export import prepare_trained
 from models.sources.folder import read_source
-from models.words.progress import Progress, silent, to_stderr
 from training.errors import NothingToLearn
 from training.methods.loading import load_encoder
 from training.methods.recipe import Recipe
 from training.methods.sources import Given, Rows, Source
-from training.methods.start import load_encoder
 from training.methods.token_objectives import published_language
 from training.methods.views import Repeat
 from training.model.base import version_of
@@ -43,7 +42,7 @@ from training.runs.processes import World
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
 from training.text.lexicon import Lexicon, surround
-from training.text.token_file import Shelf, clear
+from training.text.tokens import Shelf, clear
 
 VECTORS = "teacher.npy"
 _WHOLE = 1 << 20  # tokens: longer documents are cut

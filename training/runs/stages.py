@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 from models.files.bounded import parse_json
 from models.files.fsync import replace_text
+from models.progress import silent
 from models.sources.folder import read_source
-from models.words.progress import silent
 from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round

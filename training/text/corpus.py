@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.words.progress import counted
+from models.progress import counted
 from training.errors import NothingToLearn, TrainingError
 from training.text.lines import Record, layout, read_records, text_of, valid
 from training.text.service import ONLY_DEFAULT, collections_of, content_of, documents_of, qualified

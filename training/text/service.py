@@ -17,8 +17,8 @@ import httpx2
 
 from models.files.bounded import parse_json
 from models.manifest import Mode
+from models.progress import Progress
 from models.search.content import Content
-from models.words.progress import Progress
 from training.errors import TrainingError
 
 DEFAULT = "default"

@@ -28,7 +28,6 @@ from models.errors import ModelError
 from models.files.bounded import read_json
 from models.files.folders import copy_tree, lock
 from models.files.fsync import sync, sync_tree
-from models.progress import Progress
 from models.store import Store
 from service.errors import CommandError, unwritable
 from service.settings import Settings, models_dir_of

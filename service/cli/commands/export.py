@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import orjson
 
 from models.files.fsync import replaced
-from models.words.progress import Progress
+from models.progress import Progress
 from service.cli.commands.client import Remote, connect_to, named_collection, path_of
 from service.errors import CommandError, unwritable
 from service.store.filters.grammar import FilterError, parse_filter

@@ -21,8 +21,8 @@ from typing import BinaryIO
 
 import orjson
 
+from models.progress import Progress
 from models.tokens.reading import ENOUGH, Count, count
-from models.words.progress import Progress
 from service.cli.commands import client
 from service.cli.commands.client import (
     BUSY,
@@ -34,13 +34,12 @@ from service.cli.commands.client import (
     path_of,
 )
 from service.errors import CommandError
-from service.files.columns import Columns, Placed, derived_id
+from service.files.columns import Columns, Placed, Seen, derived_id
 from service.files.conversion import TYPES, parse_types
 from service.files.detection import format_of, refuse_name
 from service.files.reader import FileReader, Options, Unpacked
-from service.files.seen import Seen
 from service.files.values import BadFile, BadRow, Row, command_option, split_names
-from service.http.body_budget import NDJSON
+from service.http.bodies import NDJSON
 
 FORMATS = ("jsonl", "csv", "tsv", "text")
 PIECE_BYTES = 1 << 15  # The progress advances by this much.

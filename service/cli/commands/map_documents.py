@@ -21,12 +21,11 @@ import orjson
 from numpy.typing import NDArray
 
 from models.files.fsync import replaced
-from models.search.words import FUNCTION_WORDS
-from models.words.commands import positive
-from models.words.progress import Progress
+from models.messages import positive
+from models.progress import Progress
+from models.search.terms import FUNCTION_WORDS
 from service.errors import CommandError, unwritable
-from service.index.kmeans import assigned, cluster
-from service.index.neighbours import ROWS, nearest_rows
+from service.index.kmeans import ROWS, assigned, cluster, nearest_rows
 from service.index.segments import Vectors
 from service.settings import MAP_LEAST, MAP_LIBRARY, Settings
 from service.store.sqlite.offline import OfflineStore, reading

@@ -18,7 +18,6 @@ from pathlib import Path, PurePosixPath
 from models.errors import ModelError
 from models.files.folders import copy_tree
 from models.files.fsync import sync, sync_tree
-from models.progress import Progress
 from models.store import Store
 from service.cli.commands.backup import MANIFEST, MODELS, Contents, checksum, read_manifest
 from service.errors import CommandError, StartupError, Unusable, unwritable

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.search.content import Content
-from models.search.words import TABLE, cut, expression
+from models.search.terms import TABLE, cut, expression
 from service.store.postgres.connection import Connection
 from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import pause

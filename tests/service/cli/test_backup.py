@@ -16,9 +16,8 @@ from typing import Self
 
 import pytest
 
-from models.words import progress
+from models import progress
 from service.cli.check import check_data
-from service.cli.commands import restore as restoring
 from service.errors import CommandError
 from service.settings import Settings
 from service.store.sqlite import offline

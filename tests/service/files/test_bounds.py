@@ -10,10 +10,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from models.words.progress import Progress
+from models.progress import Progress
 from service.api.bulk_import import Line, Lines
-from service.cli.commands.delivery import Pace, Tally
-from service.cli.commands.import_files import Source, chunks, opened
+from service.cli.commands.import_files import Pace, Source, Tally, chunks, opened
 from service.errors import CommandError
 from service.files.lines import MAX_LINE_BYTES
 from service.files.reader import Options

@@ -15,8 +15,7 @@ from starlette.testclient import TestClient
 from service.cli.check import require_usable
 from service.errors import StartupError
 from service.http.connections import MAX_HANDSHAKES, SPARE
-from service.settings import read
-from service.settings.addresses import allowed_origins
+from service.settings import allowed_origins, read
 from tests.service.conftest import new_settings, serving
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import Service

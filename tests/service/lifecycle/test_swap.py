@@ -15,7 +15,7 @@ from models.publishing.publish import publish
 from models.store import Store
 from service.lifecycle.builder import HARMLESS
 from service.store.sql import generations, methods
-from service.store.sqlite import backfill
+from service.store.sqlite import vectors
 from service.store.sqlite.store import SqliteStore
 from tests.parts.places import DOCUMENTS, Place, break_model, count_embedded
 from tests.service.swapping import QUERIES, TEXTS, Oracle
@@ -322,7 +322,7 @@ def test_a_disk_that_is_full_at_the_first_or_the_last_step_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
-    work: Any = {"begin": generations.begin, "go_live": backfill.swap}[step]
+    work: Any = {"begin": generations.begin, "go_live": vectors.swap}[step]
     failures = 0
 
     def full(*arguments: Any, **named: Any) -> Any:

@@ -21,8 +21,8 @@ from service.app import create_app
 from service.corpus.corpus import Corpus
 from service.observability import logs
 from service.observability.metrics import UNMATCHED
+from tests.parts.places import Place, place
 from tests.service.conftest import new_settings, serving, wait_until_ready
-from tests.service.lifecycle.test_swap import Place, place, three
 from tests.service.process import Service
 from tests.waiting import LIMIT
 

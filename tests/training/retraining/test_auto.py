@@ -20,8 +20,8 @@ from tests.training.conftest import WORDS
 from tests.training.jobs import as_if_served, tiny_config, write_documents
 from tests.training.run_cases import events, stop_after
 from training.__main__ import main
-from training.methods.declared import TRIED
-from training.mining.figures import unread
+from training.methods.recipe_files import TRIED
+from training.mining.corpus_report import read as read_texts
 from training.retraining import advise, auto, halves
 from training.retraining.advise import advice
 from training.retraining.anchor import anchor_of

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from models.files.lock import lock
+from models.files.folders import lock
 from models.manifest import REPORT, REPORT_PAGE
 from tests.service.process import plain_environment
 from tests.service.store.test_storage_faults import needs_mounts

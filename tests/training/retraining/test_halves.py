@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from models.manifest import REPORT
+from models.progress import silent
 from models.search.content import Content
-from models.words.progress import silent
 from tests.training.conftest import WORDS
 from tests.training.jobs import configured, tiny_config, write_documents
 from tests.training.retraining.test_auto import documents

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from models.manifest import REPORT
-from models.publishing.card import CARD
+from models.publishing.layout import CARD
 from models.store import Store
 from tests.service.process import Service
 from tests.training.conftest import WORDS

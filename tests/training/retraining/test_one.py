@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from models.errors import Damaged, InUse
-from models.manifest import FILE_NAME, REPORT, Gate, SearchDefaults
-from models.publishing.card import CARD
+from models.manifest import FILE_NAME, REPORT, Gate, SearchDefaults, read_manifest
+from models.publishing.layout import CARD
 from models.publishing.publish import publish
-from models.seal import read_manifest
 from models.store import REQUESTED, Kind, Store
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.swapping import published

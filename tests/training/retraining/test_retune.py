@@ -12,9 +12,9 @@ import pytest
 
 from models.encoder import Encoded, Encoder
 from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, SearchDefaults
+from models.progress import Say, silent
 from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT
-from models.words.progress import Say, silent
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.process import Service
 from tests.service.swapping import publish_pair

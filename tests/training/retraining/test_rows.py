@@ -26,7 +26,7 @@ from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.modes import whole
 from training.evaluation.scorable import Scorable
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.retraining import rows
 from training.retraining.config import Config, CorpusTable, TrainTable
 from training.retraining.documents import Document

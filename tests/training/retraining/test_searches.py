@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from models.errors import Damaged
 from models.manifest import SearchDefaults
+from models.progress import silent
 from models.search.content import Content
-from models.words.progress import silent
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.training.conftest import WORDS
 from tests.training.jobs import configured
@@ -25,7 +25,7 @@ from tests.training.retraining.test_auto import documents
 from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import scorable_of
-from training.methods.catalogue import load_recipe
+from training.methods.recipe import load_recipe
 from training.retraining import one
 from training.retraining import searches as own
 from training.retraining.changed import MOST, MOST_ANSWERS, answers, changed

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from models.manifest import FILE_NAME, REPORT, TEACHER
+from models.manifest import FILE_NAME, REPORT, TEACHER, seal
 from models.publishing.pair import pair
-from models.seal import seal
 from models.store import Store
 from tests.service.swapping import publish_pair, published_pair
 from training.errors import NothingToLearn, TrainingError

@@ -23,9 +23,8 @@ from tests.training.run_cases import command, events, stop_after, weights
 from training.__main__ import main
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
-from training.methods.catalogue import load_recipe
-from training.methods.recipe import Recipe
-from training.methods.start import load_encoder
+from training.methods.loading import load_encoder
+from training.methods.recipe import Recipe, load_recipe
 from training.model.encoder import TrainedEncoder
 from training.papers.postprocess import Whiten
 from training.runfile import Result

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from models.errors import ProofFailed
-from models.publishing.from_torch.export import export, prepare_trained
-from models.publishing.from_torch.forward import Forward
+from models.publishing.from_torch.export import Forward, export, prepare_trained
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish, publish_prepared
 from models.sources.folder import read_source

@@ -18,11 +18,9 @@ from tests.training.families import family_source
 from tests.training.recipe_cases import corpus_for, raw_source
 from tests.training.run_cases import losses, stop_after, weights
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe
-from training.methods.recipe import Recipe
-from training.methods.start import _freeze_embeddings, load_encoder
+from training.methods.loading import _freeze_embeddings, evenly, load_encoder
+from training.methods.recipe import Recipe, load_recipe
 from training.model.encoder import TrainedEncoder
-from training.model.student import evenly
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options

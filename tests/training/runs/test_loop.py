@@ -22,7 +22,7 @@ import torch
 from safetensors.numpy import load_file
 
 from models import cpus
-from models.graph.layers import Dense
+from models.graph.head import Dense
 from models.sources.folder import read_source
 from models.store import Store
 from tests.tiny import MAX_LENGTH, tiny_source
@@ -33,10 +33,9 @@ from tests.waiting import LIMIT, until
 from training.__main__ import main
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
-from training.methods.catalogue import load_recipe
-from training.methods.recipe import Recipe
+from training.methods.loading import load_encoder
+from training.methods.recipe import Recipe, load_recipe
 from training.methods.sources import Given, Rows
-from training.methods.start import load_encoder
 from training.methods.views import Repeat
 from training.model.encoder import digest_of
 from training.papers.spans import DocumentSpans

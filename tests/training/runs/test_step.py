@@ -22,10 +22,9 @@ from tests.training.run_cases import command, events, weights
 from tests.training.world_process import found_by, recipe_of, trainer_for
 from training.__main__ import main
 from training.errors import NothingToLearn, TrainingError
-from training.methods.catalogue import load_recipe
+from training.methods.loading import load_encoder
 from training.methods.objectives import info_nce
-from training.methods.recipe import Recipe
-from training.methods.start import load_encoder
+from training.methods.recipe import Recipe, load_recipe
 from training.model.encoder import TrainedEncoder
 from training.retraining.one import Job
 from training.runs import forward
