@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from models.seal import read_manifest
-
 from models import cpus
 from models.encoder import Encoder
 from models.engines.form import CPU, FP32, Form, Place, read_form
@@ -40,6 +38,7 @@ from models.errors import (
 )
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
+from models.manifest import read_manifest
 from models.publishing.proof import check_golden
 from models.store import Store
 from models.tokens.texts import example_texts

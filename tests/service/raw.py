@@ -107,7 +107,7 @@ class Wire:
 
 
 def held(service: Service, wire: Wire | None = None) -> int:
-    """Returns the number of sockets of the service, including half-closed ones. With `wire`, only that one."""
+    """Returns the number of sockets of the service, also half-closed ones; with `wire`, of that one."""
     here, there = f":{service.port:04X}", "" if wire is None else f":{wire.socket.getsockname()[1]:04X}"
     lines = Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]

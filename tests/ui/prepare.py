@@ -125,7 +125,11 @@ def _report(active: str) -> dict[str, object]:
         | {"queries": 106, "least": 0.031, "enough": 135}
         for name, title, difference, low, high, shown in GAINS
     ]
-    row = {"name": "own titles", "title": "Search for a text by its title, dense", "measure": "nDCG@10"}
+    row: dict[str, object] = {
+        "name": "own titles",
+        "title": "Search for a text by its title, dense",
+        "measure": "nDCG@10",
+    }
     row |= {"active": 0.812, "candidate": 0.751, "difference": -0.061, "allowed": -0.02, "passed": False}
     return {
         "accepted": False,

@@ -30,6 +30,7 @@ from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
 from models.files.bounded import parse_json
+from models.manifest import check
 from models.messages import did_you_mean
 from models.progress import Say, silent
 from models.publishing.default import publish_named

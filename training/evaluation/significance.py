@@ -160,7 +160,6 @@ def table(found: list[Difference]) -> str:
     return "\n".join(lines)
 
 
-Floats = NDArray[np.float64]
 ROUNDS = 1000
 _SEED = 20_110_531  # constant, so that equal scores give equal verdicts
 

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.progress import counted
 from models.search.passages import sentence_ends
 from models.tokens.tokenizer import Tokenizer
 from training.methods.objectives import NO_TEXT

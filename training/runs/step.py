@@ -22,7 +22,7 @@ from training.errors import TrainingError
 from training.evaluation.encoding import Choose, Encode
 from training.methods.components import Ema, Rows
 from training.methods.objectives import Extra, Materials, Reps
-from training.methods.recipe import Optim, Recipe
+from training.methods.recipe import Optim, Recipe, column_of_each_view
 from training.methods.sources import Batch, Source
 from training.methods.token_objectives import word_table
 from training.methods.views import stands_aside

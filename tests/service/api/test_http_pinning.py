@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.parts.faults import broken
-from tests.service.lifecycle.test_swap import DOCUMENTS, Place
+from tests.parts.places import DOCUMENTS, Place
 from tests.service.swapping import QUERIES, TEXTS, TOLERANCE, published
 
 HEADER = "x-model-version"

@@ -102,7 +102,7 @@ def damage(settings: Settings, id: str, column: str, value: str) -> None:
 
 
 def checked(settings: Settings) -> str:
-    return check_data.run(settings)
+    return check_data(settings)
 
 
 def found_ids(client: TestClient, mode: str, **options: Any) -> set[str]:
