@@ -299,7 +299,7 @@ def test_a_deletion_that_ends_half_way_is_audited(
     tmp_path: Path, tiny_models_dir: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """The third step fails, or is still running at the deadline and continues without the request."""
-    answered, steps, step = threading.Event(), 0, methods.forget
+    answered, steps, step = threading.Event(), 0, feedback.forget
 
     def failing(*arguments: Any) -> Any:
         nonlocal steps
