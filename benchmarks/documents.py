@@ -28,7 +28,7 @@ from benchmarks.rounds import CONTENDED, p50_p99
 from models.publishing.default import default_source
 from models.publishing.publish import publish
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from service.store.sqlite.schema import DATABASE, connect
 from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import upsert
@@ -71,7 +71,7 @@ def publish_variants(models_dir: Path, count: int) -> list[str]:
         published = []
         for less in range(1, count + 1):
             file.write_text(json.dumps(original | {"max_seq_length": max_length - less}))
-            published.append(publish(Store(models_dir), folder, origin=f"variant-{less}").version)
+            published.append(publish(ModelStore(models_dir), folder, origin=f"variant-{less}").version)
     return published
 
 

@@ -36,7 +36,7 @@ from models.engines.form import Precision, place_of
 from models.engines.nvidia import Provider, cuda_provider, require_cuda
 from models.errors import DeviceUnavailable
 from models.publishing.default import publish_default
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 CHECKED = 64  # texts whose vectors are compared with the CPU's
@@ -101,7 +101,7 @@ class ServerGroup:
 
 def measure(stack: ExitStack, options: argparse.Namespace, folder: Path) -> tuple[Results, dict[str, Any]]:
     """Return the measurements, and the cosines and facts of all contestants."""
-    store = Store(folder / "models")
+    store = ModelStore(folder / "models")
     published = publish_default(store)
     store.want(published.version)
     version_folder = store.folder(published.version)

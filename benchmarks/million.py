@@ -43,7 +43,7 @@ from benchmarks.load import Generator, Load, get_request, post_request
 from benchmarks.machine import memory_mb, process_seconds
 from benchmarks.processes import Server, call, request_ms
 from benchmarks.rounds import Spread, p50_p99
-from models.store import Store, models_dir
+from models.store import ModelStore, models_dir
 
 QUERY_WORDS = 8
 QUERIES = 2000
@@ -60,7 +60,7 @@ SPARE_SECONDS = 30  # of additions, while the searches start
 
 def main() -> None:
     options = _parse_options()
-    published = Store(models_dir(os.environ))
+    published = ModelStore(models_dir(os.environ))
     adding = options.rate * (options.seconds + SPARE_SECONDS)
     last = 2 * ADDITIONS_BEFORE_KILL * BATCH  # interrupted by the kill
     with scratch_folder(OSError, subprocess.CalledProcessError) as folder:
@@ -69,7 +69,7 @@ def main() -> None:
         if len(texts) < needed:
             raise BenchError(f"{options.corpus} has only {len(texts):,} of {needed:,} distinct texts")
         shutil.copytree(published.folder(options.model), folder / "models" / options.model)
-        Store(folder / "models").want(options.model)
+        ModelStore(folder / "models").want(options.model)
         bench = _Bench(folder, texts[-QUERIES:], options.seconds)
         bench.fill(texts[: options.documents])
         added = bench.search_and_add(texts[options.documents :][:adding], options.rate)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.command import PROJECT, BenchError
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 POLL_SECONDS = 0.05
@@ -277,7 +277,7 @@ def wait_until_active(models_dir: Path, version: str, seconds: float) -> None:
 
     """
     until = time.monotonic() + seconds
-    store = Store(models_dir)
+    store = ModelStore(models_dir)
     while (state := store.read_state()).get("live") != version:
         shown = state.get("versions", {}).get(version, {})
         if shown.get("state") == "failed" or time.monotonic() > until:

@@ -29,7 +29,7 @@ from benchmarks.load import Answers, Generator, Load, get_request, measure_capac
 from benchmarks.machine import Watch, Window
 from benchmarks.processes import Server, call, metric, swap, wait_until_active
 from benchmarks.rounds import CONTENDED, p50_p99
-from models.store import Store
+from models.store import ModelStore
 from training.errors import TrainingError
 
 ADDED_MS = 100.0  # promise: p99 during the rebuild minus p99 before
@@ -94,7 +94,7 @@ class NewVersion(NamedTuple):
 
     def activate(self) -> None:
         """Activate the version, and wait until it is active."""
-        trained = None if self.steps is None else Store(self.models_dir).wanted()
+        trained = None if self.steps is None else ModelStore(self.models_dir).wanted()
         swap(self.port, self.models_dir, trained or self.published, MAX_SECONDS)
 
     def roll_back(self) -> None:

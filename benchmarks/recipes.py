@@ -40,7 +40,7 @@ from benchmarks.workloads import evaluation_folder
 from models.engines.form import FP32, read_form
 from models.engines.opening import BF16, require
 from models.publishing.default import default_source, publish_named
-from models.store import Store
+from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.evaluation.retrieval import Collection, judge_all, load, search
 from training.evaluation.scorable import scorable_of
@@ -147,7 +147,7 @@ class Trial:
         self.known = whole._replace(
             queries={query: whole.queries[query] for query in known}, relevant=answers
         )
-        self.store = Store(folder / "models")
+        self.store = ModelStore(folder / "models")
         self._jobs: dict[str, tuple[Job, float]] = {}  # by candidate, with the seconds of its preparation
         self.base = publish_named(self.store, self._model_with_noise(options.noise)).version
         self.store.want(self.base)

@@ -37,7 +37,7 @@ from benchmarks.processes import Server, call, metric, postgres
 from benchmarks.rounds import Spread, p50_p99
 from models.encoder import Encoder
 from models.publishing.default import publish_named
-from models.store import Store
+from models.store import ModelStore
 
 SLEEP_MS = "BENCH_SLEEP_MS"
 TOKEN_VECTORS = 4096  # a token's vector is chosen by its number modulo this
@@ -89,7 +89,7 @@ class _Bench:
     def fill(self, count: int) -> None:
         """Store `count` sentences as documents. The queries are the beginnings of the same sentences."""
         progress(f"storing {count} documents")
-        models = Store(self._folder / "models")
+        models = ModelStore(self._folder / "models")
         # Requested, so that a replica does not publish it again. The sleeping encoder would fail the proof.
         models.want(publish_named(models, "default").version)
         with self._replica(0.0) as server:

@@ -29,7 +29,7 @@ from benchmarks.sets import SEARCHES, clicks, split_queries
 from benchmarks.workloads import evaluation_folder
 from models.files.retrainings import read_runs
 from models.publishing.default import publish_named
-from models.store import Store
+from models.store import ModelStore
 from training.evaluation.retrieval import load
 from training.evaluation.significance import of_mean
 
@@ -51,8 +51,8 @@ def main() -> None:
     options = parser.parse_args()
     with scratch_folder() as folder:
         models = folder / "models"
-        first = publish_named(Store(models), "default").version
-        Store(models).want(first)
+        first = publish_named(ModelStore(models), "default").version
+        ModelStore(models).want(first)
         settings = {"SIMILE_MODELS_DIR": str(models)}
         with Server(folder / "data", settings=settings) as server, _search_client(server.port) as client:
             users = Users(server.port, options.set)
@@ -66,7 +66,7 @@ def main() -> None:
                 with _schedule(folder, server.port, options.minutes, options.threads):
                     last = _wait_for_run(models)
                 if last["outcome"] == "published":
-                    wait_until_active(models, str(Store(models).wanted()), SWAP_SECONDS)
+                    wait_until_active(models, str(ModelStore(models).wanted()), SWAP_SECONDS)
                 minutes = (time.monotonic() - began) / 60
                 scores.append(users.unseen_scores())
                 row |= {"night": night, "events": sent, "minutes": round(minutes, 1)} | last

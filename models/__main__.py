@@ -27,7 +27,7 @@ try:
     from models.publishing.pair import pair
     from models.publishing.proof import check_golden
     from models.sources.folder import LONGEST, NOTHING_ASKED, Asked
-    from models.store import Store, models_dir
+    from models.store import ModelStore, models_dir
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("models", missing))
 
@@ -37,7 +37,7 @@ _HEADS = ("VERSION", "PUBLISHED", "STATE", "SCORE", "VERDICT")
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     options = _parser(environ).parse_args(arguments)
-    store = Store(options.models_dir)
+    store = ModelStore(options.models_dir)
     try:
         options.run(store, options)
     except UnknownVersion as error:
@@ -141,7 +141,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _import(store: Store, options: argparse.Namespace) -> None:
+def _import(store: ModelStore, options: argparse.Namespace) -> None:
     known = {manifest.version for manifest in store.versions()}
     asked = Asked(tuple(options.pooling), options.max_length, dict(options.prompt))
     if options.source == "default" and asked != NOTHING_ASKED:
@@ -163,7 +163,7 @@ def _prompt(text: str) -> tuple[str, str]:
     return name, prompt
 
 
-def _pair(store: Store, options: argparse.Namespace) -> None:
+def _pair(store: ModelStore, options: argparse.Namespace) -> None:
     known = {manifest.version for manifest in store.versions()}
     manifest = pair(store, options.version, options.student, step_to_stderr)
     if found := manifest.query_encoder:
@@ -175,16 +175,16 @@ def _pair(store: Store, options: argparse.Namespace) -> None:
         )
 
 
-def _list(store: Store, options: argparse.Namespace) -> None:
+def _list(store: ModelStore, options: argparse.Namespace) -> None:
     found = listed(store, datetime.now(UTC))
     print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else table(found))
 
 
-def _show(store: Store, options: argparse.Namespace) -> None:
+def _show(store: ModelStore, options: argparse.Namespace) -> None:
     print(read_manifest(store.folder(options.version)).text(), end="")
 
 
-def _verify(store: Store, options: argparse.Namespace) -> None:
+def _verify(store: ModelStore, options: argparse.Namespace) -> None:
     step_to_stderr("checking every file")
     encoder = store.open(options.version, threads=cpus.available())
     step_to_stderr("computing the golden vectors again")
@@ -194,7 +194,7 @@ def _verify(store: Store, options: argparse.Namespace) -> None:
     )
 
 
-def _activate(store: Store, options: argparse.Namespace) -> None:
+def _activate(store: ModelStore, options: argparse.Namespace) -> None:
     _verify(store, options)
     store.want(options.version, "activate")
     print(
@@ -203,7 +203,7 @@ def _activate(store: Store, options: argparse.Namespace) -> None:
     )
 
 
-def _rollback(store: Store, options: argparse.Namespace) -> None:
+def _rollback(store: ModelStore, options: argparse.Namespace) -> None:
     state = store.read_state()
     back, live = state.get("previous"), state.get("live")
     if not back:
@@ -220,7 +220,7 @@ def _rollback(store: Store, options: argparse.Namespace) -> None:
     )
 
 
-def _prune(store: Store, options: argparse.Namespace) -> None:
+def _prune(store: ModelStore, options: argparse.Namespace) -> None:
     """Deletes versions. Fails for a named version in use; with --keep, skips versions in use."""
     if bool(options.versions) == (options.keep is not None):
         raise ModelError("Name the versions to prune, or set how many to --keep.")
@@ -240,7 +240,7 @@ def _prune(store: Store, options: argparse.Namespace) -> None:
             print(kept)
 
 
-def listed(store: Store, now: datetime) -> dict[str, Any]:
+def listed(store: ModelStore, now: datetime) -> dict[str, Any]:
     """Lists every version, oldest first, and the schedule of retrainings.
 
     A version's `state` is live, previous, wanted, building, ready, failed, refused, retired, candidate or

@@ -1,4 +1,4 @@
-"""The store of published versions. A version is a folder that appears atomically. Start at `Store.publish`.
+"""The store of published versions. A version is a folder that appears atomically. Start at `ModelStore.publish`.
 
     MODELS_DIR/
     ├── 20260102T030405-all-minilm-l6-v2-1a2b3c4d/   one version; never changed after its rename
@@ -62,7 +62,7 @@ class DesiredVersion(NamedTuple):
     id: str
 
 
-class Store:
+class ModelStore:
     """A models folder. Several processes can share it, and readers need no write access."""
 
     def __init__(self, root: Path) -> None:

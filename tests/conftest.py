@@ -29,7 +29,7 @@ import pytest
 from models import cpus
 from models.publishing.default import publish_default, wheel_path
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from service.runtime import watchdog
 from tests import evaldata, postgres
 from tests.service.busy_host import BUSY
@@ -130,7 +130,7 @@ def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_models_dir(tmp_path_factory: pytest.TempPathFactory, tiny_source: Path) -> Path:
     """A models folder with the tiny model, published and requested. Copy it before you change it."""
-    store = Store(tmp_path_factory.mktemp("models") / "models")
+    store = ModelStore(tmp_path_factory.mktemp("models") / "models")
     store.want(publish(store, tiny_source).version)
     return store.root
 
@@ -141,7 +141,7 @@ def default_models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not wheel_path().is_file():
         pytest.skip(f"needs the default model's wheel at {wheel_path()} (`make test` downloads it)")
     root = tmp_path_factory.getbasetemp()
-    store = Store((root.parent if WORKER else root) / "default" / "models")  # one for all workers
+    store = ModelStore((root.parent if WORKER else root) / "default" / "models")  # one for all workers
     store.root.parent.mkdir(exist_ok=True)
     with (store.root.parent / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

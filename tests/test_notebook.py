@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from tests.service.conftest import wait_until_active
 from tests.service.process import Service
 from tests.tiny import tiny_source
@@ -36,7 +36,7 @@ def test_no_output_is_kept() -> None:
 
 @pytest.mark.long
 def test_every_cell_runs_and_says_what_it_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     first = publish(store, tiny_source(tmp_path / "first", seed=1), origin="first").version
     third = publish(store, tiny_source(tmp_path / "third", seed=3), origin="third").version
     second = publish(store, tiny_source(tmp_path / "second", seed=2), origin="second").version

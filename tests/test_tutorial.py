@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from models.publishing.layout import CARD
-from models.store import Store
+from models.store import ModelStore
 from tests.service.process import Service
 from tests.test_documentation import blocks
 from training.retraining.config import read_config
@@ -54,7 +54,7 @@ def test_the_tutorial_runs_word_by_word(tmp_path: Path, default_models_dir: Path
         assert done.returncode == 0, done.stdout + done.stderr
         assert service.client.get("/events/count").json()["count"] == 1
         assert service.client.get("/feedback/count").json()["count"] == 241 - 1, "one is said twice"
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     asked = store.desired()
     assert asked is not None
     assert (asked.kind, "-triples-" in asked.version) == ("activate", True)

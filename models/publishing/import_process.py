@@ -28,7 +28,7 @@ from models.manifest import FILE_NAME as MANIFEST
 from models.progress import Say
 from models.publishing.publish import Prepared, prepare, publish
 from models.sources.folder import Asked, Source, read_source
-from models.store import Store
+from models.store import ModelStore
 
 _INSTALL = "`make setup` installs it, or in Simile's folder: pip install -c constraints.txt '.[train]'"
 
@@ -47,7 +47,7 @@ def main() -> None:
     _limit(resource.RLIMIT_CORE, 0)
     pooling, max_length, prompts = request["asked"]
     opened = partial(open_asked, Asked(tuple(pooling), max_length, prompts)) if request["torch"] else None
-    store = Store(Path(request["store"]))
+    store = ModelStore(Path(request["store"]))
     try:
         manifest = publish(
             store,

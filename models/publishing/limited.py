@@ -26,7 +26,7 @@ from models.manifest import Manifest, read_manifest
 from models.progress import Say, silent
 from models.publishing.default import locate, publish_named
 from models.sources.folder import NOTHING_ASKED, Asked
-from models.store import Store
+from models.store import ModelStore
 
 MAX_SECONDS = 1800  # Six times the time of the largest measured model on four busy cores.
 LEAST_MB = 6144  # torch takes 1 GB, and the proof of a long context several.
@@ -51,7 +51,7 @@ class Limits(NamedTuple):
 
 
 def publish_limited(
-    store: Store,
+    store: ModelStore,
     source: str,
     origin: str = "",
     say: Say = silent,

@@ -30,13 +30,13 @@ from models.manifest import (
 from models.progress import Progress, Say, silent
 from models.publishing.int8 import encoded, nearness
 from models.publishing.layout import write_card
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import example_texts
 
 _SHARED = ("dimension", "search_prompt", "document_prompt", "normalize")
 
 
-def pair(store: Store, version: str, student: str, say: Say = silent) -> Manifest:
+def pair(store: ModelStore, version: str, student: str, say: Say = silent) -> Manifest:
     """Publishes a copy of `version` with `student` as its new query encoder.
 
     Raises:
@@ -63,7 +63,7 @@ def pair(store: Store, version: str, student: str, say: Say = silent) -> Manifes
     return store.publish(partial(_build, store=store, manifest=manifest, student=student))
 
 
-def _require_student(store: Store, teacher: Manifest, student: Manifest) -> None:
+def _require_student(store: ModelStore, teacher: Manifest, student: Manifest) -> None:
     if student.query_encoder is not None:
         raise Unsupported(
             f"{student.version} is a pair. Name its student instead: {student.query_encoder.version}."
@@ -86,7 +86,7 @@ def _require_student(store: Store, teacher: Manifest, student: Manifest) -> None
             )
 
 
-def _compared(store: Store, teacher: Manifest, student: Manifest, say: Say) -> QueryEncoder:
+def _compared(store: ModelStore, teacher: Manifest, student: Manifest, say: Say) -> QueryEncoder:
     """Measures the difference of both encoders with the example texts as queries and documents."""
     texts = example_texts()
     threads = cpus.available()
@@ -107,7 +107,7 @@ def _prefixed(prompt: str, texts: Sequence[str]) -> list[str]:
     return [prompt + text for text in texts]
 
 
-def _build(folder: Path, *, store: Store, manifest: Manifest, student: str) -> Manifest:
+def _build(folder: Path, *, store: ModelStore, manifest: Manifest, student: str) -> Manifest:
     of_teacher = store.folder(str(manifest.parent))
     # The copy keeps the report, which lists the judged queries that the teacher has learned.
     copy_tree(of_teacher, folder, {FILE_NAME, REPORT_PAGE, QUERIES})

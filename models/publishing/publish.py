@@ -43,7 +43,7 @@ from models.publishing.int8 import add_int8
 from models.publishing.layout import write_card, write_layout
 from models.publishing.proof import Reference, Vectors, prove, write_golden
 from models.sources.folder import Source, read_source
-from models.store import Store
+from models.store import ModelStore
 
 
 class Prepared(NamedTuple):
@@ -60,7 +60,7 @@ Opened = Callable[[Path, Say], Prepared]
 
 
 def publish(
-    store: Store,
+    store: ModelStore,
     folder: Path,
     *,
     origin: str = "",
@@ -103,7 +103,7 @@ def _in_a_sentence(folder: Path) -> Iterator[None]:
 
 
 def publish_prepared(
-    store: Store,
+    store: ModelStore,
     prepared: Prepared,
     *,
     origin: str,

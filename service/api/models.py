@@ -15,7 +15,7 @@ from starlette.responses import Response
 from models.errors import Damaged, UnknownVersion, Unreadable
 from models.files.retrainings import schedule_state
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version, read_manifest
-from models.store import Store
+from models.store import ModelStore
 from service.api.openapi import Role, describe
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
@@ -131,7 +131,7 @@ class _Found(NamedTuple):
     trouble: str | None = None
 
 
-def _look(store: Store) -> _Found:
+def _look(store: ModelStore) -> _Found:
     try:
         schedule = schedule_state(store.root, datetime.now(UTC))
         return _Found(store.versions(), store.problems(), store.wanted(), schedule)

@@ -14,7 +14,7 @@ from models import cpus
 from models.engines.form import CPU
 from models.errors import ModelError
 from models.progress import Progress
-from models.store import Store
+from models.store import ModelStore
 from service.auth.keys import Role, read_keys
 from service.batching.workers import layout_for
 from service.errors import CommandError, StartupError
@@ -96,7 +96,7 @@ def _form(settings: Settings) -> str:
     except StartupError as error:
         return f"none: {error}"
     if settings.measures_form:
-        kept, store = None, Store(settings.models_dir)
+        kept, store = None, ModelStore(settings.models_dir)
         try:
             if (version := store.wanted()) is not None:
                 asked = asked_of(store.folder(version), layout_for(settings), settings.precision_loss)
@@ -119,7 +119,7 @@ def _keys(settings: Settings) -> str:
 
 def _model(settings: Settings) -> str:
     try:
-        requested = Store(settings.models_dir).wanted()
+        requested = ModelStore(settings.models_dir).wanted()
     except ModelError as error:
         return str(error)
     return requested or f"none published yet; the first start publishes {settings.model!r}"
@@ -177,7 +177,7 @@ def check_data(settings: Settings) -> str:
 def _check_directory(settings: Settings) -> tuple[list[str], list[Found]]:
     """Returns lines about the contents, and the findings."""
     with reading(settings.data_dir) as store:
-        found = list(_check_store(store, Store(settings.models_dir)))
+        found = list(_check_store(store, ModelStore(settings.models_dir)))
         found += [
             Found(f"the index snapshot {one}. It is not used and will be replaced; check the disk.")
             for one in damage(settings.snapshots_dir)
@@ -211,7 +211,7 @@ def _check_database(url: str) -> tuple[list[str], list[Found]]:
     return lines, [*_checksums(damaged, unknown), *_names(offline.find_name_faults(url, SHOWN_IDS))]
 
 
-def _check_store(store: OfflineStore, models: Store) -> Iterator[Found]:
+def _check_store(store: OfflineStore, models: ModelStore) -> Iterator[Found]:
     if wrong := store.damage(20):  # Other checks of a damaged file would mislead.
         yield Found(f"the file is damaged: {'; '.join(wrong[:SHOWN_IDS])}. {_RESTORE}")
         return
@@ -267,7 +267,7 @@ def _checksums(damaged: list[str], unknown: int) -> Iterator[Found]:
         yield Found(said, problem=False)
 
 
-def _generations(rows: list[GenerationRow], models: Store) -> Iterator[Found]:
+def _generations(rows: list[GenerationRow], models: ModelStore) -> Iterator[Found]:
     active = sum(row.is_active for row in rows)
     if active != 1:
         yield Found(f"not one generation is active, but {active}. {_RESTORE}")

@@ -24,7 +24,7 @@ from service.errors import Conflict, Hung, ServiceError, Storage, Timeout, Unhea
 from service.live import Generation, Live
 from service.observability.logs import safe_message
 from service.store.filters.grammar import Predicate
-from service.store.protocol import Store
+from service.store.protocol import DocumentStore
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
@@ -73,7 +73,7 @@ class Corpus:
         self,
         live: Live,
         batcher: Batcher,
-        store: Store,
+        store: DocumentStore,
         *,
         passages: bool = True,
         max_collections: int = MAX_COLLECTIONS,

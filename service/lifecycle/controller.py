@@ -21,7 +21,7 @@ from typing import Any
 from models.engines.form import read_form
 from models.errors import ModelError, Unreadable
 from models.manifest import read_manifest
-from models.store import REQUESTED, DesiredVersion, Kind, Store
+from models.store import REQUESTED, DesiredVersion, Kind, ModelStore
 from service.corpus.corpus import Corpus
 from service.errors import Conflict, ServiceError, machine_error
 from service.lifecycle.model_loader import ModelLoader, read_when_there
@@ -469,7 +469,7 @@ def next_target(
     return desired
 
 
-def was_refused(store: Store, version: str) -> bool:
+def was_refused(store: ModelStore, version: str) -> bool:
     """Returns whether a promotion gate refused the version. The swap reports a damaged manifest.
 
     Raises:

@@ -21,7 +21,7 @@ from service.lifecycle.controller import Following
 from service.live import Live
 from service.runtime.index_keeper import IndexKeeper
 from service.runtime.watchdog import Watchdog
-from service.store.protocol import Store
+from service.store.protocol import DocumentStore
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class Readiness:
 
     stops: Callable[[], bool]
     watchdog: Watchdog
-    documents: Store
+    documents: DocumentStore
     following: Following
     index: IndexKeeper
 

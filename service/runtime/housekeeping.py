@@ -14,7 +14,7 @@ import orjson
 from service.corpus.corpus import Corpus
 from service.errors import ServiceError
 from service.settings import MAP_LEAST, MAP_LIBRARY, PREFIX, Settings
-from service.store.protocol import Store
+from service.store.protocol import DocumentStore
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ GROWN = 2  # A collection that grew or shrank by this factor gets a new map.
 _NICE = 19  # Searches go first.
 
 
-async def keep_expiring(store: Store, seconds: float) -> None:
+async def keep_expiring(store: DocumentStore, seconds: float) -> None:
     """Deletes events older than `seconds`, now and every hour, in steps with other writes between them."""
     while True:
         try:
@@ -40,7 +40,7 @@ async def keep_expiring(store: Store, seconds: float) -> None:
         await asyncio.sleep(PERIOD_SECONDS)
 
 
-async def keep_filling(store: Store) -> None:
+async def keep_filling(store: DocumentStore) -> None:
     """Computes missing checksums, now and every hour. Older versions of Simile write none."""
     while True:
         try:
@@ -50,7 +50,7 @@ async def keep_filling(store: Store) -> None:
         await asyncio.sleep(PERIOD_SECONDS)
 
 
-async def _fill(store: Store) -> None:
+async def _fill(store: DocumentStore) -> None:
     total, done = await store.without_checksums(), 0
     said = time.monotonic()
     while total and (step := await store.fill_checksums()):

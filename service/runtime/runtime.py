@@ -17,7 +17,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from models import cpus
-from models.store import Store
+from models.store import ModelStore
 from service.auth.access import Visitors
 from service.batching.batcher import Batcher
 from service.batching.cache import Cache
@@ -45,7 +45,7 @@ from service.runtime.index_keeper import IndexKeeper
 from service.runtime.watchdog import Heartbeat, Watchdog, lasting
 from service.settings import Settings
 from service.store.filters.grammar import indexed_fields
-from service.store.protocol import Store as Documents
+from service.store.protocol import DocumentStore
 from service.store.scheduling import QueuedRows
 from service.store.sqlite.store import SqliteStore
 
@@ -68,7 +68,7 @@ class Runtime:
         self.layout = layout_for(settings)
         self.large_bodies = asyncio.Lock()  # Held while a large body is parsed.
         self.beat: Callable[[], None] = lambda: None  # The watchdog calls it after each look.
-        self.store = Store(settings.models_dir)
+        self.store = ModelStore(settings.models_dir)
         self.searches = RecentSearches() if settings.events else None
         self.queued_rows = QueuedRows(settings.max_queue_events)
         cache_bytes = settings.cache_mb * MEGABYTE
@@ -82,7 +82,7 @@ class Runtime:
             sizes=sizes_on(settings.place),
             single_text_threads=threads_for_single_text(settings.lone_threads, self.layout, cpus.available()),
         )
-        self._documents: Documents  # `open` and `start` create the other parts.
+        self._documents: DocumentStore  # `open` and `start` create the other parts.
         self._data_lock: DataDirLock | None = None  # None if the documents are in a database.
         self._is_open = False
         self._owner: GpuThread | None = None  # thread of the GPU that searches large indexes

@@ -1,6 +1,6 @@
 """The interface of the document store: everything that the rest of the service knows about stored data.
 
-Start reading at `Store`. Connections, SQL and transactions are details of the implementations in sqlite/ and
+Start reading at `DocumentStore`. Connections, SQL and transactions are details of the implementations in sqlite/ and
 postgres/. values.py has the values that cross the interface.
 """
 
@@ -606,7 +606,7 @@ class Replicas(Protocol):
         """Makes a request, which counts until the next one."""
 
 
-class Store(Documents, Feedback, Events, Generations, Replicas, Protocol):
+class DocumentStore(Documents, Feedback, Events, Generations, Replicas, Protocol):
     """The document store of one service.
 
     Writes are durable when they return, and each one happens completely or not at all; methods that work in

@@ -12,7 +12,7 @@ from benchmarks.raw import RawEngine, SingleCalls
 from benchmarks.rounds import Scenario, cosines
 from benchmarks.workloads import Workload
 from models.encoder import Encoder
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
 from tests.tiny import ROUNDING
 
@@ -21,7 +21,7 @@ TEXTS = [" ".join(["river", "stone", "market"][: 1 + at % 3] * (1 + at % 5)) for
 
 @pytest.fixture(scope="module")
 def folder(tiny_models_dir: Path) -> Path:
-    store = Store(tiny_models_dir)
+    store = ModelStore(tiny_models_dir)
     [manifest] = store.versions()
     return store.folder(manifest.version)
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from models import cpus
 from models.manifest import REPORT, REPORT_PAGE, Manifest
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from tests.service.keyed import KEYS, keys_file
 from tests.service.process import Service
 from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
@@ -156,7 +156,7 @@ def report(counts: Path, seconds: float) -> tuple[str, int]:
 
 def published(root: Path) -> list[str]:
     """A version to move to, the first requested version, and a version whose report cannot be opened."""
-    store = Store(root)
+    store = ModelStore(root)
     versions = []
     for seed in range(2):
         source = tiny_source(root.parent / f"source-{seed}", seed, prompts=PROMPTS)

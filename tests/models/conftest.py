@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from models.encoder import Encoder
-from models.store import Store
+from models.store import ModelStore
 from tests.tiny import tiny_source
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "models")
+def store(tmp_path: Path) -> ModelStore:
+    return ModelStore(tmp_path / "models")
 
 
 @pytest.fixture
@@ -21,5 +21,5 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def encoder(tiny_models_dir: Path) -> Encoder:
-    [manifest] = Store(tiny_models_dir).versions()
-    return Store(tiny_models_dir).open(manifest.version)
+    [manifest] = ModelStore(tiny_models_dir).versions()
+    return ModelStore(tiny_models_dir).open(manifest.version)

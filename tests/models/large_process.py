@@ -12,13 +12,13 @@ from pathlib import Path
 from models.graph import backbone
 from models.graph import nodes as aside
 from models.publishing import publish as publishing
-from models.store import Store
+from models.store import ModelStore
 
 
 def main() -> None:
     for module in (aside, backbone, publishing):
         module.LARGEST = 1000  # type: ignore[attr-defined]
-    store = Store(Path(sys.argv[1]))
+    store = ModelStore(Path(sys.argv[1]))
     for source in map(Path, sys.argv[2:]):
         size = (source / "model.safetensors").stat().st_size
         gc.collect()

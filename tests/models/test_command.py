@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from models.__main__ import main
-from models.store import Store, models_dir
+from models.store import ModelStore, models_dir
 from tests.tiny import tiny_source as make_tiny_source
 
 
@@ -40,7 +40,7 @@ def test_a_folder_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_the_list_marks_what_is_wanted_and_live_and_names_what_is_not_served(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = Store(root)
+    store = ModelStore(root)
     version = store.versions()[0].version
     store.write_state({"live": version})
     (root / "20200101T000000-broken-00000000").mkdir()
@@ -55,15 +55,15 @@ def test_the_list_marks_what_is_wanted_and_live_and_names_what_is_not_served(
 
 
 def test_show_prints_the_manifest(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    version = Store(root).versions()[0].version
+    version = ModelStore(root).versions()[0].version
     assert _run(root, "show", version) == 0
     assert json.loads(capsys.readouterr().out)["version"] == version
 
 
 def test_verify_checks_files_and_vectors(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    version = Store(root).versions()[0].version
+    version = ModelStore(root).versions()[0].version
     assert _run(root, "verify", version) == 0
-    files = len(Store(root).versions()[0].files)
+    files = len(ModelStore(root).versions()[0].files)
     assert f"{version} is whole: {files} files" in capsys.readouterr().out
     (root / version / "tokenizer.json").write_text("{}")
     assert _run(root, "verify", version) == 1

@@ -21,7 +21,7 @@ from models.errors import Damaged
 from models.graph.file import read_table
 from models.manifest import Manifest
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.models.forms import counted
 from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
@@ -136,7 +136,7 @@ def test_left_truncation_keeps_the_end(encoder: Encoder) -> None:
 def test_a_manifest_with_another_fingerprint_is_refused_on_opening(
     tiny_models_dir: Path, tmp_path: Path
 ) -> None:
-    other = publish(Store(tmp_path / "models"), tiny_source(tmp_path / "other", seed=1))
+    other = publish(ModelStore(tmp_path / "models"), tiny_source(tmp_path / "other", seed=1))
     folder = shutil.copytree(next(tiny_models_dir.glob("2*")), tmp_path / "copy")
     shutil.copy(tmp_path / "models" / other.version / "onnx" / "model.onnx", folder / "onnx" / "model.onnx")
     with pytest.raises(Damaged, match="another fingerprint"):
@@ -153,7 +153,7 @@ def test_a_closed_encoder_frees_its_session(tiny_models_dir: Path) -> None:
 def test_a_text_computed_by_two_threads_has_the_vector_of_one(
     tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(tiny_models_dir)
+    store = ModelStore(tiny_models_dir)
     encoder = store.open(store.versions()[0].version)
     rows = [row.ids for row in encoder.tokenize(TEXTS)]
     before = [encoder.forward([ids], alone=True) for ids in rows]
@@ -177,7 +177,7 @@ def test_a_text_computed_by_two_threads_has_the_vector_of_one(
 
 
 def test_an_encoder_that_has_closed_is_not_opened_once_more(tiny_models_dir: Path) -> None:
-    store = Store(tiny_models_dir)
+    store = ModelStore(tiny_models_dir)
     encoder = store.open(store.versions()[0].version)
     encoder.close()
     encoder.open_alone(2)
@@ -185,7 +185,7 @@ def test_an_encoder_that_has_closed_is_not_opened_once_more(tiny_models_dir: Pat
 
 
 def test_a_deterministic_encoder_has_one_way_of_computing(tiny_models_dir: Path) -> None:
-    store = Store(tiny_models_dir)
+    store = ModelStore(tiny_models_dir)
     encoder = store.open(store.versions()[0].version, deterministic=True)
     encoder.open_alone(2)
     assert not encoder.opens_alone
@@ -193,7 +193,7 @@ def test_a_deterministic_encoder_has_one_way_of_computing(tiny_models_dir: Path)
 
 
 def test_both_sessions_use_one_table_of_the_vocabulary(tiny_models_dir: Path) -> None:
-    store = Store(tiny_models_dir)
+    store = ModelStore(tiny_models_dir)
     version = store.versions()[0].version
     file = store.folder(version) / "onnx" / "model.onnx"
     held = {tensor.name: tensor for tensor in onnx.load(str(file)).graph.initializer}

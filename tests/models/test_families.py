@@ -20,7 +20,7 @@ from models.manifest import Manifest
 from models.publishing.default import publish_named
 from models.publishing.import_process import open_asked
 from models.sources.folder import NOTHING_ASKED, Asked
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS, short_texts
 from service.settings import Settings
 from tests.models.families import FAMILIES, NAMES, family_source, raw_source
@@ -48,14 +48,14 @@ def reference(folder: Path, texts: list[str], **how: Any) -> NDArray[np.float32]
     return vectors
 
 
-def imported(folder: Path, store: Store, asked: Asked = NOTHING_ASKED) -> Manifest:
+def imported(folder: Path, store: ModelStore, asked: Asked = NOTHING_ASKED) -> Manifest:
     return publish_named(store, str(folder), opened=partial(open_asked, asked))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_family_is_served_as_sentence_transformers_computes_it(tmp_path: Path, name: str) -> None:
     folder = family_source(tmp_path / name, name)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     manifest = imported(folder, store)
     store.want(manifest.version)
     expected = reference(folder, TEXTS)
@@ -80,7 +80,7 @@ QUICK = {"bert", "static"}
 )
 def test_a_family_is_trained_exported_and_swapped_to(tmp_path: Path, name: str) -> None:
     folder = family_source(tmp_path / name, name)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     base = imported(folder, store)
     recipe = load_recipe("simcse-unsup")
     recipe = replace(recipe, optim=replace(recipe.optim, lr=1e-3))
@@ -113,8 +113,8 @@ def test_a_family_is_pre_trained_where_it_can_guess_words(tmp_path: Path, name: 
     options = Options(steps=3, batch=8, precision="fp32", device="cpu", threads=1)
     run = train(load_recipe("mlm"), corpus, raw, tmp_path / "mlm", options)
     again = train(load_recipe("simcse-unsup"), corpus, run.best, tmp_path / "simcse", options)
-    version = export_run(again.out, Store(tmp_path / "models")).version
-    found = Store(tmp_path / "models").open(version).encode(TEXTS).vectors
+    version = export_run(again.out, ModelStore(tmp_path / "models")).version
+    found = ModelStore(tmp_path / "models").open(version).encode(TEXTS).vectors
     np.testing.assert_allclose(found, reference(again.best, TEXTS), atol=CLOSE)
 
 
@@ -129,7 +129,7 @@ def test_a_base_that_cannot_guess_words_says_so(tmp_path: Path, name: str) -> No
 
 @pytest.mark.long
 def test_families_of_other_dimensions_are_swapped_and_rolled_back_under_load(tmp_path: Path) -> None:
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     names = ["bert", "gemma3", "static", "qwen3"]
     versions = {name: imported(family_source(tmp_path / name, name), store) for name in names}
     assert {manifest.dimension for manifest in versions.values()} == {24, 32}

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("sentence_transformers")
 from sentence_transformers.sentence_transformer import modules
 
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import short_texts
 from service.lifecycle.capacity import needed
 from service.settings import Settings
@@ -54,7 +54,7 @@ def _source(at: Path, kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["unigram", pytest.param("bpe", marks=pytest.mark.soak)])
 def test_a_vocabulary_of_250000_is_imported_and_served(tmp_path: Path, kind: str) -> None:
     folder = _source(tmp_path, kind)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     manifest = imported(folder, store)
     encoder = store.open(manifest.version)
     ids = [id for row in encoder.tokenize(RARE) for id in row.ids]
@@ -80,7 +80,7 @@ def test_a_vocabulary_of_250000_is_imported_and_served(tmp_path: Path, kind: str
 
 @pytest.mark.soak
 def test_a_vocabulary_of_250000_is_trained_from(tmp_path: Path) -> None:
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     manifest = imported(_source(tmp_path, "unigram"), store)
     recipe = load_recipe("simcse-unsup")
     recipe = replace(recipe, optim=replace(recipe.optim, lr=1e-3))
@@ -97,7 +97,7 @@ def test_a_vocabulary_of_250000_words_learns_more_of_them(tmp_path: Path) -> Non
     raw = large_source(tmp_path / "raw", layers=1, width=32, heads=2, kind="wordpiece")
     said = ["the bababadudu and the bababadudu"] * 8
     assert extend(raw, said, tmp_path / "more", 5) > 0
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     before, after = (store.open(imported(folder, store).version) for folder in (raw, tmp_path / "more"))
     assert len(after.tokenize(["bababadudu"])[0].ids) < len(before.tokenize(["bababadudu"])[0].ids)
     known = RARE[:8]

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from models.errors import ProofFailed, Unsupported
 from models.sources.folder import Asked
-from models.store import Store
+from models.store import ModelStore
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers.sentence_transformer import modules
@@ -80,7 +80,7 @@ def test_values_that_make_no_sense_are_refused_in_one_clear_line(tmp_path: Path,
     break_it, reason = MALFORMED[wrong]
     break_it(folder)
     with pytest.raises(Unsupported, match=reason) as raised:
-        imported(folder, Store(tmp_path / "models"))
+        imported(folder, ModelStore(tmp_path / "models"))
     assert "\n" not in str(raised.value)
 
 
@@ -88,7 +88,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     folder = family_source(tmp_path / "model", "bert")
     _another_tokenizer(folder)
     with pytest.raises(ProofFailed, match=r"returns the id \d+, but the model's vocabulary has \d+ rows"):
-        imported(folder, Store(tmp_path / "models"))
+        imported(folder, ModelStore(tmp_path / "models"))
 
 
 def test_a_word_table_may_have_more_rows_than_the_tokenizer_has_words(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_word_table_may_have_more_rows_than_the_tokenizer_has_words(tmp_path: 
     weights[name] = np.concatenate([weights[name], weights[name][:64]])
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     edit_json(folder / "config.json", vocab_size=len(weights[name]))
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     encoder = store.open(imported(folder, store).version)
     np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(folder, TEXTS), atol=CLOSE)
 
@@ -110,11 +110,11 @@ def test_a_table_is_of_floats_that_are_finite(tmp_path: Path) -> None:
     [(name, table)] = load_file(weights).items()
     save_file({name: table.astype(np.int8)}, weights)
     with pytest.raises(Unsupported, match="has no floats"):
-        imported(folder, Store(tmp_path / "models"))
+        imported(folder, ModelStore(tmp_path / "models"))
     table[-1, 0] = np.inf  # of a word that no text of the proof has
     save_file({name: table}, weights)
     with pytest.raises(Unsupported, match="is not finite"):
-        imported(folder, Store(tmp_path / "models"))
+        imported(folder, ModelStore(tmp_path / "models"))
 
 
 def test_positions_behind_the_padding_are_counted_for_the_longest_text(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_positions_behind_the_padding_are_counted_for_the_longest_text(tmp_path:
     raw = raw_source(tmp_path / "raw", kind, sizes)
     positions = sizes["max_position_embeddings"]
     with pytest.raises(Unsupported, match=f"takes fewer than {positions} tokens"):
-        imported(raw, Store(tmp_path / "models"), Asked(max_length=positions))
+        imported(raw, ModelStore(tmp_path / "models"), Asked(max_length=positions))
 
 
 def test_a_family_that_torch_cannot_export_is_refused_in_one_line(
@@ -140,7 +140,7 @@ def test_a_family_that_torch_cannot_export_is_refused_in_one_line(
     raw = raw_source(tmp_path / "raw", kind)
     capsys.readouterr()
     with pytest.raises(Unsupported, match="torch cannot export the family 'fnet'") as raised:
-        imported(raw, Store(tmp_path / "models"))
+        imported(raw, ModelStore(tmp_path / "models"))
     assert "\n" not in str(raised.value)
     assert capsys.readouterr().out == ""
 
@@ -149,6 +149,6 @@ def test_a_prompt_of_white_space_leaves_nothing_out(tmp_path: Path) -> None:
     raw = raw_source(tmp_path / "raw", FAMILIES["bert"])
     left_out = modules.Pooling(WIDTH, "mean", include_prompt=False)
     folder = assembled(raw, tmp_path / "model", [left_out], prompts={"document": " "})
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     encoder = store.open(imported(folder, store).version)
     np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(folder, TEXTS), atol=CLOSE)

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from models.encoder import Encoder
 from models.manifest import QUERIES
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.service.swapping import published_pair
 from tests.tiny import WIDTH, tiny_source
@@ -110,7 +110,7 @@ def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A published version of one kind of model: its folder and Simile's encoder."""
     root = tmp_path_factory.mktemp("portable")
     request.param(tiny_source(root / "source", prompts=PROMPTS))
-    store = Store(root / "models")
+    store = ModelStore(root / "models")
     published = publish(store, root / "source").version
     return store.folder(published), store.open(published)
 
@@ -136,7 +136,7 @@ def test_a_tool_computes_the_same_vectors(tool: Tool, version: tuple[Path, Encod
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.__name__)
 def test_a_tool_opens_the_query_encoder_of_a_pair(tool: Tool, tmp_path: Path) -> None:
     *_, pair = published_pair(tmp_path / "models")
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     queries = store.open(pair).queries
     assert queries is not None
     assert_same(tool(store.folder(pair) / QUERIES, TEXTS), queries, TEXTS)
@@ -144,7 +144,7 @@ def test_a_tool_opens_the_query_encoder_of_a_pair(tool: Tool, tmp_path: Path) ->
 
 def test_sentence_transformers_knows_the_prompts_by_name(tmp_path: Path) -> None:
     module = pytest.importorskip("sentence_transformers", reason="needs the extra reference")
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     published = publish(store, tiny_source(tmp_path / "source", prompts=PROMPTS)).version
     model = module.SentenceTransformer(str(store.folder(published)), device="cpu", local_files_only=True)
     for name, prompt in PROMPTS.items():
@@ -153,7 +153,7 @@ def test_sentence_transformers_knows_the_prompts_by_name(tmp_path: Path) -> None
 
 
 def test_a_published_folder_names_its_maximum_and_padding_for_other_tools(tmp_path: Path) -> None:
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     published = publish(store, tiny_source(tmp_path / "source")).version
     config = json.loads((store.folder(published) / "tokenizer_config.json").read_bytes())
     assert config == {"tokenizer_class": "BertTokenizer", "model_max_length": 64, "pad_token": "[PAD]"}

@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer import modules
 
 from models.errors import Unsupported
 from models.sources.folder import Asked
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS
 from tests.models.families import FAMILIES, WIDTH, assembled, family_source, raw_source
 from tests.models.test_families import CLOSE, imported, reference
@@ -69,7 +69,7 @@ def test_poolings_and_layers(tmp_path: Path, family: str, kind: str) -> None:
     torch.manual_seed(3)
     raw = raw_source(tmp_path / "raw", FAMILIES[family])
     folder = assembled(raw, tmp_path / "model", BEHIND[kind]())
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     version = imported(folder, store).version
     expected = reference(folder, TEXTS)
     np.testing.assert_allclose(store.open(version).encode(TEXTS).vectors, expected, atol=CLOSE)
@@ -82,7 +82,7 @@ def test_a_prompt_that_is_not_pooled(tmp_path: Path, family: str, pooling: str) 
     raw = raw_source(tmp_path / "raw", FAMILIES[family])
     left_out = modules.Pooling(WIDTH, pooling, include_prompt=False)
     folder = assembled(raw, tmp_path / "model", [left_out], prompts=PROMPTS)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     version = imported(folder, store).version
     encoder = store.open(version)
     texts = TEXTS[:12]
@@ -100,7 +100,7 @@ def test_a_prompt_that_is_not_pooled(tmp_path: Path, family: str, pooling: str) 
 def test_texts_are_lowered_where_the_settings_say_so_and_the_tokenizer_does_not(tmp_path: Path) -> None:
     folder = family_source(tmp_path / "model", "roberta")
     edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     texts = ["THE CAT Sleeps", "ΑΣΣ ΣΟΦΟΣ", "İstanbul ÅNGSTRÖM"]
     encoder = store.open(imported(folder, store).version)
     np.testing.assert_allclose(encoder.encode(texts).vectors, reference(folder, texts), atol=CLOSE)
@@ -123,7 +123,7 @@ def test_weights_in_half_precision_and_in_several_files(
         (folder / "model.safetensors").unlink()
         model.save_pretrained(folder, max_shard_size="20KB")
     assert len(list(folder.glob("model-*-of-*.safetensors"))) > 1
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     encoder = store.open(imported(folder, store).version)
     with quiet():  # the stored values, in float32 as here
         transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).save_pretrained(tmp_path / "wide")
@@ -141,7 +141,7 @@ def test_a_plain_folder_takes_pooling_length_and_prompts_from_the_command(
     raw = raw_source(tmp_path / "raw", FAMILIES[family])
     behind = [modules.Pooling(WIDTH, pooling or "mean")]
     expected = reference(assembled(raw, tmp_path / "model", behind), TEXTS)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     asked = Asked((pooling,) if pooling else (), 64, {"query": "find: "})
     manifest = imported(raw, store, asked)
     assert (manifest.max_length, manifest.search_prompt) == (64, "find: ")
@@ -214,7 +214,7 @@ def test_a_wrong_folder_is_refused_in_one_clear_line(tmp_path: Path, wrong: str,
     folder = family_source(tmp_path / "model", family)
     break_it, reason = WRONG[wrong]
     break_it(folder)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     with pytest.raises(Unsupported, match=reason) as raised:
         imported(folder, store)
     assert "\n" not in str(raised.value)
@@ -230,13 +230,13 @@ def test_without_torch_the_error_names_the_command_that_installs_it(
     folder = family_source(tmp_path / "model", "albert")
     monkeypatch.setattr("models.publishing.import_process.find_spec", lambda name: None)
     with pytest.raises(Unsupported, match=r"family 'albert'.*`train` is not installed\. `make setup`"):
-        imported(folder, Store(tmp_path / "models"))
+        imported(folder, ModelStore(tmp_path / "models"))
 
 
 def test_pooling_is_refused_where_the_folder_says_its_own(tmp_path: Path) -> None:
     folder = family_source(tmp_path / "model", "bert")
     with pytest.raises(Unsupported, match="leave --pooling out"):
-        imported(folder, Store(tmp_path / "models"), Asked(("mean",)))
+        imported(folder, ModelStore(tmp_path / "models"), Asked(("mean",)))
 
 
 def test_words_by_mecab_without_its_package_are_refused_by_name(
@@ -246,5 +246,5 @@ def test_words_by_mecab_without_its_package_are_refused_by_name(
     _japanese(folder, "mecab")
     monkeypatch.setitem(sys.modules, "fugashi", None)
     with pytest.raises(Unsupported, match=r"needs the package fugashi.*pip install .*japanese") as refused:
-        imported(folder, Store(tmp_path / "models"))
+        imported(folder, ModelStore(tmp_path / "models"))
     assert "\n" not in str(refused.value)

@@ -14,18 +14,18 @@ import pytest
 from models.errors import Damaged
 from models.manifest import Manifest
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from tests.parts.json_files import edit_json
 from tests.tiny import tiny_source as make_tiny_source
 
 
 @pytest.fixture
-def store(tiny_models_dir: Path, tmp_path: Path) -> Store:
-    return Store(shutil.copytree(tiny_models_dir, tmp_path / "models"))
+def store(tiny_models_dir: Path, tmp_path: Path) -> ModelStore:
+    return ModelStore(shutil.copytree(tiny_models_dir, tmp_path / "models"))
 
 
 @pytest.fixture
-def version(store: Store) -> str:
+def version(store: ModelStore) -> str:
     return store.versions()[0].version
 
 
@@ -128,7 +128,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("what", TAMPERED)
-def test_a_tampered_version_is_refused_by_name(store: Store, version: str, what: str) -> None:
+def test_a_tampered_version_is_refused_by_name(store: ModelStore, version: str, what: str) -> None:
     tamper, reason = TAMPERED[what]
     assert store.verify(version).version == version
     tamper(store.folder(version))
@@ -138,7 +138,7 @@ def test_a_tampered_version_is_refused_by_name(store: Store, version: str, what:
 
 
 def test_a_graph_of_another_space_is_refused_even_with_a_matching_checksum(
-    store: Store, version: str, tmp_path: Path
+    store: ModelStore, version: str, tmp_path: Path
 ) -> None:
     other = publish(store, make_tiny_source(tmp_path / "other", seed=1))
     folder = store.folder(version)

@@ -16,23 +16,23 @@ import pytest
 from models.errors import ModelError, UnknownVersion
 from models.manifest import Manifest
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from tests.tiny import tiny_source as make_tiny_source
 from tests.waiting import LIMIT
 
 
 @pytest.fixture
-def store(tiny_models_dir: Path, tmp_path: Path) -> Store:
-    return Store(shutil.copytree(tiny_models_dir, tmp_path / "models"))
+def store(tiny_models_dir: Path, tmp_path: Path) -> ModelStore:
+    return ModelStore(shutil.copytree(tiny_models_dir, tmp_path / "models"))
 
 
 @pytest.fixture
-def version(store: Store) -> str:
+def version(store: ModelStore) -> str:
     return store.versions()[0].version
 
 
 def test_a_damaged_version_is_left_out_and_reported_and_the_others_are_served(
-    store: Store, version: str, tmp_path: Path
+    store: ModelStore, version: str, tmp_path: Path
 ) -> None:
     other = publish(store, make_tiny_source(tmp_path / "other", seed=1))
     (store.folder(version) / "manifest.json").write_text("{}")
@@ -46,7 +46,7 @@ def test_a_damaged_version_is_left_out_and_reported_and_the_others_are_served(
 
 
 def test_a_damaged_version_does_not_keep_its_model_from_being_published_again(
-    store: Store, version: str, tiny_source: Path
+    store: ModelStore, version: str, tiny_source: Path
 ) -> None:
     (store.folder(version) / "model.safetensors").write_bytes(b"damaged")
     again = publish(store, tiny_source, origin="again")
@@ -58,7 +58,7 @@ def test_a_damaged_version_does_not_keep_its_model_from_being_published_again(
     "name",
     ["", ".", "..", "../models", "/etc", "wanted", "20200101T000000-a-0000000", "20200101T000000-A-00000000"],
 )
-def test_no_path_is_made_of_a_name_that_is_no_version(store: Store, version: str, name: str) -> None:
+def test_no_path_is_made_of_a_name_that_is_no_version(store: ModelStore, version: str, name: str) -> None:
     for act in (store.folder, store.verify, store.open, store.want):
         with pytest.raises(UnknownVersion):
             act(name)
@@ -68,7 +68,7 @@ def test_no_path_is_made_of_a_name_that_is_no_version(store: Store, version: str
 
 @pytest.mark.long
 def test_wanting_is_one_pointer_that_always_names_a_version(
-    store: Store, version: str, tmp_path: Path
+    store: ModelStore, version: str, tmp_path: Path
 ) -> None:
     other = publish(store, make_tiny_source(tmp_path / "other", seed=1)).version
     with pytest.raises(UnknownVersion):
@@ -91,7 +91,7 @@ def test_wanting_is_one_pointer_that_always_names_a_version(
     assert [file.name for file in store.root.glob(".wanted*")] == []
 
 
-def test_a_pointer_to_nothing_is_no_wish_and_is_reported(store: Store, version: str) -> None:
+def test_a_pointer_to_nothing_is_no_wish_and_is_reported(store: ModelStore, version: str) -> None:
     for content in ("20200101T000000-gone-00000000\n", "../../etc\n", "\x00"):
         (store.root / "wanted").write_text(content)
         assert store.wanted() is None
@@ -103,20 +103,22 @@ def test_a_pointer_to_nothing_is_no_wish_and_is_reported(store: Store, version: 
     assert store.problems() == {}
 
 
-def test_the_state_is_what_was_written_last(store: Store, tmp_path: Path) -> None:
+def test_the_state_is_what_was_written_last(store: ModelStore, tmp_path: Path) -> None:
     assert store.read_state() == {}
     store.write_state({"live": "a", "previous": None})
     store.write_state({"live": "b", "previous": "a"})
-    assert Store(store.root).read_state() == {"live": "b", "previous": "a"}
+    assert ModelStore(store.root).read_state() == {"live": "b", "previous": "a"}
     (store.root / "state.json").write_text("half")
     assert store.read_state() == {}
-    fresh = Store(tmp_path / "new" / "models")
+    fresh = ModelStore(tmp_path / "new" / "models")
     assert (fresh.versions(), fresh.wanted(), fresh.problems(), fresh.read_state()) == ([], None, {}, {})
     fresh.write_state({"live": None})
     assert fresh.read_state() == {"live": None}
 
 
-def test_a_build_that_fails_publishes_nothing_and_passes_its_error_on(store: Store, version: str) -> None:
+def test_a_build_that_fails_publishes_nothing_and_passes_its_error_on(
+    store: ModelStore, version: str
+) -> None:
     def build(folder: Path) -> Manifest:
         (folder / "half").write_text("written")
         raise RuntimeError("no power")
@@ -127,7 +129,7 @@ def test_a_build_that_fails_publishes_nothing_and_passes_its_error_on(store: Sto
     assert list(store.root.glob(".tmp-*")) == []
 
 
-def test_a_build_cannot_smuggle_in_a_pickle_or_a_link(store: Store, version: str) -> None:
+def test_a_build_cannot_smuggle_in_a_pickle_or_a_link(store: ModelStore, version: str) -> None:
     manifest = store.versions()[0]
 
     def pickled(folder: Path) -> Manifest:
@@ -145,7 +147,7 @@ def test_a_build_cannot_smuggle_in_a_pickle_or_a_link(store: Store, version: str
 
 
 def test_what_a_dead_builder_left_is_swept_and_a_living_one_is_left_alone(
-    store: Store, version: str, tmp_path: Path
+    store: ModelStore, version: str, tmp_path: Path
 ) -> None:
     dead = store.root / ".tmp-dead"
     dead.mkdir()
@@ -173,7 +175,9 @@ def test_what_a_dead_builder_left_is_swept_and_a_living_one_is_left_alone(
 
 
 @pytest.mark.long
-def test_a_killed_publisher_leaves_whole_versions_only(store: Store, version: str, tmp_path: Path) -> None:
+def test_a_killed_publisher_leaves_whole_versions_only(
+    store: ModelStore, version: str, tmp_path: Path
+) -> None:
     script = Path(__file__).with_name("publish_forever.py")
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     generator = random.Random(4)
@@ -205,7 +209,7 @@ def test_a_killed_publisher_leaves_whole_versions_only(store: Store, version: st
 
 @pytest.mark.long
 def test_two_publishers_of_the_same_model_end_with_one_version(tmp_path: Path, tiny_source: Path) -> None:
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     start = threading.Barrier(4)
     answers: list[Manifest] = []
 

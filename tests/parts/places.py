@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
-from models.store import Store
+from models.store import ModelStore
 from service.app import create_app
 from service.corpus.corpus import Corpus
 from service.settings import Settings
@@ -30,7 +30,7 @@ class Place:
 
     def __init__(self, folder: Path, versions: Sequence[str] | None = None) -> None:
         self.folder = folder
-        self.store = Store(folder / "models")
+        self.store = ModelStore(folder / "models")
         names = versions or [manifest.version for manifest in self.store.versions()]
         if versions is None:
             self.a, self.b, self.c = names

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from models.manifest import TEACHER, Manifest
 from models.publishing.pair import pair
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from tests.tiny import tiny_source, tiny_student
 from tests.waiting import LIMIT
 
@@ -36,7 +36,7 @@ def published(root: Path, count: int) -> list[str]:
 
     Each is published once per process and copied later.
     """
-    made, store = Store(Path(_made.name) / "models"), Store(root)
+    made, store = ModelStore(Path(_made.name) / "models"), ModelStore(root)
     versions = []
     for seed in range(count):
         source = Path(_made.name) / f"source-{seed}"
@@ -51,7 +51,7 @@ def published(root: Path, count: int) -> list[str]:
 
 def published_pair(root: Path, prompts: dict[str, str] | None = None) -> list[str]:
     """Puts a tiny teacher, its student and a pair of both into `root`, and requests the teacher."""
-    store = Store(root)
+    store = ModelStore(root)
     with TemporaryDirectory(prefix="simile-tests-") as folder:
         source = tiny_source(Path(folder, "teacher"), prompts=prompts)
         teacher = publish(store, source, origin="teacher")
@@ -60,7 +60,7 @@ def published_pair(root: Path, prompts: dict[str, str] | None = None) -> list[st
     return [teacher.version, student.version, both.version]
 
 
-def publish_pair(store: Store, teacher: Manifest, source: Path) -> tuple[Manifest, Manifest]:
+def publish_pair(store: ModelStore, teacher: Manifest, source: Path) -> tuple[Manifest, Manifest]:
     """Publishes and returns a student of `teacher`, whose folder was `source`, and the pair of both."""
     with TemporaryDirectory(prefix="simile-tests-") as folder:
         small = tiny_student(source, Path(folder, "student"))
@@ -103,7 +103,7 @@ class Oracle:
         """Returns the vectors of all texts and queries, by the teacher of a pair. Opens new versions."""
         with self._opening:
             if version not in self._vectors:
-                encoder = Store(self._root).open(version)
+                encoder = ModelStore(self._root).open(version)
                 texts = [*TEXTS, *QUERIES]
                 self._vectors[version] = dict(zip(texts, encoder.encode(texts).vectors, strict=True))
                 self._queries[version] = dict(

@@ -21,7 +21,7 @@ import httpx2
 import pytest
 
 from models.encoder import Encoder
-from models.store import Store
+from models.store import ModelStore
 from service.errors import ServiceError, machine_error
 from service.lifecycle import model_loader
 from service.lifecycle.model_loader import ModelLoader
@@ -170,7 +170,7 @@ def test_a_full_disk_is_one_line_and_the_reason_of_a_build(tmp_path: Path) -> No
             response = service.put({f"{step}": "green garden " * 50})
             assert response.status_code == 507
             assert response.json()["error"].startswith("The disk is full")
-        Store(tmp_path / "models").want(second)
+        ModelStore(tmp_path / "models").want(second)
         wait_for(lambda: "disk is full" in (reason_of(service.client, second) or ""), service)
         said = once_a_minute(service, "disk is full", since)
         assert len(said) <= 5, said
@@ -262,7 +262,7 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
         data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=0, allowed_hosts=HOST
     )
     with serving(settings) as client:
-        Store(tmp_path / "models").want(second)
+        ModelStore(tmp_path / "models").want(second)
 
         def listed() -> dict[str, Any]:
             models = client.get("/models").json()["models"]

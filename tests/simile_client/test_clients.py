@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from simile_client import AsyncClient, Client, Document, SimileError
 from tests.service.process import Service, free_port
 from tests.tiny import tiny_source
@@ -26,7 +26,7 @@ TEXTS = ["river red", "window paper red", "paper"]
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("client")
-    store = Store(folder / "models")
+    store = ModelStore(folder / "models")
     store.want(publish(store, tiny_source(folder / "source")).version)
     with Service(folder) as running:
         running.wait_until_ready()

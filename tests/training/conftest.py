@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra train")
 
-from models.store import Store
+from models.store import ModelStore
 from tests.training.jobs import gold
 from tests.training.vocabularies import byte_level, lexicon_of, source_with
 from training.methods.recipe import Recipe, load_recipe
@@ -76,7 +76,7 @@ def run(recipe: Recipe, corpus: Corpus, tiny_source: Path, tmp_path: Path) -> Ru
 def job(tmp_path: Path, tiny_models_dir: Path, recipe: Recipe, corpus: Corpus) -> Job:
     """The tiny model is active, and the evaluation set says that it is perfect."""
     shutil.copytree(tiny_models_dir, tmp_path / "models")
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     version = store.wanted()
     assert version is not None
     encoder = store.open(version)

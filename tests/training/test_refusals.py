@@ -17,7 +17,7 @@ import pytest
 from models.errors import Unsupported
 from models.files.bounded import MAX_DEPTH, parse_json, parse_toml
 from models.graph.backbone import map_safetensors
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.tokenizer import read_tokenizer
 from training.__main__ import main
 from training.arguments import changes
@@ -233,7 +233,7 @@ def test_files_of_models_that_are_nested_too_deeply_are_refused(tmp_path: Path) 
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(Unsupported, match="is not a valid safetensors file"):
         map_safetensors(tmp_path / "model.safetensors")
-    store = Store(tmp_path)
+    store = ModelStore(tmp_path)
     for name in ("state.json", "asked.json"):
         (tmp_path / name).write_text("[" * N)
     assert (store.read_state(), store.desired()) == ({}, None)

@@ -14,7 +14,7 @@ from models.files.retrainings import write_progress, write_runs
 from models.manifest import ANSWERS, REPORT, REPORT_PAGE, Gate, Manifest
 from models.publishing.default import default_source
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from tests.tiny import tiny_source
 
 REASON = "search for a text by its title fell by 6.1 points, more than the 2.0 allowed"
@@ -70,7 +70,7 @@ PROGRESS = {
 
 def main() -> None:
     folder, model = Path(sys.argv[1]), sys.argv[2]
-    store = Store(folder / "models")
+    store = ModelStore(folder / "models")
     if model == "tiny":
         sources = [tiny_source(folder / f"source-{seed}", seed=seed) for seed in (0, 1)]
     else:
@@ -80,7 +80,7 @@ def main() -> None:
                 shutil.copytree(source, copy)
         _pool_first_token(sources[1])
     sources.append(tiny_source(folder / "source-2", seed=2))
-    places = (store, store, Store(folder / "elsewhere"))
+    places = (store, store, ModelStore(folder / "elsewhere"))
     first, second, third = (
         publish(place, source, origin=f"made for tests, {source.name}")
         for place, source in zip(places, sources, strict=True)

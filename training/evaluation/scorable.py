@@ -36,7 +36,7 @@ from models.progress import Say, silent
 from models.publishing.default import publish_named
 from models.search.content import Content
 from models.search.passages import split
-from models.store import Store, models_dir
+from models.store import ModelStore, models_dir
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.modes import Split, whole
@@ -83,13 +83,13 @@ def open_scorable(
             )
         return
     form = form_for(precision or FP32.precision)
-    published = Store(models_dir(environ))
+    published = ModelStore(models_dir(environ))
     found = None if name == "default" else find_model(name, published)
     if found and found.published:
         yield _opened(found.folder.resolve(), form)
     elif found or name == "default":
         with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
-            store = Store(Path(temporary))
+            store = ModelStore(Path(temporary))
             manifest = publish_named(store, str(found.folder) if found else name, say=say)
             known = published.find(manifest)
             scorable = _opened(store.folder(manifest.version), form)

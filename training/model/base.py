@@ -12,7 +12,7 @@ from models.manifest import Manifest, check
 from models.messages import did_you_mean
 from models.publishing.default import ORIGIN, default_source
 from models.sources.hub import fetch, is_hub_id
-from models.store import Store
+from models.store import ModelStore
 from training.errors import TrainingError
 from training.model_names import find_model
 
@@ -35,7 +35,7 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
     if name == "default":
         with default_source() as default:
             yield Base(default, ORIGIN, None)
-    elif found := find_model(name, Store(models_dir)):
+    elif found := find_model(name, ModelStore(models_dir)):
         if found.folder.parent == models_dir:  # copies elsewhere may be changed on purpose
             check(found.folder)
         yield Base(found.folder, found.name, version_of(found.folder))
@@ -46,7 +46,7 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
     elif is_hub_id(name):
         yield Base(fetch(name), name, None)
     else:
-        hint = did_you_mean(name, ["default", *Store(models_dir).names()])
+        hint = did_you_mean(name, ["default", *ModelStore(models_dir).names()])
         raise ModelUnavailable(
             f"There is no model {name!r}.{hint} Name `default`, a version, a folder or a hub id."
         )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from models.progress import Say
-from models.store import Store
+from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.methods.stages import Stages
 from training.retraining import sides
@@ -28,7 +28,9 @@ from training.text.corpus import PAIRS, TEXTS
 LEAST_PAIRS = 32  # a batch of the recipe; fewer teach nothing
 
 
-def adapt_job(stages: Stages, gathered: Gathered, config: Config, store: Store, work: Path, say: Say) -> Job:
+def adapt_job(
+    stages: Stages, gathered: Gathered, config: Config, store: ModelStore, work: Path, say: Say
+) -> Job:
     """The job of the stages, within train.minutes where they are set. Raise NothingToLearn."""
     table = config.train
     first = replace(stages.recipes()[0], name=stages.name)

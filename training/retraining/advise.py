@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from models import cpus
 from models.messages import positive
 from models.progress import to_stderr
-from models.store import Store
+from models.store import ModelStore
 from training.arguments import LOADING
 from training.errors import NothingToLearn
 from training.methods.recipe_files import SEARCH
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     from training.retraining.halves import halves_of  # noqa: PLC0415  torch
     from training.retraining.retune import sides  # noqa: PLC0415  torch
 
-    store = Store(folders(config).models)
+    store = ModelStore(folders(config).models)
     try:
         gathered, material = look(config, store, to_stderr)
     except NothingToLearn as error:
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _why_slower(config: Config, store: Store, active: str, found: Sequence[Choice]) -> str:
+def _why_slower(config: Config, store: ModelStore, active: str, found: Sequence[Choice]) -> str:
     """Why a retraining refuses these choices beside a student or a pair; none of them makes a student."""
     if not found or config.gate.mode == "off" or config.gate.slower >= 1:
         return ""
@@ -135,7 +135,7 @@ def _minutes(recipe: str, material: Material, pace: float, most: float) -> float
     return encoded / pace / 60 + min(most, trained * _STEP / pace / 60)
 
 
-def _pace(store: Store, version: str, texts: list[str]) -> float:
+def _pace(store: ModelStore, version: str, texts: list[str]) -> float:
     with closing(store.open(version, threads=cpus.available())) as encoder:
         began = time.perf_counter()
         encoder.encode(texts)

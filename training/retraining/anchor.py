@@ -10,13 +10,13 @@ A version made in stages begins a line of its own: it reads text that its parent
 from __future__ import annotations
 
 from models.manifest import ANCHOR
-from models.store import Store
+from models.store import ModelStore
 from training.errors import TrainingError
 
 _STAGES = "stages"  # in the lineage of a run of several recipes
 
 
-def anchor_of(store: Store, active: str) -> str:
+def anchor_of(store: ModelStore, active: str) -> str:
     """The version that `active` names as its anchor; else its oldest parent that is still here."""
     known = {manifest.version: manifest for manifest in store.versions()}
     manifest = known.pop(active, None)
@@ -32,7 +32,7 @@ def anchor_of(store: Store, active: str) -> str:
     return oldest
 
 
-def active_version(store: Store) -> str:
+def active_version(store: ModelStore) -> str:
     """The version in service, or that it would start with when none has run yet. Raise TrainingError."""
     version = store.read_state().get("live") or store.wanted()
     if not version:

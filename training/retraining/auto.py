@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from models.errors import ModelError
 from models.progress import Say
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import load_recipe
@@ -122,7 +122,7 @@ def material_of(gathered: Gathered, config: Config, tokenizer: Path) -> Material
     )
 
 
-def look(config: Config, store: Store, say: Say) -> tuple[Gathered, Material]:
+def look(config: Config, store: ModelStore, say: Say) -> tuple[Gathered, Material]:
     """Read everything, and sum up what there is to learn from. Raise as `gather`."""
     gathered = gather(config, store, say)
     return gathered, material_of(gathered, config, store.folder(gathered.active) / TOKENIZER)
@@ -133,7 +133,7 @@ def minutes_of(train: TrainTable) -> float | None:
     return MINUTES if train.steps is None and train.minutes is None else train.minutes
 
 
-def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, Any], say: Say) -> Outcome:
+def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[str, Any], say: Say) -> Outcome:
     """Try each choice until one is published, then the search itself. Raise NothingToLearn, or as `retrain`.
 
     The outcome is that of the search where that was published, too. options: precision, threads and progress
@@ -180,7 +180,9 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
     raise NothingToLearn(" ".join([*missing, *reasons]))
 
 
-def _search(gathered: Gathered, config: Config, store: Store, say: Say) -> tuple[Outcome | None, list[str]]:
+def _search(
+    gathered: Gathered, config: Config, store: ModelStore, say: Say
+) -> tuple[Outcome | None, list[str]]:
     """The outcome of learning the search of the active version, or why there is none."""
     if config.gate.mode == "off":
         return None, []
@@ -195,7 +197,7 @@ def _search(gathered: Gathered, config: Config, store: Store, say: Say) -> tuple
     return outcome, []
 
 
-def _job(choice: Choice, gathered: Gathered, config: Config, store: Store, work: Path, say: Say) -> Job:
+def _job(choice: Choice, gathered: Gathered, config: Config, store: ModelStore, work: Path, say: Say) -> Job:
     if stages := find_stages(choice.recipe):
         return adapt_job(stages, gathered, config, store, work, say)
     recipe = load_recipe(choice.recipe)

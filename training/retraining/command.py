@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.messages import positive
 from models.progress import to_stderr
-from models.store import Store
+from models.store import ModelStore
 from training.arguments import LOADING, add_run, changes
 from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
@@ -180,7 +180,7 @@ def _judged(config: Config, place: Path | None) -> int:
 
     train, chooses = config.train, config.train.recipe == AUTO
     recipe = None if chooses else _recipe(train.recipe, train.set, train.seed)
-    store = Store(folders(config).models)
+    store = ModelStore(folders(config).models)
     with alone(store), workplace(place) as work, watched(store.root, to_stderr) as watch:
         options: dict[str, Any] = {
             "precision": train.precision,
@@ -219,7 +219,7 @@ def _by_file(options: argparse.Namespace) -> int:
     corpus = read_corpus(options.corpus, recipe.source.kind)
     to_stderr(str(corpus))
     require_enough(len(corpus), options.least, "texts")
-    store = Store(options.models_dir)
+    store = ModelStore(options.models_dir)
     with alone(store), workplace(options.work) as work, watched(store.root, to_stderr) as watch:
         job = Job(
             recipe=recipe,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from models.files.bounded import read_json
 from models.manifest import REPORT
 from models.progress import Say
-from models.store import Store
+from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.mining.dedupe import near_duplicates
 from training.retraining.anchor import active_version
@@ -37,7 +37,7 @@ class Gathered(NamedTuple):
     used: Use = Use([], "", {})
 
 
-def gather(config: Config, store: Store, say: Say) -> Gathered:
+def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     """Read everything and decide what judges. Raise NothingToLearn or TrainingError."""
     active = active_version(store)
     if chosen := activated_by_hand(store):
@@ -71,7 +71,7 @@ def _documents(table: CorpusTable) -> Documents:
     return documents_in(table.file)
 
 
-def _learned(store: Store, active: str) -> set[str]:
+def _learned(store: ModelStore, active: str) -> set[str]:
     """Digests of the judged pairs that the active version, or one before it, was trained on."""
     try:
         content = read_json(store.folder(active) / REPORT)

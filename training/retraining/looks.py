@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from models.files.bounded import read_json
 from models.manifest import REPORT
-from models.store import Store
+from models.store import ModelStore
 from training.evaluation.retrieval import Collection
 from training.retraining.gate.gains import deciding
 from training.retraining.sides import digest
@@ -27,7 +27,7 @@ class Looks(NamedTuple):
     asked: tuple[str, ...]  # digests
 
 
-def count_looks(store: Store, searches: Mapping[str, Collection]) -> Looks:
+def count_looks(store: ModelStore, searches: Mapping[str, Collection]) -> Looks:
     """Tonight's look at the queries that decide, among `searches`."""
     queries = (query for name in deciding(searches) for query in searches[name].queries.values())
     asked = tuple(sorted({digest(query) for query in queries})[:SAMPLE])
@@ -45,7 +45,7 @@ def _share(asked: Sequence[str], earlier: Sequence[str]) -> float:
     return len(known & {*earlier}) / max(1, len(known))
 
 
-def _looks(store: Store) -> Iterator[Looks]:
+def _looks(store: ModelStore) -> Iterator[Looks]:
     """The looks that left a report; recipes of one night may have asked different queries."""
     for manifest in store.versions():
         if manifest.gate is not None and manifest.gate.mode == "on":

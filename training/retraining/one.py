@@ -26,7 +26,7 @@ from models.errors import Damaged, ProofFailed
 from models.manifest import ANCHOR, Manifest, SearchDefaults
 from models.progress import Say, silent
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from training.errors import Interrupted, TrainingError
 from training.evaluation.encoding import Choose
 from training.methods.recipe import fitted
@@ -72,7 +72,7 @@ class Job:
     corpus: Corpus
     base: str  # `anchor`, `active`, or what `train --base` takes
     steps: int | None
-    store: Store
+    store: ModelStore
     work: Path  # the run and its artifact go into a folder of their own in it
     data: Path | None  # evaluation sets; None only with the gate off, or where there is `searches`
     mode: Literal["on", "off"] = "on"
@@ -132,7 +132,7 @@ def judge(
     job: Job,
     active: str,
     before: Scores,
-    artifacts: Store,
+    artifacts: ModelStore,
     candidate: str,
     say: Say = silent,
     crossed: Scores | None = None,
@@ -288,10 +288,10 @@ def _crossed(
 
 def _artifact(
     job: Job, corpus: Corpus, base: Base, place: Path, say: Say, anchor: str | None = None
-) -> tuple[Store, str]:
+) -> tuple[ModelStore, str]:
     """Train and export; a run that was stopped in `place` goes on. Raise Interrupted or ProofFailed."""
     result = _train(job, corpus, base, place / _RUN, say)
     if result.interrupted:
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
-    artifacts = Store(place / "artifact")
+    artifacts = ModelStore(place / "artifact")
     return artifacts, export_run(place / _RUN, artifacts, anchor=anchor, say=say).version

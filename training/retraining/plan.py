@@ -24,7 +24,7 @@ from models.engines.opening import form_for
 from models.files.folders import lock
 from models.manifest import Manifest
 from models.progress import Say
-from models.store import Store
+from models.store import ModelStore
 from training.errors import Busy, NothingToLearn
 from training.evaluation.data import optional_data_folder
 from training.evaluation.scorable import Scorable, scorable_of
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def alone(store: Store) -> Iterator[None]:
+def alone(store: ModelStore) -> Iterator[None]:
     """Raise Busy when another retraining works on the same models folder, on this machine."""
     held = lock(store.root) if store.root.is_dir() else None
     if held is None and store.root.is_dir():
@@ -62,7 +62,7 @@ def alone(store: Store) -> Iterator[None]:
             os.close(held)
 
 
-def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) -> Job:
+def prepare(config: Config, recipe: Recipe, store: ModelStore, work: Path, say: Say) -> Job:
     """Read everything and decide what judges. Raise NothingToLearn or TrainingError."""
     return job_of(gather(config, store, say), config, recipe, store, work, say)
 
@@ -71,7 +71,7 @@ def job_of(
     gathered: Gathered,
     config: Config,
     recipe: Recipe,
-    store: Store,
+    store: ModelStore,
     work: Path,
     say: Say,
     *,
@@ -156,7 +156,7 @@ def _fold(half: tuple[Split, Judged], config: Config, material: Callable[[Split,
 
 
 def rows_of(
-    kind: Kind, config: Config, store: Store, gathered: Gathered, split: Split, found: Judged
+    kind: Kind, config: Config, store: ModelStore, gathered: Gathered, split: Split, found: Judged
 ) -> Corpus:
     """Rows of what may be trained on. Raise NothingToLearn when there is nothing of that kind.
 
@@ -183,7 +183,9 @@ def rows_of(
 
 
 @contextlib.contextmanager
-def _active(config: Config, store: Store, active: str, *, passages: bool) -> Iterator[Callable[[], Scorable]]:
+def _active(
+    config: Config, store: ModelStore, active: str, *, passages: bool
+) -> Iterator[Callable[[], Scorable]]:
     """The active model, which mines: opened when it is first asked for, in bf16 where the training may be."""
     with contextlib.ExitStack() as opened:
 
@@ -207,7 +209,7 @@ def require_judge(config: Config, searches: bool, data: Path | None) -> None:
         )
 
 
-def _report(corpus: Corpus, recipe: Recipe, store: Store, active: str) -> dict[str, Any]:
+def _report(corpus: Corpus, recipe: Recipe, store: ModelStore, active: str) -> dict[str, Any]:
     """The corpus in figures, and what in it is likely to spoil a training."""
     # A text of several rows is no repetition.
     texts = (

@@ -13,7 +13,7 @@ from models.errors import ModelError
 from models.files.folders import copy_tree
 from models.manifest import ANSWERS, FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
 from models.publishing.layout import write_card
-from models.store import REQUESTED, Store
+from models.store import REQUESTED, ModelStore
 from training.errors import NothingToLearn
 from training.evaluation.report.markdown import escape, listed, table
 from training.retraining.anchor import active_version
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
 
 
 def publish(
-    store: Store,
+    store: ModelStore,
     active: str,
     source: Path,
     candidate: Manifest,
@@ -116,7 +116,7 @@ def _held_out(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"{counts['queries_held_out']:,} labelled queries were held out and judged it."
 
 
-def want(store: Store, active: str, candidate: str, verdict: Verdict | None) -> Outcome:
+def want(store: ModelStore, active: str, candidate: str, verdict: Verdict | None) -> Outcome:
     """Unless somebody changed the active version meanwhile: that decision is newer than this comparison.
 
     active: may still be on its way to service, as where the same retraining has just published it.
@@ -133,7 +133,7 @@ def want(store: Store, active: str, candidate: str, verdict: Verdict | None) -> 
     return Outcome(candidate, True, "", verdict)
 
 
-def activated_by_hand(store: Store) -> str | None:
+def activated_by_hand(store: ModelStore) -> str | None:
     """The version that a person has activated, or rolled back to, and that is not live yet.
 
     None too where the service has tried it since, and left it.
@@ -145,7 +145,7 @@ def activated_by_hand(store: Store) -> str | None:
     return None if known and left(store, asked.version) else asked.version
 
 
-def left(store: Store, version: str) -> str:
+def left(store: ModelStore, version: str) -> str:
     """The reason why the service has left a version for good, as one that failed; empty where it has not."""
     said = store.read_state().get("versions", {}).get(version, {})
     return str(said.get("reason") or "") if said.get("state") in {"retired", "failed"} else ""

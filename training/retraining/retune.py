@@ -26,7 +26,7 @@ from models.errors import ModelError
 from models.manifest import ANCHOR, Manifest, Mode, SearchDefaults, version_name
 from models.progress import Say
 from models.search.passages import learned_tokens
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.errors import NothingToLearn
 from training.evaluation.encoding import remembering
@@ -62,7 +62,7 @@ from training.retraining.tuning import (
 _MODES = ("dense", HYBRID, SERVED)
 
 
-def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcome:
+def retune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> Outcome:
     """Raise NothingToLearn where no other setting is better, or nothing can choose or judge one."""
     split, found, active = gathered.split, gathered.found, gathered.active
     dev, searches = sides(gathered, config)
@@ -264,7 +264,7 @@ def _refused(version: Manifest) -> bool:
     return version.gate is not None and version.gate.verdict == "refused"
 
 
-def _make_room(store: Store, refused: Manifest) -> None:
+def _make_room(store: ModelStore, refused: Manifest) -> None:
     """Delete it: what is published in its place says more, and counts the look. Raise NothingToLearn."""
     try:
         store.prune(refused.version)
@@ -272,13 +272,13 @@ def _make_room(store: Store, refused: Manifest) -> None:
         raise known(refused, "is the same search, and is in use") from None
 
 
-def _require_unjudged(store: Store, version: Manifest) -> None:
+def _require_unjudged(store: ModelStore, version: Manifest) -> None:
     """Raise NothingToLearn for a version that the service has left: only a person brings it back."""
     if reason := left(store, version.version):
         raise known(version, f"is the same search, and was left: {reason.rstrip('.')}")
 
 
-def _manifest(store: Store, served: Manifest, learned: Mapping[str, SearchDefaults]) -> Manifest:
+def _manifest(store: ModelStore, served: Manifest, learned: Mapping[str, SearchDefaults]) -> Manifest:
     """The active version's under another name, with the new settings."""
     now = datetime.now(UTC)
     return served.model_copy(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from models.progress import to_stderr
-from models.store import Store
+from models.store import ModelStore
 from training.errors import TrainingError
 from training.retraining.anchor import active_version
 from training.text.service import info_of, shown
@@ -27,7 +27,7 @@ def require_same_folder(url: str, models: Path) -> None:
         TrainingError: The service cannot be asked.
 
     """
-    info, store = info_of(url), Store(models)
+    info, store = info_of(url), ModelStore(models)
     theirs, ours = info.get("models_id"), store.id()
     if theirs is None and ours is None:
         _require_same_version(url, info.get("model_version"), store)
@@ -48,7 +48,7 @@ def require_same_folder(url: str, models: Path) -> None:
         )
 
 
-def _require_same_version(url: str, version: object, store: Store) -> None:
+def _require_same_version(url: str, version: object, store: ModelStore) -> None:
     """Compare active versions, for a service of an earlier release or one that may not write its folder."""
     ours, service = active_version(store), f"The service at {shown(url)}"
     if version != ours:

@@ -36,7 +36,7 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 
 from models.files.retrainings import now, outcome_of, read_runs, remove_progress, write_runs
-from models.store import Store
+from models.store import ModelStore
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable, check_names, folders, read_config
 from training.retraining.same_folder import OtherFolder, require_same_folder
@@ -129,7 +129,7 @@ class Schedule:
 
         """
         try:
-            Store(self._models).require_writable()
+            ModelStore(self._models).require_writable()
             self._write_or_raise({"running": None})  # of a schedule that was killed
         except OSError as error:
             raise TrainingError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from models.manifest import Manifest, SearchDefaults
 from models.progress import Say
-from models.store import Store
+from models.store import ModelStore
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import scorable_of
 from training.evaluation.suites import score
@@ -18,7 +18,7 @@ from training.retraining.gate.verdict import LABELLED, measures
 
 
 def scores_of(
-    store: Store,
+    store: ModelStore,
     version: str,
     threads: int,
     data: Path | None,
@@ -54,7 +54,7 @@ class KnownScores:
         self._asked: tuple[Any, ...] = ()
         self._found: dict[str, Any] = {}
 
-    def of(self, store: Store, version: str, *data: Any, say: Say) -> dict[str, Any]:
+    def of(self, store: ModelStore, version: str, *data: Any, say: Say) -> dict[str, Any]:
         """The answer of `scores_of`, or its last one where the arguments are the same. Raise Damaged."""
         if self._asked == (store.root, version, *data):
             store.verify(version)  # as opening it would

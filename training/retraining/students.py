@@ -16,7 +16,7 @@ from models.files.folders import copy_tree
 from models.manifest import FILE_NAME, QUERIES, REPORT, REPORT_PAGE, TEACHER, Manifest, read_manifest
 from models.progress import Say
 from models.publishing.pair import pair
-from models.store import Store
+from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.retraining.anchor import anchor_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
 
-def begin_of(store: Store, active: str, base: str, *, distils: bool) -> str:
+def begin_of(store: ModelStore, active: str, base: str, *, distils: bool) -> str:
     """The model that a retraining begins with, for `base` as the configuration names it.
 
     distils: it makes a student, of what is served and not of the anchor. Raise NothingToLearn where the
@@ -35,7 +35,7 @@ def begin_of(store: Store, active: str, base: str, *, distils: bool) -> str:
     return {"active": active, "anchor": anchor_of(store, active)}.get(base, base)
 
 
-def teacher_of(store: Store, active: str) -> str:
+def teacher_of(store: ModelStore, active: str) -> str:
     """The newest version whose vectors the student `active` learned; any other version is its own teacher."""
     learned = read_manifest(store.folder(active)).lineage.get(TEACHER)
     if learned is None:
@@ -49,7 +49,7 @@ def teacher_of(store: Store, active: str) -> str:
     return teachers[-1]
 
 
-def beside(store: Store, teacher: str, artifacts: Store, student: str, say: Say) -> str:
+def beside(store: ModelStore, teacher: str, artifacts: ModelStore, student: str, say: Say) -> str:
     """Pair `student`, which is in `artifacts`, with a version of `store`: the pair's name in `artifacts`."""
     manifest = store.verify(teacher)
 
@@ -60,20 +60,20 @@ def beside(store: Store, teacher: str, artifacts: Store, student: str, say: Say)
     return pair(artifacts, artifacts.publish(build).version, student, say).version
 
 
-def lineage_of(store: Store, manifest: Manifest) -> Mapping[str, Any]:
+def lineage_of(store: ModelStore, manifest: Manifest) -> Mapping[str, Any]:
     """The lineage of the training that made a version: of a pair its student's."""
     if manifest.query_encoder is None:
         return manifest.lineage
     return Manifest.read(store.folder(manifest.version) / QUERIES).lineage
 
 
-def require_pace(store: Store, active: str, base: str, recipe: Recipe) -> None:
+def require_pace(store: ModelStore, active: str, base: str, recipe: Recipe) -> None:
     """Raise NothingToLearn where what would be trained must be slower than the active version."""
     if recipe.student is None and (why := why_slower(store, active, base, recipe.name)):
         raise NothingToLearn(why)
 
 
-def why_slower(store: Store, active: str, base: str, recipes: str) -> str:
+def why_slower(store: ModelStore, active: str, base: str, recipes: str) -> str:
     """Why the gate would refuse what these recipes train, none of them a student, as slower; else nothing."""
     manifest = read_manifest(store.folder(active))
     if manifest.query_encoder is not None:

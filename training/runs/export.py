@@ -13,7 +13,7 @@ from typing import Any
 
 from models.manifest import ANCHOR, TEACHER, Manifest
 from models.progress import Say, silent, step_to_stderr
-from models.store import Store, models_dir
+from models.store import ModelStore, models_dir
 from training.arguments import LOADING
 from training.errors import TrainingError
 from training.runfile import read_run
@@ -48,7 +48,7 @@ def add_models_dir(command: argparse.ArgumentParser) -> None:
 
 
 def export_run(
-    out: Path, store: Store, *, step: str = "best", anchor: str | None = None, say: Say = silent
+    out: Path, store: ModelStore, *, step: str = "best", anchor: str | None = None, say: Say = silent
 ) -> Manifest:
     """Publishes `best` or `last` of a finished run and returns its manifest, also if it was published before.
 
@@ -92,7 +92,7 @@ def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    store = Store(options.models_dir)
+    store = ModelStore(options.models_dir)
     known = {manifest.version for manifest in store.versions()}
     manifest = export_run(options.folder, store, step=options.step, say=step_to_stderr)
     print(  # noqa: T201  the answer of the command

@@ -27,7 +27,7 @@ from models.publishing.from_torch.pooling import pool, skipped, torch_layers
 from models.publishing.proof import Vectors
 from models.publishing.publish import Prepared, prepare, prepare_adopted, publish_prepared
 from models.sources.folder import Source, read_source
-from models.store import Store
+from models.store import ModelStore
 
 # ruff: noqa: N803, N806  shapes live in names
 
@@ -73,7 +73,7 @@ class Forward:
 
 def export(
     folder: Path,
-    store: Store,
+    store: ModelStore,
     *,
     origin: str,
     parent: str | None = None,

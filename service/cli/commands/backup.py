@@ -28,7 +28,7 @@ from models.errors import ModelError
 from models.files.bounded import read_json
 from models.files.folders import copy_tree, lock
 from models.files.fsync import sync, sync_tree
-from models.store import Store
+from models.store import ModelStore
 from service.errors import CommandError, unwritable
 from service.settings import Settings, models_dir_of
 from service.store.sqlite.offline import DATABASE, SCHEMA_VERSION, copy
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         with _temporary(folder.parent) as temporary:
             contents = _copy_store(data_dir, temporary)
             if arguments.models:
-                models = Store(models_dir_of(settings, arguments.data_dir))
+                models = ModelStore(models_dir_of(settings, arguments.data_dir))
                 _copy_models(models, contents.versions, temporary / MODELS)
             contents.files = list_files(temporary)
             written = contents.model_dump_json(indent=2, by_alias=True)
@@ -215,13 +215,13 @@ def _copy_store(data_dir: Path, folder: Path) -> Contents:
     )
 
 
-def _copy_models(store: Store, versions: list[str], to: Path) -> None:
+def _copy_models(store: ModelStore, versions: list[str], to: Path) -> None:
     """Copies the versions that are still published; the active one must be."""
     for at, version in enumerate(versions):
         try:
             store.verify(version)
             copy_tree(store.folder(version), to / version)
-            Store(to).verify(version)
+            ModelStore(to).verify(version)
         except ModelError as error:
             if at == 0:
                 raise CommandError(f"The version in service cannot be copied: {error}") from error

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from models.errors import ModelError
 from models.progress import Progress
-from models.store import Store
+from models.store import ModelStore
 from service.errors import CommandError
 from service.index.ivf_snapshots import damage
 from service.settings import Settings
@@ -39,7 +39,7 @@ def run(settings: Settings) -> str:
     if settings.database is not None:
         return _run_database(settings.database.get_secret_value())
     with reading(settings.data_dir) as store:
-        found = list(_look(store, Store(settings.models_dir)))
+        found = list(_look(store, ModelStore(settings.models_dir)))
         found += [
             Found(f"the index snapshot {one}. It is not used, and another is made; check the disk.")
             for one in damage(settings.snapshots_dir)
@@ -82,7 +82,7 @@ def _run_database(url: str) -> str:
     return _report(lines, found)
 
 
-def _look(store: OfflineStore, models: Store) -> Iterator[Found]:
+def _look(store: OfflineStore, models: ModelStore) -> Iterator[Found]:
     if wrong := store.damage(20):  # Other findings would not be reliable.
         yield Found(f"the file is damaged: {'; '.join(wrong[:SHOWN_IDS])}. {_RESTORE}")
         return
@@ -129,7 +129,7 @@ def _documents(damaged: list[str], unknown: int) -> Iterator[Found]:
         yield Found(said, problem=False)
 
 
-def _generations(rows: list[GenerationRow], models: Store) -> Iterator[Found]:
+def _generations(rows: list[GenerationRow], models: ModelStore) -> Iterator[Found]:
     active = sum(row.is_active for row in rows)
     if active != 1:
         yield Found(f"not one generation is active, but {active}. {_RESTORE}")

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from models.errors import ModelError
 from models.files.folders import copy_tree
 from models.files.fsync import sync, sync_tree
-from models.store import Store
+from models.store import ModelStore
 from service.cli.commands.backup import MANIFEST, MODELS, Contents, checksum, read_manifest
 from service.errors import CommandError, StartupError, Unusable, unwritable
 from service.runtime.data_lock import ASIDE, DataDirLock
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     """
     folder: Path = arguments.folder
     data_dir: Path = arguments.data_dir or settings.data_dir
-    models = Store(arguments.models_dir or models_dir_of(settings, arguments.data_dir))
+    models = ModelStore(arguments.models_dir or models_dir_of(settings, arguments.data_dir))
     contents = read_manifest(folder)
     _require_intact(folder, contents)
     try:
@@ -98,7 +98,7 @@ def _require_intact(folder: Path, contents: Contents) -> None:
         raise CommandError(f"{folder} is damaged: {named}{more}. Nothing was restored.")
     for version in _versions(contents):
         try:
-            Store(folder / MODELS).verify(version)
+            ModelStore(folder / MODELS).verify(version)
         except ModelError as error:
             raise CommandError(f"{folder}: {error} Nothing was restored.") from error
 
@@ -159,7 +159,7 @@ def _copy_store(folder: Path, contents: Contents, aside: Path) -> Path:
     return copied
 
 
-def _copy_models(folder: Path, contents: Contents, models: Store) -> None:
+def _copy_models(folder: Path, contents: Contents, models: ModelStore) -> None:
     """Copies the versions of the backup that are not published yet.
 
     Raises:

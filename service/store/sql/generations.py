@@ -196,12 +196,12 @@ def previous(connection: Connection, known: Container[str] | None = None) -> str
 
     `known` are the versions that are still published. None: all versions count.
     """
-    live, *before = [
+    current, *before = [
         row[0] for row in connection.execute("SELECT version FROM history ORDER BY position DESC")
     ]
     judged = verdicts(connection)
     for version in before:
-        if version != live and version not in judged and (known is None or version in known):
+        if version != current and version not in judged and (known is None or version in known):
             return str(version)
     return None
 

@@ -20,7 +20,7 @@ from models.engines.opening import BF16, form_for, has_bf16, require
 from models.errors import Damaged, FormUnavailable, ProofFailed
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.models.forms import needs_bf16
 from tests.tiny import WIDTH, tiny_source
@@ -139,7 +139,7 @@ def test_a_closed_bf16_encoder_cannot_be_used(folder: Path) -> None:
 
 @needs_bf16
 def test_an_onnx_file_of_another_space_is_refused_in_bf16_too(folder: Path, tmp_path: Path) -> None:
-    other = Store(tmp_path / "models")
+    other = ModelStore(tmp_path / "models")
     version = publish(other, tiny_source(tmp_path / "source", seed=1)).version
     copy = shutil.copytree(folder, tmp_path / "copy")
     shutil.copy(other.folder(version) / "onnx/model.onnx", copy / "onnx/model.onnx")

@@ -26,7 +26,7 @@ from models.engines.nvidia import Halving, Provider, cuda_provider, is_exhaustio
 from models.errors import DeviceMemory, DeviceUnavailable
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.tiny import MAX_LENGTH, tiny_source
 from tests.waiting import LIMIT
@@ -129,7 +129,7 @@ def overflowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     weights = load_file(source / "model.safetensors")
     weights["encoder.layer.1.output.LayerNorm.weight"] *= 16_000
     save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
-    store = Store(root / "models")
+    store = ModelStore(root / "models")
     return store.folder(publish(store, source).version)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from models.files.bounded import read_bytes, read_json
 from models.files.retrainings import read_runs
-from models.store import Store
+from models.store import ModelStore
 
 
 def pipe(file: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_bad_file_is_refused_in_words(tmp_path: Path, damage: str) -> None:
     act(file)
     with pytest.raises(ValueError, match=words):
         read_json(file)
-    assert Store(tmp_path).read_state() == {}
+    assert ModelStore(tmp_path).read_state() == {}
 
 
 @pytest.mark.parametrize("damage", BAD)
@@ -51,7 +51,7 @@ def test_files_beside_the_versions_that_are_damaged_say_nothing(tmp_path: Path, 
         (tmp_path / name).touch()
         BAD[damage][0](tmp_path / name)
     (tmp_path / "wanted").write_text(version)
-    desired = Store(tmp_path).desired()
+    desired = ModelStore(tmp_path).desired()
     assert desired is not None
     assert (desired.version, desired.kind) == (version, "want")
     assert read_runs(tmp_path) == {}

@@ -7,7 +7,7 @@ import pytest
 
 from models.errors import Unsupported
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 
 
 def moved(file: Path, to: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_page_that_is_a_link_out_of_the_folder_is_skipped_and_named(tmp_path: 
     (folder / "README.md").unlink(missing_ok=True)
     (folder / "README.md").symlink_to(tmp_path / "secret")
     (folder / "LICENSE").symlink_to("/etc/passwd")
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     said: list[str] = []
     manifest = publish(store, folder, say=said.append)
     published = store.folder(manifest.version)
@@ -40,8 +40,8 @@ def test_a_needed_file_that_is_a_link_out_of_the_folder_is_refused(
 ) -> None:
     moved(folder / name, tmp_path / "elsewhere" / name)
     with pytest.raises(Unsupported, match=rf"{name} is a link that points outside of .* cp -rL"):
-        publish(Store(tmp_path / "models"), folder)
-    assert Store(tmp_path / "models").versions() == []
+        publish(ModelStore(tmp_path / "models"), folder)
+    assert ModelStore(tmp_path / "models").versions() == []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_circle_of_links_is_refused(tmp_path: Path, folder: Path, way: tuple[s
     for link, target in pairwise(way):
         (folder / link).symlink_to(target)
     with pytest.raises(Unsupported, match=r"vocab\.txt is a link"):
-        publish(Store(tmp_path / "models"), folder)
+        publish(ModelStore(tmp_path / "models"), folder)
 
 
 def test_links_inside_the_folder_and_into_the_blobs_of_a_hub_s_cache_are_followed(
@@ -72,4 +72,4 @@ def test_links_inside_the_folder_and_into_the_blobs_of_a_hub_s_cache_are_followe
         moved(snapshot / name, snapshot.parents[1] / "blobs" / str(at))
     moved(snapshot / "tokenizer.json", snapshot / "kept" / "tokenizer.json")
     (tmp_path / "link").symlink_to(snapshot)  # the user who imports it names the folder itself
-    assert publish(Store(tmp_path / "models"), tmp_path / "link").files
+    assert publish(ModelStore(tmp_path / "models"), tmp_path / "link").files

@@ -18,7 +18,7 @@ from models.graph.backbone import map_safetensors, read_safetensors
 from models.manifest import check
 from models.publishing import publish as publishing
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS
 
 DATA = "onnx/model.onnx_data"
@@ -33,12 +33,12 @@ def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_large_model_computes_what_a_small_one_does(
-    store: Store, folder: Path, tmp_path: Path, small_limit: None, monkeypatch: pytest.MonkeyPatch
+    store: ModelStore, folder: Path, tmp_path: Path, small_limit: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = publish(store, folder)
     assert publish(store, store.folder(large.version)) == large, "its own folder is its source"
     monkeypatch.undo()
-    other = Store(tmp_path / "other")
+    other = ModelStore(tmp_path / "other")
     small = publish(other, folder)
     assert large.fingerprint == small.fingerprint, "the space does not depend on the file"
     assert (DATA in large.files, DATA in small.files) == (True, False)
@@ -51,7 +51,7 @@ def test_a_large_model_computes_what_a_small_one_does(
 
 
 def test_other_runtimes_read_it_and_a_gpu_refuses_what_is_too_large_for_it(
-    store: Store, folder: Path, small_limit: None, monkeypatch: pytest.MonkeyPatch
+    store: ModelStore, folder: Path, small_limit: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = publish(store, folder).version
     onnx_file = store.folder(version) / "onnx/model.onnx"
@@ -68,7 +68,7 @@ def test_other_runtimes_read_it_and_a_gpu_refuses_what_is_too_large_for_it(
 
 
 def test_weights_beside_the_graph_are_mapped_checked_and_counted_as_memory(
-    store: Store, folder: Path, small_limit: None
+    store: ModelStore, folder: Path, small_limit: None
 ) -> None:
     version = publish(store, folder).version
     files = [store.folder(version) / name for name in ("onnx/model.onnx", DATA)]

@@ -14,13 +14,13 @@ from models.errors import ProofFailed, Unsupported
 from models.graph.head import SCOPE, SENTENCE
 from models.publishing.publish import prepare, publish
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS
 from tests.parts.json_files import edit_json
 from tests.tiny import ROUNDING, WIDTH
 
 
-def _vectors(store: Store, version: str) -> np.ndarray:
+def _vectors(store: ModelStore, version: str) -> np.ndarray:
     return store.open(version).encode(PROOF_TEXTS).vectors
 
 
@@ -71,9 +71,9 @@ def _another_family(folder: Path, opset: int, pooling: str) -> np.ndarray:
     return table
 
 
-def test_an_onnx_file_without_pooling_gets_it(store: Store, folder: Path, tmp_path: Path) -> None:
+def test_an_onnx_file_without_pooling_gets_it(store: ModelStore, folder: Path, tmp_path: Path) -> None:
     expected = _vectors(store, publish(store, folder).version)
-    other = Store(tmp_path / "other")
+    other = ModelStore(tmp_path / "other")
     manifest = publish(other, _alone(folder, _tokens_only(folder)))
     np.testing.assert_allclose(_vectors(other, manifest.version), expected, atol=1e-6)
 
@@ -81,7 +81,7 @@ def test_an_onnx_file_without_pooling_gets_it(store: Store, folder: Path, tmp_pa
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 @pytest.mark.parametrize("opset", [11, 13, 17, 18, 21])
 def test_an_onnx_file_of_another_family_is_published_with_pooling(
-    store: Store, folder: Path, opset: int, pooling: str
+    store: ModelStore, folder: Path, opset: int, pooling: str
 ) -> None:
     table = _another_family(folder, opset, pooling)
     manifest = publish(store, folder)
@@ -95,25 +95,25 @@ def test_an_onnx_file_of_another_family_is_published_with_pooling(
 
 
 def test_an_onnx_file_that_pools_but_does_not_normalise_is_normalised(
-    store: Store, folder: Path, tmp_path: Path
+    store: ModelStore, folder: Path, tmp_path: Path
 ) -> None:
     expected = _vectors(store, publish(store, folder).version)
     model = prepare(read_source(folder)).model
     del model.graph.node[-5:]  # from pooled_embedding on
     model.graph.node[-1].output[0] = SENTENCE
     del model.graph.output[2:]
-    other = Store(tmp_path / "other")
+    other = ModelStore(tmp_path / "other")
     manifest = publish(other, _alone(folder, model))
     np.testing.assert_allclose(_vectors(other, manifest.version), expected, atol=1e-6)
 
 
 def test_a_bert_that_cannot_be_written_here_is_its_onnx_file(
-    store: Store, folder: Path, tmp_path: Path
+    store: ModelStore, folder: Path, tmp_path: Path
 ) -> None:
     written = publish(store, folder)
     _beside(folder, _tokens_only(folder))
     edit_json(folder / "config.json", hidden_act="silu")
-    other = Store(tmp_path / "other")
+    other = ModelStore(tmp_path / "other")
     manifest = publish(other, folder)
     assert manifest.fingerprint != written.fingerprint, "it is named by the file"
     expected = _vectors(store, written.version)
@@ -122,7 +122,7 @@ def test_a_bert_that_cannot_be_written_here_is_its_onnx_file(
 
 @pytest.mark.parametrize("content", ["token embeddings", "other weights", "nothing"])
 def test_weights_go_before_an_onnx_file_beside_them(
-    store: Store, folder: Path, tmp_path: Path, content: str
+    store: ModelStore, folder: Path, tmp_path: Path, content: str
 ) -> None:
     """A hub's folder has both: the graph written here leaves padding out, and theirs does not."""
     expected = publish(store, folder)
@@ -133,14 +133,14 @@ def test_weights_go_before_an_onnx_file_beside_them(
                 other_weights = numpy_helper.to_array(tensor) * np.float32(1.01)
                 tensor.CopyFrom(numpy_helper.from_array(other_weights, tensor.name))
     _beside(folder, onnx.ModelProto() if content == "nothing" else model)
-    other = Store(tmp_path / "other")
+    other = ModelStore(tmp_path / "other")
     manifest = publish(other, folder)
     assert (manifest.fingerprint, manifest.packed) == (expected.fingerprint, expected.packed)
     assert manifest.packed
     np.testing.assert_array_equal(_vectors(other, manifest.version), _vectors(store, expected.version))
 
 
-def test_a_graph_whose_padding_counts_is_not_published(store: Store, folder: Path) -> None:
+def test_a_graph_whose_padding_counts_is_not_published(store: ModelStore, folder: Path) -> None:
     model = prepare(read_source(folder)).model
     for node in model.graph.node:  # attention no longer sees the mask
         for at, name in enumerate(node.input):
@@ -169,20 +169,20 @@ def _changed(folder: Path, field: str, name: str) -> onnx.ModelProto:
     ],
 )
 def test_an_onnx_file_that_is_no_text_encoder_is_refused(
-    store: Store, folder: Path, field: str, name: str, reason: str
+    store: ModelStore, folder: Path, field: str, name: str, reason: str
 ) -> None:
     with pytest.raises(Unsupported, match=reason):
         publish(store, _alone(folder, _changed(folder, field, name)))
 
 
-def test_an_onnx_file_in_half_precision_is_refused(store: Store, folder: Path) -> None:
+def test_an_onnx_file_in_half_precision_is_refused(store: ModelStore, folder: Path) -> None:
     model = _tokens_only(folder)
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
     with pytest.raises(Unsupported, match="last_hidden_state is not float32"):
         publish(store, _alone(folder, model))
 
 
-def test_a_file_that_is_not_onnx_is_refused(store: Store, folder: Path) -> None:
+def test_a_file_that_is_not_onnx_is_refused(store: ModelStore, folder: Path) -> None:
     _alone(folder, onnx.ModelProto())
     with pytest.raises(Unsupported, match="cannot be read as ONNX"):
         publish(store, folder)

@@ -22,7 +22,7 @@ from models.progress import Progress, silent
 from models.publishing import int8
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import example_lines
 from tests.models.forms import needs_int8
 from tests.tiny import tiny_source
@@ -87,7 +87,7 @@ def test_spans_are_what_the_layers_really_get(folder: Path) -> None:
     np.testing.assert_allclose(first.most, x.max(axis=0), atol=1e-5)
 
 
-def test_a_published_version_has_it_and_says_what_it_costs(store: Store, folder: Path) -> None:
+def test_a_published_version_has_it_and_says_what_it_costs(store: ModelStore, folder: Path) -> None:
     manifest = publish(store, folder)
     at = store.folder(manifest.version)
     assert f"onnx/{INT8_NAME}" in manifest.files
@@ -111,7 +111,7 @@ def test_a_published_version_has_it_and_says_what_it_costs(store: Store, folder:
     assert 0.9 < cost.same_neighbours < 1
 
 
-def test_a_vector_does_not_depend_on_its_neighbours(store: Store, folder: Path) -> None:
+def test_a_vector_does_not_depend_on_its_neighbours(store: ModelStore, folder: Path) -> None:
     encoder = store.open(publish(store, folder).version, form=INT8)
     rows = [row.ids for row in encoder.tokenize(EXAMPLES[:60])]
     alone = np.concatenate([encoder.forward([row]) for row in rows])
@@ -122,7 +122,7 @@ def test_a_vector_does_not_depend_on_its_neighbours(store: Store, folder: Path) 
     assert cosines.min() > 0.9999
 
 
-def test_one_wide_column_does_not_spoil_the_others(store: Store, folder: Path) -> None:
+def test_one_wide_column_does_not_spoil_the_others(store: ModelStore, folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     for layer in range(2):
         tensors[f"encoder.layer.{layer}.attention.output.LayerNorm.weight"][3] *= 60
@@ -135,7 +135,7 @@ def test_one_wide_column_does_not_spoil_the_others(store: Store, folder: Path) -
 
 
 def test_what_costs_too_much_is_left_out_and_the_version_is_published_all_the_same(
-    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+    store: ModelStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(int8, "_LEAST_MEAN", 1.1)
     said: list[str] = []
@@ -149,7 +149,7 @@ def test_what_costs_too_much_is_left_out_and_the_version_is_published_all_the_sa
     assert len(store.versions()) == 1
 
 
-def test_a_changed_graph_is_not_served(store: Store, folder: Path) -> None:
+def test_a_changed_graph_is_not_served(store: ModelStore, folder: Path) -> None:
     manifest = publish(store, folder)
     file = store.folder(manifest.version) / "onnx" / INT8_NAME
     content = bytearray(file.read_bytes())
@@ -159,7 +159,7 @@ def test_a_changed_graph_is_not_served(store: Store, folder: Path) -> None:
         store.open(manifest.version, form=INT8)
 
 
-def test_static_vectors_have_none(store: Store, tmp_path: Path) -> None:
+def test_static_vectors_have_none(store: ModelStore, tmp_path: Path) -> None:
     folder = tiny_source(tmp_path / "static", pooling="mean")
     modules = folder / "1_Pooling" / "config.json"
     modules.write_text(json.dumps({"embedding_dimension": 32, "pooling_mode": "static.mean"}))
@@ -194,7 +194,7 @@ def test_a_processor_that_adds_in_16_bits_is_refused(monkeypatch: pytest.MonkeyP
         form_for("int8")
 
 
-def test_the_golden_texts_are_computed_again_in_int8(store: Store, folder: Path) -> None:
+def test_the_golden_texts_are_computed_again_in_int8(store: ModelStore, folder: Path) -> None:
     manifest = publish(store, folder)
     encoder, at = store.open(manifest.version, form=INT8), store.folder(manifest.version)
     assert 0 < check_golden(encoder, at) < 0.01
@@ -205,7 +205,7 @@ def test_the_golden_texts_are_computed_again_in_int8(store: Store, folder: Path)
         check_golden(encoder, at)
 
 
-def test_an_encoder_in_int8_is_another_form_of_the_same_space(store: Store, folder: Path) -> None:
+def test_an_encoder_in_int8_is_another_form_of_the_same_space(store: ModelStore, folder: Path) -> None:
     manifest = publish(store, folder)
     encoder = Encoder.open(store.folder(manifest.version), form=INT8)
     assert encoder.fingerprint == manifest.fingerprint

@@ -16,7 +16,7 @@ from models.graph.backbone import read_backbone
 from models.graph.modernbert import ModernBackbone
 from models.publishing.publish import prepare
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from tests.models.families import family_source
 from tests.models.test_families import CLOSE, TEXTS, imported, reference
 
@@ -36,7 +36,7 @@ OTHERWISE: dict[str, Any] = {
 
 def test_settings_of_its_own(tmp_path: Path) -> None:
     folder = family_source(tmp_path / "model", "modernbert", **OTHERWISE)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     manifest = imported(folder, store)
     assert manifest.packed
     found = store.open(manifest.version).encode(TEXTS).vectors
@@ -50,7 +50,7 @@ def test_a_configuration_of_the_older_kind_as_released_models_have(tmp_path: Pat
         config.pop(name, None)
     config |= {"global_attn_every_n_layers": 2, "global_rope_theta": 400.0, "local_rope_theta": 70.0}
     (folder / "config.json").write_text(json.dumps(config))
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     found = store.open(imported(folder, store).version).encode(TEXTS).vectors
     np.testing.assert_allclose(found, reference(folder, TEXTS), atol=CLOSE)
 

@@ -23,7 +23,7 @@ from models.publishing.proof import check_golden
 from models.publishing.publish import prepare, publish
 from models.sources.folder import read_source
 from models.sources.template import with_template
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS
 from tests.parts.json_files import edit_json
 from tests.tiny import ROUNDING, WIDTH, tiny_source
@@ -78,7 +78,7 @@ def test_with_one_layer_first_and_last_are_the_same(tmp_path: Path) -> None:
     for kind in ("mean", "first_last.mean"):
         folder = _folder(tmp_path / kind, kind)
         edit_json(folder / "config.json", num_hidden_layers=1)
-        store = Store(tmp_path / "models")
+        store = ModelStore(tmp_path / "models")
         vectors.append(store.open(publish(store, folder).version).encode(PROOF_TEXTS).vectors)
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
 
@@ -88,7 +88,7 @@ def test_static_vectors_are_rows_of_the_word_table_and_nothing_else(tmp_path: Pa
     table = load_file(folder / "model.safetensors")[WORDS]
     expected = _unit(np.stack([table[row].mean(0) for row in ROWS]))
     np.testing.assert_allclose(_expected(folder, "static.mean"), expected, atol=1e-6)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     manifest = publish(store, folder)
     np.testing.assert_allclose(store.open(manifest.version).forward(ROWS), expected, atol=ROUNDING)
     model = onnx.load(store.folder(manifest.version) / "onnx" / "model.onnx")
@@ -126,7 +126,7 @@ def test_graph_formulas_and_torch_agree_alone_and_padded(tmp_path: Path, kind: s
         padded = torch.nn.functional.normalize(pool(states, mask, source.head.pooling), dim=-1)
     np.testing.assert_allclose(padded.numpy(), expected, atol=ROUNDING)
 
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     encoder = store.open(publish(store, folder).version)
     np.testing.assert_allclose(encoder.forward(ROWS), expected, atol=ROUNDING)
     alone = np.concatenate([encoder.forward([row]) for row in ROWS])
@@ -147,7 +147,7 @@ def test_torch_trains_the_vector_at_the_mask() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_version_of_its_kind_is_proved_and_is_its_own_source(tmp_path: Path, kind: str) -> None:
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     manifest = publish(store, _folder(tmp_path / "model", kind))
     assert (manifest.pooling, manifest.portable, manifest.dimension) == (kind, "simile", WIDTH)
     at = store.folder(manifest.version)
@@ -156,7 +156,7 @@ def test_a_version_of_its_kind_is_proved_and_is_its_own_source(tmp_path: Path, k
     outputs = [output.name for output in onnx.load(at / "onnx" / "model.onnx").graph.output]
     assert outputs == [HIDDEN, SENTENCE, POOLED]
 
-    other = Store(tmp_path / "other")
+    other = ModelStore(tmp_path / "other")
     again = publish(other, at)
     assert (again.fingerprint, again.pooling, again.portable) == (manifest.fingerprint, kind, "simile")
     found = other.open(again.version).encode(PROOF_TEXTS).vectors
@@ -198,7 +198,7 @@ def test_a_folder_that_was_written_is_read_back_as_it_was(tmp_path: Path, kind: 
 
 
 def test_a_version_that_sentence_transformers_reads_says_so(tmp_path: Path) -> None:
-    manifest = publish(Store(tmp_path / "models"), tiny_source(tmp_path / "model"))
+    manifest = publish(ModelStore(tmp_path / "models"), tiny_source(tmp_path / "model"))
     assert manifest.portable == "sentence-transformers"
 
 
@@ -216,14 +216,14 @@ def test_each_kind_is_a_space_of_its_own(tmp_path: Path) -> None:
             _edit_pooling(folder, kind)
         names[kind] = (
             prepare(read_source(folder)).space["pooling"],
-            publish(Store(tmp_path / "models"), folder).fingerprint,
+            publish(ModelStore(tmp_path / "models"), folder).fingerprint,
         )
     assert [pooling for pooling, _ in names.values()] == kinds
     assert len({fingerprint for _, fingerprint in names.values()}) == len(kinds)
 
 
 def test_a_static_space_is_named_by_its_word_table_alone(tmp_path: Path) -> None:
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     folder = _folder(tmp_path / "model", "static.mean")
     manifest = publish(store, folder)
     tensors = load_file(folder / "model.safetensors")
@@ -232,10 +232,10 @@ def test_a_static_space_is_named_by_its_word_table_alone(tmp_path: Path) -> None
     assert publish(store, folder) == manifest
     (store.folder(manifest.version) / "onnx").rename(folder / "onnx")
     (folder / "model.safetensors").unlink()
-    assert publish(Store(tmp_path / "other"), folder).fingerprint == manifest.fingerprint
+    assert publish(ModelStore(tmp_path / "other"), folder).fingerprint == manifest.fingerprint
     tensors[WORDS][7, 7] += 1
     save_file({WORDS: tensors[WORDS]}, folder / "model.safetensors")
-    assert publish(Store(tmp_path / "third"), folder).fingerprint != manifest.fingerprint
+    assert publish(ModelStore(tmp_path / "third"), folder).fingerprint != manifest.fingerprint
 
 
 def _edit_pooling(folder: Path, *names: str) -> None:
@@ -274,7 +274,7 @@ def test_a_pooling_that_cannot_be_is_refused_by_name(
     folder = _folder(tmp_path / "model", "first_last.mean")
     change(folder)
     with pytest.raises(Unsupported, match=reason):
-        publish(Store(tmp_path / "models"), folder)
+        publish(ModelStore(tmp_path / "models"), folder)
 
 
 @pytest.mark.parametrize("tokens", ["first_last", "static"])
@@ -286,8 +286,8 @@ def test_torch_does_not_export_another_family_with_it(tmp_path: Path, tokens: st
     folder = family_source(tmp_path / "roberta", "roberta")
     _edit_pooling(folder, f"{tokens}.mean")
     with pytest.raises(Unsupported, match="for BERT folders only"):
-        export(folder, Store(tmp_path / "models"), origin="x")
-    assert Store(tmp_path / "models").versions() == []
+        export(folder, ModelStore(tmp_path / "models"), origin="x")
+    assert ModelStore(tmp_path / "models").versions() == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -295,7 +295,7 @@ def test_what_was_trained_is_proved_against_torch(tmp_path: Path, kind: str) -> 
     pytest.importorskip("torch")
     from models.publishing.from_torch.export import export
 
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     folder = _folder(tmp_path / "model", kind)
     manifest = export(folder, store, origin="trained")
     assert (manifest.pooling, manifest.portable) == (kind, "simile")

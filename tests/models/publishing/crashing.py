@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from models.manifest import Manifest
-from models.store import Store
+from models.store import ModelStore
 
 
 def crash(folder: Path) -> Manifest:
@@ -17,4 +17,4 @@ def crash(folder: Path) -> Manifest:
 
 
 if __name__ == "__main__":
-    Store(Path(json.loads(sys.stdin.readline())["store"])).publish(crash)
+    ModelStore(Path(json.loads(sys.stdin.readline())["store"])).publish(crash)

@@ -10,13 +10,13 @@ import pytest
 from models.manifest import Int8, Manifest
 from models.publishing.calibration import to_int8
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS, long_text, short_texts
 from tests.tiny import tiny_source
 
 
 def test_the_range_is_a_quarter_wider_than_the_largest_component_of_the_calibration_texts(
-    store: Store, tmp_path: Path
+    store: ModelStore, tmp_path: Path
 ) -> None:
     manifest = publish(store, tiny_source(tmp_path / "source"))
     assert manifest.calibration.int8 is not None
@@ -49,7 +49,7 @@ def test_fewer_dimensions_widen_the_range_by_the_square_root_and_never_beyond_on
 
 
 def test_8_bits_hardly_turn_the_default_models_vectors(default_models_dir: Path) -> None:
-    store = Store(default_models_dir)
+    store = ModelStore(default_models_dir)
     encoder = store.open(store.versions()[-1].version)
     calibrated = encoder.manifest.calibration.int8
     assert calibrated is not None

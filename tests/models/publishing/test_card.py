@@ -10,12 +10,12 @@ from models.errors import Damaged
 from models.manifest import ANCHOR, Manifest, Quantised, SearchDefaults
 from models.publishing.layout import CARD, write_card
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from tests.tiny import WIDTH, tiny_source
 
 
 def test_an_imported_version_has_a_card_of_its_own_beside_that_of_its_source(
-    store: Store, tmp_path: Path
+    store: ModelStore, tmp_path: Path
 ) -> None:
     folder = tiny_source(tmp_path / "model")
     (folder / "README.md").write_text("The source's own card.")
@@ -35,7 +35,7 @@ def test_an_imported_version_has_a_card_of_its_own_beside_that_of_its_source(
 
 
 def test_the_card_is_sealed_and_a_version_from_before_there_was_one_is_valid(
-    store: Store, tmp_path: Path
+    store: ModelStore, tmp_path: Path
 ) -> None:
     manifest = publish(store, tiny_source(tmp_path / "model"), origin="tiny")
     at = store.folder(manifest.version)
@@ -50,7 +50,7 @@ def test_the_card_is_sealed_and_a_version_from_before_there_was_one_is_valid(
     assert store.verify(manifest.version).version == manifest.version
 
 
-def test_every_figure_of_the_manifest_is_in_the_card(store: Store, tmp_path: Path) -> None:
+def test_every_figure_of_the_manifest_is_in_the_card(store: ModelStore, tmp_path: Path) -> None:
     published = publish(store, tiny_source(tmp_path / "model"), origin="tiny")
     manifest = published.model_copy(
         update={
@@ -84,7 +84,9 @@ def test_every_figure_of_the_manifest_is_in_the_card(store: Store, tmp_path: Pat
     assert "Imported" not in card
 
 
-def test_the_card_of_a_model_that_only_simile_opens_names_no_other_way(store: Store, tmp_path: Path) -> None:
+def test_the_card_of_a_model_that_only_simile_opens_names_no_other_way(
+    store: ModelStore, tmp_path: Path
+) -> None:
     manifest = publish(store, tiny_source(tmp_path / "model"), origin="tiny")
     card = written(tmp_path, manifest.model_copy(update={"portable": "simile"}))
     assert "SentenceTransformer" not in card

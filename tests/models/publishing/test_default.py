@@ -17,18 +17,18 @@ from models.encoder import Encoder
 from models.errors import Damaged, ModelUnavailable
 from models.graph import file as onnxmeta
 from models.publishing import default as builtin
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS, long_text
 
 
 @pytest.fixture(scope="module")
-def published(default_models_dir: Path) -> tuple[Store, str]:
-    store = Store(default_models_dir)
+def published(default_models_dir: Path) -> tuple[ModelStore, str]:
+    store = ModelStore(default_models_dir)
     return store, store.versions()[0].version
 
 
 @pytest.fixture(scope="module")
-def encoder(published: tuple[Store, str]) -> Encoder:
+def encoder(published: tuple[ModelStore, str]) -> Encoder:
     store, version = published
     return store.open(version)
 
@@ -56,7 +56,7 @@ def test_every_golden_text_has_the_same_vector_in_a_shuffled_batch_of_64(encoder
 
 
 def test_the_model_takes_its_own_256_tokens_and_pads_nothing(
-    published: tuple[Store, str], encoder: Encoder
+    published: tuple[ModelStore, str], encoder: Encoder
 ) -> None:
     assert encoder.max_length == 256
     lengths = [len(row.ids) for row in encoder.tokenize(["a", long_text(200), long_text(5000)])]
@@ -69,7 +69,7 @@ def test_the_model_takes_its_own_256_tokens_and_pads_nothing(
     assert tokenizer["truncation"]["max_length"] == 256
 
 
-def test_its_manifest_says_what_it_is(published: tuple[Store, str]) -> None:
+def test_its_manifest_says_what_it_is(published: tuple[ModelStore, str]) -> None:
     store, version = published
     manifest = store.verify(version)
     assert (manifest.dimension, manifest.pooling, manifest.origin) == (384, "mean", "all-minilm-l6-v2")
@@ -106,7 +106,7 @@ def test_a_wheel_that_is_no_whole_archive_is_refused(tmp_path: Path, content: by
 
 
 @pytest.fixture
-def seeded(tmp_path: Path, published: tuple[Store, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+def seeded(tmp_path: Path, published: tuple[ModelStore, str], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The version of an image's seed, in an environment that has no wheel; and so no other way to publish."""
     store, version = published
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
@@ -116,9 +116,9 @@ def seeded(tmp_path: Path, published: tuple[Store, str], monkeypatch: pytest.Mon
 
 
 def test_a_first_start_copies_the_seed_of_an_image_under_its_own_name(seeded: Path, tmp_path: Path) -> None:
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     assert builtin.publish_default(store).version == seeded.name
-    assert store.verify(seeded.name).files == Store(seeded.parent).verify(seeded.name).files
+    assert store.verify(seeded.name).files == ModelStore(seeded.parent).verify(seeded.name).files
     assert builtin.publish_default(store).version == seeded.name
     assert [manifest.version for manifest in store.versions()] == [seeded.name]
 
@@ -134,7 +134,7 @@ def test_a_damaged_seed_is_not_published(
     damage: Callable[[Path], object], reason: str, seeded: Path, tmp_path: Path
 ) -> None:
     damage(seeded / "onnx" / "model.onnx")
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     with pytest.raises(Damaged, match=rf"onnx/model\.onnx {reason}"):
         builtin.publish_default(store)
     assert store.names() == set()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS
 from tests.models.large import large_source
 from tests.tiny import tiny_source
@@ -33,7 +33,7 @@ def test_publishing_takes_little_more_memory_than_the_weights_have_bytes(tmp_pat
     assert process.returncode == 0
     ratio = float(said.split()[1])
     assert 0.5 < ratio < MOST
-    versions = Store(tmp_path / "models").versions()
+    versions = ModelStore(tmp_path / "models").versions()
     assert sorted("onnx/model.onnx_data" in manifest.files for manifest in versions) == [True, True]
 
 
@@ -41,7 +41,7 @@ STATES: dict[str, Callable[[Path], bool]] = {
     "the weights are copied": lambda at: any(at.glob(".tmp-*/model.safetensors")),
     "the graph is written": lambda at: any(at.glob(".tmp-*/onnx/model.onnx_data")),
     "it is proved": lambda at: any(at.glob(".tmp-*/golden.json")),
-    "it is sealed": lambda at: any(at.glob(".tmp-*/manifest.json")) or bool(Store(at).names()),
+    "it is sealed": lambda at: any(at.glob(".tmp-*/manifest.json")) or bool(ModelStore(at).names()),
 }
 
 
@@ -53,7 +53,7 @@ def test_a_kill_leaves_nothing_or_a_whole_version(tmp_path: Path, state: str) ->
         until(lambda: process.poll() is not None or STATES[state](root), pause=0)
         assert process.poll() is None
         process.kill()
-    store = Store(root)
+    store = ModelStore(root)
     assert not store.problems()
     for manifest in store.versions():
         store.verify(manifest.version)

@@ -22,7 +22,7 @@ from models.graph import backbone
 from models.publishing import default, import_process, limited
 from models.publishing.limited import Limits, publish_limited
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from tests.parts.json_files import edit_json
 from tests.tiny import WIDTH, tiny_source
 
@@ -196,7 +196,7 @@ def test_what_has_no_bound_by_its_structure_is_refused_at_once(tmp_path: Path, w
     break_it, reason = STRUCTURES[wrong]
     break_it(folder)
     with pytest.raises(Unsupported, match=reason) as raised:
-        publish(Store(tmp_path / "models"), folder)
+        publish(ModelStore(tmp_path / "models"), folder)
     assert "\n" not in str(raised.value)
     assert left_in(tmp_path / "models") == []
 
@@ -225,7 +225,7 @@ def test_a_tokenizer_that_never_ends_is_ended(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.parametrize("op", ["Expand", "Tile", "ConstantOfShape"])
 def test_a_tensor_that_takes_all_memory_is_refused(tmp_path: Path, op: str) -> None:
-    folder, store = tiny_source(tmp_path / "model"), Store(tmp_path / "models")
+    folder, store = tiny_source(tmp_path / "model"), ModelStore(tmp_path / "models")
     large(op)(folder)
     with pytest.raises((ProofFailed, Unsupported), match=r"cannot compute the graph|--max-memory"):
         publish_limited(store, str(folder), torch=False)
@@ -233,14 +233,14 @@ def test_a_tensor_that_takes_all_memory_is_refused(tmp_path: Path, op: str) -> N
 
 
 def test_an_import_that_takes_more_memory_than_it_may_is_ended(tmp_path: Path) -> None:
-    folder, store = tiny_source(tmp_path / "model"), Store(tmp_path / "models")
+    folder, store = tiny_source(tmp_path / "model"), ModelStore(tmp_path / "models")
     with pytest.raises(Unsupported, match=r"took more than 40 MiB of memory \(--max-memory\)"):
         publish_limited(store, str(folder), torch=False, limits=Limits(memory_mb=40))
     assert left_in(store.root) == []
 
 
 def test_a_child_that_is_killed_publishes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, store = tiny_source(tmp_path / "model"), Store(tmp_path / "models")
+    folder, store = tiny_source(tmp_path / "model"), ModelStore(tmp_path / "models")
     monkeypatch.setattr("models.publishing.limited.CHILD", "tests.models.publishing.crashing")
     with pytest.raises(ModelError, match="its process crashed or was killed"):
         publish_limited(store, str(folder), torch=False)
@@ -288,7 +288,7 @@ def test_the_limit_that_ended_an_import_is_named(
     lower = 1_000_000 if ends == "RLIMIT_CPU" else 900_000 << 20
     for limit, said in ((soft(getattr(resource, ends), lower), own), (nullcontext(), given)):
         with limit, pytest.raises(Unsupported, match=re.escape(f"took {said}")):
-            publish_limited(Store(tmp_path / "models"), str(tmp_path), limits=limits)
+            publish_limited(ModelStore(tmp_path / "models"), str(tmp_path), limits=limits)
 
 
 @pytest.mark.parametrize("quota", [0.5, 1.5, 2.0, None])
@@ -314,7 +314,7 @@ def test_an_import_may_take_memory_by_the_folder_s_size(
     named, origin = (str(tmp_path / "snapshot"), "") if source == "a folder" else (source, source)
     said = r"took more than 6156 MiB of memory \(--max-memory\)"
     with pytest.raises(Unsupported, match=f"Importing {named} {said}"):
-        publish_limited(Store(tmp_path / "models"), named, torch=False)
+        publish_limited(ModelStore(tmp_path / "models"), named, torch=False)
     assert default.locate(named).origin == origin
 
 

@@ -19,7 +19,7 @@ from models.manifest import TEACHER, Manifest
 from models.publishing.pair import pair
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS, example_texts
 from tests.models.forms import needs_int8
 from tests.models.test_seal import flip
@@ -32,7 +32,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = Store(folder / "models")
+        self.store = ModelStore(folder / "models")
         self.source = tiny_source(folder / "teacher", prompts={"query": "query: "})
         self.teacher = publish(self.store, self.source, origin="teacher")
         self.student = self.student_of(self.source, self.teacher.fingerprint, "student")
@@ -54,7 +54,7 @@ def place(made: Place, tmp_path: Path) -> Place:
     """A copy, to be changed."""
     copy = object.__new__(Place)
     vars(copy).update(vars(made) | {"folder": tmp_path})
-    copy.store = Store(shutil.copytree(made.store.root, tmp_path / "models"))
+    copy.store = ModelStore(shutil.copytree(made.store.root, tmp_path / "models"))
     copy.at = copy.store.folder(made.pair.version)
     return copy
 

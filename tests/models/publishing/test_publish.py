@@ -26,7 +26,7 @@ from models.manifest import FILE_NAME, Manifest
 from models.publishing.proof import check_golden
 from models.publishing.publish import prepare, publish, publish_prepared
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS
 from tests.models.forms import needs_int8
 from tests.tiny import WIDTH, tiny_source
@@ -34,11 +34,13 @@ from tests.tiny import WIDTH, tiny_source
 TYPES = "sentence_transformers.models."
 
 
-def _vectors(store: Store, version: str) -> np.ndarray:
+def _vectors(store: ModelStore, version: str) -> np.ndarray:
     return store.open(version).encode(PROOF_TEXTS).vectors
 
 
-def test_the_published_folder_is_a_whole_sentence_transformers_folder(store: Store, folder: Path) -> None:
+def test_the_published_folder_is_a_whole_sentence_transformers_folder(
+    store: ModelStore, folder: Path
+) -> None:
     manifest = publish(store, folder, origin="Some/Tiny_Model v2", lineage={"seed": 1})
     at = store.folder(manifest.version)
     assert manifest.version.endswith(f"-tiny-model-v2-{manifest.fingerprint[:8]}")
@@ -61,7 +63,7 @@ def test_the_published_folder_is_a_whole_sentence_transformers_folder(store: Sto
     }
 
 
-def test_publishing_again_answers_the_version_that_is_there(store: Store, folder: Path) -> None:
+def test_publishing_again_answers_the_version_that_is_there(store: ModelStore, folder: Path) -> None:
     first = publish(store, folder)
     assert publish(store, shutil.copytree(folder, folder.with_name("copy"))) == first
     assert len(store.versions()) == 1
@@ -86,7 +88,7 @@ def _drop_int8(manifest: dict[str, Any], at: Path) -> None:
     ids=["packing", "calibration", "empty calibration", "int8"],
 )
 def test_a_version_of_an_older_release_is_served_on_and_published_again_on_request(
-    store: Store,
+    store: ModelStore,
     folder: Path,
     age: Callable[[dict[str, Any], Path], object],
     is_missing: Callable[[Manifest], bool],
@@ -108,10 +110,10 @@ def test_a_version_of_an_older_release_is_served_on_and_published_again_on_reque
 
 
 def test_a_published_folder_can_be_published_elsewhere_and_is_the_same_space(
-    store: Store, folder: Path, tmp_path: Path
+    store: ModelStore, folder: Path, tmp_path: Path
 ) -> None:
     first = publish(store, folder)
-    other = Store(tmp_path / "other")
+    other = ModelStore(tmp_path / "other")
     second = publish(other, store.folder(first.version))
     assert (second.fingerprint, second.origin) == (first.fingerprint, first.origin)
     assert second.packed
@@ -119,7 +121,7 @@ def test_a_published_folder_can_be_published_elsewhere_and_is_the_same_space(
 
 
 def test_a_new_prompt_for_neither_side_is_a_new_version_of_the_same_space(
-    store: Store, tmp_path: Path
+    store: ModelStore, tmp_path: Path
 ) -> None:
     first = publish(store, tiny_source(tmp_path / "one"))
     prompts = {"query": "", "clustering": "cluster: "}
@@ -129,14 +131,16 @@ def test_a_new_prompt_for_neither_side_is_a_new_version_of_the_same_space(
     assert second.prompts == prompts
 
 
-def test_prompts_for_searching_and_for_documents_are_found_by_name(store: Store, tmp_path: Path) -> None:
+def test_prompts_for_searching_and_for_documents_are_found_by_name(store: ModelStore, tmp_path: Path) -> None:
     prompts = {"query": "find: ", "passage": "text: ", "other": "x"}
     manifest = publish(store, tiny_source(tmp_path / "model", prompts=prompts))
     assert (manifest.search_prompt, manifest.document_prompt) == ("find: ", "text: ")
     assert manifest.prompts == prompts
 
 
-def test_a_bare_hugging_face_folder_gets_mean_pooling_and_its_own_maximum(store: Store, folder: Path) -> None:
+def test_a_bare_hugging_face_folder_gets_mean_pooling_and_its_own_maximum(
+    store: ModelStore, folder: Path
+) -> None:
     expected = _vectors(store, publish(store, folder).version)
     for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
         (folder / name).unlink()
@@ -147,7 +151,9 @@ def test_a_bare_hugging_face_folder_gets_mean_pooling_and_its_own_maximum(store:
     np.testing.assert_allclose(_vectors(store, manifest.version)[short], expected[short], atol=1e-6)
 
 
-def test_a_folder_with_its_transformer_in_a_subfolder_is_the_same_model(store: Store, folder: Path) -> None:
+def test_a_folder_with_its_transformer_in_a_subfolder_is_the_same_model(
+    store: ModelStore, folder: Path
+) -> None:
     first = publish(store, folder)
     inner = folder / "0_Transformer"
     inner.mkdir()
@@ -159,7 +165,9 @@ def test_a_folder_with_its_transformer_in_a_subfolder_is_the_same_model(store: S
     assert publish(store, folder) == first
 
 
-def test_a_dense_layer_and_several_poolings_come_along(store: Store, folder: Path, tmp_path: Path) -> None:
+def test_a_dense_layer_and_several_poolings_come_along(
+    store: ModelStore, folder: Path, tmp_path: Path
+) -> None:
     generator = np.random.default_rng(3)
     weight = generator.normal(size=(12, 2 * WIDTH)).astype(np.float32)
     (folder / "2_Dense").mkdir()
@@ -176,11 +184,11 @@ def test_a_dense_layer_and_several_poolings_come_along(store: Store, folder: Pat
     assert (manifest.dimension, manifest.pooling) == (12, "mean+cls")
     at = store.folder(manifest.version)
     np.testing.assert_array_equal(load_file(at / "2_Dense" / "model.safetensors")["linear.weight"], weight)
-    again = publish(Store(tmp_path / "again"), at)
+    again = publish(ModelStore(tmp_path / "again"), at)
     assert again.fingerprint == manifest.fingerprint
 
 
-def test_weights_that_are_not_finite_are_refused_by_name(store: Store, folder: Path) -> None:
+def test_weights_that_are_not_finite_are_refused_by_name(store: ModelStore, folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors["encoder.layer.0.output.dense.bias"][0] = np.nan
     save_file(tensors, folder / "model.safetensors")
@@ -202,7 +210,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(store: Store, folder: P
     ],
 )
 def test_a_graph_that_does_not_compute_its_weights_is_not_published(
-    store: Store, folder: Path, name: str, change: Callable[[np.ndarray], np.ndarray], reason: str
+    store: ModelStore, folder: Path, name: str, change: Callable[[np.ndarray], np.ndarray], reason: str
 ) -> None:
     prepared = prepare(read_source(folder))
     [wrong] = [tensor for tensor in prepared.model.graph.initializer if tensor.name == name]
@@ -215,16 +223,16 @@ def test_a_graph_that_does_not_compute_its_weights_is_not_published(
 
 
 def test_a_model_that_is_not_the_known_one_is_not_published(
-    store: Store, folder: Path, tmp_path: Path
+    store: ModelStore, folder: Path, tmp_path: Path
 ) -> None:
     known = _vectors(store, publish(store, folder).version)
     with pytest.raises(ProofFailed, match="differs from the known vectors of this model"):
-        publish(Store(tmp_path / "other"), tiny_source(tmp_path / "seed", seed=1), known=known)
-    assert publish(Store(tmp_path / "other"), folder, known=known)
+        publish(ModelStore(tmp_path / "other"), tiny_source(tmp_path / "seed", seed=1), known=known)
+    assert publish(ModelStore(tmp_path / "other"), folder, known=known)
 
 
 def test_the_golden_vectors_find_a_file_that_computes_something_else(
-    store: Store, folder: Path, tmp_path: Path
+    store: ModelStore, folder: Path, tmp_path: Path
 ) -> None:
     manifest = publish(store, folder)
     other = publish(store, tiny_source(tmp_path / "seed", seed=1))
@@ -233,7 +241,7 @@ def test_the_golden_vectors_find_a_file_that_computes_something_else(
         check_golden(store.open(other.version), store.folder(manifest.version))
 
 
-def test_pickles_are_neither_read_nor_copied(store: Store, folder: Path) -> None:
+def test_pickles_are_neither_read_nor_copied(store: ModelStore, folder: Path) -> None:
     for name in ("pytorch_model.bin", "training_args.pt", "optimizer.pkl"):
         (folder / name).write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
     at = store.folder(publish(store, folder).version)
@@ -270,7 +278,7 @@ def test_pickles_are_neither_read_nor_copied(store: Store, folder: Path) -> None
     ],
 )
 def test_what_cannot_be_published_is_refused_by_name(
-    store: Store, folder: Path, break_it: Callable[[Path], object], reason: str
+    store: ModelStore, folder: Path, break_it: Callable[[Path], object], reason: str
 ) -> None:
     break_it(folder)
     with pytest.raises(Unsupported, match=reason):
@@ -280,7 +288,7 @@ def test_what_cannot_be_published_is_refused_by_name(
         publish(store, folder / "nowhere")
 
 
-def test_opening_needs_no_onnx_package(store: Store, folder: Path) -> None:
+def test_opening_needs_no_onnx_package(store: ModelStore, folder: Path) -> None:
     version = publish(store, folder).version
     code = (
         "import sys; from pathlib import Path; from models.encoder import Encoder\n"
@@ -291,7 +299,7 @@ def test_opening_needs_no_onnx_package(store: Store, folder: Path) -> None:
     assert found.stdout.strip() == "[]"
 
 
-def test_the_encoder_of_a_version_is_open_to_the_sources_own_vectors(store: Store, folder: Path) -> None:
+def test_the_encoder_of_a_version_is_open_to_the_sources_own_vectors(store: ModelStore, folder: Path) -> None:
     manifest = publish(store, folder)
     golden = json.loads((store.folder(manifest.version) / "golden.json").read_bytes())
     prepared = prepare(read_source(folder))

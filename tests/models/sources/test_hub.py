@@ -13,7 +13,7 @@ import pytest
 from models.errors import ModelError, ModelUnavailable
 from models.publishing.default import publish_named
 from models.sources.hub import fetch, is_hub_id
-from models.store import Store
+from models.store import ModelStore
 from tests.parts.json_files import edit_json
 from tests.tiny import tiny_source
 
@@ -80,7 +80,7 @@ def test_a_value_of_a_wrong_kind_is_refused_in_a_sentence_once_it_is_fetched(
 ) -> None:
     (hub.folder / name).write_text(content)
     with pytest.raises(ModelError) as refused:
-        publish_named(Store(tmp_path / "models"), "somebody/model")
+        publish_named(ModelStore(tmp_path / "models"), "somebody/model")
     assert "\n" not in str(refused.value)
 
 

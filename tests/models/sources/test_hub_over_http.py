@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from models.store import Store
+from models.store import ModelStore
 from tests.models.sources.fake_hub import Hub, running
 from tests.tiny import tiny_source
 from tests.waiting import LIMIT
@@ -59,7 +59,7 @@ def test_a_model_is_fetched_once_and_then_found_without_a_network(hub: Hub, tmp_
     fetched = {path for path, _ in hub.sent}
     assert {"config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"} <= fetched
     assert not {"pytorch_model.bin", "modeling.py", "onnx/model.onnx"} & fetched
-    [manifest] = Store(tmp_path / "models").versions()
+    [manifest] = ModelStore(tmp_path / "models").versions()
     assert manifest.lineage["source"] == NAME
     count = len(hub.sent)
     status, said = _import(hub, tmp_path, HF_HUB_OFFLINE="1")
@@ -76,7 +76,7 @@ def test_a_broken_download_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) ->
     status, said = _import(hub, tmp_path)
     assert status == 0, said
     assert [asked for path, asked in hub.sent if path == "model.safetensors"] == ["", f"bytes={10 << 20}-"]
-    assert len(Store(tmp_path / "models").versions()) == 1
+    assert len(ModelStore(tmp_path / "models").versions()) == 1
 
 
 @pytest.mark.long
@@ -103,4 +103,4 @@ def test_a_model_that_cannot_be_fetched_is_one_clear_line(hub: Hub, tmp_path: Pa
     status, said = _import(hub, tmp_path, name, **changed)
     line = _refusal(said)
     assert (status, expected in line, name in line) == (1, True, True), said
-    assert not Store(tmp_path / "models").versions()
+    assert not ModelStore(tmp_path / "models").versions()

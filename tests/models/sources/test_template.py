@@ -19,7 +19,7 @@ from models.publishing.layout import published_tokenizer
 from models.publishing.publish import publish
 from models.sources.folder import read_source
 from models.sources.template import has_template, with_template
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.tokenizer import Tokenizer
 from tests.tiny import MAX_LENGTH, ROUNDING, tiny_source
 
@@ -53,7 +53,7 @@ def template_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def encoder(template_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    store = Store(tmp_path_factory.mktemp("template-store"))
+    store = ModelStore(tmp_path_factory.mktemp("template-store"))
     return store.open(publish(store, template_folder).version)
 
 
@@ -239,7 +239,7 @@ def test_transformers_reads_the_published_tokenizer_with_its_template(
     template_folder: Path, tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    store = Store(tmp_path)
+    store = ModelStore(tmp_path)
     folder = store.folder(publish(store, template_folder).version)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer("the cat")["input_ids"] == [*BEFORE, 109, 139, *AFTER]

@@ -18,7 +18,7 @@ import transformers
 
 from models.errors import Unsupported
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.tokenizer import Tokenizer
 from tests.models.families import FAMILIES, assembled, raw_source
 from tests.models.test_families import CLOSE, imported, reference
@@ -82,7 +82,7 @@ def test_a_version_is_served_as_sentence_transformers_computes_it_and_is_a_sourc
 
     raw = japanese_source(tmp_path / "raw")
     folder = assembled(raw, tmp_path / "model", [modules.Pooling(32, "mean")])
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     manifest = imported(folder, store)
     texts = [text for text in TEXTS if text.strip()]
     expected = reference(folder, texts)

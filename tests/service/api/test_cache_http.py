@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
-from models.store import Store
+from models.store import ModelStore
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests.parts.faults import broken
@@ -137,7 +137,7 @@ def test_a_swap_answers_from_the_new_version_and_the_old_ones_vectors_go_with_it
         grace_seconds=0.1,
         allowed_hosts=HOST,
     )
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     with serving(settings) as client:
         old = client.post("/embed", json={"inputs": ["red river", "the cat sleeps"]}).json()
         runtime: Runtime = client.app.state.runtime  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from service.corpus.corpus import Corpus
 from service.index.index_set import Indexes
 from service.settings import Settings
@@ -301,7 +301,7 @@ def test_all_of_them_change_to_the_next_model_together(place: Settings) -> None:
         fill(client)
         before = client.get("/info").json()["model_version"]
         source = tiny_source(place.models_dir.parent / "source", seed=9)
-        version = publish(Store(place.models_dir), source).version
+        version = publish(ModelStore(place.models_dir), source).version
         client.post(f"/models/{version}/activate")
         wait_until_active(client, version)
         check(client, TEXTS)

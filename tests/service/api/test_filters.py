@@ -8,7 +8,7 @@ import orjson
 import pytest
 from starlette.testclient import TestClient
 
-from models.store import Store
+from models.store import ModelStore
 from service.cli.check import check_data
 from service.files.columns import Columns
 from service.files.values import BadFile
@@ -231,7 +231,7 @@ def test_documents_of_an_older_version_keep_working_and_are_listed_by_the_check(
     assert "note: 1 documents have names" in check_data(settings)
     assert running.delete("/documents/o2").json()["deleted"] == 1
     assert "that no filter could name" not in check_data(settings)
-    assert Store(settings.models_dir).wanted() is not None
+    assert ModelStore(settings.models_dir).wanted() is not None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from models.files.retrainings import write_runs
 from models.manifest import REPORT_PAGE, Manifest
-from models.store import Store
+from models.store import ModelStore
 from service.runtime.runtime import Runtime
 from tests.service.conftest import new_settings, serving
 from tests.service.observability.test_metrics import samples
@@ -18,7 +18,7 @@ from tests.service.observability.test_metrics import samples
 @pytest.fixture(scope="module")
 def judged(runtime: Runtime) -> str:
     """A copy of the active version with a report of the gate."""
-    store = Store(runtime.store.root)
+    store = ModelStore(runtime.store.root)
     active = store.verify(str(store.wanted()))
     version = active.version[:-8] + "0" * 8
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from models.store import Store
+from models.store import ModelStore
 from service.cli.check import check_data
 from service.cli.commands import backup as backing
 from service.cli.commands import restore as restoring
@@ -275,7 +275,7 @@ def test_models_go_into_the_data_directory_that_is_named_and_it_starts(made: Pat
     done = run("restore", made / "backup", "--data-dir", there, SIMILE_DATA_DIR=elsewhere)
     assert done.returncode == 0, done.stderr
     assert "cannot start" not in done.stdout
-    assert Store(there / "models").names() == {version_of(made / "backup")}
+    assert ModelStore(there / "models").names() == {version_of(made / "backup")}
     assert not (tmp_path / "elsewhere").exists()
     shutil.move(there, tmp_path / "data")
     service = Service(tmp_path)
@@ -292,7 +292,7 @@ def test_models_go_where_they_are_asked_to_go(made: Path, tmp_path: Path, how: s
     arguments = "restore", made / "backup", "--data-dir", tmp_path / "data", *option
     done = run(*arguments, SIMILE_MODELS_DIR=setting)
     assert done.returncode == 0, done.stderr
-    assert Store(models).names() == {version_of(made / "backup")}
+    assert ModelStore(models).names() == {version_of(made / "backup")}
     assert not (tmp_path / "data" / "models").exists()
 
 
@@ -302,7 +302,7 @@ def test_a_backup_of_a_named_data_directory_has_its_own_models(made: Path, tmp_p
     shutil.copytree(made / "models", there / "models", dirs_exist_ok=True)
     done = run("backup", tmp_path / "new", "--models", "--data-dir", there, SIMILE_DATA_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert Store(tmp_path / "new" / "models").names() == {version_of(made / "backup")}
+    assert ModelStore(tmp_path / "new" / "models").names() == {version_of(made / "backup")}
 
 
 # Killed processes

@@ -12,7 +12,7 @@ from models.publishing.publish import publish
 from models.search import passages
 from models.search.content import Content
 from models.search.passages import split
-from models.store import Store
+from models.store import ModelStore
 from service.settings import Settings
 from tests.parts.documents import client, encoder_of, hits, place
 from tests.parts.documents import put as put_documents
@@ -180,7 +180,7 @@ def test_a_new_model_splits_by_its_own_tokens(place: Settings) -> None:
     with serving(place) as client:
         put(client, TEXTS)
         source = tiny_source(place.models_dir.parent / "source", seed=9)
-        version = publish(Store(place.models_dir), source).version
+        version = publish(ModelStore(place.models_dir), source).version
         client.post(f"/models/{version}/activate")
         wait_until_active(client, version)
         check(client, TEXTS)

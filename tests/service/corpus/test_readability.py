@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from models.encoder import Encoder
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.reading import ENOUGH
 from service.corpus.embedder import Readability
 
 
 @pytest.fixture(scope="module")
 def encoder(tiny_models_dir: Path) -> Encoder:
-    store = Store(tiny_models_dir)
+    store = ModelStore(tiny_models_dir)
     return store.open(store.versions()[0].version)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.store import Store
+from models.store import ModelStore
 from service.cli.check import require_usable
 from service.corpus.corpus import Corpus
 from service.errors import Backend, Overloaded, StartupError
@@ -28,7 +28,7 @@ def overlap(root: Path, versions: list[str], queries: list[str], documents: dict
     ids = sorted(documents)
     first_ten: list[list[set[str]]] = []
     for version in versions:
-        encoder = Store(root).open(version)
+        encoder = ModelStore(root).open(version)
         rows = encoder.encode([documents[id] for id in ids]).vectors
         scores = np.round((encoder.encode(queries).vectors @ rows.T).astype(np.float64), 6)
         encoder.close()

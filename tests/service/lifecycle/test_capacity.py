@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.encoder import ONNX
-from models.store import Store
+from models.store import ModelStore
 from service.errors import StartupError
 from service.index.index import Index
 from service.lifecycle import capacity
@@ -157,7 +157,7 @@ def test_a_start_without_room_is_refused_with_figures_and_publishes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tiny_source(tmp_path / "source")
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
 
     def started(**others: Any) -> str:
         settings = Settings(

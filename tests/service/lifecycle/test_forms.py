@@ -21,7 +21,7 @@ from models.errors import FormUnavailable
 from models.manifest import Manifest
 from models.publishing import proof
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from service.batching.workers import Layout
 from service.cli import check
 from service.lifecycle import model_loader
@@ -51,7 +51,7 @@ def put(client: TestClient, documents: dict[str, str]) -> None:
 
 
 def in_form(settings: Settings, form: Form) -> Encoder:
-    store = Store(settings.models_dir)
+    store = ModelStore(settings.models_dir)
     return store.open(store.versions()[0].version, form=form)
 
 
@@ -196,7 +196,7 @@ def test_a_first_start_in_bf16_serves_and_stores_it(tmp_path: Path, tiny_models_
 @needs_int8
 def test_int8_is_served_with_what_it_costs(tmp_path: Path, tiny_models_dir: Path) -> None:
     settings = new_settings(tmp_path, tiny_models_dir, precision="int8")
-    manifest = Store(settings.models_dir).versions()[0]
+    manifest = ModelStore(settings.models_dir).versions()[0]
     assert manifest.quantised is not None
     with serving(settings) as client:
         put(client, DOCUMENTS)
@@ -224,7 +224,7 @@ def test_a_version_without_int8_is_served_on_until_one_with_it_is_activated(
     tmp_path: Path, tiny_models_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = new_settings(tmp_path, tiny_models_dir)
-    store = Store(settings.models_dir)
+    store = ModelStore(settings.models_dir)
     before = without_int8(store, store.versions()[0])
     with serving(settings) as client:
         put(client, DOCUMENTS)
@@ -240,7 +240,7 @@ def test_a_version_without_int8_is_served_on_until_one_with_it_is_activated(
     assert "This version has no int8 graph: it was published by an old release" in caplog.text
 
 
-def without_int8(store: Store, manifest: Manifest) -> Manifest:
+def without_int8(store: ModelStore, manifest: Manifest) -> Manifest:
     """Changes a version as if a release without int8 had published it."""
     folder = store.folder(manifest.version)
     (folder / "onnx" / INT8_NAME).unlink()
@@ -267,17 +267,17 @@ class Speeds:
 
 
 def choose(models_dir: Path, folder: Path, loss: float = ANY_LOSS, now: Form = FP32) -> Form:
-    store = Store(models_dir)
+    store = ModelStore(models_dir)
     return fastest_form(loader_of(store), store.versions()[0].version, folder, loss, now)
 
 
 def kept(models_dir: Path, folder: Path) -> Form | None:
-    store = Store(models_dir)
+    store = ModelStore(models_dir)
     version = store.folder(store.versions()[0].version)
     return kept_form(folder, asked_of(version, loader_of(store).layout, ANY_LOSS))
 
 
-def loader_of(store: Store) -> ModelLoader:
+def loader_of(store: ModelStore) -> ModelLoader:
     return ModelLoader(store, FP32, Layout(1, 1, "of a test"))
 
 
@@ -414,7 +414,7 @@ def test_forms_that_come_or_go_are_measured_again(
 
 def test_of_a_pair_the_larger_loss_counts(tmp_path: Path) -> None:
     *_, both = published_pair(tmp_path)
-    encoder = Store(tmp_path).open(both)
+    encoder = ModelStore(tmp_path).open(both)
     assert encoder.queries is not None
     assert loss_of(encoder) == 0
     encoder.turned, encoder.queries.turned = Turned(3, 0.99, 0.9), Turned(3, 0.75, 0.5)
@@ -435,7 +435,7 @@ def test_a_later_version_that_the_form_is_not_for_is_served_in_fp32(
 ) -> None:
     monkeypatch.setattr(model_loader, "_seconds", Speeds(fp32=1.0, int8=0.1))
     settings = new_settings(tmp_path, tiny_models_dir, precision="auto", precision_loss=ANY_LOSS)
-    store = Store(settings.models_dir)
+    store = ModelStore(settings.models_dir)
     first = store.versions()[0]
     second = publish(store, tiny_source(tmp_path / "other", seed=7), origin="other")
     if why == "no int8":

@@ -10,7 +10,7 @@ import pytest
 
 from models.manifest import FILE_NAME, Manifest, SearchDefaults, version_name
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from tests.parts.places import Place, count_embedded
 from tests.service.swapping import QUERIES
 from tests.tiny import tiny_source
@@ -21,7 +21,7 @@ def _copy(folder: Path, source: Path, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def with_search(store: Store, version: str, search: dict[str, SearchDefaults]) -> str:
+def with_search(store: ModelStore, version: str, search: dict[str, SearchDefaults]) -> str:
     """Publish the model of `version` once more, with these defaults."""
     old = store.verify(version)
     name = version_name(datetime.now(UTC), f"{old.origin}-{len(store.versions())}", old.fingerprint)
@@ -31,7 +31,7 @@ def with_search(store: Store, version: str, search: dict[str, SearchDefaults]) -
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     first = publish(store, tiny_source(tmp_path / "source"))
     hybrid = {"default": SearchDefaults(mode="hybrid", weight=0.3)}
     lexical = {"default": SearchDefaults(mode="lexical", weight=0.0)}
@@ -101,7 +101,7 @@ def test_the_operators_word_wins_over_the_learned_mode(place: Place) -> None:
 @pytest.mark.long
 def test_shorter_passages_are_embedded_anew_come_to_live_and_go_back(tmp_path: Path) -> None:
     """In their collection alone; what no passage can tell apart is the same vector as before."""
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     first = publish(store, tiny_source(tmp_path / "source"))
     shorter = {"default": SearchDefaults(mode="dense", weight=0.8, passage_tokens=16)}
     second = with_search(store, first.version, shorter)

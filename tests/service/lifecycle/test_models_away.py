@@ -11,7 +11,7 @@ import pytest
 
 from models import manifest as seal
 from models.errors import Damaged, Unreadable
-from models.store import Store
+from models.store import ModelStore
 from service.lifecycle.model_loader import ModelLoader
 from tests.parts.places import DOCUMENTS, Place
 from tests.service.swapping import published
@@ -105,10 +105,10 @@ def test_what_is_wanted_and_cannot_be_read_is_said(place: Place, monkeypatch: py
         place.activate(place.b)
         with monkeypatch.context() as patch:
 
-            def forbidden(store: Store) -> str:
+            def forbidden(store: ModelStore) -> str:
                 raise PermissionError(errno.EACCES, "Permission denied", str(store.root / "wanted"))
 
-            patch.setattr(Store, "_pointer", forbidden)
+            patch.setattr(ModelStore, "_pointer", forbidden)
             answer = client.get("/models")
             assert answer.status_code == 200
             assert answer.json()["active"] == place.b

@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from models import cpus
-from models.store import Store
+from models.store import ModelStore
 from service.app import create_app
 from service.errors import StartupError
 from service.settings import Settings
@@ -28,7 +28,7 @@ def test_the_first_start_publishes_wants_and_serves_the_folder_it_is_given(tmp_p
     settings = Settings(data_dir=tmp_path / "data", model=str(source), allowed_hosts=HOST)
     version = version_served(settings)
     assert "my-encoder" in version
-    store = Store(tmp_path / "data/models")
+    store = ModelStore(tmp_path / "data/models")
     assert store.wanted() == version
     state = json.loads((tmp_path / "data/models/state.json").read_bytes())
     assert state["live"] == version
@@ -59,7 +59,7 @@ def test_each_start_renews_the_id_of_the_models_folder_and_services_on_one_folde
 ) -> None:
     """A copy of the folder gets another id when a service uses it."""
     settings = new_settings(tmp_path, tiny_models_dir)
-    store, ids = Store(settings.models_dir), set()
+    store, ids = ModelStore(settings.models_dir), set()
     assert store.id() is None
     for _ in range(2):
         with serving(settings) as client:
@@ -80,7 +80,7 @@ def test_an_id_that_cannot_be_read_is_none_and_one_that_cannot_be_written_stops_
     tmp_path: Path, tiny_models_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = new_settings(tmp_path, tiny_models_dir)
-    file, store = settings.models_dir / "id", Store(settings.models_dir)
+    file, store = settings.models_dir / "id", ModelStore(settings.models_dir)
     for content in ("ab" * 15, "ab" * 500, f"{'ab' * 16}\n" * 2, "ä" * 32):
         file.write_text(content)
         assert store.id() is None

@@ -12,7 +12,7 @@ import pytest
 
 from models.manifest import FILE_NAME, REPORT, Gate, Manifest
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from service.lifecycle.builder import HARMLESS
 from service.store.sql import generations, methods
 from service.store.sqlite import vectors
@@ -158,7 +158,7 @@ def test_a_document_that_the_new_model_fails_on_fails_no_write_and_is_reported(
         client.post("/documents", json=body)
         poison = "a poisoned text"
         client.post("/documents", json={"documents": [{"id": "poison", "text": poison}]})
-        [bad] = [tokens.ids for tokens in Store(place.store.root).open(place.b).tokenize([poison])]
+        [bad] = [tokens.ids for tokens in ModelStore(place.store.root).open(place.b).tokenize([poison])]
         break_model(monkeypatch, place.b, {tuple(bad)})
         place.activate(place.b)
         assert place.everything() == many
@@ -193,7 +193,7 @@ def test_a_model_that_fails_on_everything_never_comes_to_live(
 
 def judged(place: Place, gate: Gate) -> str:
     """A version that came through a promotion gate, with its report."""
-    elsewhere = Store(place.folder / "elsewhere")
+    elsewhere = ModelStore(place.folder / "elsewhere")
     made = publish(elsewhere, tiny_source(place.folder / "source", seed=8), origin="trained")
 
     def copy(folder: Path) -> Manifest:

@@ -21,7 +21,7 @@ from models.encoder import Encoder
 from models.files.fsync import replace_text
 from models.search.content import Content
 from models.search.passages import split
-from models.store import REQUESTED, DesiredVersion, Store
+from models.store import REQUESTED, DesiredVersion, ModelStore
 from service.batching.workers import Worker
 from service.corpus.corpus import Corpus
 from service.errors import Overloaded
@@ -37,7 +37,7 @@ from tests.waiting import LIMIT, until
 
 def failing_on(monkeypatch: pytest.MonkeyPatch, version: str, texts: list[str], root: Path) -> None:
     """The model `version` fails on each of `texts`, and on no other."""
-    encoder = Store(root).open(version)
+    encoder = ModelStore(root).open(version)
     poisons = {tuple(tokens.ids) for tokens in encoder.tokenize(texts)}
     encoder.close()
     break_model(monkeypatch, version, poisons)
@@ -160,12 +160,12 @@ def test_memory_of_a_generation_goes_when_it_does(place: Place, monkeypatch: pyt
 def test_a_state_that_cannot_be_written_keeps_nothing_else_from_being_done(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def unwritable(self: Store, state: object) -> None:
+    def unwritable(self: ModelStore, state: object) -> None:
         raise OSError("injected")
 
     with place.serving():
         place.fill()
-        monkeypatch.setattr(Store, "write_state", unwritable)
+        monkeypatch.setattr(ModelStore, "write_state", unwritable)
         place.activate(place.b)
         place.activate(place.c)
 

@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.engines.nvidia import Provider
-from models.store import Store
+from models.store import ModelStore
 from service.app import create_app
 from service.errors import StartupError
 from tests.service.conftest import new_settings, serving, turned, wait_until_ready
@@ -35,7 +35,7 @@ def found(client: TestClient, text: str) -> str:
 
 @pytest.mark.usefixtures("gpu")
 def test_a_service_on_a_gpu_answers_as_one_on_the_cpu(tmp_path: Path, tiny_models_dir: Path) -> None:
-    store = Store(tiny_models_dir)
+    store = ModelStore(tiny_models_dir)
     expected = store.open(store.versions()[0].version).encode(TEXTS).vectors
     with serving(new_settings(tmp_path, tiny_models_dir, device="cuda", precision="fp16")) as client:
         vectors = np.array(client.post("/embed", json={"inputs": TEXTS}).json())

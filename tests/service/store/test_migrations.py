@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.engines.form import FP32
-from models.store import Store
+from models.store import ModelStore
 from service.app import create_app
 from service.store.sqlite.schema import MIGRATIONS, SCHEMA_VERSION
 from tests.service.conftest import new_settings, wait_until_ready
@@ -47,7 +47,7 @@ ADDED = {
 
 def old_store(path: Path, models_dir: Path, schema: int) -> list[bytes]:
     """A store of `schema`, as its version would have left it; its vectors."""
-    store = Store(models_dir)
+    store = ModelStore(models_dir)
     version = store.wanted()
     assert version is not None
     encoder = store.open(version)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.engines import opening
-from models.store import Store
+from models.store import ModelStore
 from tests.models.forms import needs_int8
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.evaluation.pairs import small_data
@@ -32,7 +32,7 @@ def models_dir(tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_version_is_scored_as_a_table_and_as_json(
     data: Path, tmp_path: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    version = Store(models_dir).versions()[0]
+    version = ModelStore(models_dir).versions()[0]
     file = tmp_path / "scores.json"
     assert main(["evaluate", version.version, "--data", str(data), "--json", str(file)]) == 0
     scores = json.loads(file.read_text())
@@ -51,7 +51,7 @@ def test_a_version_is_scored_as_a_table_and_as_json(
 
 
 def test_every_figure_is_a_row_of_the_csv(data: Path, tmp_path: Path, models_dir: Path) -> None:
-    version = Store(models_dir).versions()[0].version
+    version = ModelStore(models_dir).versions()[0].version
     files = tmp_path / "scores.json", tmp_path / "scores.csv"
     given = ["evaluate", version, "--data", str(data), "--json", str(files[0]), "--csv", str(files[1])]
     assert main(given) == 0
@@ -71,7 +71,7 @@ def test_every_figure_is_a_row_of_the_csv(data: Path, tmp_path: Path, models_dir
 def test_a_folder_is_scored_published_or_not(
     data: Path, tmp_path: Path, tiny_source: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    version = Store(models_dir).versions()[0].version
+    version = ModelStore(models_dir).versions()[0].version
     found = {}
     for name in (str(models_dir / version), str(tiny_source)):
         assert main(["evaluate", name, "--data", str(data), "--json", "-"]) == 0
@@ -100,7 +100,7 @@ def test_a_model_that_is_not_published_has_no_version(
 def test_a_version_is_scored_in_the_form_that_would_be_served(
     data: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    manifest = Store(models_dir).versions()[0]
+    manifest = ModelStore(models_dir).versions()[0]
     found = {}
     for precision in ("fp32", "int8"):
         given = ["evaluate", manifest.version, "--data", str(data), "--precision", precision, "--json", "-"]
@@ -116,7 +116,7 @@ def test_a_form_that_cannot_be_had_is_not_scored_as_another(
     data: Path, models_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(opening, "has_int8", lambda: False)
-    version = Store(models_dir).versions()[0].version
+    version = ModelStore(models_dir).versions()[0].version
     server = "http://127.0.0.1:1"
     for model, reason in ((version, "This processor has no VNNI"), (server, f"{server} has a precision")):
         assert main(["evaluate", model, "--data", str(data), "--precision", "int8"]) == 1
@@ -126,7 +126,7 @@ def test_a_form_that_cannot_be_had_is_not_scored_as_another(
 def test_a_damaged_version_is_not_scored(
     data: Path, tmp_path: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    version = Store(models_dir).versions()[0].version
+    version = ModelStore(models_dir).versions()[0].version
     folder = shutil.copytree(models_dir / version, tmp_path / version)
     (folder / "tokenizer.json").write_text("{}")
     assert main(["evaluate", str(folder), "--data", str(data)]) == 1
@@ -177,7 +177,7 @@ def test_a_pipe_or_a_device_is_not_replaced_by_a_file(
 def test_the_figures_are_written_where_a_link_leads_and_the_link_stays(
     data: Path, tmp_path: Path, models_dir: Path
 ) -> None:
-    version = Store(models_dir).versions()[0].version
+    version = ModelStore(models_dir).versions()[0].version
     (tmp_path / "results").mkdir()
     link = tmp_path / "scores.json"
     link.symlink_to(tmp_path / "results" / "today.json")
@@ -198,7 +198,7 @@ def test_the_table_is_seen_even_if_the_file_cannot_be_written(
         raise OSError(errno.ENOSPC, "No space left on device", str(file))
 
     monkeypatch.setattr("training.evaluation.command.replace_text", full)
-    version = Store(models_dir).versions()[0].version
+    version = ModelStore(models_dir).versions()[0].version
     assert main(["evaluate", version, "--data", str(data), "--json", str(tmp_path / "scores.json")]) == 1
     captured = capsys.readouterr()
     assert "STS-B" in captured.out

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models import cpus
-from models.store import Store
+from models.store import ModelStore
 from tests.evaldata import FOLDER, needs
 from training.evaluation.data import BY_KEY, SETS, is_absent, load
 from training.evaluation.encoding import Encode, encode_once
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
 
 @pytest.fixture(scope="module")
 def default_encode(default_models_dir: Path) -> Encode:
-    store = Store(default_models_dir)
+    store = ModelStore(default_models_dir)
     encoder = store.open(store.versions()[0].version, threads=cpus.available())
     return lambda texts: encoder.encode(texts).vectors
 

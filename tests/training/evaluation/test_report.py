@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from models.store import Store
+from models.store import ModelStore
 from tests.training.evaluation.pairs import small_data
 from tests.training.evaluation.written import save, scores, searched, shape, similar, tables, transferred
 from training.__main__ import main
@@ -263,7 +263,7 @@ def test_a_folder_without_a_readable_record_is_refused(
 @pytest.fixture
 def version(tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
-    return Store(tiny_models_dir).versions()[0].version
+    return ModelStore(tiny_models_dir).versions()[0].version
 
 
 def test_a_model_is_evaluated_into_a_folder_that_is_made(tmp_path: Path, version: str) -> None:
@@ -538,7 +538,7 @@ def test_what_evaluate_writes_is_what_compare_reads(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
-    version, data = Store(tiny_models_dir).versions()[0].version, small_data(tmp_path / "data")
+    version, data = ModelStore(tiny_models_dir).versions()[0].version, small_data(tmp_path / "data")
     file, folder = str(tmp_path / "tiny.json"), tmp_path / "report"
     assert main(["evaluate", version, "--data", str(data), "--json", file]) == 0
     capsys.readouterr()

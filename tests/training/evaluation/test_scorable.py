@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from tests.service.process import Service, free_port
 from tests.service.swapping import published_pair
 from tests.tiny import tiny_source
@@ -26,22 +26,22 @@ TEXTS = ["the cat sleeps", "red paper"]
 
 
 @pytest.fixture(scope="module")
-def prompted(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def prompted(tmp_path_factory: pytest.TempPathFactory) -> ModelStore:
     """A models folder with one version, whose documents' prompt is named `passage`."""
     folder = tmp_path_factory.mktemp("prompted")
     source = tiny_source(folder / "source", prompts={"query": "when do i ", "passage": "a stone: "})
-    store = Store(folder / "models")
+    store = ModelStore(folder / "models")
     store.want(publish(store, source).version)
     return store
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, prompted: Store) -> Iterator[Service]:
+def service(tmp_path_factory: pytest.TempPathFactory, prompted: ModelStore) -> Iterator[Service]:
     with Service(tmp_path_factory.mktemp("service"), prompted.root, SIMILE_WORKERS="1") as running:
         yield running
 
 
-def test_a_version_puts_its_prompts_before_queries_and_documents(prompted: Store) -> None:
+def test_a_version_puts_its_prompts_before_queries_and_documents(prompted: ModelStore) -> None:
     version = prompted.versions()[0].version
     with open_scorable(version, {"SIMILE_MODELS_DIR": str(prompted.root)}) as found:
         behind = {
@@ -53,7 +53,7 @@ def test_a_version_puts_its_prompts_before_queries_and_documents(prompted: Store
         assert not np.allclose(found.encode(TEXTS), found.encode_documents(TEXTS), atol=1e-3)
 
 
-def test_a_server_does_so_too(prompted: Store, service: Service) -> None:
+def test_a_server_does_so_too(prompted: ModelStore, service: Service) -> None:
     version = prompted.versions()[0].version
     with (
         open_scorable(f"http://127.0.0.1:{service.port}") as served,
@@ -78,7 +78,7 @@ def test_the_queries_of_a_pair_are_scored_by_its_student(tmp_path: Path) -> None
 
 
 def test_a_model_without_prompts_has_one_function_for_all(tiny_models_dir: Path) -> None:
-    version = Store(tiny_models_dir).versions()[0].version
+    version = ModelStore(tiny_models_dir).versions()[0].version
     with open_scorable(version, {"SIMILE_MODELS_DIR": str(tiny_models_dir)}) as found:
         assert np.array_equal(found.encode_queries(TEXTS), found.encode(TEXTS))
         assert np.array_equal(found.encode_documents(TEXTS), found.encode(TEXTS))

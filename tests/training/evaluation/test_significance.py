@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, spearmanr
 
-from models.store import Store
+from models.store import ModelStore
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.evaluation.beir import write_collection
 from tests.training.evaluation.pairs import small_data
@@ -69,7 +69,7 @@ def test_two_versions_are_compared_by_their_names(
     data = small_data(tmp_path / "data")
     shutil.copytree(data / "stsb", data / "korsts")
     write_collection(data / "tiny", {"a": ("", "the cat"), "b": ("", "a dog")}, {"q": "cat"}, [("q", "a", 1)])
-    first = Store(tiny_models_dir).versions()[0].version
+    first = ModelStore(tiny_models_dir).versions()[0].version
     second = str(make_tiny_source(tmp_path / "other", seed=5))
     file = tmp_path / "found.csv"
     given = [

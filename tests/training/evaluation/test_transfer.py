@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from models.store import Store
+from models.store import ModelStore
 from tests.evaldata import FOLDER, needs
 from tests.training.evaluation.pairs import write
 from training.evaluation.encoding import Vectors
@@ -237,7 +237,7 @@ def test_sick_e_is_not_part_of_the_mean_and_may_be_absent(tmp_path: Path) -> Non
 @pytest.mark.long
 @needs("trec")
 def test_the_default_model_on_trec(default_models_dir: Path) -> None:
-    store = Store(default_models_dir)
+    store = ModelStore(default_models_dir)
     encoder = store.open(store.versions()[0].version, threads=1)
     tasks, _ = load(FOLDER)
     found = transfer(tasks["trec"], lambda texts: encoder.encode(texts).vectors)

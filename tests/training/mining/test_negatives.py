@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from tests.training.evaluation.pairs import EAST, encode
 from training.errors import TrainingError
 from training.mining import neighbours
@@ -92,7 +92,7 @@ def test_a_real_model_gives_what_brute_force_gives(
     tiny_source: Path, tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr(neighbours, "_BLOCK", block)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     encoder = store.open(publish(store, tiny_source).version)
     texts = corpus.texts
     positives = {texts[at]: [texts[at + 20], texts[at + 40]] for at in range(20)}

@@ -18,7 +18,7 @@ from models.publishing.from_torch.backbone import load_backbone, quiet
 from models.publishing.publish import publish
 from models.sources.files import read_json
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH
 from tests.training.families import family_source
@@ -243,7 +243,7 @@ def test_the_encoder_is_what_is_published_and_what_numpy_says(tmp_path: Path, po
     encoder, _ = load_encoder(raw_source(tmp_path / "raw"), load_recipe(name, changes), torch.device("cpu"))
     (tmp_path / "saved").mkdir()
     encoder.save(tmp_path / "saved")
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     published = store.open(publish(store, tmp_path / "saved").version)
     found = encoder.encode(PROOF_TEXTS)
     assert np.abs(found - published.encode(PROOF_TEXTS).vectors).max() < 1e-5

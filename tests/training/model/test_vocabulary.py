@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from models.publishing.from_torch.export import export
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.tokenizer import Tokenizer
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.recipe_cases import raw_source
@@ -86,7 +86,7 @@ def test_a_row_without_old_pieces_begins_as_the_mean_of_all(tiny_source: Path, t
 
 def test_it_is_published_with_its_own_tokenizer(tiny_source: Path, tmp_path: Path) -> None:
     out = extended(tiny_source, tmp_path / "more")
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     manifest = export(out, store, origin="korean")
     encoder = store.open(manifest.version)
     (tokens,) = encoder.tokenize(["한국어 책을"])

@@ -10,7 +10,7 @@ import torch
 
 from models.graph.head import Dense
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from tests.training.recipe_cases import corpus_of, raw_source
 from training.methods.loading import load_encoder
 from training.methods.recipe import load_recipe
@@ -90,7 +90,7 @@ def test_a_flow_is_published_as_dense_layers(tmp_path: Path) -> None:
     result = train(
         flowing, corpus, base, tmp_path / "run", Options(precision="fp32", device="cpu", threads=1)
     )
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     encoder = store.open(export_run(result.out, store).version)
     after = encoder.forward([tokens.ids for tokens in encoder.tokenize(corpus.texts)], normalize=False)
     plain = load_recipe("bert-flow", {"post": []})

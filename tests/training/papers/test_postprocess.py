@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.store import Store
+from models.store import ModelStore
 from tests.tiny import tiny_source
 from tests.training.recipe_cases import WORDS, corpus_of, raw_source
 from training.errors import TrainingError
@@ -153,7 +153,7 @@ def pooled(base: Path, recipe: str, work: Path, texts: list[str], **changes: Any
     corpus = corpus_of(TEXTS)
     result = train(load_recipe(recipe, changes), corpus, base, work / recipe, Options(**given))
     assert result.steps == 0
-    store = Store(work / f"{recipe}-models")
+    store = ModelStore(work / f"{recipe}-models")
     encoder = store.open(export_run(result.out, store).version)
     rows = [tokens.ids for tokens in encoder.tokenize(texts)]
     return encoder.forward(rows, normalize=False)
@@ -197,7 +197,7 @@ def test_documents_have_their_prompt_when_a_post_processor_is_fitted(tmp_path: P
     )
     assert np.abs(found.mean(0)).max() < 1e-4
     assert np.abs(np.cov(found.T, bias=True) - np.eye(6)).max() < 1e-4
-    pooling = Store(tmp_path / "whitening-models").versions()[0].pooling
+    pooling = ModelStore(tmp_path / "whitening-models").versions()[0].pooling
     assert pooling == "mean", "a base that pools keeps its own way"
 
 
@@ -212,4 +212,4 @@ def test_too_few_texts_for_a_post_processor_are_told_and_nothing_is_published(tm
             Options(precision="fp32", threads=1),
         )
     with pytest.raises(TrainingError, match="is not finished"):
-        export_run(out, Store(tmp_path / "models"))
+        export_run(out, ModelStore(tmp_path / "models"))

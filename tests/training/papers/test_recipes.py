@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from tests.training.recipe_cases import corpus_for, raw_source
 from tests.training.run_cases import losses, stop_after, weights
 from training.methods.recipe import Recipe, Student, load_recipe
@@ -93,7 +93,7 @@ def test_a_recipe_stopped_and_resumed_is_one_run(
 def test_what_a_recipe_makes_is_proved_and_published(name: str, raw: Path, tmp_path: Path) -> None:
     changed = {"steps": 2} if name in TRAINED else {}
     result = run_of(name, raw, tmp_path / "out", **changed)
-    manifest = export_run(result.out, Store(tmp_path / "models"))
+    manifest = export_run(result.out, ModelStore(tmp_path / "models"))
     pools = {
         "first_last": "first_last.mean",
         "top2": "top2.mean",

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from tests.training.recipe_cases import raw_source
 from training.__main__ import main
 from training.errors import TrainingError
@@ -53,11 +53,11 @@ def rows_of(text: str) -> Vectors:
     return np.array([known.get(word, TABLE.mean(0)) for word in found])
 
 
-def published(base: Path, name: str, work: Path, **changes: Any) -> tuple[Vectors, Store]:
+def published(base: Path, name: str, work: Path, **changes: Any) -> tuple[Vectors, ModelStore]:
     """The vectors of TEXTS before they are brought to length 1, by the published file."""
     options = Options(precision="fp32", device="cpu", threads=1)
     result = train(load_recipe(name, changes), Corpus.of(TEXTS, "texts"), base, work / "out", options)
-    store = Store(work / "models")
+    store = ModelStore(work / "models")
     encoder = store.open(export_run(result.out, store).version)
     return encoder.forward([each.ids for each in encoder.tokenize(TEXTS)], normalize=False), store
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from models.manifest import REPORT
-from models.store import Store
+from models.store import ModelStore
 from tests.service.process import Service
 from tests.service.swapping import publish_pair
 from tests.training.conftest import WORDS
@@ -326,7 +326,7 @@ def test_changes_to_a_recipe_need_its_name(
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny_models_dir: Path) -> Path:
-    store = Store(tiny_models_dir)
+    store = ModelStore(tiny_models_dir)
     return store.folder(store.versions()[0].version) / "tokenizer.json"
 
 

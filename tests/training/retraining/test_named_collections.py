@@ -14,7 +14,7 @@ import pytest
 
 from models.manifest import REPORT
 from models.publishing.layout import CARD
-from models.store import Store
+from models.store import ModelStore
 from tests.service.process import Service
 from tests.training.conftest import WORDS
 from tests.training.jobs import as_if_served
@@ -208,7 +208,7 @@ def other(tmp_path: Path, tiny_models_dir: Path) -> Path:
     """The models folder of another service."""
     models = tmp_path / "other"
     shutil.copytree(tiny_models_dir, models)
-    Store(models).renew_id()
+    ModelStore(models).renew_id()
     return models
 
 
@@ -235,14 +235,14 @@ def test_another_folder_is_refused_and_both_are_named(
     elif how != "another service's":
         shutil.copy(served / "id", other / "id")
         if how == "an old backup":  # made before the service started again
-            Store(served).renew_id()
+            ModelStore(served).renew_id()
         else:
-            Store(other).renew_id()
+            ModelStore(other).renew_id()
     with pytest.raises(OtherFolder) as refused:
         require_same_folder(address(small), other)
     said = str(refused.value)
-    ours = Store(other).id()
-    assert f"{address(small)} uses the models folder {served} (id {Store(served).id()})" in said
+    ours = ModelStore(other).id()
+    assert f"{address(small)} uses the models folder {served} (id {ModelStore(served).id()})" in said
     assert f"{other} ({f'id {ours}' if ours else 'without an id'})" in said
     assert f"--models-dir {served}" in said
     assert "folders.models in retrain.toml" in said
@@ -280,7 +280,7 @@ def old(tiny_models_dir: Path) -> Iterator[str]:
 
     class Old(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            content = json.dumps({"model_version": Store(tiny_models_dir).wanted()}).encode()
+            content = json.dumps({"model_version": ModelStore(tiny_models_dir).wanted()}).encode()
             self.send_response(200)
             self.send_header("content-length", str(len(content)))
             self.end_headers()
@@ -306,6 +306,6 @@ def test_of_a_service_without_an_id_the_active_version_tells(
     (other / "id").unlink()
     require_same_folder(old, other)
     assert f"! The service at {old} does not report the id" in capsys.readouterr().err
-    Store(other).write_state({"live": "20200102T030405-another-1a2b3c4d"})
+    ModelStore(other).write_state({"live": "20200102T030405-another-1a2b3c4d"})
     with pytest.raises(OtherFolder, match="is 20200102T030405-another-1a2b3c4d: it is the folder of another"):
         require_same_folder(old, other)

@@ -16,7 +16,7 @@ from models.errors import Damaged, InUse
 from models.manifest import FILE_NAME, REPORT, Gate, SearchDefaults, read_manifest
 from models.publishing.layout import CARD
 from models.publishing.publish import publish
-from models.store import REQUESTED, Kind, Store
+from models.store import REQUESTED, Kind, ModelStore
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.swapping import published
 from tests.tiny import tiny_source as make_tiny_source
@@ -207,7 +207,7 @@ def test_a_stopped_job_goes_on_in_its_work_folder_to_the_same_model(
 ) -> None:
     straight = retrain(replace(job, mode="off", steps=6, work=tmp_path / "straight"))
     fingerprint = job.store.verify(str(straight.version)).fingerprint
-    again = replace(job, mode="off", steps=6, store=Store(tmp_path / "again"))
+    again = replace(job, mode="off", steps=6, store=ModelStore(tmp_path / "again"))
     shutil.copytree(job.store.root, again.store.root)
     again.store.want(str(job.store.verify(str(straight.version)).parent))
     shutil.rmtree(again.store.folder(str(straight.version)))
@@ -254,17 +254,17 @@ def test_a_temporary_work_folder_goes_with_its_process_and_dead_ones_are_swept(
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> tuple[Store, list[str]]:
+def three(tmp_path: Path) -> tuple[ModelStore, list[str]]:
     """The first of three versions is live."""
     versions = published(tmp_path / "models", 3)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     store.write_state({"live": versions[0]})
     return store, versions
 
 
 @pytest.mark.parametrize("state", [None, {"state": "building", "reason": None}, {"state": "retired"}])
 def test_what_a_person_activated_is_not_overridden_while_it_is_built(
-    three: tuple[Store, list[str]], state: dict[str, str] | None
+    three: tuple[ModelStore, list[str]], state: dict[str, str] | None
 ) -> None:
     store, (live, chosen, candidate) = three
     store.want(chosen, "activate")
@@ -286,7 +286,7 @@ def test_what_a_person_activated_is_not_overridden_while_it_is_built(
     ],
 )
 def test_one_that_failed_and_one_that_a_retraining_published_are_no_obstacle(
-    three: tuple[Store, list[str]], kind: Kind, state: dict[str, str | None]
+    three: tuple[ModelStore, list[str]], kind: Kind, state: dict[str, str | None]
 ) -> None:
     store, (live, chosen, candidate) = three
     store.want(chosen, kind)
@@ -299,7 +299,7 @@ def test_one_that_failed_and_one_that_a_retraining_published_are_no_obstacle(
 
 
 def test_what_the_state_says_is_older_than_the_decision_of_a_person(
-    three: tuple[Store, list[str]],
+    three: tuple[ModelStore, list[str]],
 ) -> None:
     """The service is stopped, or has not looked yet: it will honour the decision."""
     store, (live, chosen, candidate) = three
@@ -311,7 +311,7 @@ def test_what_the_state_says_is_older_than_the_decision_of_a_person(
     assert store.wanted() == chosen
 
 
-def test_a_search_of_what_a_person_activated_goes_with_it(three: tuple[Store, list[str]]) -> None:
+def test_a_search_of_what_a_person_activated_goes_with_it(three: tuple[ModelStore, list[str]]) -> None:
     store, (_, chosen, candidate) = three
     store.want(chosen, "activate")
     assert want(store, chosen, candidate, None).published
@@ -360,7 +360,7 @@ def test_without_a_name_the_oldest_parent_that_is_here_is_the_anchor(
     tmp_path: Path, tiny_source: Path
 ) -> None:
     """Versions of an earlier release name a parent only, and an older one may be deleted."""
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     line: list[str] = []
     for scale in (0.1, 0.2, 0.3):
         folder = noised(tmp_path / str(scale), tiny_source, scale)
@@ -398,7 +398,7 @@ def searches(first: int, count: int = 100) -> dict[str, Collection]:
     return {"judged": Collection({}, queries, {}, 0), "titles": Collection({}, {"x": "a title"}, {}, 0)}
 
 
-def judged(store: Store, first: int) -> float:
+def judged(store: ModelStore, first: int) -> float:
     """A look that leaves its report with the active version."""
     looks = count_looks(store, searches(first))
     version = str(store.wanted())
@@ -408,7 +408,7 @@ def judged(store: Store, first: int) -> float:
 
 
 @pytest.fixture
-def store(job: Job) -> Store:
+def store(job: Job) -> ModelStore:
     """The active version of `job` came through a gate."""
     store = job.store
     version = str(store.wanted())
@@ -417,13 +417,15 @@ def store(job: Job) -> Store:
     return store
 
 
-def test_the_same_queries_count_on_and_new_ones_bring_it_down(store: Store) -> None:
+def test_the_same_queries_count_on_and_new_ones_bring_it_down(store: ModelStore) -> None:
     assert [judged(store, 0) for _ in range(3)] == [1, 2, 3]
     assert judged(store, 50) == pytest.approx(1 + 0.5 * 3)
     assert judged(store, 1000) == 1
 
 
-def test_other_queries_asked_in_between_do_not_begin_the_count_anew(store: Store, tmp_path: Path) -> None:
+def test_other_queries_asked_in_between_do_not_begin_the_count_anew(
+    store: ModelStore, tmp_path: Path
+) -> None:
     assert [judged(store, 0) for _ in range(2)] == [1, 2]
     first = str(store.wanted())
     later = "99991231T235959-tiny-00000000"
@@ -435,7 +437,7 @@ def test_other_queries_asked_in_between_do_not_begin_the_count_anew(store: Store
     assert count_looks(store, searches(0)).number == 3
 
 
-def test_a_part_of_earlier_queries_is_a_second_look_however_many_there_were(store: Store) -> None:
+def test_a_part_of_earlier_queries_is_a_second_look_however_many_there_were(store: ModelStore) -> None:
     """As the search alone, which asks no neighbours: the samples of many queries end at other places."""
     many = searches(0, 3000)["judged"]
     both = {"titles": many, "neighbours": searches(5000, 3000)["judged"]}
@@ -448,7 +450,7 @@ def test_a_part_of_earlier_queries_is_a_second_look_however_many_there_were(stor
     )
 
 
-def test_without_judged_queries_the_others_are_counted(store: Store) -> None:
+def test_without_judged_queries_the_others_are_counted(store: ModelStore) -> None:
     titles = {"titles": searches(0)["titles"]}
     assert count_looks(store, titles).asked != count_looks(store, searches(0)).asked
     assert count_looks(store, {}).number == 1

@@ -17,7 +17,7 @@ import pytest
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
-from models.store import Store
+from models.store import ModelStore
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import WORDS
 from tests.training.recipe_cases import triples
@@ -284,14 +284,14 @@ def test_lists_are_mined_in_the_quickest_nearly_exact_form_unless_all_is_fp32(
     ]
     (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, lines)))
     opened: list[Form] = []
-    real = Store.open
+    real = ModelStore.open
 
-    def open_and_note(self: Store, *given: Any, **how: Any) -> Encoder:
+    def open_and_note(self: ModelStore, *given: Any, **how: Any) -> Encoder:
         encoder = real(self, *given, **how)
         opened.append(encoder.form)
         return encoder
 
-    monkeypatch.setattr(Store, "open", open_and_note)
+    monkeypatch.setattr(ModelStore, "open", open_and_note)
     config = Config.model_validate(
         {
             "corpus": {"file": tmp_path / "documents.jsonl"},

@@ -12,7 +12,7 @@ import pytest
 
 from models.manifest import FILE_NAME, REPORT, TEACHER, seal
 from models.publishing.pair import pair
-from models.store import Store
+from models.store import ModelStore
 from tests.service.swapping import publish_pair, published_pair
 from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import load_recipe
@@ -30,9 +30,9 @@ LOOSE = Thresholds(mean_fall=1, set_fall=1, uniformity_loss=1, drift=1)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[str]]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelStore, list[str]]:
     root = tmp_path_factory.mktemp("made") / "models"
-    return Store(root), published_pair(root)
+    return ModelStore(root), published_pair(root)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[str]]:
     ],
 )
 def test_a_student_is_distilled_from_what_is_served_and_never_from_a_student(
-    made: tuple[Store, list[str]], base: str, distils: bool, begins: tuple[str, ...]
+    made: tuple[ModelStore, list[str]], base: str, distils: bool, begins: tuple[str, ...]
 ) -> None:
     """The pair is the newest version of the teacher's vectors."""
     store, versions = made
@@ -56,12 +56,12 @@ def test_a_student_is_distilled_from_what_is_served_and_never_from_a_student(
 
 
 def test_a_student_whose_teacher_is_gone_says_what_to_do(
-    made: tuple[Store, list[str]], tmp_path: Path
+    made: tuple[ModelStore, list[str]], tmp_path: Path
 ) -> None:
     store, (_, student, _) = made
     shutil.copytree(store.folder(student), tmp_path / student)
     with pytest.raises(NothingToLearn, match=r"its teacher .* is not published here\. Import the teacher"):
-        teacher_of(Store(tmp_path), student)
+        teacher_of(ModelStore(tmp_path), student)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_a_pair_is_judged_as_it_would_be_served_and_a_second_one_has_a_student_o
     paces = [{"queries_per_second": 100.0, "megabytes": 2.0}, {"queries_per_second": 190.0, "megabytes": 3.0}]
     timed: list[str] = []
 
-    def costs(active: object, candidate: tuple[Store, str], texts: object) -> tuple[Any, Any]:
+    def costs(active: object, candidate: tuple[ModelStore, str], texts: object) -> tuple[Any, Any]:
         store, version = candidate
         encoder = store.open(version)
         timed.append(str(encoder.queries and encoder.queries.manifest.fingerprint))

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from models.store import Store
+from models.store import ModelStore
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import Run
 from tests.training.recipe_cases import corpus_for
@@ -87,9 +87,9 @@ def test_the_dev_score_is_the_rank_correlation_of_cosines(
     result = run("out", data=write_dev(tmp_path / "data"), recipe=still, steps=1)
     # By ranks: the model's own vectors of the four pairs, computed by the published path.
     from models.publishing.publish import publish
-    from models.store import Store
+    from models.store import ModelStore
 
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     encoder = store.open(publish(store, tiny_source).version)
     pairs = [("river", "river stone"), ("cat", "dog"), ("cat dog", "dog cat"), ("a", "window")]
     cosines = [float(np.dot(*encoder.encode(pair).vectors)) for pair in pairs]
@@ -263,7 +263,7 @@ def test_a_run_ends_with_the_share_that_searches_choose(
     assert events(result.out, "share")[0]["share"] == 0.5
     plain = load_file(run("plain", steps=6, precision=precision).last / "model.safetensors")
     assert all(np.array_equal(plain[name], last[name]) for name in plain)  # choosing changes no training
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     assert export_run(result.out, store).lineage["share"] == 0.5
     assert "share" not in export_run(result.out, store, step="last").lineage
 

@@ -15,7 +15,7 @@ from models.publishing.from_torch.export import Forward, export, prepare_trained
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish, publish_prepared
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS
 from tests.tiny import MAX_LENGTH
 from tests.training.conftest import RECIPE_TEXT, Run
@@ -32,7 +32,7 @@ FAMILIES = ["bert", "roberta", "distilbert"]
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_version_computes_what_torch_does_and_is_its_own_source(tmp_path: Path, family: str) -> None:
     source = family_source(tmp_path / family, family)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     manifest = export(source, store, origin=family)
     folder, encoder = store.folder(manifest.version), store.open(manifest.version)
     rows = [tokens.ids for tokens in encoder.tokenize(PROOF_TEXTS)]
@@ -57,7 +57,7 @@ def test_weights_that_changed_after_the_graph_was_written_are_refused(tmp_path: 
         for parameter in forward.backbone.parameters():
             parameter.mul_(1.01)
             break
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     with pytest.raises(
         ProofFailed, match=r"away from the same weights computed in torch|differs from the same"
     ):
@@ -76,7 +76,7 @@ def test_the_reference_has_no_dropout_even_if_something_left_training_on(tmp_pat
 def test_a_maximum_beyond_the_position_table_is_cut_to_it(tmp_path: Path) -> None:
     source = family_source(tmp_path / "roberta", "roberta")
     (source / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 128}))
-    manifest = export(source, Store(tmp_path / "models"), origin="x")
+    manifest = export(source, ModelStore(tmp_path / "models"), origin="x")
     assert manifest.max_length == 127, "the first of 128 positions is the padding's"
 
 
@@ -85,7 +85,7 @@ def test_a_run_becomes_a_candidate_with_its_lineage(
 ) -> None:
     (base,) = (path for path in tiny_models_dir.iterdir() if (path / "manifest.json").exists())
     result = run("out", base=base, base_name=base.name)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     manifest = export_run(result.out, store)
     assert store.wanted() is None
     assert manifest.parent == base.name
@@ -111,7 +111,7 @@ def test_a_head_that_the_recipe_keeps_is_published(run: Run, tmp_path: Path) -> 
     base = family_source(tmp_path / "raw", "bert")
     (base / "modules.json").unlink()
     result = run("out", recipe=load_recipe(str(tmp_path / "kept.toml")), base=base)
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     manifest = export_run(result.out, store)
     assert manifest.pooling == "cls"
     assert (store.folder(manifest.version) / "2_Dense" / "model.safetensors").is_file()
@@ -124,7 +124,7 @@ def test_prompts_of_the_base_are_published_and_used_in_training(run: Run, tmp_pa
     plain = run("plain", base=tiny_source(tmp_path / "plain_base"), steps=1)
     prompted = run("prompted", base=tiny_source(tmp_path / "base", prompts=prompts), steps=1)
     assert prompted.loss != plain.loss
-    manifest = export_run(prompted.out, Store(tmp_path / "models"))
+    manifest = export_run(prompted.out, ModelStore(tmp_path / "models"))
     assert (manifest.search_prompt, manifest.document_prompt) == ("open ", "close ")
 
 
@@ -134,7 +134,7 @@ def test_an_unfinished_run_is_not_exported(run: Run, tmp_path: Path) -> None:
     del content["finished"]
     (result.out / "run.json").write_text(json.dumps(content))
     with pytest.raises(TrainingError, match=r"is not finished. Continue it"):
-        export_run(result.out, Store(tmp_path / "models"))
+        export_run(result.out, ModelStore(tmp_path / "models"))
 
 
 def test_the_command_publishes_and_finds_it_published(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import ElectraConfig, ElectraModel
 
-from models.store import Store
+from models.store import ModelStore
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import Run
 from tests.training.families import family_source
@@ -177,7 +177,7 @@ def test_the_teacher_encodes_what_the_student_reads(
 def test_a_student_comes_nearer_to_its_teacher_and_is_published_with_its_name(
     layers: int, run: Run, tiny_models_dir: Path, corpus: Corpus, tmp_path: Path
 ) -> None:
-    live = Store(tiny_models_dir)
+    live = ModelStore(tiny_models_dir)
     version = live.wanted()
     assert version is not None
     base = live.folder(version)
@@ -189,7 +189,7 @@ def test_a_student_comes_nearer_to_its_teacher_and_is_published_with_its_name(
     if trained:
         assert nearness(teacher, trained, corpus) > nearness(teacher, opened(base, layers), corpus) + 0.05
     assert not (result.out / VECTORS).exists()
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     manifest = export_run(result.out, store)
     taught_by = live.verify(version)
     assert manifest.lineage["teacher"] == taught_by.fingerprint != manifest.fingerprint
@@ -204,8 +204,8 @@ def test_a_base_that_is_not_published_is_named_as_it_would_be(
     run: Run, tiny_source: Path, tiny_models_dir: Path, tmp_path: Path
 ) -> None:
     result = run("out", recipe=distil(1), base=tiny_source, steps=1)
-    manifest = export_run(result.out, Store(tmp_path / "models"))
-    [published] = Store(tiny_models_dir).versions()
+    manifest = export_run(result.out, ModelStore(tmp_path / "models"))
+    [published] = ModelStore(tiny_models_dir).versions()
     assert manifest.lineage["teacher"] == published.fingerprint
 
 
@@ -240,7 +240,7 @@ def test_what_could_not_be_a_student_is_refused_and_leaves_nothing(
 def test_prompts_are_the_teachers(tmp_path: Path, run: Run) -> None:
     base = make_tiny_source(tmp_path / "base", prompts={"query": "how do ", "document": "the "})
     result = run("out", recipe=distil(0), base=base, steps=1)
-    manifest = export_run(result.out, Store(tmp_path / "models"))
+    manifest = export_run(result.out, ModelStore(tmp_path / "models"))
     assert (manifest.search_prompt, manifest.document_prompt) == ("how do ", "the ")
 
 

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 from models import cpus
 from models.graph.head import Dense
 from models.sources.folder import read_source
-from models.store import Store
+from models.store import ModelStore
 from tests.tiny import MAX_LENGTH, tiny_source
 from tests.training.conftest import Run
 from tests.training.recipe_cases import corpus_for, raw_source, triples
@@ -444,7 +444,7 @@ def test_a_run_json_without_what_export_needs_is_refused_by_its_name(
     del inner[key]
     file.write_text(json.dumps(content))
     with pytest.raises(TrainingError, match=f"run.json .* lacks {lost}"):
-        export_run(tmp_path / "out", Store(tmp_path / "models"))
+        export_run(tmp_path / "out", ModelStore(tmp_path / "models"))
 
 
 def test_the_digest_of_a_base_covers_its_dense_layers(tiny_source: Path) -> None:

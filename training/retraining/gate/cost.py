@@ -13,7 +13,7 @@ from pathlib import Path
 from models.encoder import ONNX, Encoder
 from models.manifest import QUERIES
 from models.progress import Progress
-from models.store import Store
+from models.store import ModelStore
 
 _TEXTS = 64
 _WORDS = 8  # of a text's beginning, as a query
@@ -21,7 +21,7 @@ _ROUNDS = 5
 
 
 def costs(
-    active: tuple[Store, str], candidate: tuple[Store, str], texts: Sequence[str]
+    active: tuple[ModelStore, str], candidate: tuple[ModelStore, str], texts: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Texts and lone queries per second of one thread's processor time, and megabytes of graphs, of each.
 

@@ -12,7 +12,7 @@ from contextlib import closing
 import numpy as np
 from numpy.typing import NDArray
 
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.evaluation.encoding import Vectors
 from training.evaluation.scorable import scorable_of
@@ -36,7 +36,7 @@ def drift(anchor: Vectors, candidate: Vectors) -> float:
 
 
 def drift_of(
-    anchor: tuple[Store, str], candidate: tuple[Store, str], texts: Iterable[str]
+    anchor: tuple[ModelStore, str], candidate: tuple[ModelStore, str], texts: Iterable[str]
 ) -> dict[str, float]:
     """Over a fixed sample of `texts`, as the scores of a version have it.
 

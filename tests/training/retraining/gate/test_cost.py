@@ -11,7 +11,7 @@ import pytest
 
 from models.encoder import ONNX, Encoder
 from models.publishing.publish import publish
-from models.store import Store
+from models.store import ModelStore
 from tests.service.swapping import published_pair
 from tests.training.conftest import WORDS
 from tests.training.jobs import noised
@@ -22,15 +22,15 @@ TEXTS = [f"the cat sees {number} red birds" for number in range(64)]
 
 
 @pytest.fixture
-def store(tmp_path: Path, tiny_source: Path) -> Store:
-    store = Store(tmp_path / "models")
+def store(tmp_path: Path, tiny_source: Path) -> ModelStore:
+    store = ModelStore(tmp_path / "models")
     publish(store, tiny_source)
     return store
 
 
 @pytest.mark.long
 def test_a_pass_that_has_to_wait_for_the_processor_is_not_slower(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encode, turns = Encoder.encode, iter(range(1000))
 
@@ -45,7 +45,7 @@ def test_a_pass_that_has_to_wait_for_the_processor_is_not_slower(
     assert candidate["texts_per_second"] == pytest.approx(active["texts_per_second"], rel=0.9)
 
 
-def test_more_work_is_fewer_texts_per_second(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_work_is_fewer_texts_per_second(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     encode, turns = Encoder.encode, iter(range(1000))
 
     def ten_times(self: Encoder, *arguments: Any, **options: Any) -> Any:
@@ -65,7 +65,7 @@ def test_of_a_pair_queries_are_the_students_and_both_graphs_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher, student, pair = published_pair(tmp_path / "models")
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     encode, busy = Encoder.encode, {teacher: 3, pair: 3, student: 0}
     queries: set[str] = set()
 
@@ -117,7 +117,7 @@ def test_unrelated_spaces_have_drifted_almost_wholly() -> None:
 
 
 def test_a_noised_model_has_drifted_from_the_one_it_was_made_of(tmp_path: Path, tiny_source: Path) -> None:
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     texts = [f"the {first} {second}" for first in WORDS[:12] for second in WORDS[:12]]
     anchor, near, far = (
         (store, publish(store, folder).version)
