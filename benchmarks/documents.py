@@ -32,7 +32,7 @@ from models.store import ModelStore
 from service.store.sqlite.schema import DATABASE, connect
 from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import upsert
-from service.store.values import Document, Embedding, json_of
+from service.store.values import Document, Embedding, encode_json
 from training.text.corpus import read_corpus
 
 DOCUMENTS = 50_000
@@ -88,7 +88,7 @@ def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
         vectors = chance.standard_normal((len(rows), dimension), dtype=np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         documents = [
-            Document(f"stored-{row}", texts[row % len(texts)], json_of({"row": row})) for row in rows
+            Document(f"stored-{row}", texts[row % len(texts)], encode_json({"row": row})) for row in rows
         ]
         embedded = {at: Embedding(vector, truncated=False) for at, vector in enumerate(vectors)}
         connection.execute("BEGIN IMMEDIATE")

@@ -32,7 +32,7 @@ from benchmarks.served import OURS, WARM_TEXTS, ServedModel
 from benchmarks.workloads import Workload
 from models.encoder import ONNX
 from models.engines.cuda import CudaEngine
-from models.engines.form import Precision, place_of
+from models.engines.form import Precision, parse_place
 from models.engines.nvidia import Provider, cuda_provider, require_cuda
 from models.errors import DeviceUnavailable
 from models.publishing.default import publish_default
@@ -54,7 +54,7 @@ CPU = Provider("CPUExecutionProvider", {}, "cpu")
 def main() -> None:
     options = _parse_options()
     try:
-        device = "the CPU" if options.rehearse else require_cuda(place_of(options.device))
+        device = "the CPU" if options.rehearse else require_cuda(parse_place(options.device))
     except DeviceUnavailable as error:
         print(f"Nothing was measured: {error}", file=sys.stderr)
         sys.exit(2)
@@ -143,7 +143,7 @@ def _scenarios(
 def _contestants(
     stack: ExitStack, options: argparse.Namespace, models: Path, version_folder: Path, tokenizer: Tokenizer
 ) -> Iterator[Embedder]:
-    provider = CPU if options.rehearse else cuda_provider(place_of(options.device))
+    provider = CPU if options.rehearse else cuda_provider(parse_place(options.device))
     precisions: tuple[Precision, ...] = ("fp32", "fp16")
     for precision in precisions:
         engine = CudaEngine(version_folder / ONNX, precision, provider, tokenizer.max_length)
@@ -168,7 +168,7 @@ def _contestants(
             servers.append(ServedModel(one, OURS, server.port, server.pid, warm_texts=warm_texts))
         yield ServerGroup(name, servers)
     if find_spec("sentence_transformers") and not options.rehearse:
-        only = peer_environment() | {"CUDA_VISIBLE_DEVICES": str(place_of(options.device).number)}
+        only = peer_environment() | {"CUDA_VISIBLE_DEVICES": str(parse_place(options.device).number)}
         library = Library(
             "sentence-transformers fp16", "cuda-fp16", Path(sys.executable), version_folder, only, SIZES
         )

@@ -43,7 +43,7 @@ from models.publishing.default import default_source, publish_named
 from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.evaluation.retrieval import Collection, judge_all, load, search
-from training.evaluation.scorable import scorable_of
+from training.evaluation.scorable import build_scorable
 from training.evaluation.significance import of_mean
 from training.evaluation.suites import score
 from training.methods.recipe_files import AUTO, SEARCH
@@ -269,7 +269,7 @@ class Trial:
 
         """
         encoder = self.store.open(version, self.threads or 4, form=read_form(self.options.form))
-        model = scorable_of(encoder)
+        model = build_scorable(encoder)
         try:
             learned = encoder.manifest.search
             encoders = model.encode_queries, model.encode_documents

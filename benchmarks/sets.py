@@ -27,7 +27,7 @@ from benchmarks.command import build_parser
 from benchmarks.workloads import evaluation_folder
 from training.evaluation.retrieval import Collection, load
 from training.methods.sources import sentences
-from training.retraining.clicks import USUAL_BIAS, Session, judgements_of
+from training.retraining.clicks import USUAL_BIAS, Session, build_judgments
 from training.retraining.config import EventsTable
 from training.retraining.judgements import Judgement
 from training.text.lines import read_records
@@ -155,7 +155,7 @@ def judge_by_clicks(
     random = np.random.default_rng(seed)
     sessions = [*_sessions(ranked, relevant, random)]
     events = EventsTable()
-    return judgements_of(sessions, USUAL_BIAS, events.least, events.visitors)
+    return build_judgments(sessions, USUAL_BIAS, events.least, events.visitors)
 
 
 def _sessions(

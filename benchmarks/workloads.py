@@ -20,7 +20,7 @@ from benchmarks.command import PROJECT
 from models.tokens.tokenizer import Tokenizer
 from training.errors import TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
-from training.text.lines import read_records, text_of
+from training.text.lines import build_text, read_records
 
 EXAMPLES = PROJECT / "models" / "tokens" / "examples.jsonl"
 WIKIPEDIA = "wiki_sentences/wiki_sentences.tsv.gz"
@@ -74,7 +74,7 @@ def evaluation_folder() -> Path:
 
 def read_texts(file: Path) -> Iterator[str]:
     """Yield the texts or sentences of a file, in its order. Raises TrainingError."""
-    return (text_of(record, ("sentence", "text")) for record in read_records(file))
+    return (build_text(record, ("sentence", "text")) for record in read_records(file))
 
 
 def corpus() -> Corpus:

@@ -203,7 +203,7 @@ def check(folder: Path) -> Manifest:
             raise Damaged(folder.name, f"{path} was changed after it was published")
     _check_space(folder, manifest)
     if manifest.query_encoder is not None:
-        _check_space(folder, _queries_of(folder, manifest), f"{QUERIES}/")
+        _check_space(folder, _get_queries(folder, manifest), f"{QUERIES}/")
     return manifest
 
 
@@ -232,7 +232,7 @@ def _read(folder: Path, within: str = "") -> Manifest:
         raise Damaged(folder.name, f"{name} is malformed ({error})") from None
 
 
-def _queries_of(folder: Path, manifest: Manifest) -> Manifest:
+def _get_queries(folder: Path, manifest: Manifest) -> Manifest:
     """Reads the manifest of a pair's query encoder. Rejects one that does not fit the pair."""
     queries = _read(folder, f"{QUERIES}/")
     if manifest.query_encoder is None or queries.fingerprint != manifest.query_encoder.fingerprint:

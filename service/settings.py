@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from models.engines.form import CPU, Place, place_of
+from models.engines.form import CPU, Place, parse_place
 from models.manifest import Mode
 from models.messages import nearest
 from models.validation import sentence
@@ -146,7 +146,7 @@ class Settings(BaseSettings):
 
     @property
     def place(self) -> Place:
-        return place_of(self.device, self.gpu_mem_mb)
+        return parse_place(self.device, self.gpu_mem_mb)
 
     @property
     def measures_form(self) -> bool:
@@ -180,7 +180,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _refuse(self) -> Self:
         try:
-            place_of(self.device)
+            parse_place(self.device)
         except ValueError as error:
             raise ValueError(f"{PREFIX}DEVICE={self.device}: {error}.") from error
         if self.canary_min_overlap and not self.canary_queries:
@@ -264,7 +264,7 @@ def read() -> Settings:
         raise StartupError("\n".join(_message(problem) for problem in found)) from error
 
 
-def models_dir_of(settings: Settings, data_dir: Path | None) -> Path:
+def get_models_dir(settings: Settings, data_dir: Path | None) -> Path:
     """Returns the models folder of a data directory. None means the data directory of the settings.
 
     It is the folder of SIMILE_MODELS_DIR if that is set, otherwise `models` in the data directory.

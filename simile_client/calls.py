@@ -52,7 +52,7 @@ def search(
     params = {"q": query, "k": k} | {name: value for name, value in options.items() if value is not None}
     if filter is not None:
         params["filter"] = json.dumps(filter)
-    return Call("GET", _of(collection, "/search"), _answer, params=params, version=version)
+    return Call("GET", _build_path(collection, "/search"), _answer, params=params, version=version)
 
 
 def put(documents: Sequence[Document], collection: str) -> Call[Imported]:
@@ -61,24 +61,24 @@ def put(documents: Sequence[Document], collection: str) -> Call[Imported]:
         return Imported(answer["upserted"], answer["truncated"], tuple(ids))
 
     body = {"documents": [document.as_json() for document in documents]}
-    return Call("POST", _of(collection, "/documents"), read, body)
+    return Call("POST", _build_path(collection, "/documents"), read, body)
 
 
 def get(id: str, collection: str) -> Call[Document]:
     def read(answer: Any) -> Document:
         return Document(answer["text"], answer["id"], answer["metadata"], answer.get("title", ""))
 
-    return Call("GET", _of(collection, f"/documents/{_part(id)}"), read)
+    return Call("GET", _build_path(collection, f"/documents/{_part(id)}"), read)
 
 
 def delete(id: str, collection: str) -> Call[int]:
-    path = _of(collection, f"/documents/{_part(id)}")
+    path = _build_path(collection, f"/documents/{_part(id)}")
     return Call("DELETE", path, lambda answer: int(answer["deleted"]))
 
 
 def judge(query: str, id: str, user: str | None, collection: str, *, relevant: bool) -> Call[int]:
     body = {"query": query, "id": id, "relevant": relevant} | ({} if user is None else {"user": user})
-    return Call("POST", _of(collection, "/feedback"), lambda answer: int(answer["stored"]), body)
+    return Call("POST", _build_path(collection, "/feedback"), lambda answer: int(answer["stored"]), body)
 
 
 def info() -> Call[dict[str, Any]]:
@@ -92,7 +92,7 @@ def versions() -> Call[tuple[Version, ...]]:
     return Call("GET", "/models", read)
 
 
-def _of(collection: str, path: str) -> str:
+def _build_path(collection: str, path: str) -> str:
     return path if collection == "default" else f"/collections/{_part(collection)}{path}"
 
 

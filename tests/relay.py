@@ -14,7 +14,7 @@ class Relay:
     def __init__(self, to: Path) -> None:
         self.to = to
         # Said in a transaction: its commit is passed on, and its answer is not.
-        self.drop_commit_of: bytes | None = None
+        self.drop_commit: bytes | None = None
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._passing = threading.Event()
         self._passing.set()
@@ -72,9 +72,9 @@ class Relay:
             while data := source.recv(1 << 16):
                 self._passing.wait()
                 sink.sendall(data)
-                said |= from_client and self.drop_commit_of is not None and self.drop_commit_of in data
+                said |= from_client and self.drop_commit is not None and self.drop_commit in data
                 if said and b"COMMIT" in data:
-                    self.drop_commit_of = None
+                    self.drop_commit = None
                     break
         _close(source)
         _close(sink)

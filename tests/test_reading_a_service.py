@@ -10,7 +10,7 @@ from tests.service.process import Service
 from training.retraining.clicks import used_at
 from training.retraining.documents import documents_at
 from training.retraining.judgements import Judgement, judged, judgements_at
-from training.text.service import ALL, Searches, count_of, searches_of
+from training.text.service import ALL, Searches, fetch_count, fetch_searches
 
 OTHER = "sk-another-writer"
 TEXTS = {
@@ -57,8 +57,8 @@ def test_all_collections_are_read_and_equal_ids_are_two_documents(url: str) -> N
         ("tickets", "collection:tickets/a"): "reset the password",
         ("tickets", "collection:tickets/b"): "close my account",
     }
-    assert count_of(url, ALL) == 4
-    assert searches_of(url) == Searches(mode=None, passages=True), "nobody told the service anything"
+    assert fetch_count(url, ALL) == 4
+    assert fetch_searches(url) == Searches(mode=None, passages=True), "nobody told the service anything"
 
 
 @pytest.mark.long
@@ -80,7 +80,7 @@ def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_model
         assert used_at(url, ALL, 1.0, 3, 3).dropped == {"single visitor": 1}
         known = {document.id: document.id for document in documents_at(url, ALL).kept}
         assert used_at(url, ("default",), None, 3, 2)[:2] == ([], "no events")
-        assert searches_of(url) == Searches(mode="hybrid", passages=False)
+        assert fetch_searches(url) == Searches(mode="hybrid", passages=False)
     first, second = (f"collection:tickets/{id}" for id in shown[:2])
     users = {each.user for each in found}
     assert (len(users), {len(user) for user in users}) == (2, {32})

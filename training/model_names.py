@@ -10,7 +10,7 @@ from models.manifest import FILE_NAME, is_version
 from models.store import ModelStore
 from training.arguments import expanded
 from training.errors import TrainingError
-from training.runfile import best_of
+from training.runfile import find_best
 
 
 class Found(NamedTuple):
@@ -32,7 +32,7 @@ def find_model(name: str, store: ModelStore) -> Found | None:
             return Found(store.folder(name), name, published=True)
         except UnknownVersion as error:
             raise TrainingError(f"{error} Looked in {store.root}; SIMILE_MODELS_DIR names it.") from None
-    if best := best_of(folder):
+    if best := find_best(folder):
         return Found(best, folder.resolve().name, published=False)
     if folder.is_dir():
         return Found(folder, folder.resolve().name, (folder / FILE_NAME).is_file())

@@ -114,7 +114,7 @@ def read_run(out: Path) -> dict[str, Any]:
     return found
 
 
-def best_of(folder: Path) -> Path | None:
+def find_best(folder: Path) -> Path | None:
     """Returns the folder of a run's best step, or None if `folder` has no run or no step yet."""
     best = folder / "best"
     return best if (folder / FILE_NAME).is_file() and best.is_dir() else None

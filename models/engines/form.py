@@ -48,7 +48,7 @@ class Place(NamedTuple):
 CPU = Place("cpu")
 
 
-def place_of(name: str, memory_mb: int = 0) -> Place:
+def parse_place(name: str, memory_mb: int = 0) -> Place:
     """Parses `cpu`, `cuda` (the first GPU) or `cuda:N`. Raises ValueError for anything else."""
     found = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", name)
     if found is None:

@@ -31,7 +31,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def outcome_of(status: int) -> str:
+def get_outcome(status: int) -> str:
     return OUTCOMES.get(status, FAILED)
 
 

@@ -156,7 +156,7 @@ class Backbone:
         position_type = config.get("position_embedding_type", "absolute")
         if position_type != "absolute" or config.get("is_decoder"):
             raise Unsupported(f"Only encoders with absolute positions are supported. {OTHERS}")
-        sizes = {field: size_of(config, name) for field, name in SIZES.items()}
+        sizes = {field: get_size(config, name) for field, name in SIZES.items()}
         if sizes["width"] % sizes["heads"]:
             raise Unsupported(f"{sizes['width']} dimensions cannot be shared among {sizes['heads']} heads.")
         epsilon = float(config.get("layer_norm_eps", 1e-12))
@@ -202,7 +202,7 @@ class Backbone:
             yield from _both(f"{at}.output.LayerNorm", (d,), (d,))
 
 
-def size_of(config: Mapping[str, Any], name: str) -> int:
+def get_size(config: Mapping[str, Any], name: str) -> int:
     size = config.get(name)
     if not isinstance(size, int) or size < (name != SIZES["types"]):
         raise Unsupported(f"{name} is missing from config.json, or is not a positive integer.")

@@ -18,7 +18,7 @@ from models.graph.nodes import Aside
 AnyBackbone: TypeAlias = Backbone | ModernBackbone
 
 
-def backbone_of(config: Mapping[str, Any]) -> AnyBackbone:
+def build_backbone(config: Mapping[str, Any]) -> AnyBackbone:
     """Reads the sizes from a config.json. Raises Unsupported for other families."""
     kind = ModernBackbone if config.get("model_type") == FAMILY else Backbone
     return kind.from_config(config)
@@ -26,13 +26,13 @@ def backbone_of(config: Mapping[str, Any]) -> AnyBackbone:
 
 def knows(config: Mapping[str, Any]) -> bool:
     try:
-        backbone_of(config)
+        build_backbone(config)
     except Unsupported:
         return False
     return True
 
 
-def graph_of(
+def build_graph(
     backbone: AnyBackbone, tensors: Tensors, head: Head, longest: int, aside: Aside | None
 ) -> onnx.GraphProto:
     """Builds the graph up to the token vectors. `longest` is the limit of tokens in a row."""

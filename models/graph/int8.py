@@ -26,7 +26,7 @@ from onnx import TensorProto, helper
 from models.graph.backbone import Backbone, Tensors
 from models.graph.bert import POOLED_FROM, Writer, bert_graph
 from models.graph.head import Head, append_head
-from models.graph.nodes import CONTRIB, Nodes, model_of
+from models.graph.nodes import CONTRIB, Nodes, build_model
 from models.progress import Progress
 
 Vector = NDArray[np.float32]
@@ -55,7 +55,7 @@ def find_spans(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(
-        model_of(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        build_model(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     found: dict[str, Vector] = {}
     names = [output.name for output in session.get_outputs()]
@@ -110,7 +110,7 @@ def int8_model(backbone: Backbone, tensors: Tensors, head: Head, spans: Spans) -
     writer = partial(Quantised, spans=spans)
     graph = bert_graph(backbone, tensors, head.tokens, writer)
     append_head(graph, POOLED_FROM[head.tokens], head, head.dimension(backbone.width))
-    return model_of(graph, contrib=True)
+    return build_model(graph, contrib=True)
 
 
 class Quantised(Writer):

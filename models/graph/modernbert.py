@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from models.errors import Unsupported
-from models.graph.backbone import ACTIVATIONS, OTHERS, SIZES, Tensors, size_of
+from models.graph.backbone import ACTIVATIONS, OTHERS, SIZES, Tensors, get_size
 from models.graph.bert import HIDDEN, INPUTS, empty_graph
 from models.graph.blocks import MASKED, Packing, Steps, plain
 from models.graph.nodes import Aside, Nodes
@@ -52,7 +52,7 @@ class ModernBackbone:
         activation = config.get("hidden_activation", "gelu")
         if activation not in ACTIVATIONS:
             raise Unsupported(f"The activation {activation!r} is not supported. {OTHERS}")
-        sizes = {field: size_of(config, name) for field, name in SIZES.items() if field != "types"}
+        sizes = {field: get_size(config, name) for field, name in SIZES.items() if field != "types"}
         if sizes["width"] % (2 * sizes["heads"]):
             raise Unsupported(f"{sizes['width']} dimensions cannot be shared among {sizes['heads']} heads.")
         every = config.get("global_attn_every_n_layers") or 3

@@ -125,7 +125,7 @@ class Nodes:
         return f"{self._scope}{kind}_{self._count}"
 
 
-def model_of(graph: onnx.GraphProto, *, contrib: bool = False) -> onnx.ModelProto:
+def build_model(graph: onnx.GraphProto, *, contrib: bool = False) -> onnx.ModelProto:
     """Wraps a graph in a model. `contrib` allows operators that only ONNX Runtime has."""
     opsets = [helper.make_opsetid("", OPSET), *([helper.make_opsetid(CONTRIB, 1)] if contrib else [])]
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="simile")

@@ -31,7 +31,7 @@ from models.sources.folder import Source
 Space = dict[str, Any]
 
 
-def space_of(source: Source, tensors: str, backbone: AnyBackbone | None, dimension: int) -> Space:
+def build_space(source: Source, tensors: str, backbone: AnyBackbone | None, dimension: int) -> Space:
     """Builds the space of a source. `tensors` is a result of `hash_tensors` or `hash_initializers`."""
     left_out = {"left_out": source.head.left_out} if source.head.left_out else {}
     return left_out | {
@@ -48,7 +48,7 @@ def space_of(source: Source, tensors: str, backbone: AnyBackbone | None, dimensi
     }
 
 
-def fingerprint_of(space: Mapping[str, Any]) -> str:
+def compute_fingerprint(space: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(space)).hexdigest()
 
 

@@ -27,17 +27,17 @@ from models.graph.blocks import packs
 from models.graph.file import LARGEST
 from models.graph.head import STATIC_MEAN, append_head
 from models.graph.imported import adopt, load_onnx
-from models.graph.nodes import Aside, model_of, save
+from models.graph.nodes import Aside, build_model, save
 from models.manifest import Manifest, tidy_origin, version_name
 from models.progress import Say, silent
 from models.publishing.calibration import calibrate
 from models.publishing.fingerprint import (
     Space,
+    build_space,
     canonical,
-    fingerprint_of,
+    compute_fingerprint,
     hash_initializers,
     hash_tensors,
-    space_of,
 )
 from models.publishing.int8 import add_int8
 from models.publishing.layout import write_card, write_layout
@@ -85,7 +85,7 @@ def publish(
         prepared = prepare(read_source(folder)) if opened is None else opened(folder, say)
     for link in prepared.source.skipped:
         say(f"skipping {link}: a link that points outside of the folder")
-    origin = origin or _origin_of(folder)
+    origin = origin or _get_origin(folder)
     return publish_prepared(store, prepared, origin=origin, lineage=lineage or {}, known=known, say=say)
 
 
@@ -138,19 +138,19 @@ def prepare_adopted(source: Source) -> Prepared:
     model = load_onnx(source.onnx)
     initializers = hash_initializers(model.graph)
     dimension = adopt(model, source.head, source.width)
-    return Prepared(source, model, space_of(source, initializers, None, dimension), None)
+    return Prepared(source, model, build_space(source, initializers, None, dimension), None)
 
 
 def _from_weights(source: Source, backbone: families.AnyBackbone, tensors: Tensors) -> Prepared:
     large = sum(tensor.nbytes for tensor in tensors.values()) > LARGEST
     aside = Aside() if large else None
-    graph = families.graph_of(backbone, tensors, source.head, source.max_length, aside)
+    graph = families.build_graph(backbone, tensors, source.head, source.max_length, aside)
     dimension = source.head.dimension(backbone.width)
     append_head(graph, POOLED_FROM[source.head.tokens], source.head, dimension)
-    space = space_of(source, hash_tensors(tensors), backbone, dimension)
+    space = build_space(source, hash_tensors(tensors), backbone, dimension)
     computed = partial(families.embed, backbone, tensors, source.head)
     small = (backbone, tensors) if isinstance(backbone, Backbone) and not large else None
-    return Prepared(source, model_of(graph), space, computed, weights=small, aside=aside)
+    return Prepared(source, build_model(graph), space, computed, weights=small, aside=aside)
 
 
 def _from_table(source: Source) -> Prepared:
@@ -163,12 +163,12 @@ def _from_table(source: Source) -> Prepared:
     graph = table_graph(table)
     dimension = source.head.dimension(source.width)
     append_head(graph, HIDDEN, source.head, dimension)
-    space = space_of(source, hash_tensors({WORDS: table}), None, dimension)
+    space = build_space(source, hash_tensors({WORDS: table}), None, dimension)
     computed = partial(reference.embed_table, table, source.head)
-    return Prepared(source, model_of(graph), space, computed)
+    return Prepared(source, build_model(graph), space, computed)
 
 
-def _origin_of(folder: Path) -> str:
+def _get_origin(folder: Path) -> str:
     """Returns the origin of a published version, or the name of another folder."""
     try:
         return Manifest.read(folder).origin
@@ -180,7 +180,7 @@ def _read_weights(source: Source) -> tuple[families.AnyBackbone, Tensors] | None
     """Returns None without safetensors, or if only the ONNX file supports the family."""
     if not source.weights or (source.onnx and not families.knows(source.config)):
         return None
-    backbone = families.backbone_of(source.config)
+    backbone = families.build_backbone(source.config)
     return backbone, read_backbone(source.weights, backbone, source.head.tokens)
 
 
@@ -193,7 +193,7 @@ def _no_weights(source: Source) -> str:
 def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapping[str, Any]) -> Manifest:
     source, space = prepared.source, prepared.space
     created = datetime.now(UTC)
-    fingerprint = fingerprint_of(space)
+    fingerprint = compute_fingerprint(space)
     known_elsewhere = source.head.portable or (source.is_table and source.head.names == STATIC_MEAN)
     return Manifest(
         version=version_name(created, origin, fingerprint),

@@ -29,7 +29,7 @@ def fuse(
     }
 
 
-def weight_of(learned: SearchDefaults | None) -> float:
+def get_weight(learned: SearchDefaults | None) -> float:
     """Returns the learned weight of vectors in a collection's hybrid search, or the default."""
     return learned.weight if learned and learned.mode == "hybrid" else DENSE_WEIGHT
 

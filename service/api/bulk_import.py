@@ -37,7 +37,7 @@ from service.errors import (
 from service.files.columns import Seen
 from service.files.lines import MAX_LINE_BYTES
 from service.http import exact_json
-from service.http.bodies import Slices, StreamedBody, fields_of, json_response
+from service.http.bodies import Slices, StreamedBody, collect_fields, json_response
 from service.lifecycle.builder import HARMLESS
 from service.runtime.runtime import Runtime
 from service.store.values import Document
@@ -344,7 +344,7 @@ async def import_response(
 ) -> Response:
     """Answers an import. `fields` are those that the tally does not have."""
     sequence = tally.sequence or await runtime.corpus.store.sequence()
-    answer = fields_of(model, tally, documents=tally.seen.distinct, **(fields | {"sequence": sequence}))
+    answer = collect_fields(model, tally, documents=tally.seen.distinct, **(fields | {"sequence": sequence}))
     version = tally.version or runtime.live.generation.version
     return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})
 

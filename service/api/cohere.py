@@ -156,10 +156,10 @@ def _given(body: EmbedByTypeRequest) -> list[Any]:
         return body.texts
     if body.texts is not None or body.inputs is None:
         raise Validation("Send either texts or inputs, not both and not neither.")
-    return [_text_of(at, given) for at, given in enumerate(body.inputs)]
+    return [_get_text(at, given) for at, given in enumerate(body.inputs)]
 
 
-def _text_of(at: int, given: object) -> object:
+def _get_text(at: int, given: object) -> object:
     content = given.get("content") if isinstance(given, dict) else None
     if isinstance(content, list) and len(content) == 1:
         [part] = content

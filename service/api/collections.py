@@ -54,7 +54,7 @@ class Dropped(BaseModel):
     sequence: int
 
 
-def collection_of(request: Request) -> str:
+def get_collection(request: Request) -> str:
     """Returns the collection that the path names.
 
     Raises:
@@ -81,7 +81,7 @@ async def existing(request: Request, runtime: Runtime) -> str:
         NotFound: The collection does not exist.
 
     """
-    return await existing_named(collection_of(request), runtime)
+    return await existing_named(get_collection(request), runtime)
 
 
 async def existing_named(name: str, runtime: Runtime) -> str:

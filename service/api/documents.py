@@ -13,7 +13,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from service.api.bulk_import import Imported, import_lines
-from service.api.collections import collection_of, existing
+from service.api.collections import existing, get_collection
 from service.api.embedding import VERSION_HEADER, check_count
 from service.api.openapi import (
     COUNT,
@@ -151,12 +151,12 @@ async def store_documents(request: Request, runtime: Service) -> Response:
     """
     limit_kb = runtime.settings.max_metadata_kb
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NDJSON:
-        parse = partial(document_of, max_metadata_kb=limit_kb)
-        return await import_lines(request, runtime, parse, collection_of(request))
+        parse = partial(build_document, max_metadata_kb=limit_kb)
+        return await import_lines(request, runtime, parse, get_collection(request))
     documents, every_id = await _documents(request, runtime.settings)
     # The last of two equal ids wins.
     distinct = list({document.id: document for document in documents}.values())
-    stored = await runtime.corpus.put(distinct, collection_of(request))
+    stored = await runtime.corpus.put(distinct, get_collection(request))
     answer: dict[str, Any] = {
         "upserted": len(documents),
         "truncated": stored.truncated,
@@ -179,13 +179,13 @@ async def _documents(request: Request, settings: Settings) -> tuple[list[Documen
         values = body.documents
         check_count(values, settings.max_inputs, "documents")
         for at, value in enumerate(values):
-            documents.append(document_of(value, settings.max_metadata_kb, f"documents[{at}]"))
+            documents.append(build_document(value, settings.max_metadata_kb, f"documents[{at}]"))
             every_id = every_id and value.get("id") is not None
             await slices.rest()
     return documents, every_id
 
 
-def document_of(value: object, max_metadata_kb: int, name: str = "") -> Document:
+def build_document(value: object, max_metadata_kb: int, name: str = "") -> Document:
     """Returns `value`, parsed JSON, as a document. Errors name its fields after `name`.
 
     Raises:

@@ -36,11 +36,11 @@ from service.api.selection import (
     Listing,
     Selected,
     Sender,
+    build_selection,
     forget,
+    get_sender,
     list_rows,
     parse_each,
-    selection_of,
-    sender_of,
     to_forget,
 )
 from service.corpus.recent_searches import RecentSearches, SearchShown
@@ -153,7 +153,7 @@ async def store_events(
     if searches is None:
         raise Conflict("This service keeps no events (SIMILE_EVENTS=0). Send none, or set SIMILE_EVENTS=1.")
     collection = await existing(request, runtime)
-    now, sender = time.time(), sender_of(request)
+    now, sender = time.time(), get_sender(request)
     whole: dict[int, Event] = {}
     refused: dict[int, ServiceError] = {}
     slices = Slices()
@@ -199,7 +199,7 @@ def _moment(event: Event) -> str:
 @router.get("/count", **describe(Role.READ, Count, raises=SELECTS))
 async def count_events(request: Request, runtime: Service, params: Annotated[Selected, Query()]) -> Response:
     """Number of all listed events."""
-    selection = await selection_of(request, runtime, params)
+    selection = await build_selection(request, runtime, params)
     return json_response({"count": await runtime.corpus.store.count_events(selection)})
 
 

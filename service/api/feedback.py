@@ -18,11 +18,11 @@ from service.api.selection import (
     Listing,
     Selected,
     Sender,
+    build_selection,
     forget,
+    get_sender,
     list_rows,
     parse_each,
-    selection_of,
-    sender_of,
     to_forget,
 )
 from service.auth.access import Visitors
@@ -106,7 +106,7 @@ async def store_judgments(
     `refused` names the malformed judgments and those of missing documents, and the others are stored. If all
     are rejected, the answer is the first error.
     """
-    sender, settings = sender_of(request), runtime.settings
+    sender, settings = get_sender(request), runtime.settings
     parse = partial(_judgement, visitors=runtime.visitors, sender=sender)
     given = await parse_each(body.root, "feedback", JudgementsIn, settings.max_inputs, parse)
     collection = await existing(request, runtime)
@@ -165,7 +165,7 @@ async def count_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
     """Number of all listed judgments."""
-    selection = await selection_of(request, runtime, params)
+    selection = await build_selection(request, runtime, params)
     return json_response({"count": await runtime.corpus.store.count_judgements(selection)})
 
 
@@ -181,7 +181,7 @@ async def sum_up_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
     """Counts of the listed judgments and of their queries."""
-    selection = await selection_of(request, runtime, params)
+    selection = await build_selection(request, runtime, params)
     found = await runtime.corpus.store.sum_up_judgements(selection)
     return json_response(found._asdict())
 

@@ -16,17 +16,17 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from service.api.bulk_import import MAX_ERRORS, Import, Span, Tally, body_pieces, import_response
-from service.api.collections import collection_of
-from service.api.documents import document_of
+from service.api.collections import get_collection
+from service.api.documents import build_document
 from service.api.openapi import COUNT, EMBEDS, MAX_ID_CHARACTERS, VERSIONED, Role, describe
 from service.errors import Empty, MediaType, ServiceError, Storage, TooLarge, Validation
 from service.files.columns import Columns
 from service.files.conversion import parse_types
-from service.files.detection import format_of, refuse_name
+from service.files.detection import find_format, refuse_name
 from service.files.preview import SHOWN_ROWS, preview
 from service.files.reader import FileReader, Options, Unpacked
 from service.files.values import BadFile, BadRow, Format, Row, query_parameter, split_names
-from service.http.bodies import RAW_FILE, Slices, StreamedBody, fields_of, json_response
+from service.http.bodies import RAW_FILE, Slices, StreamedBody, collect_fields, json_response
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
 from service.store.values import DEFAULT_COLLECTION
@@ -123,7 +123,7 @@ async def preview_a_file(request: Request, params: Annotated[PreviewQuery, Query
     except BadFile as error:
         raise Validation(_sentence(params.name, error)) from error
     delimiter = found.layout.separator or None
-    return json_response(fields_of(PreviewOut, found, found.guess, found.layout, delimiter=delimiter))
+    return json_response(collect_fields(PreviewOut, found, found.guess, found.layout, delimiter=delimiter))
 
 
 _IMPORT = describe(
@@ -144,7 +144,7 @@ async def store_the_rows_of_a_file(
     Rows that fail are reported with their lines, and the others are stored.
     """
     _require_raw(request)
-    collection = collection_of(request)
+    collection = get_collection(request)
     try:
         upload = _Upload(request, runtime, params, collection)
     except BadFile as error:
@@ -170,7 +170,7 @@ class _Upload:
         self._titled = options.format == "file"
         self._reader = FileReader(params.name or "file", options)
         self._unpacked = Unpacked()
-        self._parse = partial(document_of, max_metadata_kb=runtime.settings.max_metadata_kb)
+        self._parse = partial(build_document, max_metadata_kb=runtime.settings.max_metadata_kb)
         self._flow: StreamedBody = request.scope["flow"]
         self._importing = Import(request, runtime, collection)
         self._slices = Slices()
@@ -265,7 +265,7 @@ def _options(params: FileQuery, collection: str) -> Options:
         query_parameter,
     )
     types = parse_types(split_names(params.types or ""), query_parameter)
-    kind = params.format or format_of(params.name) or ("file" if params.name else None)
+    kind = params.format or find_format(params.name) or ("file" if params.name else None)
     return Options(
         kind,
         params.encoding,

@@ -203,7 +203,7 @@ class Filter(BaseModel):
             "examples": [{"$or": [{"topic": {"$in": ["owl", "hawk"]}}, {"year": {"$gte": 1990}}]}],
         },
     )
-    all_of: _Filters = Field(default_factory=list, alias="$and")
+    parse_all: _Filters = Field(default_factory=list, alias="$and")
     any_of: _Filters = Field(default_factory=list, alias="$or")
     ids: list[_Plain] = Field(default_factory=list, alias="$ids")
 
@@ -322,7 +322,7 @@ def describe(
     if reads is not None:
         extra["requestBody"] = {
             "required": True,
-            "content": {kind: {"schema": _schema_of(read)} for kind, read in reads.items()},
+            "content": {kind: {"schema": _build_schema(read)} for kind, read in reads.items()},
         }
     said: dict[str, Any] = {"description": "The requested result", "headers": {**_ALWAYS, **(headers or {})}}
     said["content"] = {kind: {"schema": _raw(kind)} for kind in also}
@@ -332,7 +332,7 @@ def describe(
     return {"openapi_extra": extra, "responses": {**dict.fromkeys(statuses, said), 422: {}}}
 
 
-def _schema_of(read: Any) -> Any:
+def _build_schema(read: Any) -> Any:
     if not isinstance(read, type):
         return read
     _read_by_hand.add(read)

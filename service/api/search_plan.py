@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from models.manifest import Mode, SearchDefaults
-from models.search.fusion import weight_of
+from models.search.fusion import get_weight
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts, unit
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User
 from service.batching.request import Answer, Timing
@@ -232,7 +232,7 @@ class Plan:
             k=options.k,
             offset=options.offset,
             mode=mode,
-            weight=weight_of(learned),
+            weight=get_weight(learned),
             where=self.where,
             min_score=options.min_score,
             passages=self.passages,
@@ -274,7 +274,7 @@ def parse_queries(given: Sequence[Any], limit: int) -> list[Query]:
     if isinstance(given[0], list):
         return [Query(vector=vector) for vector in given]
     if isinstance(given[0], dict):
-        return [Query(similar_to=_id_of(query, at)) for at, query in enumerate(given)]
+        return [Query(similar_to=_get_id(query, at)) for at, query in enumerate(given)]
     return [Query(text) for text in parse_texts(given, limit, "queries")]
 
 
@@ -299,7 +299,7 @@ def check_characters(queries: Sequence[Query], limit: int) -> None:
         )
 
 
-def _id_of(query: object, at: int) -> str:
+def _get_id(query: object, at: int) -> str:
     if not isinstance(query, dict) or [*query] != ["id"] or not isinstance(query["id"], str):
         raise Validation(f'queries[{at}] must be {{"id": "…"}} and nothing else, as its kind is.')
     return given_id(query["id"], f"queries[{at}].id")

@@ -14,7 +14,7 @@ from service.api.embedding import check_count
 from service.api.openapi import Limit, Role, User
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Storage, Validation
-from service.http.bodies import Slices, fields_of, json_response, validated
+from service.http.bodies import Slices, collect_fields, json_response, validated
 from service.runtime.runtime import Runtime
 from service.store.values import COLLECTION_NAME, NO_KEY, Event, Judgement, Selection
 
@@ -86,7 +86,7 @@ async def parse_each(
     return found
 
 
-def sender_of(request: Request) -> Sender:
+def get_sender(request: Request) -> Sender:
     """Returns the sender of a request. A service without keys trusts all clients."""
     account = request.scope.get("account")
     return Sender(NO_KEY, True) if account is None else Sender(account.key.name, account.key.trusted)
@@ -109,7 +109,7 @@ def own_only(request: Request) -> str | None:
     return None if account is None or Role.ADMIN in account.allows else account.key.name
 
 
-async def selection_of(request: Request, runtime: Runtime, params: Selected) -> Selection:
+async def build_selection(request: Request, runtime: Runtime, params: Selected) -> Selection:
     """Returns the rows that query parameters select.
 
     Raises:
@@ -141,7 +141,7 @@ async def list_rows(
     model: type[BaseModel],
     **computed: Callable[[Any], object],
 ) -> Response:
-    """Answers with a page of rows, under `name`. Raises as `selection_of`.
+    """Answers with a page of rows, under `name`. Raises as `build_selection`.
 
     Args:
         request: The request.
@@ -153,10 +153,10 @@ async def list_rows(
         computed: Computes fields of a row.
 
     """
-    selection = await selection_of(request, runtime, params)
+    selection = await build_selection(request, runtime, params)
     found, more = await read(params.after, params.limit, selection, runtime.settings.max_answer_bytes)
     rows = [
-        fields_of(
+        collect_fields(
             model,
             row,
             sequence=number,
@@ -170,8 +170,8 @@ async def list_rows(
 
 
 async def to_forget(request: Request, runtime: Runtime, params: Forgetting) -> Selection:
-    """Returns the rows to delete. Raises as `selection_of`, and Validation if no parameter is given."""
-    selection = await selection_of(request, runtime, params)
+    """Returns the rows to delete. Raises as `build_selection`, and Validation if no parameter is given."""
+    selection = await build_selection(request, runtime, params)
     if selection == Selection(selection.collection):
         route = request.url.path.rpartition("/")[2]
         raise Validation(

@@ -62,7 +62,7 @@ class ThroughputEstimate:
         Includes the fixed cost of a batch. Otherwise small batches in quiet times would make the pace look so
         slow that the next burst would be rejected.
         """
-        pace = self._of(encoder)
+        pace = self._get_pace(encoder)
         pace.measured((tokens + self._overhead_tokens) / max(seconds, 1e-6))
         if lane is not Lane.CANDIDATE:
             self._live = pace
@@ -73,9 +73,9 @@ class ThroughputEstimate:
 
     def batch_may_take(self, encoder: Encoder, tokens: int) -> float:
         """Returns the time limit in seconds for a batch of `tokens`, padding included."""
-        return self._bound(tokens / self._of(encoder).tokens_per_second)
+        return self._bound(tokens / self._get_pace(encoder).tokens_per_second)
 
-    def _of(self, encoder: Encoder) -> _Pace:
+    def _get_pace(self, encoder: Encoder) -> _Pace:
         return self._paces.setdefault(encoder, _Pace(encoder.file_bytes))
 
     def tokenizing_may_take(self, characters: int) -> float:

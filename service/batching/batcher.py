@@ -204,7 +204,7 @@ class Batcher:
         series = self._metrics.by_version.inference(encoder.manifest.version, lane)
         if series is not None:
             series.truncated.inc(sum(call.truncated))
-        timing = _timing_of(call)
+        timing = _build_timing(call)
         _note(call.arrived, timing)
         return Answer(call.vectors, call.tokens, call.truncated, timing)
 
@@ -240,7 +240,7 @@ class Batcher:
             del job  # A waiting worker must not keep the texts of its last job in memory.
 
 
-def _timing_of(call: EmbedCall) -> Timing:
+def _build_timing(call: EmbedCall) -> Timing:
     count = max(1, len(call.tokens))
     queued = max(0.0, call.wait_seconds - call.tokenize_seconds) / count
     return Timing(call.tokenize_seconds / count, queued, call.inference_seconds / count)

@@ -22,7 +22,7 @@ from models.encoder import Encoder, Tokens
 from models.errors import BadInput, BadText, BadTokens, TooLong
 from service.batching.admission import ThroughputEstimate
 from service.batching.cache import InFlight
-from service.batching.planner import Sizes, cost_of
+from service.batching.planner import Sizes, compute_cost
 from service.batching.request import EmbedCall, Item, Job, Source
 from service.batching.scheduler import Scheduler
 from service.batching.single_text import SingleTextSession
@@ -110,7 +110,7 @@ class Executor:
             return
         call = items[0].call
         lengths = [len(item.ids) for item in items]
-        cost = cost_of(lengths, self._sizes.costs(call.encoder))
+        cost = compute_cost(lengths, self._sizes.costs(call.encoder))
         begin_step(worker, self._throughput.batch_may_take(call.encoder, cost))
         together = {"alone": True} if self._single_text.takes(items) else {}
         started = time.monotonic()
@@ -229,7 +229,7 @@ def tokenize(items: list[Item]) -> list[tuple[Item, Refusal]]:
     """Sets the `ids` of each item. Returns the rejected items with their reasons."""
     refused: list[tuple[Item, Refusal]] = []
     for alike in _by_options(items):
-        for item, outcome in zip(alike, _tokens_of(alike), strict=True):
+        for item, outcome in zip(alike, _collect_tokens(alike), strict=True):
             if isinstance(outcome, Refusal):
                 refused.append((item, outcome))
             elif not outcome.ids:  # The model has no special tokens, and the text has no tokens.
@@ -250,7 +250,7 @@ def _by_options(items: list[Item]) -> list[list[Item]]:
     return list(groups.values())
 
 
-def _tokens_of(items: list[Item]) -> list[Tokens | Refusal]:
+def _collect_tokens(items: list[Item]) -> list[Tokens | Refusal]:
     """Returns the outcome of each item. If the tokenizer rejects a group, each item is tried by itself."""
     call = items[0].call
     try:
@@ -260,7 +260,7 @@ def _tokens_of(items: list[Item]) -> list[Tokens | Refusal]:
         return list(call.encoder.tokenize(texts, truncate=call.truncate, left=call.left))
     except Exception as error:  # noqa: BLE001  the error belongs to one item
         if len(items) > 1:
-            return [outcome for item in items for outcome in _tokens_of([item])]
+            return [outcome for item in items for outcome in _collect_tokens([item])]
         return [_refusal(error)]
 
 

@@ -79,7 +79,7 @@ def sizes_on(place: Place) -> Sizes:
     return GPU if place.device == "cuda" else PROCESSOR
 
 
-def cost_of(lengths: Sequence[int], costs: Costs) -> int:
+def compute_cost(lengths: Sequence[int], costs: Costs) -> int:
     """Returns the cost of a batch of texts of these lengths, without its fixed cost."""
     each = costs.of_place(max(lengths))
     return round((sum(lengths) if costs.packed else 0) + each * len(lengths))

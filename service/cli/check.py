@@ -22,7 +22,7 @@ from service.http.connections import check_certificate
 from service.index import gpu
 from service.index.ivf_snapshots import damage
 from service.lifecycle.canary import canary_lines
-from service.lifecycle.model_loader import asked_of, kept_form, require_device, wanted_form
+from service.lifecycle.model_loader import build_measurement_key, kept_form, require_device, wanted_form
 from service.settings import PREFIX, Settings, otlp_endpoints
 from service.store.filters.grammar import indexed_fields
 from service.store.filters.names import NameFaults, shown
@@ -99,7 +99,9 @@ def _form(settings: Settings) -> str:
         kept, store = None, ModelStore(settings.models_dir)
         try:
             if (version := store.wanted()) is not None:
-                asked = asked_of(store.folder(version), layout_for(settings), settings.precision_loss)
+                asked = build_measurement_key(
+                    store.folder(version), layout_for(settings), settings.precision_loss
+                )
                 kept = kept_form(settings.data_dir, asked)
         except ModelError:  # The start reports it.
             pass

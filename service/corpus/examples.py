@@ -7,7 +7,7 @@ import orjson
 
 from models.tokens.texts import example_lines
 from service.corpus.corpus import Corpus
-from service.store.values import Document, json_of
+from service.store.values import Document, encode_json
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ def example_rows() -> list[dict[str, Any]]:
 
 
 async def put_examples(corpus: Corpus) -> None:
-    examples = [Document(row["id"], row["text"], json_of(row["metadata"])) for row in example_rows()]
+    examples = [Document(row["id"], row["text"], encode_json(row["metadata"])) for row in example_rows()]
     for start in range(0, len(examples), STEP_DOCUMENTS):
         await corpus.put(examples[start : start + STEP_DOCUMENTS])
     log.info("Loaded %d example documents", len(examples))

@@ -26,7 +26,7 @@ from service.live import Generation
 from service.store.filters.grammar import Predicate
 from service.store.protocol import FilterMatches, Snapshot
 from service.store.scheduling import SLICE_SECONDS, pause
-from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, revisions_of
+from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, get_revisions
 
 clock = time.perf_counter
 
@@ -173,11 +173,11 @@ def _page(
     """Returns the requested hits of a ranking, without the document `excluded`."""
     ranking = [ranked for ranked in ranking if ranked.revision != excluded]
     best = _best(ranking, search.reach)
-    ids = snapshot.ids_of([ranked.revision for ranked in best])
+    ids = snapshot.get_ids([ranked.revision for ranked in best])
     # The index is newer than the snapshot. Other documents replace those that the snapshot does not have.
     if len(ids) < len(best) < len(ranking):
         best = ranking
-        ids = snapshot.ids_of([ranked.revision for ranked in best])
+        ids = snapshot.get_ids([ranked.revision for ranked in best])
     return sorted(
         (ranked for ranked in best if ranked.revision in ids),
         key=lambda ranked: (-ranked.score, ids[ranked.revision]),
@@ -200,7 +200,7 @@ def _resolved(
     for query in queries:
         revision = None
         if query.similar_to is not None:
-            stored = snapshot.vector_of(generation.number, query.similar_to, collection)
+            stored = snapshot.get_vector(generation.number, query.similar_to, collection)
             if stored is None:
                 raise NotFound(f"There is no document {query.similar_to[:512]!r}.")
             revision, vector = stored
@@ -260,7 +260,7 @@ def _dense(
             yield [
                 Ranked(revision, score, row)
                 for score, revision, row in zip(
-                    scores, revisions_of(names).tolist(), names.tolist(), strict=True
+                    scores, get_revisions(names).tolist(), names.tolist(), strict=True
                 )
             ]
 

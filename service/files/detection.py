@@ -94,7 +94,7 @@ def refuse_name(name: str) -> None:
             raise BadFile(reason)
 
 
-def format_of(name: str) -> Format | None:
+def find_format(name: str) -> Format | None:
     """Returns the format for the extension of a file name, ignoring `.gz`."""
     endings = [ending.lower() for ending in PurePath(name).suffixes if ending.lower() != ".gz"]
     return _ENDINGS.get(endings[-1]) if endings else None
@@ -110,7 +110,7 @@ def refuse_content(head: bytes) -> None:
             raise BadFile(reason)
 
 
-def encoding_of(head: bytes, *, complete: bool) -> Encoding:
+def detect_encoding(head: bytes, *, complete: bool) -> Encoding:
     """Detects the encoding of a file that begins with `head`.
 
     Raises:
@@ -188,7 +188,7 @@ def checked_separator(mark: str, spell: Spelling) -> str:
     return found
 
 
-def separator_of(text: str, kind: Format, *, complete: bool) -> str:
+def detect_separator(text: str, kind: Format, *, complete: bool) -> str:
     """Returns the separator with which most rows have as many cells as the first row, and more than one."""
     if named := said_separator(text):
         return named

@@ -13,7 +13,15 @@ import orjson
 from service.files.columns import IDS, repeated
 from service.files.conversion import looks_like_html, proposed
 from service.files.lines import Records, TextLine, TextLines, note_on
-from service.files.reader import STEP_BYTES, Layout, Options, Unpacked, header_of, layout_of, refuse_arrays
+from service.files.reader import (
+    STEP_BYTES,
+    Layout,
+    Options,
+    Unpacked,
+    detect_layout,
+    parse_header,
+    refuse_arrays,
+)
 from service.files.values import MARK, BadFile, BadRow
 
 SHOWN_ROWS = 3
@@ -67,7 +75,7 @@ def preview(content: bytes, name: str, options: Options, *, whole: bool) -> Prev
 
     """
     head, whole = _unpacked(content, whole=whole)
-    layout = layout_of(head, name, options, complete=whole)
+    layout = detect_layout(head, name, options, complete=whole)
     refuse_arrays(head, layout)
     found = Preview(layout)
     lines = TextLines(layout.encoding).feed(head, final=whole)
@@ -101,7 +109,7 @@ def _table(found: Preview, lines: Iterable[TextLine], options: Options, *, whole
     rest = records.finish() if whole else ()  # runs after the lines
     for record in chain(chain.from_iterable(map(records.take, lines)), rest):
         if not found.columns:
-            found.columns = header_of(record, found.layout, options, checked=False)
+            found.columns = parse_header(record, found.layout, options, checked=False)
             if len(found.columns) > MAX_COLUMNS:
                 raise BadFile(
                     f"it has {len(found.columns)} columns; at most {MAX_COLUMNS} can be chosen from.", 1

@@ -183,7 +183,7 @@ class FileReader:
     def _begin(self, *, complete: bool) -> Iterator[Row]:
         """Detects the layout from the head, and yields the rows of the head."""
         head, self._head = bytes(self._head), bytearray()
-        self.layout = layout = layout_of(head, self.name, self._options, complete=complete)
+        self.layout = layout = detect_layout(head, self.name, self._options, complete=complete)
         if not layout.certain:
             raise BadFile(unsure(layout, self._options.spell))
         refuse_arrays(head, layout)
@@ -201,14 +201,14 @@ class FileReader:
         yield from self._taken(head)
 
 
-def layout_of(head: bytes, name: str, options: Options, *, complete: bool) -> Layout:
+def detect_layout(head: bytes, name: str, options: Options, *, complete: bool) -> Layout:
     """Detects the layout of the file `name` that begins with `head`.
 
     Raises:
         BadFile: The file cannot be read, or an option is wrong.
 
     """
-    kind = options.format or detection.format_of(name)
+    kind = options.format or detection.find_format(name)
     if kind is None:
         how = options.spell("format")
         raise BadFile(f"is it jsonl, csv, tsv or text? Choose with {how.removesuffix('=')}.")
@@ -218,7 +218,7 @@ def layout_of(head: bytes, name: str, options: Options, *, complete: bool) -> La
         encoding = detection.checked_encoding(options.encoding, options.spell)
         detection.require_mark(head, encoding, options.spell)
     else:
-        encoding, certain, sample = detection.encoding_of(head, complete=complete)
+        encoding, certain, sample = detection.detect_encoding(head, complete=complete)
         if kind == "jsonl" and not certain:  # JSON is UTF-8, so other lines fail one by one.
             encoding, certain, sample = "utf-8", True, ""
     if kind not in {"csv", "tsv"}:
@@ -226,7 +226,9 @@ def layout_of(head: bytes, name: str, options: Options, *, complete: bool) -> La
     if options.delimiter is not None:
         separator = detection.checked_separator(options.delimiter, options.spell)
     else:
-        separator = detection.separator_of(decoded(head, encoding, final=complete), kind, complete=complete)
+        separator = detection.detect_separator(
+            decoded(head, encoding, final=complete), kind, complete=complete
+        )
     return Layout(kind, encoding, certain, sample, separator)
 
 
@@ -362,7 +364,7 @@ class _TableMaker(_Maker):
 
     def _row(self, record: Record) -> Iterator[Row]:
         if not self.begun:
-            self._names = header_of(record, self._layout, self._options)
+            self._names = parse_header(record, self._layout, self._options)
             self.begun = True
             if self._options.columns.id is None and (hint := _id_hint(self._names, self._options.spell)):
                 yield Row(self._name, record.line, None, note=hint)
@@ -398,7 +400,7 @@ def _id_hint(names: list[str], spell: Spelling) -> str:
     return f"no column is named id, so ids are made from the text. Is it {nearly!r} ({spell('id')})?"
 
 
-def header_of(record: Record, layout: Layout, options: Options, *, checked: bool = True) -> list[str]:
+def parse_header(record: Record, layout: Layout, options: Options, *, checked: bool = True) -> list[str]:
     """Returns the names of the columns, without surrounding white space.
 
     Raises:
@@ -422,7 +424,7 @@ def header_of(record: Record, layout: Layout, options: Options, *, checked: bool
         columns.check(names)
     except BadFile as error:
         if options.delimiter is not None and len(names) == 1:
-            tried = detection.separator_of(cells[0] + "\n", layout.format, complete=True)
+            tried = detection.detect_separator(cells[0] + "\n", layout.format, complete=True)
             if tried in cells[0]:
                 how = options.spell("delimiter")
                 raise BadFile(

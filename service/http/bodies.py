@@ -237,7 +237,7 @@ def check_parameters(request: Request, *names: str) -> None:
         raise Validation("A parameter comes more than once. Give each of them once.")
 
 
-def fields_of(model: type[BaseModel], *sources: object, **others: object) -> dict[str, object]:
+def collect_fields(model: type[BaseModel], *sources: object, **others: object) -> dict[str, object]:
     """Returns the fields of `model`: from `others`, or else from the first source that has the attribute."""
     return {
         name: others[name]

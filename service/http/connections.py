@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.errors import HeadTooLarge, Malformed, ServiceError, Unhealthy
 from service.http.error_responses import NOSNIFF, response
-from service.observability.logs import request_id_of
+from service.observability.logs import choose_request_id
 from service.observability.metrics import UNMATCHED, Metrics
 
 log = logging.getLogger(__name__)
@@ -319,7 +319,7 @@ class Protocol(HttpToolsProtocol):
         self._metrics.requests.labels("other", UNMATCHED, str(answer.status_code)).inc()
         phrase = HTTPStatus(answer.status_code).phrase
         head = f"HTTP/1.1 {answer.status_code} {phrase}\r\nconnection: close\r\n".encode()
-        named = [*answer.raw_headers, (b"x-request-id", request_id_of(None).encode()), NOSNIFF]
+        named = [*answer.raw_headers, (b"x-request-id", choose_request_id(None).encode()), NOSNIFF]
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in named)
         self.transport.write(head + lines + b"\r\n" + bytes(answer.body))
         self.transport.close()

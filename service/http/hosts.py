@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Scope
 
 from service.errors import Forbidden, Malformed, Misdirected, ServiceError
 from service.http.error_responses import response
-from service.observability.logs import request_id_of
+from service.observability.logs import choose_request_id
 from service.settings import HOST_NAME
 
 # Headers that may come only once, because a proxy and the service might read different values.
@@ -174,5 +174,5 @@ class Cors(CORSMiddleware):
             answer.headers.update(kept)
         answer.headers["x-content-type-options"] = "nosniff"
         given = request_headers.get("x-request-id")
-        answer.headers["x-request-id"] = request_id_of(None if given is None else given.encode("latin-1"))
+        answer.headers["x-request-id"] = choose_request_id(None if given is None else given.encode("latin-1"))
         return answer

@@ -25,7 +25,7 @@ from service.http.error_responses import NOSNIFF, response
 from service.http.hosts import Hosts
 from service.http.routing import RoleRoute, check_utf8
 from service.observability import outages
-from service.observability.logs import RequestRecord, Step, request_id, request_id_of, steps
+from service.observability.logs import RequestRecord, Step, choose_request_id, request_id, steps
 from service.observability.metrics import UNMATCHED, Metrics
 from service.settings import Settings
 from service.store.scheduling import Answers, Share, share
@@ -181,7 +181,7 @@ class Exchange:
         headers = dict(scope["headers"])
         self._length = headers.get(b"content-length")
         self._timeout_ms = headers.get(b"x-timeout-ms")
-        self._request_id = scope["request_id"] = request_id_of(headers.get(b"x-request-id"))
+        self._request_id = scope["request_id"] = choose_request_id(headers.get(b"x-request-id"))
         self._flow: StreamedBody | None = None
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() in STREAMED:
             self._flow = scope["flow"] = StreamedBody(edge.bodies)

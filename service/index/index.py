@@ -25,9 +25,9 @@ from service.index import ivf, maintenance
 from service.index.gpu import CPU
 from service.index.ivf_snapshots import IvfSnapshots
 from service.index.maintenance import Merger, Step
-from service.index.segments import Exact, Rows, Segment, Vectors, copied, order_of
+from service.index.segments import Exact, Rows, Segment, Vectors, copied, sort_order
 from service.index.view import Hits, Part, View
-from service.store.values import Revisions, RowNames, passages_of, revisions_of
+from service.store.values import Revisions, RowNames, get_passages, get_revisions
 
 EXACT, APPROXIMATE = "exact", "IVF,SQ8"
 
@@ -74,7 +74,7 @@ class Index:
             vectors.resize((start + len(rows), dimension), refcheck=False)
             vectors[start:] = matrix
         names = np.concatenate(named)
-        if (order := order_of(names)) is not None:
+        if (order := sort_order(names)) is not None:
             _refuse_twice(names)
         exact = Exact((names, vectors), len(names), order)
         if len(names) <= maintenance.BASE_ROWS:
@@ -90,7 +90,7 @@ class Index:
         known = snapshots and snapshots.read(sequence)
         if not (snapshots and known and known.training.suits(len(rows.names))):
             return rows
-        labelled = Rows(rows.names, rows.vectors, np.arange(len(rows.names)), known.labels_of(rows.names))
+        labelled = Rows(rows.names, rows.vectors, np.arange(len(rows.names)), known.get_labels(rows.names))
         base = ivf.build(self.dimension, [labelled], known.training, self._merger.closing.is_set)
         snapshots.place(base)
         return base
@@ -183,7 +183,7 @@ class Index:
         removed = np.unique(np.asarray(remove, np.int64))
         added, numbers = ((), np.empty((0, self.dimension))) if add is None else add
         names, vectors = _checked_rows(added, numbers, self.dimension)
-        positions = np.flatnonzero(~np.isin(revisions_of(names), removed))
+        positions = np.flatnonzero(~np.isin(get_revisions(names), removed))
         names = names[positions]
         with self._writing:
             view = self.view
@@ -286,6 +286,6 @@ def _refuse_twice(names: RowNames) -> None:
     if len(distinct) < len(names):
         first = distinct[counts > 1][:1]
         raise ValueError(
-            f"Revision {revisions_of(first)[0]}, passage {passages_of(first)[0]} came twice; "
+            f"Revision {get_revisions(first)[0]}, passage {get_passages(first)[0]} came twice; "
             "a row has one vector."
         )

@@ -28,8 +28,8 @@ from service.index.segments import (
     Selection,
     Vectors,
     chunks,
-    order_of,
     selector,
+    sort_order,
 )
 from service.store.values import RowNames
 
@@ -74,7 +74,7 @@ class Clustered(Segment):
     ) -> None:
         codes = faiss.rev_swig_ptr(exact.codes.data(), exact.codes.size())
         vectors = codes.view(np.float16).reshape(exact.ntotal, exact.d)  # FAISS's memory
-        super().__init__(names, vectors, order_of(names))
+        super().__init__(names, vectors, sort_order(names))
         self._exact = exact
         self.labels = labels
         self.training = training

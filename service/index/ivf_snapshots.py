@@ -58,7 +58,7 @@ class Known(NamedTuple):
     names: RowNames
     labels: NDArray[np.int32]
 
-    def labels_of(self, names: RowNames) -> NDArray[np.int32]:
+    def get_labels(self, names: RowNames) -> NDArray[np.int32]:
         """Returns the list of each row, or -1 if the snapshot does not have it."""
         places = np.minimum(np.searchsorted(self.names, names), len(self.names) - 1)
         found: NDArray[np.int32] = np.where(self.names[places] == names, self.labels[places], np.int32(-1))

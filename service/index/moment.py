@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from service.index.index import Index
 from service.index.view import Hits, View, cut
-from service.store.values import Revisions, revisions_of
+from service.store.values import Revisions, get_revisions
 
 SMALL = 2000  # In smaller collections the filter is applied to all documents.
 SAMPLE = 64  # documents in the sample
@@ -65,14 +65,14 @@ class IndexMoment:
         documents, least = self.view.documents, MORE * depth / DEEPEST  # `least`: share that must match
         if documents < SMALL or least > 1 or allowed.is_narrow(int(least * documents)):
             return None
-        sample = np.unique(revisions_of(self.view.sample(SAMPLE)))
+        sample = np.unique(get_revisions(self.view.sample(SAMPLE)))
         share = len(allowed.among(sample)) / max(1, len(sample))
         return math.ceil(MORE * depth / share) if share >= least else None
 
 
 def _passing(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits | None]:
     """Returns the matching hits of each query, as `Index.search` would. None if they are too few."""
-    revisions = [revisions_of(names) for _, names in found]
+    revisions = [get_revisions(names) for _, names in found]
     passing = allowed.among(np.unique(np.concatenate(revisions)))
     answers: list[Hits | None] = []
     for (scores, names), each in zip(found, revisions, strict=True):

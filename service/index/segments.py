@@ -15,7 +15,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from service.store.values import PASSAGE_BITS, Revisions, RowNames, passages_of, revisions_of
+from service.store.values import PASSAGE_BITS, Revisions, RowNames, get_passages, get_revisions
 
 Positions: TypeAlias = NDArray[np.int64]  # rows within one segment
 Vectors: TypeAlias = NDArray[np.float32]
@@ -75,7 +75,7 @@ class Segment(ABC):
         self.vectors = vectors
         self.vectors.flags.writeable = False
         self._order = order
-        heads = passages_of(names) == 0
+        heads = get_passages(names) == 0
         # Bitmap of the first passages of documents. None if all rows are first passages.
         self.heads = None if heads.all() else np.packbits(heads, bitorder="little")
 
@@ -87,7 +87,7 @@ class Segment(ABC):
     def positions(self, revisions: Revisions) -> Positions:
         """Returns the rows of `revisions`, which may be unsorted."""
         if len(revisions) * FEW >= len(self.names):
-            return np.flatnonzero(np.isin(revisions_of(self.names), revisions))
+            return np.flatnonzero(np.isin(get_revisions(self.names), revisions))
         starts = self._places(revisions << PASSAGE_BITS)
         counts = self._places((revisions + 1) << PASSAGE_BITS) - starts
         before = np.cumsum(counts) - counts
@@ -124,7 +124,7 @@ def selector(selection: Selection) -> Any:
     return None if selection.bitmap is None else swig.IDSelectorBitmap(selection.bitmap)
 
 
-def order_of(names: RowNames) -> Positions | None:
+def sort_order(names: RowNames) -> Positions | None:
     """Returns the `order` of a segment with distinct names."""
     return None if (names[1:] > names[:-1]).all() else np.argsort(names)
 
@@ -214,4 +214,4 @@ def copied(dimension: int, sources: Sequence[Rows]) -> Exact:
     for chunk in chunks(sources):
         vectors[start : start + len(chunk)] = chunk
         start += len(chunk)
-    return Exact((names, vectors), len(named), order_of(named))
+    return Exact((names, vectors), len(named), sort_order(named))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.index.segments import Bitmap, Exact, Positions, Rows, Scores, Segment, Selection, Vectors, copied
-from service.store.values import Revisions, RowNames, revisions_of
+from service.store.values import Revisions, RowNames, get_revisions
 
 Rounded: TypeAlias = NDArray[np.float64]  # Rounded to `DECIMALS`, so ties are equal numbers.
 Hits: TypeAlias = tuple[Scores, RowNames]
@@ -239,7 +239,7 @@ def _best_rows(choices: Sequence[_Choice], names: RowNames) -> Positions:
     """Returns the first place of each document in `names`, best first."""
     if all(choice.segment.heads is None for choice in choices):  # Each document has one row.
         return np.arange(len(names))
-    return np.sort(np.unique(revisions_of(names), return_index=True)[1])
+    return np.sort(np.unique(get_revisions(names), return_index=True)[1])
 
 
 def _nearest(

@@ -99,8 +99,8 @@ async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> dict[
             search = replace(_TOP, collection=name)
             for query in some:
                 found: list[set[str]] = []
-                for generation, vector_of in vectors.items():
-                    asked_for = [Query(vector=vector_of[query])]
+                for generation, get_vector in vectors.items():
+                    asked_for = [Query(vector=get_vector[query])]
                     found.append(await corpus.search(generation, asked_for, search, _ids, kept=True))
                 if any(found):  # Otherwise the collection was emptied meanwhile.
                     common = len(found[0] & found[1]) / max(map(len, found))

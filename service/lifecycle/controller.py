@@ -174,7 +174,7 @@ class Controller:
             refused=await asyncio.to_thread(was_refused, self._store, desired.version),
         )
         form = self._corpus.live.generation.encoder.form
-        if target is None and not self._form_failed and form != self._loader.form_of(facts.live):
+        if target is None and not self._form_failed and form != self._loader.get_form(facts.live):
             # A changed precision is a decision in itself.
             target = DesiredVersion(facts.live, "activate", "")
         kept = target is None

@@ -102,14 +102,14 @@ def stored_form(encoder: Encoder) -> str:
     return f"{encoder.form} {lengths}" if lengths else str(encoder.form)
 
 
-def loss_of(encoder: Encoder) -> float:
+def get_precision_loss(encoder: Encoder) -> float:
     """Returns 1 - the mean cosine to the fp32 vectors of the golden texts. For a pair, the larger loss
     counts.
 
     The loss is 0 in fp32, and before the golden texts are computed (proof.py).
     """
     own = 0.0 if encoder.turned is None else 1 - encoder.turned.mean
-    return own if encoder.queries is None else max(own, loss_of(encoder.queries))
+    return own if encoder.queries is None else max(own, get_precision_loss(encoder.queries))
 
 
 class ModelLoader:
@@ -142,7 +142,7 @@ class ModelLoader:
         """True if a version can have a second session for single texts (single_text.py)."""
         return self.form.runtime == "onnxruntime" and not self._deterministic
 
-    def form_of(self, version: str) -> Form:
+    def get_form(self, version: str) -> Form:
         """Returns the precision and engine for a version."""
         return FP32 if version in self._in_fp32 else self.form
 
@@ -165,12 +165,12 @@ class ModelLoader:
         return self._by_loss(version, partial(self._opened, proved=True))
 
     def _by_loss(self, version: str, opened: Callable[[str, Form], Encoder]) -> Encoder:
-        form = self.form_of(version)
+        form = self.get_form(version)
         if self.most_loss is None or form == FP32:
             return opened(version, form)
         try:
             encoder = opened(version, form)
-            if (loss := loss_of(encoder)) <= self.most_loss:
+            if (loss := get_precision_loss(encoder)) <= self.most_loss:
                 return encoder
             encoder.close()
             why = f"it loses {loss:.5f}, above {self.most_loss:g}"
@@ -248,14 +248,14 @@ def fastest_form(loader: ModelLoader, version: str, folder: Path, most_loss: flo
         loader: Opens the version in each form.
         version: The version to measure.
         folder: The data directory.
-        most_loss: Highest allowed `loss_of` a form.
+        most_loss: Highest allowed `get_precision_loss` a form.
         now: The form of the stored vectors.
 
     Raises:
         ModelError: The version cannot be opened in fp32.
 
     """
-    asked = asked_of(loader.store.folder(version), loader.layout, most_loss)
+    asked = build_measurement_key(loader.store.folder(version), loader.layout, most_loss)
     if (kept := kept_form(folder, asked)) is not None:
         return kept
     log.info("SIMILE_PRECISION=auto measures %s", ", ".join(asked["forms"]))
@@ -276,7 +276,7 @@ def fastest_form(loader: ModelLoader, version: str, folder: Path, most_loss: flo
     return chosen
 
 
-def asked_of(version: Path, layout: Layout, most_loss: float) -> dict[str, Any]:
+def build_measurement_key(version: Path, layout: Layout, most_loss: float) -> dict[str, Any]:
     """Returns all that a choice depends on: the version in a folder, this processor, and the possible forms.
 
     Raises:
@@ -320,7 +320,7 @@ def _rate(loader: ModelLoader, version: str, form: Form, most_loss: float) -> fl
     try:
         encoder = loader.open(version, form)
         try:
-            if (loss := loss_of(encoder)) > most_loss:
+            if (loss := get_precision_loss(encoder)) > most_loss:
                 log.info(
                     "SIMILE_PRECISION=auto leaves %s out: it loses %.5f, above %g", form, loss, most_loss
                 )

@@ -53,7 +53,7 @@ _OPEN = (
 _OPEN_MODULES = ("onnxruntime", "sqlite3")  # Their messages name operators, shapes, token ids and tables.
 
 
-def request_id_of(given: bytes | None) -> str:
+def choose_request_id(given: bytes | None) -> str:
     """Returns the client's id if it has 1 to 128 printable ASCII characters, otherwise a new id."""
     text = "" if given is None else given.decode("latin-1")
     if 0 < len(text) <= 128 and text.isascii() and text.isprintable():

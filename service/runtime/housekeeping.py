@@ -99,7 +99,7 @@ class MapMaker:
         for name in sorted(sizes, key=lambda name: -sizes[name])[:MOST_COLLECTIONS]:
             file = self._settings.maps_dir / self._corpus.live.generation.version / f"{name}.json"
             if file not in self._mapped:
-                self._mapped[file] = await asyncio.to_thread(_points_of, file)
+                self._mapped[file] = await asyncio.to_thread(_count_points, file)
             if not self._mapped[file] / GROWN < sizes[name] < self._mapped[file] * GROWN:
                 await self._make(name)
                 self._mapped[file] = sizes[name]  # A failed map is tried again after the collection grows.
@@ -132,7 +132,7 @@ class MapMaker:
             log.info("The collection %s has a new map", collection)
 
 
-def _points_of(file: Path) -> int:
+def _count_points(file: Path) -> int:
     """Returns the number of documents on a map, or 0 if it is missing or cannot be read."""
     try:
         return len(orjson.loads(file.read_bytes())["ids"])

@@ -271,7 +271,7 @@ class Runtime:
         self._is_open = False
 
 
-def runtime_of(request: Request) -> Runtime:
+def get_runtime(request: Request) -> Runtime:
     """Returns the runtime of the service.
 
     Raises:
@@ -284,4 +284,4 @@ def runtime_of(request: Request) -> Runtime:
     return runtime
 
 
-Service = Annotated[Runtime, Depends(runtime_of)]  # parameter of an endpoint
+Service = Annotated[Runtime, Depends(get_runtime)]  # parameter of an endpoint

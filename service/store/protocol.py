@@ -103,7 +103,7 @@ class Snapshot(Protocol):
     def matching(self, where: Predicate, collection: str) -> FilterMatches:
         """Returns the documents of a collection that match a filter, as searches take them."""
 
-    def ids_of(self, revisions: Sequence[int]) -> dict[int, str]:
+    def get_ids(self, revisions: Sequence[int]) -> dict[int, str]:
         """Returns the ids of the current revisions among these, by revision."""
 
     def answered(
@@ -125,7 +125,7 @@ class Snapshot(Protocol):
 
         """
 
-    def vector_of(self, generation: int, id: str, collection: str) -> tuple[int, Vector | None] | None:
+    def get_vector(self, generation: int, id: str, collection: str) -> tuple[int, Vector | None] | None:
         """Returns a document's revision and the vector of its first passage.
 
         The vector is None if this generation has no sound one; it never comes from another generation.

@@ -63,7 +63,7 @@ class Document:
     Args:
         id: Its id.
         text: Its text.
-        metadata_json: A JSON object, as `json_of` writes it.
+        metadata_json: A JSON object, as `encode_json` writes it.
         title: Its title. Empty: it has no title.
     """
 
@@ -77,7 +77,7 @@ class Document:
         return Content(self.text, self.title)
 
 
-def json_of(metadata: dict[str, Any]) -> str:
+def encode_json(metadata: dict[str, Any]) -> str:
     """Returns metadata as JSON, as it is stored."""
     return orjson.dumps(metadata).decode()
 
@@ -336,13 +336,13 @@ class Selection:
     visitor: str | None = None
 
 
-def row_of(revision: int, passage: int = 0) -> int:
+def build_row_name(revision: int, passage: int = 0) -> int:
     return revision << PASSAGE_BITS | passage
 
 
-def revisions_of(rows: RowNames) -> Revisions:
+def get_revisions(rows: RowNames) -> Revisions:
     return rows >> PASSAGE_BITS
 
 
-def passages_of(rows: RowNames) -> NDArray[np.int64]:
+def get_passages(rows: RowNames) -> NDArray[np.int64]:
     return rows & (MAX_PASSAGES - 1)

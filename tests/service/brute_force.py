@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from service.index import maintenance, segments
 from service.index.index import Index
-from service.store.values import PASSAGE_BITS, RowNames, revisions_of
+from service.store.values import PASSAGE_BITS, RowNames, get_revisions
 from tests.waiting import LIMIT
 
 Rows = dict[int, NDArray[np.float32]]
@@ -54,7 +54,7 @@ def found(
 ) -> list[tuple[float, int]]:
     among = None if allowed is None else np.array(list(allowed), np.int64)
     scores, names = index.search(query[None], k, among)[0]
-    return list(zip(scores.tolist(), revisions_of(names).tolist(), strict=True))
+    return list(zip(scores.tolist(), get_revisions(names).tolist(), strict=True))
 
 
 def revisions(index: Index) -> list[int]:

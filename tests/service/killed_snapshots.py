@@ -21,7 +21,7 @@ from service.store.sqlite.documents import sequence
 from service.store.values import DEFAULT_COLLECTION, PASSAGE_BITS, Revisions, RowNames
 from tests.service.brute_force import revisions as living
 from tests.service.brute_force import stored_vectors
-from tests.service.store_worker import DIMENSION, FINGERPRINT, vector_of
+from tests.service.store_worker import DIMENSION, FINGERPRINT, get_vector
 
 HURT = 0.2  # share of checks that damage the active generation's snapshot first
 QUERIES, K = 5, 10
@@ -43,7 +43,7 @@ class KilledSnapshots:
         revisions = names >> PASSAGE_BITS
         assert not live or revisions.tolist() == sorted(texts)
         for revision, vector in zip(revisions.tolist(), stored, strict=True):
-            np.testing.assert_array_equal(vector, vector_of(texts[revision], number))
+            np.testing.assert_array_equal(vector, get_vector(texts[revision], number))
         file = self._root / f"{number}.lists"
         if live and file.exists() and self._rng.random() < HURT:
             self._hurt(file)

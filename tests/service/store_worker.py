@@ -45,7 +45,7 @@ from service.store.sqlite.schema import connect, migrate
 from service.store.sqlite.vectors import add_vectors, lacking
 from service.store.sqlite.writer import Transaction, Writer
 from service.store.sqlite.writes import purge, trim, upsert
-from service.store.values import DEFAULT_COLLECTION, Changes, Document, Embedding, json_of
+from service.store.values import DEFAULT_COLLECTION, Changes, Document, Embedding, encode_json
 from tests.service.deleting import delete
 
 THREADS = 3
@@ -58,7 +58,7 @@ GAPS = 0.5  # share of writes without vectors for followers
 BASE_ROWS = 8  # replaces maintenance.BASE_ROWS
 
 
-def vector_of(text: str, generation: int) -> NDArray[np.float32]:
+def get_vector(text: str, generation: int) -> NDArray[np.float32]:
     """Returns the vector of `text` in a generation."""
     seed = zlib.crc32(f"{generation} {text}".encode())
     raw = np.random.default_rng(seed).standard_normal(DIMENSION)
@@ -71,7 +71,7 @@ def parity_of(text: str) -> int:
 
 
 def embedding(text: str, generation: int) -> Embedding:
-    return Embedding(vector_of(text, generation), truncated=False)
+    return Embedding(get_vector(text, generation), truncated=False)
 
 
 class Told(IvfSnapshots):
@@ -150,7 +150,7 @@ def write_for_ever(writer: Writer, thread: int, seed: int) -> None:
         if kind == "put":
             texts = {id: f"text-{seed}-{thread}-{step}-{id}-" + "x" * rng.randrange(3000) for id in ids}
             metadata = {"thread": thread, "odd": step % 2}
-            documents = [Document(id, text, json_of(metadata)) for id, text in texts.items()]
+            documents = [Document(id, text, encode_json(metadata)) for id, text in texts.items()]
             say("try", thread, operation := {"put": texts})
             writer.submit(partial(put, documents=documents, gaps=rng.random() < GAPS)).result()
         elif kind == "delete":

@@ -13,7 +13,7 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
     return folder / name
 
 
-def digest_of(*texts: str, before: str = "") -> str:
+def compute_digest(*texts: str, before: str = "") -> str:
     """SHA-256 of the texts' bytes, each after their number in eight bytes."""
     whole = before.encode() + b"".join(len(t.encode()).to_bytes(8, "big") + t.encode() for t in texts)
     return hashlib.sha256(whole).hexdigest()

@@ -19,11 +19,11 @@ from training.methods.sources import Given
 from training.model.encoder import TrainedEncoder
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
-from training.text.tokens import Tokens, tokens_of
+from training.text.tokens import Tokens, build_tokens
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 _VOCABULARY = 250  # of tests/tiny.py
-ROWS = tokens_of([[CLS, 90, 91, 92, 93, SEP], [CLS, 95, SEP], [CLS, 100, 101, 102, SEP], [CLS, SEP]])
+ROWS = build_tokens([[CLS, 90, 91, 92, 93, SEP], [CLS, 95, SEP], [CLS, 100, 101, 102, SEP], [CLS, SEP]])
 
 
 class Family(NamedTuple):

@@ -68,7 +68,7 @@ def corpus_for(recipe: Recipe, count: int = 64) -> Corpus:
         names = itertools.islice(itertools.combinations(WORDS, 2), count)
         parts = ([" ".join([*name, *name, random.choice(WORDS)]) for _ in range(4)] for name in names)
         return Corpus.of((". ".join(each) for each in parts), "documents")
-    return corpus_of(recipe.source.kind, count)
+    return build_corpus(recipe.source.kind, count)
 
 
 def given_of(folder: Path, texts: list[str], **changed: object) -> Given:
@@ -78,7 +78,7 @@ def given_of(folder: Path, texts: list[str], **changed: object) -> Given:
     return plain._replace(**changed)  # type: ignore[arg-type]
 
 
-def corpus_of(kind: Kind, count: int = 64) -> Corpus:
+def build_corpus(kind: Kind, count: int = 64) -> Corpus:
     rows = triples(count)
     if kind is TEXTS:
         return Corpus.of((row[0] for row in rows), "texts")

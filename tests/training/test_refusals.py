@@ -25,7 +25,7 @@ from training.errors import TrainingError
 from training.evaluation.scorable import Server
 from training.methods.recipe_files import declared
 from training.methods.stages import find_stages
-from training.text.service import count_of, info_of
+from training.text.service import fetch_count, fetch_info
 
 # Runs commands in a process where importing torch fails. Prints the status and the output of each.
 RUN = """
@@ -219,7 +219,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_an_answer_that_is_nested_too_deeply_is_no_service(url: str) -> None:
-    readers: list[Callable[[str], object]] = [count_of, info_of, Server]
+    readers: list[Callable[[str], object]] = [fetch_count, fetch_info, Server]
     for read in readers:
         with pytest.raises(TrainingError, match=r"does not answer as a Simile service|is not an embedding"):
             read(url)

@@ -16,7 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from models.sources.folder import read_source
 from tests.tiny import tiny_source
 from training.text.lexicon import Lexicon
-from training.text.tokens import Tokens, tokens_of
+from training.text.tokens import Tokens, build_tokens
 
 CLS, SEP, MASK = 2, 3, 4  # the order of tests/tiny.py
 _SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -61,10 +61,10 @@ def opened(lexicon: Lexicon) -> tokenizers.Tokenizer:
 
 def tokens_in(lexicon: Lexicon, *texts: str) -> Tokens:
     tokenizer = opened(lexicon)
-    return tokens_of([tokenizer.encode(text).ids for text in texts])
+    return build_tokens([tokenizer.encode(text).ids for text in texts])
 
 
-def rows_of(tokens: Tokens) -> list[list[int]]:
+def build_rows(tokens: Tokens) -> list[list[int]]:
     return [tokens.ids[a:b].tolist() for a, b in itertools.pairwise(tokens.starts.tolist())]
 
 
@@ -77,7 +77,7 @@ def sentences(lexicon: Lexicon, words: int, count: int) -> Tokens:
     one = [id for id in lexicon.ordinary.tolist() if lexicon.begins_word[id]]
     random = np.random.default_rng(0)
     before, after = lexicon.affixes
-    return tokens_of([[*before, *random.permutation(one)[:words].tolist(), *after] for _ in range(count)])
+    return build_tokens([[*before, *random.permutation(one)[:words].tolist(), *after] for _ in range(count)])
 
 
 def alike(counts: list[int]) -> bool:
@@ -87,6 +87,6 @@ def alike(counts: list[int]) -> bool:
 
 def between(tokens: Tokens) -> list[list[int]]:
     """The rows without the first and the last token, which must be [CLS] and [SEP]."""
-    rows = rows_of(tokens)
+    rows = build_rows(tokens)
     assert all((row[0], row[-1]) == (CLS, SEP) for row in rows)
     return [row[1:-1] for row in rows]

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from training.arguments import expanded
 from training.errors import TrainingError
-from training.text.lines import read_lines, read_records, text_of
+from training.text.lines import build_text, read_lines, read_records
 
 STSB = "stsb"
 
@@ -77,7 +77,7 @@ def jglue(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
     file = next((folder / name for name in names if (folder / name).is_file()), folder / names[-1])
     for record in read_records(file, kind=".jsonl"):
         score = record.fields.get("label")
-        left, right = (text_of(record, [name]) for name in ("sentence1", "sentence2"))
+        left, right = (build_text(record, [name]) for name in ("sentence1", "sentence2"))
         yield Row(record.at, "" if score is None else str(score), left, right)
 
 

@@ -78,7 +78,7 @@ def whole(content: Content, _passage_tokens: int | None) -> list[str]:
     return [content.whole]
 
 
-def passages_of(
+def get_passages(
     contents: Sequence[Content], split: Split, encode: Encode, passage_tokens: int | None = None
 ) -> Passages:
     shown = counted(contents, "texts", len(contents), "splitting")

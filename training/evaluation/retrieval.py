@@ -21,13 +21,13 @@ import numpy as np
 
 from models.manifest import Mode, SearchDefaults
 from models.search.content import Content
-from models.search.fusion import weight_of
+from models.search.fusion import get_weight
 from models.search.passages import learned_tokens
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.geometry import directions
-from training.evaluation.modes import DENSE, MODES, Split, WordIndex, find, passages_of
-from training.text.lines import read_records, text_of
+from training.evaluation.modes import DENSE, MODES, Split, WordIndex, find, get_passages
+from training.text.lines import build_text, read_records
 from training.text.service import DEFAULT
 
 _CORPUS, _QUERIES = "corpus.jsonl", "queries.jsonl"
@@ -135,11 +135,11 @@ def search(
         queries = list(part.queries.values())
         vectors = encoded[[rows[query] for query in part.queries]]
         of_part = learned.get(name)
-        passages = passages_of(some, split, encode_documents, learned_tokens(of_part))
+        passages = get_passages(some, split, encode_documents, learned_tokens(of_part))
         undefined += int((~passages.vectors.any(axis=1)).sum())
         with closing(WordIndex([content.whole for content in some])) as words:
             # One more, because the query's own document is left out.
-            rankings = find(queries, vectors, passages, words, DEPTH + 1, weight_of(of_part))
+            rankings = find(queries, vectors, passages, words, DEPTH + 1, get_weight(of_part))
             for query, found in zip(part.queries, rankings, strict=True):
                 for mode, ranked in zip(MODES, found, strict=True):
                     lists[mode][query] = [ids[row] for row in ranked if ids[row] != query]
@@ -181,8 +181,8 @@ def _contents(file: Path) -> Iterator[tuple[str, str, Content]]:
     """Yields file and line, id, and content of each line. A title without a text becomes the text."""
     seen: set[str] = set()
     for record in read_records(file, kind=".jsonl"):
-        name, text = text_of(record, ["_id"]), text_of(record, ["text"])
-        title = text_of(record, ["title"]) if record.fields.get("title") else ""
+        name, text = build_text(record, ["_id"]), build_text(record, ["text"])
+        title = build_text(record, ["title"]) if record.fields.get("title") else ""
         if name in seen:
             raise TrainingError(f"{record.at}: the _id {name[:100]!r} was there before.")
         seen.add(name)
@@ -193,7 +193,7 @@ def _contents(file: Path) -> Iterator[tuple[str, str, Content]]:
 def _read(file: Path) -> Iterator[tuple[str, str, str, float]]:
     """Yields file and line, query id, document id and gain of each row."""
     for record in read_records(file, _COLUMNS, ".tsv"):
-        query, document, score = (text_of(record, names) for names in _COLUMNS)
+        query, document, score = (build_text(record, names) for names in _COLUMNS)
         try:
             gain = float(score)
         except ValueError:

@@ -102,7 +102,7 @@ def open_scorable(
         )
 
 
-def scorable_of(encoder: Encoder, *, passages: bool = True) -> Scorable:
+def build_scorable(encoder: Encoder, *, passages: bool = True) -> Scorable:
     """Wraps an open version, which the caller closes. Without `passages`, documents are not split."""
     manifest = encoder.manifest
 
@@ -128,7 +128,7 @@ def scorable_of(encoder: Encoder, *, passages: bool = True) -> Scorable:
 
 
 def _opened(folder: Path, form: Form) -> Scorable:
-    return scorable_of(Encoder(folder, check(folder), threads=cpus.available(), form=form))
+    return build_scorable(Encoder(folder, check(folder), threads=cpus.available(), form=form))
 
 
 _BATCH = 256  # texts in one request

@@ -72,7 +72,7 @@ def _tsv(label: str, *texts: str) -> Reader:
     return read
 
 
-def _sentences_of(label: str) -> Reader:
+def _build_reader(label: str) -> Reader:
     def read(file: Path) -> Iterator[Example]:
         return (Example(line.at, label, (line.text,)) for line in _lines(file))
 
@@ -117,7 +117,7 @@ class Known(NamedTuple):
 def _polarity(key: str, title: str, published: str, positive: str, negative: str) -> Known:
     ours = {"all": [(f"{key}/all.tsv.gz", _tsv("label", "text"))]}
     files = ((positive, "1"), (negative, "0"))
-    senteval = {"all": [(f"{title}/{name}", _sentences_of(label)) for name, label in files]}
+    senteval = {"all": [(f"{title}/{name}", _build_reader(label)) for name, label in files]}
     return Known(key, title, _BINARY, {"all": published}, (ours, senteval))
 
 

@@ -31,9 +31,9 @@ from training.errors import TrainingError
 from training.methods.recipe import Optim, Recipe
 from training.methods.views import Template
 from training.model.encoder import TrainedEncoder
-from training.model.packed import FAMILIES, attention_of
+from training.model.packed import FAMILIES, get_attention
 from training.text.lexicon import Lexicon
-from training.text.tokens import tokens_of
+from training.text.tokens import build_tokens
 
 _STATIC = {  # pools over the rows of the word table; static_power: power means of Rücklé et al. 2018
     "static": ("mean",),
@@ -71,7 +71,7 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
             f'{folder} pools in its own way; the pool "{recipe.pool}" needs a raw backbone. '
             "(--set 'pool=\"mean\"' keeps the base's own pooling.)"
         )
-    backbone = load_backbone(source.backbone, attention_of(source.config))
+    backbone = load_backbone(source.backbone, get_attention(source.config))
     dense = torch_layers(source.head.layers)
     head: nn.Module = nn.Identity()
     if raw:
@@ -82,7 +82,7 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
             dense, head = nn.Sequential(*layers), nn.Identity()
     encoder = TrainedEncoder(source, backbone, dense, template).to(device)
     if recipe.student is not None:
-        encoder = student_of(encoder, recipe.student.layers)
+        encoder = build_student(encoder, recipe.student.layers)
     _freeze(encoder, recipe.optim)
     return encoder, head.to(device)
 
@@ -149,7 +149,7 @@ def _head(recipe: Recipe, source: Source, template: str | None) -> Head:
 _GROUP = 1024  # tokens of the vocabulary that are encoded at once
 
 
-def student_of(teacher: TrainedEncoder, layers: int) -> TrainedEncoder:
+def build_student(teacher: TrainedEncoder, layers: int) -> TrainedEncoder:
     """Returns a smaller encoder. It takes over the teacher's modules, so the teacher is no longer usable.
 
     Raises:
@@ -219,7 +219,7 @@ def _vocabulary(teacher: TrainedEncoder) -> NDArray[np.float32]:
     with Progress("tokens", size, "encoding the vocabulary") as progress:
         for at in range(0, size, _GROUP):
             ids = range(size)[at : at + _GROUP]
-            pooled = teacher(tokens_of([[*before, id, *after] for id in ids])).pooled
+            pooled = teacher(build_tokens([[*before, id, *after] for id in ids])).pooled
             rows[at : at + _GROUP] = nn.functional.normalize(pooled, dim=-1).cpu().numpy()
             progress.add(len(ids))
     return rows

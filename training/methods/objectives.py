@@ -289,7 +289,7 @@ class PairSoftmax(Objective):
         return PairSoftmaxModule(materials.width, self.classes, materials.generator)
 
 
-def cosines_of(reps: Reps) -> Tensor:
+def compute_cosines(reps: Reps) -> Tensor:
     """Returns the cosine of each row's first text with its others, (N, V - 1)."""
     z_NVP = _unit(reps.z)
     return (z_NVP[:, :1] * z_NVP[:, 1:]).sum(-1)
@@ -303,7 +303,7 @@ class CosineMse(Objective):
     name: Literal["cosine_mse"] = "cosine_mse"
 
     def loss(self, reps: Reps) -> Tensor:
-        return F.mse_loss(cosines_of(reps), reps.known.float() / self.highest)
+        return F.mse_loss(compute_cosines(reps), reps.known.float() / self.highest)
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ class Cosent(Objective):
     name: Literal["cosent"] = "cosent"
 
     def loss(self, reps: Reps) -> Tensor:
-        cosines, scores = cosines_of(reps).flatten(), reps.known.flatten()
+        cosines, scores = compute_cosines(reps).flatten(), reps.known.flatten()
         difference = self.scale * (cosines[:, None] - cosines[None])
         wrong = difference.masked_fill(scores[:, None] >= scores[None], -torch.inf).flatten()
         return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0)
@@ -414,7 +414,7 @@ class KlTeacher(Objective):
 
     def loss(self, reps: Reps) -> Tensor:
         student_NM, teacher_NM = (
-            x.log_softmax(-1) for x in (cosines_of(reps) / self.tau, reps.known / self.tau)
+            x.log_softmax(-1) for x in (compute_cosines(reps) / self.tau, reps.known / self.tau)
         )
         return F.kl_div(student_NM, teacher_NM, reduction="batchmean", log_target=True)
 

@@ -268,7 +268,7 @@ def check_fit(recipe: Recipe) -> None:
         rule(recipe)
 
 
-def columns_of(recipe: Recipe) -> int:
+def count_columns(recipe: Recipe) -> int:
     """Returns the number of texts in a row of the recipe's source. Triples have a text for each view."""
     if isinstance(recipe.source, Triples):
         return max(recipe.source.columns, sum(not stands_aside(view) for view in recipe.views))
@@ -281,7 +281,7 @@ def column_of_each_view(recipe: Recipe) -> list[int]:
     Views, and separately those that stand aside, take the texts of a row in order. A row with a single text
     gives it to all views.
     """
-    columns = columns_of(recipe)
+    columns = count_columns(recipe)
     aside = [stands_aside(view) for view in recipe.views]
     contrasted = aside.count(False)
     order = [*range(contrasted), *range(aside.count(True))]
@@ -289,7 +289,7 @@ def column_of_each_view(recipe: Recipe) -> list[int]:
 
 
 def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
-    columns = columns_of(recipe)
+    columns = count_columns(recipe)
     if columns > 1 and recipe.objectives and len(contrasted) != columns:
         raise Unfit(
             f"the source has {columns} texts in a row, and the recipe {len(contrasted)} views of them."
@@ -459,7 +459,7 @@ def fitted(recipe: Recipe, columns: int) -> Recipe:
         TrainingError: The recipe cannot use that many texts.
 
     """
-    if not isinstance(recipe.source, Triples) or not recipe.objectives or columns_of(recipe) == columns:
+    if not isinstance(recipe.source, Triples) or not recipe.objectives or count_columns(recipe) == columns:
         return recipe
     aside = [view for view in recipe.views if stands_aside(view)]
     of_row = [view for view in recipe.views if not stands_aside(view)][:columns]

@@ -79,11 +79,11 @@ class Rows:
 
     def __init__(self, given: Given, *, queries: bool = False) -> None:
         corpus = given.corpus
-        seen = order_of(given.seed, 0, len(corpus))[: given.batch * given.steps]
+        seen = draw_order(given.seed, 0, len(corpus))[: given.batch * given.steps]
         self._columns = corpus.columns
         self._special = sum(map(len, given.tokenizer.affixes))
         self.rounds = Rounds(len(seen), given.batch, given.seed)
-        self.shelf = shelf_of(given, seen, given.search_prompt if queries else given.prompt)
+        self.shelf = build_shelf(given, seen, given.search_prompt if queries else given.prompt)
         self._labels = None if corpus.labels is None else torch.tensor(corpus.labels)[torch.from_numpy(seen)]
 
     def distinct(self) -> int:
@@ -202,15 +202,15 @@ class Rounds:
 
     def order(self, number: int) -> NDArray[np.int64]:
         """Returns the rows of a round. The rows come in the order of the first round."""
-        return order_of(self.seed, number, self.count) if number else np.arange(self.count)
+        return draw_order(self.seed, number, self.count) if number else np.arange(self.count)
 
 
-def order_of(seed: int, number: int, count: int) -> NDArray[np.int64]:
+def draw_order(seed: int, number: int, count: int) -> NDArray[np.int64]:
     """Returns a permutation. numpy's generators give the same numbers in all releases, on all machines."""
     return np.random.default_rng([seed, _ORDER, number]).permutation(count)
 
 
-def shelf_of(given: Given, rows: NDArray[np.int64], first_prompt: str) -> Shelf:
+def build_shelf(given: Given, rows: NDArray[np.int64], first_prompt: str) -> Shelf:
     """Tokenizes some rows. A text that only fills up a row stays empty.
 
     Args:
@@ -248,7 +248,7 @@ def sentences(text: str) -> list[str]:
     return pieces
 
 
-def pieces_of(corpus: Corpus) -> Corpus:
+def split_pieces(corpus: Corpus) -> Corpus:
     """Returns the corpus in pieces, with the same digest."""
     found = (piece.strip() for text in corpus.texts for piece in (text, *sentences(text)))
     return replace(Corpus.of(found, "the corpus"), digest=corpus.digest)

@@ -26,7 +26,7 @@ from training.methods.objectives import Materials, Objective, Reps
 from training.model.dropout import drop, replace_dropouts, set_dropout
 from training.model.encoder import TrainedEncoder
 from training.model.language_head import bert_linear, language_head, published_head
-from training.model.packed import FAMILIES, attention_of, packing_of, positions_of, run_backbone
+from training.model.packed import FAMILIES, build_packing, compute_positions, get_attention, run_backbone
 from training.text.tokens import NOT_A_TARGET, Tokens, join
 
 
@@ -68,7 +68,9 @@ class RtdModule(nn.Module):
         encoder = materials.encoder
         _require_packed("rtd", materials)
         source = _generator_source(generator, encoder) if generator else encoder.source
-        found = load_backbone(source.backbone, attention_of(source.config)) if generator else encoder.backbone
+        found = (
+            load_backbone(source.backbone, get_attention(source.config)) if generator else encoder.backbone
+        )
         self.generator: Any = copy.deepcopy(found).requires_grad_(requires_grad=False)
         replace_dropouts(self.generator)
         self.language, stored = language_head(source, materials.generator)
@@ -100,7 +102,7 @@ class RtdModule(nn.Module):
         """Returns the likeliest token at every place, masked or not. The first token of a text stays."""
         device = self.classifier.weight.device
         set_dropout(self.generator, dropout)
-        hidden, _ = run_backbone(self.generator, masked, packing_of(masked, device), *self._kind)
+        hidden, _ = run_backbone(self.generator, masked, build_packing(masked, device), *self._kind)
         guessed = self.language(hidden, self.generator.get_input_embeddings().weight).argmax(-1).cpu()
         guessed[original.starts[:-1]] = original.ids[original.starts[:-1]]
         return Tokens(guessed, original.starts)
@@ -113,7 +115,7 @@ class RtdModule(nn.Module):
             return embedded.index_copy(1, starts, h.to(embedded.dtype)[None])
 
         set_dropout(self.discriminator, dropout)
-        packing = packing_of(tokens, h.device)
+        packing = build_packing(tokens, h.device)
         with self.discriminator.embeddings.register_forward_hook(condition):
             return run_backbone(self.discriminator, tokens, packing, self._family, self._pad_id)[0]
 
@@ -185,9 +187,9 @@ class DenoiseModule(nn.Module):
     def _decode(self, encoder: TrainedEncoder, whole: Tokens, memory: Tensor, dropout: float) -> Tensor:
         """Returns (all tokens, D): each token from the earlier tokens and the vector of its text."""
         device = memory.device
-        packing = packing_of(whole, device, causal=True)
+        packing = build_packing(whole, device, causal=True)
         backbone: Any = encoder.backbone
-        positions = positions_of(whole, encoder.family, encoder.pad_id)[None].to(device)
+        positions = compute_positions(whole, encoder.family, encoder.pad_id)[None].to(device)
         x = backbone.embeddings(input_ids=whole.ids[None].to(device), position_ids=positions)
         for layer, cross in zip(backbone.encoder.layer, self.cross, strict=True):
             x, _ = layer.attention(x, None, packing=packing)

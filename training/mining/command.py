@@ -30,11 +30,11 @@ from training.mining.pairs import (
     read_labelled_pairs,
     title_pairs,
 )
-from training.mining.queries import queries_of
+from training.mining.queries import build_queries
 from training.mining.teacher import Listed, lists
 from training.text.corpus import LISTED, MOST_NEGATIVES, TEXTS, read_corpus
-from training.text.lines import Record, layout, read_records, text_of, valid
-from training.text.service import content_of, title_of
+from training.text.lines import Record, build_text, layout, read_records, valid
+from training.text.service import content_of, find_title
 
 _EXAMPLES = 3
 _SHOWN = 90  # characters of a text in an example
@@ -189,7 +189,7 @@ def _lists(options: argparse.Namespace) -> int:
     corpus = expanded(options.corpus)
     out = _lines_of_json(target(options.out, corpus))
     documents = _read_documents(corpus)
-    queries = queries_of(_titled(documents))
+    queries = build_queries(_titled(documents))
     if not queries:
         raise NothingToLearn(f"{corpus} has no title, heading or first sentence for a query.")
     with open_scorable(options.model, os.environ, step_to_stderr) as model, _writing(out) as write:
@@ -204,7 +204,7 @@ def _lists(options: argparse.Namespace) -> int:
 def _titled(documents: FileTexts) -> list[tuple[str, str]]:
     """Returns (title, text) of each document; a missing title is empty."""
     return [
-        (valid(title_of(record.fields)[0], record.at), text)
+        (valid(find_title(record.fields)[0], record.at), text)
         for record, text in zip(documents.records, documents.texts, strict=True)
     ]
 
@@ -263,7 +263,7 @@ def _read_documents(file: Path) -> FileTexts:
 
     """
     records = list(read_records(file, TEXTS.columns))
-    texts = [text_of(record, TEXTS.columns[0]) if record.fields else "" for record in records]
+    texts = [build_text(record, TEXTS.columns[0]) if record.fields else "" for record in records]
     there = [place for place, text in enumerate(texts) if text.strip()]
     if not there:
         raise NothingToLearn(f"{file} holds no text.")

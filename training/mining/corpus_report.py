@@ -281,13 +281,13 @@ def _scripts(texts: Iterable[str]) -> dict[str, float]:
     letters = Counter(itertools.chain.from_iterable(texts))
     scripts: Counter[str] = Counter()
     for letter, count in letters.items():
-        for script in _scripts_of(letter):
+        for script in _find_scripts(letter):
             scripts[script] += count
     total = scripts.total()
     return {script: count / total for script, count in scripts.most_common()}
 
 
-def _scripts_of(text: str) -> set[str]:
+def _find_scripts(text: str) -> set[str]:
     """Returns the scripts of a text's letters: the first words of their Unicode names, after NFKC."""
     names = (
         unicodedata.name(letter, "")
@@ -301,7 +301,7 @@ def _scripts_of(text: str) -> set[str]:
 def _entries(file: Path, scripts: Iterable[str]) -> dict[str, int]:
     vocabulary = parse_json(file.read_bytes())["model"]["vocab"]
     words = vocabulary if isinstance(vocabulary, dict) else (word for word, _ in vocabulary)
-    found = Counter(script for word in words for script in _scripts_of(word))
+    found = Counter(script for word in words for script in _find_scripts(word))
     return {script: found[script] for script in scripts}
 
 

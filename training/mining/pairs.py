@@ -23,7 +23,7 @@ from training.evaluation.retrieval import load
 from training.mining.dedupe import THRESHOLD, near_duplicates
 from training.mining.neighbours import mutual_nearest, unit_vectors
 from training.text.corpus import ANCHOR, POSITIVE
-from training.text.lines import layout, read_records, text_of
+from training.text.lines import build_text, layout, read_records
 
 
 class Labelled(NamedTuple):
@@ -43,7 +43,7 @@ def read_labelled_pairs(file: Path, corpus: Iterable[str] | None = None) -> Labe
     if file.is_file() and not layout(file):
         raise TrainingError(f"{file} holds no pairs: name a .jsonl or .tsv with anchor and positive.")
     pairs = (
-        (text_of(record, ANCHOR), text_of(record, POSITIVE))
+        (build_text(record, ANCHOR), build_text(record, POSITIVE))
         for record in read_records(file, [ANCHOR, POSITIVE])
         if record.fields
     )
@@ -92,7 +92,7 @@ class Pair(NamedTuple):
     source: str  # neighbours or title
 
 
-def body_of(title: str, text: str) -> str:
+def get_body(title: str, text: str) -> str:
     """Returns the text without its title, if it begins with the title. Both are `folded`.
 
     Otherwise the title would find itself. A title that continues as a longer word (VPN, VPNs) stays.
@@ -107,7 +107,7 @@ def title_pairs(documents: Sequence[tuple[str, str]]) -> Iterator[Pair]:
     distinct = list(dict.fromkeys((folded(title), folded(text)) for title, text in documents))
     used = Counter(title for title, _ in distinct)
     for title, text in distinct:
-        body = body_of(title, text)
+        body = get_body(title, text)
         if title and body and title != body and used[title] == 1:
             yield Pair(title, body, None, "title")
 

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from training.mining.pairs import body_of, folded
+from training.mining.pairs import folded, get_body
 
 _HEADING = re.compile(r"^#{1,6}[ \t]+(\S[^\n]*)\n", re.MULTILINE)
 # Sentences end after . ? or ! with white space, after full-width marks, and at an empty line.
@@ -35,7 +35,7 @@ class Query(NamedTuple):
     title: str = ""  # title of the document, unless the query comes from the title
 
 
-def queries_of(documents: Sequence[tuple[str, str]]) -> list[Query]:
+def build_queries(documents: Sequence[tuple[str, str]]) -> list[Query]:
     """Returns the queries of each (title, text), without those that several documents have."""
     found = [query for place, (title, text) in enumerate(documents) for query in _cut(place, title, text)]
     used = Counter(query.text.casefold() for query in found)
@@ -43,7 +43,7 @@ def queries_of(documents: Sequence[tuple[str, str]]) -> list[Query]:
 
 
 def _cut(place: int, title: str, text: str) -> Iterator[Query]:
-    body = body_of(folded(title), folded(text))
+    body = get_body(folded(title), folded(text))
     if title.strip() and body and folded(title) != body:
         yield Query(folded(title), place, body)
     for heading in _HEADING.finditer(text):

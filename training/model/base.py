@@ -38,7 +38,7 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
     elif found := find_model(name, ModelStore(models_dir)):
         if found.folder.parent == models_dir:  # copies elsewhere may be changed on purpose
             check(found.folder)
-        yield Base(found.folder, found.name, version_of(found.folder))
+        yield Base(found.folder, found.name, find_version(found.folder))
     elif name in ("active", "anchor"):
         raise TrainingError(
             f"`{name}` is for retrain; name a version, as `python -m models list` shows them."
@@ -58,7 +58,7 @@ def check_base(name: str, models_dir: Path) -> None:
         pass
 
 
-def version_of(folder: Path) -> str | None:
+def find_version(folder: Path) -> str | None:
     """Returns the version of a folder, or None if it is not a published version."""
     try:
         return Manifest.read(folder).version

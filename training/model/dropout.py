@@ -45,7 +45,7 @@ def replace_dropouts(module: nn.Module) -> None:
                 setattr(parent, name, Dropout(part.p))
 
 
-def dropouts_of(module: nn.Module) -> list[nn.Dropout]:
+def find_dropouts(module: nn.Module) -> list[nn.Dropout]:
     """Returns the places with dropout, in their order. Attention reads its probability from such a place."""
     return [part for part in module.modules() if isinstance(part, nn.Dropout)]
 
@@ -55,10 +55,10 @@ def set_dropout(module: nn.Module, p: float | Sequence[float]) -> None:
 
     Args:
         module: Module.
-        p: One probability for all, or one for each in the order of `dropouts_of`. 0 means evaluation mode.
+        p: One probability for all, or one for each in the order of `find_dropouts`. 0 means evaluation mode.
 
     """
-    places = dropouts_of(module)
+    places = find_dropouts(module)
     rates = p if isinstance(p, Sequence) else [p] * len(places)
     module.train(any(p) if isinstance(p, Sequence) else p > 0)
     for part, rate in zip(places, rates, strict=True):

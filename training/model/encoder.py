@@ -30,9 +30,9 @@ from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Tokenizer
 from training.errors import TrainingError
 from training.model.dropout import replace_dropouts, set_dropout
-from training.model.packed import FAMILIES, Packing, groups_of, packing_of, pad, run_backbone
+from training.model.packed import FAMILIES, Packing, build_groups, build_packing, pad, run_backbone
 from training.text.lexicon import Lexicon, surround
-from training.text.tokens import Tokens, tokens_of
+from training.text.tokens import Tokens, build_tokens
 
 
 class Affine(NamedTuple):
@@ -85,7 +85,7 @@ class TrainedEncoder(nn.Module):
     def forward(self, tokens: Tokens, dropout: float | Sequence[float] = 0.0) -> Encoded:
         """Encodes texts. `dropout` is one probability, or one for each place in the backbone."""
         set_dropout(self.backbone, dropout)
-        packing = packing_of(tokens, self.device)
+        packing = build_packing(tokens, self.device)
         layers = self.source.head.tokens != "last"
         with _cut_off(self.backbone, tokens):
             hidden, states = run_backbone(
@@ -96,7 +96,7 @@ class TrainedEncoder(nn.Module):
     def layers(self, tokens: Tokens) -> Tensor:
         """Returns the mean token vectors of embeddings and all layers, without dropout: (R, layers, D)."""
         set_dropout(self.backbone, 0.0)
-        packing = packing_of(tokens, self.device)
+        packing = build_packing(tokens, self.device)
         _, states = run_backbone(self.backbone, tokens, packing, self.family, self.pad_id, states=True)
         with torch.autocast(self.device.type, enabled=False):
             means = [pool(pad(state.float(), packing), packing.mask.long(), ("mean",)) for state in states]
@@ -136,8 +136,8 @@ class TrainedEncoder(nn.Module):
         """Returns vectors before they are normalized: float32 (texts, dimension) on the CPU."""
         rows = [tokens.ids for tokens in self._tokenizer.tokenize(texts)]
         vectors = torch.empty(0)
-        for group in groups_of(torch.tensor([len(row) for row in rows], dtype=torch.int64), self.device):
-            tokens = tokens_of([rows[row] for row in group.tolist()])
+        for group in build_groups(torch.tensor([len(row) for row in rows], dtype=torch.int64), self.device):
+            tokens = build_tokens([rows[row] for row in group.tolist()])
             if self._template is not None:
                 tokens = surround(tokens, self.lexicon, *self._around)
             found = self(tokens).pooled.cpu()
@@ -259,7 +259,7 @@ def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensors[name] for name in first.values()}
 
 
-def digest_of(source: Source) -> str:
+def compute_digest(source: Source) -> str:
     """Returns the SHA-256 of a base: its weights, and the settings that affect its vectors."""
     digest = hashlib.sha256(f"{source.head.names} {source.max_length} {source.prompts}".encode())
     beside = (source.backbone / TOKENIZER, source.backbone / "config.json")

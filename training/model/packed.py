@@ -45,7 +45,7 @@ class Packing(NamedTuple):
     parts: tuple[Packing, ...] = ()  # neighboring texts whose attention is computed at once
 
 
-def packing_of(tokens: Tokens, device: torch.device, *, causal: bool = False) -> Packing:
+def build_packing(tokens: Tokens, device: torch.device, *, causal: bool = False) -> Packing:
     lengths, rows, places = tokens.lengths, tokens.rows(), tokens.places()
     ends = lengths.cumsum(0).tolist()
 
@@ -74,7 +74,7 @@ def _parts(lengths: Sequence[int]) -> Iterator[slice]:
     yield slice(start, len(lengths))
 
 
-def groups_of(lengths: Tensor, device: torch.device) -> Iterator[Tensor]:
+def build_groups(lengths: Tensor, device: torch.device) -> Iterator[Tensor]:
     """Yields the texts of each forward pass without gradients, int64.
 
     The longest texts come first, so that a lack of memory shows at once. `lengths` are in tokens, int64 (R,).
@@ -88,13 +88,13 @@ def groups_of(lengths: Tensor, device: torch.device) -> Iterator[Tensor]:
         yield group
 
 
-def positions_of(tokens: Tokens, family: str, pad_id: int) -> Tensor:
+def compute_positions(tokens: Tokens, family: str, pad_id: int) -> Tensor:
     """Returns positions as the family counts them, int64 (tokens,)."""
     places = tokens.places() if tokens.positions is None else tokens.positions
     return places + (pad_id + 1 if family in _AFTER_PAD else 0)
 
 
-def attention_of(config: Mapping[str, Any]) -> str | None:
+def get_attention(config: Mapping[str, Any]) -> str | None:
     """Returns the attention to load a backbone with: packed for FAMILIES, otherwise transformers' choice."""
     return NAME if config.get("model_type") in FAMILIES else None
 
@@ -114,7 +114,7 @@ def run_backbone(
     if family in FAMILIES:
         found = backbone(
             input_ids=tokens.ids[None].to(device),
-            position_ids=positions_of(tokens, family, pad_id)[None].to(device),
+            position_ids=compute_positions(tokens, family, pad_id)[None].to(device),
             packing=packing,
             output_hidden_states=states,
         )

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from models.progress import counted
 from training.errors import NothingToLearn, TrainingError
-from training.methods.sources import DRAWN, Batch, Given, Rounds, RowSource, Source, order_of, sentences
+from training.methods.sources import DRAWN, Batch, Given, Rounds, RowSource, Source, draw_order, sentences
 from training.text.corpus import TEXTS, Kind
-from training.text.tokens import tokenise, tokens_of
+from training.text.tokens import build_tokens, tokenise
 from training.validation import Share
 
 MIN_ROOM = 8  # tokens of a row besides the prompt and special tokens; the minimum of a passage in the service
@@ -116,7 +116,7 @@ class Sentences:
                 f"the special ones, and {MIN_ROOM} are needed. Raise `max_length`."
             )
         self._seed, self._draw = given.seed, draw
-        seen = order_of(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
+        seen = draw_order(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
         pieces = [sentences(given.corpus.texts[row]) for row in seen.tolist()]
         shelf = tokenise(
             (piece for each in counted(pieces, "texts", len(pieces), "tokenising") for piece in each),
@@ -155,7 +155,7 @@ class Sentences:
                 column.append([*before, *inner.tolist(), *self._after])
         first: dict[tuple[int, ...], int] = {}
         numbers = [[first.setdefault(tuple(row), len(first)) for row in column] for column in columns]
-        return Batch(tuple(tokens_of(column) for column in columns), torch.tensor(numbers).T)
+        return Batch(tuple(build_tokens(column) for column in columns), torch.tensor(numbers).T)
 
 
 def _units(
@@ -232,7 +232,7 @@ class Runs:
     def __init__(self, given: Given) -> None:
         pieces: list[str] = []
         owners: list[int] = []
-        for document in order_of(given.seed, 0, len(given.corpus)).tolist():
+        for document in draw_order(given.seed, 0, len(given.corpus)).tolist():
             found = [given.prompt + piece.strip() for piece in sentences(given.corpus.texts[document])]
             pieces += found
             owners += [document] * len(found)

@@ -30,7 +30,7 @@ from training.methods.objectives import (
 )
 from training.methods.token_objectives import word_table
 from training.model.language_head import language_head
-from training.model.packed import packing_of, pad, unpad
+from training.model.packed import build_packing, pad, unpad
 from training.text.tokens import Tokens
 from training.validation import AboveZero, Count
 
@@ -179,7 +179,7 @@ class MiJsdModule(InFloat32):
 
     def runs(self, hidden: Tensor, view: Tokens) -> Tensor:
         """Maps (all tokens, D) to (all tokens, P). Both ends of a text are padded with zeros."""
-        packing = packing_of(view, hidden.device)
+        packing = build_packing(view, hidden.device)
         channels_RDT = pad(hidden, packing).transpose(1, 2)
         found_RTP = torch.cat([conv(channels_RDT) for conv in self.convolutions], dim=1).transpose(1, 2)
         return unpad(found_RTP, packing)

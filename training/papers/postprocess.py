@@ -43,7 +43,7 @@ class AffinePost:
 
     def apply(self, encoder: TrainedEncoder, texts: Sequence[str]) -> None:
         """Fits the map on the vectors of `texts` and appends it to the encoder."""
-        encoder.add_dense([self.fit(moments_of(encoder.pooled_chunks(texts)))])
+        encoder.add_dense([self.fit(compute_moments(encoder.pooled_chunks(texts)))])
 
     def fit(self, moments: Moments) -> Affine:
         """Returns the map.
@@ -151,7 +151,7 @@ class Usif(WordWeights):
         return weights
 
 
-def moments_of(chunks: Iterable[NDArray[np.float32]]) -> Moments:
+def compute_moments(chunks: Iterable[NDArray[np.float32]]) -> Moments:
     """Returns the moments of vectors that come in chunks of (n, D).
 
     Raises:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from training.errors import NothingToLearn, TrainingError
-from training.methods.sources import DRAWN, Batch, Given, Rounds, RowSource, Source, order_of, shelf_of
+from training.methods.sources import DRAWN, Batch, Given, Rounds, RowSource, Source, build_shelf, draw_order
 from training.text.corpus import TEXTS, Kind
-from training.text.tokens import Shelf, tokens_of
+from training.text.tokens import Shelf, build_tokens
 from training.validation import Count
 
 
@@ -40,8 +40,8 @@ class Spans:
                 f"{room} beside the special ones. Lower `shortest`, or raise `max_length`."
             )
         self._recipe, self._seed = replace(recipe, longest=min(recipe.longest, room)), given.seed
-        seen = order_of(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
-        self._shelf = shelf_of(given, seen, given.prompt)
+        seen = draw_order(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
+        self._shelf = build_shelf(given, seen, given.prompt)
         lengths = self._shelf.starts.diff() - len(self._before) - len(self._after)
         long_enough = (lengths >= recipe.min_tokens()).nonzero()[:, 0]
         self._long_enough = _first_of_equals(self._shelf, long_enough)
@@ -72,7 +72,7 @@ class Spans:
                 for column, (first, last) in zip(columns, spans, strict=True):
                     column.append([*self._before, *ids[first:last].tolist(), *self._after])
         numbers = torch.arange(len(columns[0]) * len(columns)).reshape(-1, len(columns))
-        return Batch(tuple(tokens_of(column) for column in columns), numbers)
+        return Batch(tuple(build_tokens(column) for column in columns), numbers)
 
 
 def _first_of_equals(shelf: Shelf, rows: Tensor) -> Tensor:

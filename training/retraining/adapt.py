@@ -21,7 +21,7 @@ from training.retraining.config import Config
 from training.retraining.gate.gains import deciding
 from training.retraining.gathered import Gathered
 from training.retraining.one import Job
-from training.retraining.plan import job_of, require_judge, rows_of
+from training.retraining.plan import build_job, build_rows, require_judge
 from training.retraining.staged import Staged
 from training.text.corpus import PAIRS, TEXTS
 
@@ -35,11 +35,11 @@ def adapt_job(
     table = config.train
     first = replace(stages.recipes()[0], name=stages.name)
     seeded = first if table.seed is None else replace(first, seed=table.seed)
-    job = job_of(gathered, config, seeded, store, work, say, labels=True)
+    job = build_job(gathered, config, seeded, store, work, say, labels=True)
     require_judge(config, bool(deciding(job.searches)), config.gate.data)
     corpora, learned = {TEXTS: job.corpus}, {*gathered.learned}
     with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone
-        pairs = rows_of(PAIRS, config, store, gathered, gathered.split, gathered.found)
+        pairs = build_rows(PAIRS, config, store, gathered, gathered.split, gathered.found)
         if len(pairs) >= LEAST_PAIRS:
             corpora[PAIRS] = pairs
             learned |= sides.learned(gathered.found.train)

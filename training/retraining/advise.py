@@ -61,8 +61,8 @@ def run(options: argparse.Namespace) -> int:
         config = Config(corpus=of_service(options), folders=FoldersTable(models=options.models_dir))
     check(config)
     to_stderr(LOADING)
-    from training.retraining.auto import TUNE, choices, look, minutes_of, nothing  # noqa: PLC0415  torch
-    from training.retraining.halves import halves_of  # noqa: PLC0415  torch
+    from training.retraining.auto import TUNE, choices, get_minutes, look, nothing  # noqa: PLC0415  torch
+    from training.retraining.halves import build_halves  # noqa: PLC0415  torch
     from training.retraining.retune import sides  # noqa: PLC0415  torch
 
     store = ModelStore(folders(config).models)
@@ -82,8 +82,8 @@ def run(options: argparse.Namespace) -> int:
     print(material)  # noqa: T201  the answer of the command
     texts = [document.whole for document in gathered.split.train[:_TIMED]]
     pace = _pace(store, gathered.active, texts)
-    crossed = bool(halves_of(config, TRIPLES, gathered.split, gathered.found))
-    for line in advice(material, found, pace, minutes_of(config.train) or math.inf, crossed=crossed):
+    crossed = bool(build_halves(config, TRIPLES, gathered.split, gathered.found))
+    for line in advice(material, found, pace, get_minutes(config.train) or math.inf, crossed=crossed):
         print(line)  # noqa: T201
     return 0
 

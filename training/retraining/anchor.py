@@ -16,7 +16,7 @@ from training.errors import TrainingError
 _STAGES = "stages"  # in the lineage of a run of several recipes
 
 
-def anchor_of(store: ModelStore, active: str) -> str:
+def find_anchor(store: ModelStore, active: str) -> str:
     """The version that `active` names as its anchor; else its oldest parent that is still here."""
     known = {manifest.version: manifest for manifest in store.versions()}
     manifest = known.pop(active, None)

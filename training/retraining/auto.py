@@ -21,16 +21,16 @@ from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import load_recipe
 from training.methods.recipe_files import SEARCH
 from training.methods.stages import find_stages
-from training.mining.queries import queries_of
+from training.mining.queries import build_queries
 from training.model.new_bases import takes_tokens
 from training.retraining.adapt import adapt_job
 from training.retraining.config import Config, TrainTable
 from training.retraining.gathered import Gathered, gather
 from training.retraining.halves import judged_to_train_on
 from training.retraining.one import Job, retrain
-from training.retraining.plan import job_of
+from training.retraining.plan import build_job
 from training.retraining.publication import Outcome
-from training.retraining.readability import reading_of
+from training.retraining.readability import measure_reading
 from training.retraining.retune import retune
 from training.retraining.scoring import KnownScores
 
@@ -106,14 +106,14 @@ def choices(material: Material) -> list[Choice]:
     return found
 
 
-def material_of(gathered: Gathered, config: Config, tokenizer: Path) -> Material:
+def build_material(gathered: Gathered, config: Config, tokenizer: Path) -> Material:
     """tokenizer: the file of the base."""
     documents = gathered.split.train
-    reading = reading_of(documents, tokenizer)
+    reading = measure_reading(documents, tokenizer)
     return Material(
         len(documents),
         judged_to_train_on(gathered, config),
-        len(queries_of([(document.title, document.text) for document in documents]))
+        len(build_queries([(document.title, document.text) for document in documents]))
         + sum(map(len, gathered.asked.values())),
         reading.why_not,
         takes_tokens(json.loads(tokenizer.read_bytes())),
@@ -125,10 +125,10 @@ def material_of(gathered: Gathered, config: Config, tokenizer: Path) -> Material
 def look(config: Config, store: ModelStore, say: Say) -> tuple[Gathered, Material]:
     """Read everything, and sum up what there is to learn from. Raise as `gather`."""
     gathered = gather(config, store, say)
-    return gathered, material_of(gathered, config, store.folder(gathered.active) / TOKENIZER)
+    return gathered, build_material(gathered, config, store.folder(gathered.active) / TOKENIZER)
 
 
-def minutes_of(train: TrainTable) -> float | None:
+def get_minutes(train: TrainTable) -> float | None:
     """Of training for each choice, at most; None where train.steps says how long."""
     return MINUTES if train.steps is None and train.minutes is None else train.minutes
 
@@ -141,7 +141,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
     """
     gathered, material = look(config, store, say)
     say(str(material))
-    train = config.train.model_copy(update={"minutes": minutes_of(config.train)})
+    train = config.train.model_copy(update={"minutes": get_minutes(config.train)})
     bounded = config.model_copy(update={"train": train})
     refused: list[Outcome] = []
     reasons: list[str] = []
@@ -202,7 +202,7 @@ def _job(choice: Choice, gathered: Gathered, config: Config, store: ModelStore, 
         return adapt_job(stages, gathered, config, store, work, say)
     recipe = load_recipe(choice.recipe)
     seeded = recipe if config.train.seed is None else replace(recipe, seed=config.train.seed)
-    return job_of(gathered, config, seeded, store, work, say)
+    return build_job(gathered, config, seeded, store, work, say)
 
 
 def nothing(material: Material) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from training.evaluation.retrieval import Collection
-from training.retraining.gate.gains import deciding, each_of
+from training.retraining.gate.gains import deciding, list_each
 from training.retraining.gate.verdict import HITS, HYBRID
 
 MOST = 10  # queries to either side
@@ -50,7 +50,9 @@ def _changes(
 ) -> Iterator[_Change]:
     for name in deciding(before):
         if name in after and name in searches:
-            for at, (was, now) in enumerate(zip(each_of(before[name]), each_of(after[name]), strict=True)):
+            for at, (was, now) in enumerate(
+                zip(list_each(before[name]), list_each(after[name]), strict=True)
+            ):
                 yield _Change(now - was, name, at)
 
 

@@ -41,7 +41,7 @@ def choose_by(dev: Mapping[str, Collection]) -> Choose | None:
     return figures
 
 
-def score_of(dev: Mapping[str, Collection]) -> Score | None:
+def compute_score(dev: Mapping[str, Collection]) -> Score | None:
     """The mean of `choose_by`, for a recipe whose weights cannot be shared between base and training."""
     choose = choose_by(dev)
     if choose is None:

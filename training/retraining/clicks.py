@@ -31,7 +31,7 @@ from training.mining.pairs import folded
 from training.retraining import trust
 from training.retraining.judgements import Judgement
 from training.text.lines import valid
-from training.text.service import collections_of, events_of, qualified, shown
+from training.text.service import fetch_collections, fetch_events, qualified, shown
 
 _SKIP = "skip"
 _WEIGHTS = {"click": 1.0, "open": 1.0, "convert": 2.0}  # of a search with such an event
@@ -67,7 +67,7 @@ class Session:
 
     @property
     def visitor(self) -> str:
-        return trust.visitor_of(self.key, self.user)
+        return trust.build_visitor(self.key, self.user)
 
     def passed_over(self) -> Iterator[str]:
         """Documents that the user looked at and did not want."""
@@ -104,7 +104,7 @@ class Sessions(NamedTuple):
     untrusted: Counter[Pair]
 
 
-def sessions_of(rows: Iterable[Mapping[str, Any]]) -> Sessions:
+def build_sessions(rows: Iterable[Mapping[str, Any]]) -> Sessions:
     """Events as `GET /events` lists them, by visitor, search and query.
 
     Searches over the share of their key are dropped on the way, by the visitors that it has named so far.
@@ -116,7 +116,7 @@ def sessions_of(rows: Iterable[Mapping[str, Any]]) -> Sessions:
         key, user, query = str(row.get("key", "")), str(row.get("user", "")), folded(row["query"])
         # A service that says nothing of trust is an older one, where every key counted.
         sessions = trusted if row.get("trusted", True) else untrusted
-        name = trust.visitor_of(key, user), row["search_id"], query
+        name = trust.build_visitor(key, user), row["search_id"], query
         session = sessions.setdefault(name, Session(key, query, user))
         _add(session, row["id"], row["type"], row.get("position"), row["shown"])
         if len(sessions) > 2 * MOST:
@@ -165,15 +165,15 @@ class Use(NamedTuple):
 
 
 def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, visitors: int) -> Use:
-    """Judgements from the events of the service at `url`, as `judgements_of` makes them.
+    """Judgements from the events of the service at `url`, as `build_judgments` makes them.
 
     wanted: the names of the collections to read, or service.ALL. Raise TrainingError.
     """
     asked: dict[str, dict[str, None]] = {}
 
     def rows() -> Iterator[dict[str, Any]]:
-        for collection in collections_of(url, wanted):
-            for row in events_of(url, collection):
+        for collection in fetch_collections(url, wanted):
+            for row in fetch_events(url, collection):
                 query = valid(row["query"], f"{shown(url)}, events")
                 asked.setdefault(collection, {})[folded(query)] = None
                 yield row | {
@@ -182,7 +182,7 @@ def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, vis
                     "shown": [qualified(collection, id) for id in row["shown"]],
                 }
 
-    read = sessions_of(rows())
+    read = build_sessions(rows())
     if not (read.found or read.untrusted):
         return Use([], "no events", {})
     sessions = read.found
@@ -202,7 +202,7 @@ def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, vis
     return Use(found, line, of_kept, dropped, trust.warnings(relevant, dropped, users=named))
 
 
-def judgements_of(sessions: Sequence[Session], bias: float, least: int, visitors: int) -> list[Judgement]:
+def build_judgments(sessions: Sequence[Session], bias: float, least: int, visitors: int) -> list[Judgement]:
     """As `judged_by`, of searches that all count."""
     return judged_by(Sessions([*sessions], Counter(), Counter()), bias, least, visitors)[0]
 
@@ -248,7 +248,7 @@ def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[l
 
 
 def _visitors(sessions: Iterable[Session]) -> int:
-    return trust.number_of(session.caller for session in sessions)
+    return trust.get_number(session.caller for session in sessions)
 
 
 def _of_visitors(pair: Pair, found: Iterable[Session], *, relevant: bool) -> Iterator[Judgement]:
@@ -333,7 +333,7 @@ def _has_moved(found: _Impressions, callers: Sequence[trust.Caller], seen_by: in
     rows = zip(found.pair.tolist(), found.position.tolist(), found.session.tolist(), strict=True)
     for pair, position, session in rows:
         saw[pair, position].add(callers[session])
-    known = Counter(pair for (pair, _), each in saw.items() if trust.number_of(each) >= seen_by)
+    known = Counter(pair for (pair, _), each in saw.items() if trust.get_number(each) >= seen_by)
     moved = np.array([known[pair] > 1 for pair in range(len(found.pairs))], np.bool_)
     return moved[found.pair]
 

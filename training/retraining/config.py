@@ -30,7 +30,7 @@ from training.methods.recipe_files import AUTO, declared
 from training.model.base import check_base
 from training.retraining.gate import rules as gate
 from training.retraining.same_folder import require_same_folder
-from training.text.service import ALL, ONLY_DEFAULT, count_of, is_name
+from training.text.service import ALL, ONLY_DEFAULT, fetch_count, is_name
 from training.validation import refusal
 
 LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
@@ -202,7 +202,7 @@ def check(config: Config) -> None:
     optional_data_folder(config.gate.data)
     if config.corpus.service is not None:
         require_same_folder(config.corpus.service, folders(config).models)
-        count_of(config.corpus.service, config.corpus.collections)
+        fetch_count(config.corpus.service, config.corpus.collections)
 
 
 def check_names(recipe: str, changes: Mapping[str, Any], base: str, models: Path) -> None:

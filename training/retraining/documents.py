@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 from models.search.content import Content
 from training.errors import NothingToLearn, TrainingError
 from training.text.corpus import TEXTS
-from training.text.lines import Record, read_records, text_of, valid
+from training.text.lines import Record, build_text, read_records, valid
 from training.text.service import (
     DEFAULT,
     ONLY_DEFAULT,
-    collections_of,
-    documents_of,
+    fetch_collections,
+    fetch_documents,
+    find_title,
     is_name,
     qualified,
     shown,
-    title_of,
 )
 
 _ID = ("id", "_id")
@@ -79,8 +79,8 @@ def documents_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Documents:
     where = shown(url)
     found = (
         _of_service(document, where, name)
-        for name in collections_of(url, wanted)
-        for document in documents_of(url, name)
+        for name in fetch_collections(url, wanted)
+        for document in fetch_documents(url, name)
     )
     return _distinct(found, where)
 
@@ -88,17 +88,17 @@ def documents_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Documents:
 def _of_record(record: Record) -> Document:
     if not record.fields:
         return Document("", "", "")
-    text = text_of(record, TEXTS.columns[0])
+    text = build_text(record, TEXTS.columns[0])
     title = record.fields.get("title") or ""
     id = next((record.fields[name] for name in _ID if name in record.fields), None)
     if not isinstance(title, str) or not isinstance(id, str | int | None):
         raise TrainingError(f"{record.at}: id and title must be texts.")
-    collection = collection_of(record)
+    collection = get_collection(record)
     name = "" if id is None else qualified(collection, valid(str(id), record.at))
     return Document(name, valid(title.strip(), record.at), text, collection)
 
 
-def collection_of(record: Record) -> str:
+def get_collection(record: Record) -> str:
     """The field `collection` of a line, as `export --all-collections` writes it.
 
     What can be no collection's name is the user's own field, and says nothing of collections.
@@ -109,7 +109,7 @@ def collection_of(record: Record) -> str:
 
 def _of_service(document: dict[str, Any], url: str, collection: str) -> Document:
     id = qualified(collection, str(document.get("id")))
-    title, searched = title_of(document)
+    title, searched = find_title(document)
     where = f"{url}, document {id!r}"
     return Document(
         id,

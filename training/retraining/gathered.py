@@ -23,7 +23,7 @@ from training.retraining.judgements import Judged, Judgement, judged, judgements
 from training.retraining.publication import activated_by_hand
 from training.retraining.searches import plain
 from training.retraining.trust import REASONS, described
-from training.text.service import Searches, searches_of
+from training.text.service import Searches, fetch_searches
 
 
 class Gathered(NamedTuple):
@@ -59,7 +59,7 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     require_enough(len(split.train), config.corpus.least, left)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     service = config.corpus.service
-    served = Searches() if service is None else searches_of(service)
+    served = Searches() if service is None else fetch_searches(service)
     unjudged = _unjudged(config, used, found)
     return Gathered(active, documents, split, found, frozenset(learned), unjudged, served, used)
 

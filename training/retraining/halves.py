@@ -21,7 +21,7 @@ OF_LABELS = (PAIRS, TRIPLES)  # kinds of rows that judged queries are in
 _MOST_ANSWERS = 0.1  # share of a collection's documents to train on that may be held back. Chosen by us
 
 
-def halves_of(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
+def build_halves(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
     """The two ways to train on one half of the judged queries and ask the other, where they are few.
 
     Empty where the half that is held out is enough, or both together are too few to show anything; where
@@ -45,7 +45,7 @@ def halves_of(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[
 def judged_to_train_on(gathered: Gathered, config: Config) -> int:
     """The number of judged queries that `pairs` or `triples` train on: all where few are cross-fitted."""
     found = gathered.found
-    crossing = halves_of(config, TRIPLES, gathered.split, found)
+    crossing = build_halves(config, TRIPLES, gathered.split, found)
     return len(found.train) + (len(found.held) if crossing else 0)
 
 

@@ -49,7 +49,7 @@ def place(id: str) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def part_of(at: float, share: float) -> Part:
+def choose_part(at: float, share: float) -> Part:
     """The part of what has that place, when a share of all judges; both 0 to 1."""
     if at < share:
         return JUDGE
@@ -60,7 +60,7 @@ def hold_out(documents: Sequence[Document], share: float) -> Split:
     """About `share` of the documents judge, from 0 to 1; each side in the order that they came in."""
     parts: dict[Part, list[Document]] = {TRAIN: [], DEV: [], JUDGE: []}
     for document in documents:
-        parts[part_of(place(document.id), share)].append(document)
+        parts[choose_part(place(document.id), share)].append(document)
     held = parts[JUDGE]
     every = [*held, *parts[DEV], *parts[TRAIN]]
     found = near_duplicates([document.whole for document in held])

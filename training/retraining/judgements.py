@@ -27,12 +27,12 @@ from typing import NamedTuple
 
 from training.errors import TrainingError
 from training.mining.pairs import folded
-from training.retraining.documents import collection_of
+from training.retraining.documents import get_collection
 from training.retraining.heldout import Part, place
 from training.retraining.sides import sides
-from training.retraining.trust import number_of, visitor_of
-from training.text.lines import Record, layout, read_records, text_of, valid
-from training.text.service import ONLY_DEFAULT, collections_of, feedback_of, qualified, shown
+from training.retraining.trust import build_visitor, get_number
+from training.text.lines import Record, build_text, layout, read_records, valid
+from training.text.service import ONLY_DEFAULT, fetch_collections, fetch_feedback, qualified, shown
 
 _QUERY, _ID = ("query",), ("id", "document")
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}
@@ -78,7 +78,7 @@ def judgements_in(file: Path) -> Iterator[Judgement]:
         raise TrainingError(f"{file} holds no judgements: give a .tsv or .jsonl with query and id.")
     for record in read_records(file, (_QUERY, _ID)):
         if record.fields:
-            yield Judgement(text_of(record, _QUERY), _document(record), _relevant(record))
+            yield Judgement(build_text(record, _QUERY), _document(record), _relevant(record))
 
 
 def judgements_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Iterator[Judgement]:
@@ -86,8 +86,8 @@ def judgements_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Iterator[Ju
 
     wanted: the names of the collections to read, or service.ALL.
     """
-    for collection in collections_of(url, wanted):
-        for row in feedback_of(url, collection):
+    for collection in fetch_collections(url, wanted):
+        for row in fetch_feedback(url, collection):
             query = valid(row["query"], f"{shown(url)}, feedback")
             yield Judgement(
                 query,
@@ -180,7 +180,7 @@ def judged(
 def _voter(judgement: Judgement, trusted: Collection[str]) -> str | None:
     """The name under which a judgment votes: its visitor's. A key that may judge alone stays one voter."""
     key = judgement.key
-    return key if key is None or key in (trusted or [NO_KEY]) else visitor_of(key, judgement.user)
+    return key if key is None or key in (trusted or [NO_KEY]) else build_visitor(key, judgement.user)
 
 
 def _lone(yes: Collection[Judgement], trusted: Collection[str]) -> str | None:
@@ -198,7 +198,7 @@ def _lone(yes: Collection[Judgement], trusted: Collection[str]) -> str | None:
     if {None, *(trusted or [NO_KEY])} & keys:
         return None
     named = [(judgement.key, judgement.user) for judgement in yes if judgement.key is not None]
-    return None if number_of(named) > 1 and not trusted else min(key for key, _ in named)
+    return None if get_number(named) > 1 and not trusted else min(key for key, _ in named)
 
 
 def _alone(keys: Mapping[str, str], queries: Collection[str]) -> bool:
@@ -235,8 +235,8 @@ def _majority(votes: Mapping[str | None, bool]) -> bool | None:
 def _document(record: Record) -> str:
     id = next((record.fields[name] for name in _ID if name in record.fields), None)
     if not isinstance(id, int) or isinstance(id, bool):  # as a document's may be written
-        id = text_of(record, _ID)
-    return qualified(collection_of(record), str(id))
+        id = build_text(record, _ID)
+    return qualified(get_collection(record), str(id))
 
 
 def _relevant(record: Record) -> bool:

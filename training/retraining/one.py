@@ -32,19 +32,19 @@ from training.evaluation.encoding import Choose
 from training.methods.recipe import fitted
 from training.methods.recipe_files import TRIED
 from training.model.base import Base, open_base
-from training.model.encoder import digest_of
+from training.model.encoder import compute_digest
 from training.retraining import searches as own
-from training.retraining.anchor import active_version, anchor_of
+from training.retraining.anchor import active_version, find_anchor
 from training.retraining.changed import answers, changed
 from training.retraining.crossfit import Fold, asked, pooled
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
-from training.retraining.gate.drift import drift_of
+from training.retraining.gate.drift import compute_drift
 from training.retraining.gate.verdict import JUDGED, Scores
 from training.retraining.gate.words import report
 from training.retraining.publication import Outcome, known, publish
-from training.retraining.scoring import KnownScores, about_of, scores_of, short
-from training.retraining.students import begin_of, beside, lineage_of, require_pace
+from training.retraining.scoring import KnownScores, compute_scores, describe_model, short
+from training.retraining.students import beside, build_lineage, find_start, require_pace
 from training.runfile import FILE_NAME as RUN
 from training.runfile import OtherRun, Result
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
@@ -103,12 +103,12 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
     job.store.require_writable()
     if job.mode == "on" and job.thresholds.slower < 1:
         require_pace(job.store, active, job.base, job.recipe)
-    begin = begin_of(job.store, active, job.base, distils=job.recipe.student is not None)
+    begin = find_start(job.store, active, job.base, distils=job.recipe.student is not None)
     with open_base(begin, job.store.root) as base:
         if job.pair and base.version is None:
             raise TrainingError(f"train.pair needs a published version to distil, and {base.name} is none.")
         new_line = base.version is None or job.staged is not None  # of another model, or of other tokens
-        anchor = None if new_line else anchor_of(job.store, str(base.version))
+        anchor = None if new_line else find_anchor(job.store, str(base.version))
         _check_new(job, active, base)
         learned = Manifest.read(job.store.folder(active)).search
         before = job.scored.of(job.store, active, *_data(job, learned), say=say) if _needs_scores(job) else {}
@@ -149,15 +149,15 @@ def judge(
         if not job.staged:
             manifest = manifest.model_copy(update={"search": served.search})
         data = _data(job, manifest.search)
-        after = scores_of(artifacts, candidate, *data, say=say) if _needs_scores(job) else {}
+        after = compute_scores(artifacts, candidate, *data, say=say) if _needs_scores(job) else {}
         if crossed:
             after["own"] = {**after.get("own", {}), JUDGED: crossed}
     except Damaged as error:
         return Outcome(None, False, str(error), None)
     files = artifacts.folder(candidate)
     about = {
-        "candidate": about_of(manifest),
-        "active": about_of(served),
+        "candidate": describe_model(manifest),
+        "active": describe_model(served),
         "anchor": manifest.lineage.get(ANCHOR),
         "base": job.base,
         "recipe": job.recipe.name,
@@ -176,9 +176,9 @@ def judge(
     say("timing both")
     paces = costs((job.store, active), (artifacts, candidate), job.corpus.texts)
     before, after = (dict(side) | {"cost": cost} for side, cost in zip((before, after), paces, strict=True))
-    began = anchor_of(job.store, active) if job.staged else about["anchor"]
+    began = find_anchor(job.store, active) if job.staged else about["anchor"]
     if began:
-        after["drift"] = drift_of((job.store, began), (artifacts, candidate), job.corpus.texts)
+        after["drift"] = compute_drift((job.store, began), (artifacts, candidate), job.corpus.texts)
     verdict = gate.compare(after, before, job.thresholds, job.require, job.looks)
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
@@ -219,11 +219,11 @@ def _asked(job: Job) -> Identity:
 def _check_new(job: Job, active: str, base: Base) -> None:
     """The same text, recipe and base give the same model again, and it was judged already."""
     asked = _asked(job)
-    digest = digest_of(read_source(base.folder))
+    digest = compute_digest(read_source(base.folder))
     for manifest in job.store.versions():
         if job.pair != (manifest.query_encoder is not None):
             continue
-        lineage = lineage_of(job.store, manifest)
+        lineage = build_lineage(job.store, manifest)
         same_start = lineage.get("base_digest") == digest and job.steps in {None, lineage.get("steps")}
         judged = manifest.gate is not None and asked.items() <= lineage.items()
         if judged and (same_start or manifest.version == active):
@@ -265,7 +265,7 @@ def _needs_scores(job: Job) -> bool:
 
 
 def _data(job: Job, learned: Mapping[str, SearchDefaults]) -> tuple[Any, ...]:
-    """The data and the search of a scoring, as `scores_of` takes them."""
+    """The data and the search of a scoring, as `compute_scores` takes them."""
     threads = job.options.threads or cpus.available()
     return threads, job.data, job.searches, job.evidence, learned, job.passages
 
@@ -281,7 +281,7 @@ def _crossed(
         store, version = _artifact(job, fold.corpus, base, place / f"fold-{number}", say)
         for side, (of, name) in zip(sides, ((job.store, active), (store, version)), strict=True):
             data = None, fold.searches, fold.evidence, learned, job.passages
-            found = scores_of(of, name, threads, *data, say=say)
+            found = compute_scores(of, name, threads, *data, say=say)
             side.append(found["own"][JUDGED])
     return pooled(sides[0]), pooled(sides[1])
 

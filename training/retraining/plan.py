@@ -27,21 +27,21 @@ from models.progress import Say
 from models.store import ModelStore
 from training.errors import Busy, NothingToLearn
 from training.evaluation.data import optional_data_folder
-from training.evaluation.scorable import Scorable, scorable_of
+from training.evaluation.scorable import Scorable, build_scorable
 from training.mining.corpus_report import look_at
 from training.retraining import searches as own
 from training.retraining import sides
-from training.retraining.choosing import CANDIDATES, choose_by, score_of
+from training.retraining.choosing import CANDIDATES, choose_by, compute_score
 from training.retraining.config import Config, GateTable
 from training.retraining.crossfit import Fold, asked
 from training.retraining.gate.verdict import JUDGED
 from training.retraining.gathered import Gathered, counts, gather, of_keys
-from training.retraining.halves import OF_LABELS, all_judging, all_training, halves_of
+from training.retraining.halves import OF_LABELS, all_judging, all_training, build_halves
 from training.retraining.heldout import Split
 from training.retraining.judgements import Judged
 from training.retraining.looks import count_looks
 from training.retraining.one import Job
-from training.retraining.rows import corpus_of
+from training.retraining.rows import build_corpus
 from training.runs.options import Options
 from training.text.corpus import LISTS, Corpus, Kind
 
@@ -64,10 +64,10 @@ def alone(store: ModelStore) -> Iterator[None]:
 
 def prepare(config: Config, recipe: Recipe, store: ModelStore, work: Path, say: Say) -> Job:
     """Read everything and decide what judges. Raise NothingToLearn or TrainingError."""
-    return job_of(gather(config, store, say), config, recipe, store, work, say)
+    return build_job(gather(config, store, say), config, recipe, store, work, say)
 
 
-def job_of(
+def build_job(
     gathered: Gathered,
     config: Config,
     recipe: Recipe,
@@ -82,7 +82,7 @@ def job_of(
     labels: judged queries will be trained on, whatever kind of rows the recipe reads.
     """
     active, split, found, learned = gathered.active, gathered.split, gathered.found, {*gathered.learned}
-    halves = halves_of(config, recipe.source.kind, split, found)
+    halves = build_halves(config, recipe.source.kind, split, found)
     if halves:
         say(f"{len(found.held) + len(found.crossed)} judged queries are few: each judges a model without it")
         split, found = all_training(split, found)
@@ -91,7 +91,7 @@ def job_of(
         split, found = all_judging(split, found)
         if more := len(found.held) - few:
             say(f"{more:,} judged queries that other recipes train on judge this one, and their answers wait")
-    material = partial(rows_of, recipe.source.kind, config, store, gathered)
+    material = partial(build_rows, recipe.source.kind, config, store, gathered)
     folds = tuple(_fold(half, config, material) for half in halves)
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = optional_data_folder(config.gate.data)  # absent sets are none where the own text judges
@@ -120,7 +120,7 @@ def job_of(
         work=work,
         data=data,
         mode=config.gate.mode,
-        thresholds=limits_of(config),
+        thresholds=build_limits(config),
         require=config.gate.require,
         pair=config.train.pair,
         searches=searches if config.gate.mode == "on" else {},
@@ -130,7 +130,7 @@ def job_of(
         passages=gathered.served.passages,
         looks=looks.number,
         sweep=True,
-        options=Options(dev=score_of(dev)),
+        options=Options(dev=compute_score(dev)),
         about={
             "documents": counts(gathered.documents, split, found, gathered.used),
             "collections": dict(Counter(document.collection for document in gathered.documents.kept)),
@@ -142,7 +142,7 @@ def job_of(
     )
 
 
-def limits_of(config: Config) -> GateTable:
+def build_limits(config: Config) -> GateTable:
     """The gate's; a pair holds two models, so it may have twice the size where the file does not say."""
     given = "larger" in config.gate.model_fields_set
     return config.gate if given or not config.train.pair else config.gate.model_copy(update={"larger": 1.0})
@@ -155,7 +155,7 @@ def _fold(half: tuple[Split, Judged], config: Config, material: Callable[[Split,
     return Fold(material(split, found), judging, own.evidence(judging, found.groups, found.keys))
 
 
-def rows_of(
+def build_rows(
     kind: Kind, config: Config, store: ModelStore, gathered: Gathered, split: Split, found: Judged
 ) -> Corpus:
     """Rows of what may be trained on. Raise NothingToLearn when there is nothing of that kind.
@@ -165,7 +165,7 @@ def rows_of(
     active = gathered.active
     withheld = own.withheld(split, (*found.held, *found.dev))
     with _active(config, store, active, passages=gathered.served.passages) as model:
-        corpus = corpus_of(
+        corpus = build_corpus(
             kind,
             split.train,
             found.train,
@@ -194,7 +194,7 @@ def _active(
             form = form_for("fp32" if config.train.precision == "fp32" else "auto")
             encoder = store.open(active, config.schedule.threads or cpus.available(), form=form)
             opened.callback(encoder.close)
-            return scorable_of(encoder, passages=passages)
+            return build_scorable(encoder, passages=passages)
 
         yield model
 

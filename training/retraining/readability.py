@@ -22,7 +22,7 @@ class Reading(NamedTuple):
     most: bool  # more than half of them can be read
 
 
-def reading_of(documents: Sequence[Document], tokenizer: Path) -> Reading:
+def measure_reading(documents: Sequence[Document], tokenizer: Path) -> Reading:
     """Look at a sample of them with the tokenizer in that file."""
     sample = [document.whole for document in documents[:: max(1, len(documents) // _LOOKED_AT)]]
     why_not, found = read(sample, tokenizer)
@@ -37,7 +37,7 @@ def unread_collections(
     for document in documents:
         if document.collection in asked:
             of_collection.setdefault(document.collection, []).append(document)
-    found = {name for name, some in of_collection.items() if not reading_of(some, tokenizer).most}
+    found = {name for name, some in of_collection.items() if not measure_reading(some, tokenizer).most}
     if found:
         names = ", ".join(sorted(found))
         say(f"the model cannot read half of the documents of {names}: words may lead there")

@@ -31,10 +31,10 @@ from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.errors import NothingToLearn
 from training.evaluation.encoding import remembering
 from training.evaluation.retrieval import Collection
-from training.evaluation.scorable import Scorable, scorable_of
+from training.evaluation.scorable import Scorable, build_scorable
 from training.methods.recipe_files import SEARCH
 from training.retraining import searches as own
-from training.retraining.anchor import anchor_of
+from training.retraining.anchor import find_anchor
 from training.retraining.config import Config
 from training.retraining.crossfit import merged, pooled
 from training.retraining.gate import rules as gate
@@ -45,7 +45,7 @@ from training.retraining.judgements import Judged
 from training.retraining.looks import count_looks
 from training.retraining.publication import Outcome, known, left, publish, want
 from training.retraining.readability import unread_collections
-from training.retraining.scoring import about_of, short
+from training.retraining.scoring import describe_model, short
 from training.retraining.sides import unlearned
 from training.retraining.tuning import (
     LEAST_QUERIES,
@@ -53,8 +53,8 @@ from training.retraining.tuning import (
     Setting,
     Tuned,
     by_collection,
+    get_setting,
     modes,
-    setting_of,
     tune,
     tune_by_text,
 )
@@ -75,7 +75,7 @@ def retune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> O
     served = store.verify(active)
     with closing(store.open(active, threads=config.schedule.threads or cpus.available())) as encoder:
         mode, passages = gathered.served
-        model = scorable_of(encoder, passages=passages)
+        model = build_scorable(encoder, passages=passages)
         model = model._replace(encode_documents=remembering(model.encode_documents))
         say(f"weighing words against vectors{', and trying other lengths of passages' if passages else ''}")
         halves = _halves(gathered, config, dev, searches)
@@ -105,8 +105,8 @@ def retune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> O
         if verdict.accepted and not _refused(before_it):
             return want(store, active, before_it.version, verdict)
     about = {
-        "candidate": about_of(manifest),
-        "active": about_of(served),
+        "candidate": describe_model(manifest),
+        "active": describe_model(served),
         "anchor": manifest.lineage[ANCHOR],
         "base": active,
         "recipe": SEARCH,
@@ -228,7 +228,9 @@ def _with(
     if not passages:
         for name, each in chosen.items():
             chosen[name] = each.model_copy(update={"passage_tokens": learned_tokens(was.get(name))})
-    return {**was} | {name: each for name, each in chosen.items() if name in was or setting_of(each) != USUAL}
+    return {**was} | {
+        name: each for name, each in chosen.items() if name in was or get_setting(each) != USUAL
+    }
 
 
 def _figures(
@@ -286,7 +288,7 @@ def _manifest(store: ModelStore, served: Manifest, learned: Mapping[str, SearchD
             "version": version_name(now, f"{served.origin}-{SEARCH}", served.fingerprint),
             "created": now.isoformat(timespec="seconds"),
             "parent": served.version,
-            "lineage": served.lineage | {ANCHOR: anchor_of(store, served.version)},
+            "lineage": served.lineage | {ANCHOR: find_anchor(store, served.version)},
             "search": dict(learned),
             "gate": None,
         }

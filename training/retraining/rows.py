@@ -21,8 +21,8 @@ from itertools import starmap
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import Scorable
 from training.mining.negatives import Counts, Rules, mine_negatives
-from training.mining.pairs import Labelled, body_of, folded, title_pairs
-from training.mining.queries import Query, queries_of
+from training.mining.pairs import Labelled, folded, get_body, title_pairs
+from training.mining.queries import Query, build_queries
 from training.mining.teacher import lists
 from training.retraining.documents import Document
 from training.retraining.searches import plain
@@ -33,7 +33,7 @@ from training.text.corpus import LISTED, LISTS, PAIRS, TEXTS, TRIPLES, Corpus, K
 MOST_LISTS = 16_000
 
 
-def corpus_of(
+def build_corpus(
     kind: Kind,
     documents: Sequence[Document],
     judged: Mapping[str, Sequence[str]],
@@ -113,7 +113,7 @@ def _lists(
         collection: [
             query
             for query in (
-                *queries_of([(document.title, document.text) for document in some]),
+                *build_queries([(document.title, document.text) for document in some]),
                 *map(Query, asked.get(collection, ())),
             )
             if not withheld & {plain(query.text), plain(query.rest)}
@@ -182,7 +182,7 @@ def _triples(
         positives.setdefault(anchor, []).append(positive)
     candidates = list(dict.fromkeys(folded(document.text) for document in documents))
     labelled = Labelled(positives, candidates, 0, 0)
-    wholes = {body_of(folded(each.title), folded(each.text)): folded(each.text) for each in documents}
+    wholes = {get_body(folded(each.title), folded(each.text)): folded(each.text) for each in documents}
     encoders = active.encode_queries, active.encode_documents
     mined: dict[tuple[str, str], list[str]] = {}
     for row in mine_negatives(labelled, *encoders, Rules(count=negatives), Counts()):

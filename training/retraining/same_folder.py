@@ -12,7 +12,7 @@ from models.progress import to_stderr
 from models.store import ModelStore
 from training.errors import TrainingError
 from training.retraining.anchor import active_version
-from training.text.service import info_of, shown
+from training.text.service import fetch_info, shown
 
 
 class OtherFolder(TrainingError):
@@ -27,7 +27,7 @@ def require_same_folder(url: str, models: Path) -> None:
         TrainingError: The service cannot be asked.
 
     """
-    info, store = info_of(url), ModelStore(models)
+    info, store = fetch_info(url), ModelStore(models)
     theirs, ours = info.get("models_id"), store.id()
     if theirs is None and ours is None:
         _require_same_version(url, info.get("model_version"), store)

@@ -35,12 +35,12 @@ from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 
-from models.files.retrainings import now, outcome_of, read_runs, remove_progress, write_runs
+from models.files.retrainings import get_outcome, now, read_runs, remove_progress, write_runs
 from models.store import ModelStore
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable, check_names, folders, read_config
 from training.retraining.same_folder import OtherFolder, require_same_folder
-from training.text.service import count_of
+from training.text.service import fetch_count
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ class Schedule:
         if self.config.corpus.service is None:
             return None
         try:
-            return count_of(self.config.corpus.service, self.config.corpus.collections)
+            return fetch_count(self.config.corpus.service, self.config.corpus.collections)
         except TrainingError as error:
             log.warning("The documents cannot be counted, which is tried again: %s", error)
             return None
@@ -231,7 +231,7 @@ class Schedule:
         began = now()
         log.info("A retraining begins (%s)", why)
         status, said = self._child_to_its_end({"started": began, "why": why})
-        outcome = outcome_of(status)
+        outcome = get_outcome(status)
         last = {"started": began, "ended": now(), "why": why, "status": status, "outcome": outcome}
         before = read_runs(self._models)
         runs = dict(before.get("runs") or {})

@@ -11,13 +11,13 @@ from models.manifest import Manifest, SearchDefaults
 from models.progress import Say
 from models.store import ModelStore
 from training.evaluation.retrieval import Collection
-from training.evaluation.scorable import scorable_of
+from training.evaluation.scorable import build_scorable
 from training.evaluation.suites import score
 from training.retraining import searches as own
 from training.retraining.gate.verdict import LABELLED, measures
 
 
-def scores_of(
+def compute_scores(
     store: ModelStore,
     version: str,
     threads: int,
@@ -36,7 +36,7 @@ def scores_of(
     """
     say(f"scoring {version}")
     with closing(store.open(version, threads=threads)) as encoder:
-        model = scorable_of(encoder, passages=passages)
+        model = build_scorable(encoder, passages=passages)
         scores = score(model.encode, data, samples=True) if data is not None else {}
         if searches:
             say(f"searching the held-out text: {', '.join(searches)}")
@@ -55,16 +55,16 @@ class KnownScores:
         self._found: dict[str, Any] = {}
 
     def of(self, store: ModelStore, version: str, *data: Any, say: Say) -> dict[str, Any]:
-        """The answer of `scores_of`, or its last one where the arguments are the same. Raise Damaged."""
+        """The answer of `compute_scores`, or its last one where the arguments are the same. Raise Damaged."""
         if self._asked == (store.root, version, *data):
             store.verify(version)  # as opening it would
         else:
-            self._found = scores_of(store, version, *data, say=say)
+            self._found = compute_scores(store, version, *data, say=say)
             self._asked = store.root, version, *data
         return dict(self._found)
 
 
-def about_of(manifest: Manifest) -> dict[str, Any]:
+def describe_model(manifest: Manifest) -> dict[str, Any]:
     """The model's name, and how it is used."""
     kept = {
         "version",

@@ -29,7 +29,7 @@ from training.evaluation.encoding import Encode, encode_once
 from training.evaluation.modes import DENSE
 from training.evaluation.modes import Split as Passages
 from training.evaluation.retrieval import Collection, counts, judge_all, mean, search
-from training.mining.pairs import body_of, folded
+from training.mining.pairs import folded, get_body
 from training.retraining.documents import Document
 from training.retraining.gate.verdict import EACH, FEW_JUDGED, GROUPS, HITS, JUDGED, KEYS, LABELLED, measures
 from training.retraining.heldout import Split, place
@@ -172,7 +172,7 @@ def _figures(collection: Collection, lists: Sequence[Sequence[str]]) -> dict[str
 def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
     """A title that several documents of a collection have names none of them."""
     both = (*held, *others)
-    bodies = {document.id: body_of(folded(document.title), folded(document.text)) for document in both}
+    bodies = {document.id: get_body(folded(document.title), folded(document.text)) for document in both}
     within = {document.id: document.collection for document in both}
     titles = {document.id: folded(document.title) for document in held}
     used = Counter((document.collection, plain(document.title)) for document in both)

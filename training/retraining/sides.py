@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from training.mining.dedupe import near_duplicates
-from training.retraining.heldout import DEV, JUDGE, TRAIN, Part, part_of, place
+from training.retraining.heldout import DEV, JUDGE, TRAIN, Part, choose_part, place
 
 LARGEST = 0.1  # share of all queries that a component may have and stay whole; chosen by us
 SMALL = 10  # queries, that may belong together whatever their share is
@@ -107,7 +107,7 @@ def _parts(
         group = groups[query]
         names.setdefault(group, set()).update([query.casefold()] if group in cut else ids)
     of_group = {
-        group: part_of(
+        group: choose_part(
             place(min(some, key=lambda name: place(f"anchor\0{name}"))), share if group in judges else 0.0
         )
         for group, some in names.items()

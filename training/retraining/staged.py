@@ -10,7 +10,7 @@ from typing import NamedTuple
 from training.methods.stages import Stages
 from training.runfile import Identity, Result
 from training.runs.options import Options
-from training.runs.stages import asked_of, parts_of, run_stages
+from training.runs.stages import build_lineage_identity, build_parts, run_stages
 from training.text.corpus import Corpus, Kind
 
 
@@ -21,7 +21,9 @@ class Staged(NamedTuple):
 
     def asked(self) -> Identity:
         """Digests of recipes and rows, and the seed, as the lineage of what comes of them has them."""
-        return asked_of(self.stages, parts_of(self.stages, self.corpora, Options(seed=self.seed)))
+        return build_lineage_identity(
+            self.stages, build_parts(self.stages, self.corpora, Options(seed=self.seed))
+        )
 
     def train(self, base: Path, run: Path, options: Options) -> Result:
         """Raise as `run_stages`."""

@@ -18,24 +18,24 @@ from models.progress import Say
 from models.publishing.pair import pair
 from models.store import ModelStore
 from training.errors import NothingToLearn
-from training.retraining.anchor import anchor_of
+from training.retraining.anchor import find_anchor
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
 
-def begin_of(store: ModelStore, active: str, base: str, *, distils: bool) -> str:
+def find_start(store: ModelStore, active: str, base: str, *, distils: bool) -> str:
     """The model that a retraining begins with, for `base` as the configuration names it.
 
     distils: it makes a student, of what is served and not of the anchor. Raise NothingToLearn where the
     teacher of the active student is gone.
     """
     if distils and base in {"active", "anchor"}:
-        return teacher_of(store, active)
-    return {"active": active, "anchor": anchor_of(store, active)}.get(base, base)
+        return find_teacher(store, active)
+    return {"active": active, "anchor": find_anchor(store, active)}.get(base, base)
 
 
-def teacher_of(store: ModelStore, active: str) -> str:
+def find_teacher(store: ModelStore, active: str) -> str:
     """The newest version whose vectors the student `active` learned; any other version is its own teacher."""
     learned = read_manifest(store.folder(active)).lineage.get(TEACHER)
     if learned is None:
@@ -60,7 +60,7 @@ def beside(store: ModelStore, teacher: str, artifacts: ModelStore, student: str,
     return pair(artifacts, artifacts.publish(build).version, student, say).version
 
 
-def lineage_of(store: ModelStore, manifest: Manifest) -> Mapping[str, Any]:
+def build_lineage(store: ModelStore, manifest: Manifest) -> Mapping[str, Any]:
     """The lineage of the training that made a version: of a pair its student's."""
     if manifest.query_encoder is None:
         return manifest.lineage
@@ -83,6 +83,6 @@ def why_slower(store: ModelStore, active: str, base: str, recipes: str) -> str:
     else:
         return ""
     return (
-        f"{what}: the gate would refuse it as slower. Activate the teacher ({teacher_of(store, active)}), "
+        f"{what}: the gate would refuse it as slower. Activate the teacher ({find_teacher(store, active)}), "
         "retrain that, and distil the result again; or set gate.slower = 1, and it may be slower."
     )

@@ -33,16 +33,16 @@ MAX_TURNS = 10  # of a key in a round: with as many visitors or more, keys are e
 Caller = tuple[str, str]  # a row's key, and its user: the hash that the service lists, or empty
 
 
-def visitor_of(key: str, user: str) -> str:
+def build_visitor(key: str, user: str) -> str:
     """The name of the visitor of a row."""
     return f"{_VISITOR}{user}" if user else key
 
 
-def number_of(callers: Iterable[Caller]) -> int:
+def get_number(callers: Iterable[Caller]) -> int:
     """Visitors behind `callers`, at least: a key without a user counts only if it names none of them."""
     distinct = {*callers}
     naming = {key for key, user in distinct if user}
-    return len({visitor_of(key, user) for key, user in distinct if user or key not in naming})
+    return len({build_visitor(key, user) for key, user in distinct if user or key not in naming})
 
 
 def described(key: str) -> str:
@@ -68,7 +68,7 @@ def in_turns(callers: Sequence[Caller], most: int) -> list[int]:
     of_key: defaultdict[str, set[Caller]] = defaultdict(set)
     for key, user in callers:
         of_key[key].add((key, user))
-    turns = {key: min(number_of(each), MAX_TURNS) for key, each in of_key.items()}
+    turns = {key: min(get_number(each), MAX_TURNS) for key, each in of_key.items()}
     latest_first = range(len(callers) - 1, -1, -1)
     taken = Counter[str]()
     ranked = []

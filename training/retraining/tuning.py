@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.manifest import Mode, SearchDefaults
-from models.search.fusion import DENSE_WEIGHT, weight_of
+from models.search.fusion import DENSE_WEIGHT, get_weight
 from models.search.passages import learned_tokens, usual_tokens
 from training.evaluation.encoding import encode_once
-from training.evaluation.modes import WordIndex, candidates, fused, passages_of
+from training.evaluation.modes import WordIndex, candidates, fused, get_passages
 from training.evaluation.retrieval import Collection, judge
 from training.evaluation.scorable import Scorable
 from training.retraining.gate.verdict import JUDGED
@@ -73,7 +73,7 @@ def tune(
     searches: of queries that neither train nor judge. weights_of: a collection's, to choose from, with
     DENSE_WEIGHT and 1.
     """
-    lengths = lengths_of(model.reads)
+    lengths = list_lengths(model.reads)
 
     def settings(collection: str) -> list[Setting]:
         return [Setting(weight, tokens) for tokens in lengths for weight in weights_of(collection)]
@@ -102,7 +102,7 @@ def tune_by_text(
     return tune(made, model, lambda collection: WEIGHTS if collection in unread else OF_TEXT_ALONE)
 
 
-def lengths_of(reads: int) -> tuple[int | None, ...]:
+def list_lengths(reads: int) -> tuple[int | None, ...]:
     """Tokens of a passage to choose from, None for the usual, which is first.
 
     reads: tokens, of the model; 0 where no document is split.
@@ -165,7 +165,7 @@ def by_collection(
         texts = chain.from_iterable(split(content, tokens) for tokens in lengths for content in contents)
         encode = encode_once(model.encode_documents, texts)
         with closing(WordIndex([content.whole for content in contents])) as words:
-            splits = [passages_of(contents, split, encode, tokens) for tokens in lengths]
+            splits = [get_passages(contents, split, encode, tokens) for tokens in lengths]
             found = candidates(queries, vectors, splits, words)
             for query, (near, worded) in zip(part.queries, found, strict=True):
                 relevant, figures = part.relevant[query], []
@@ -179,11 +179,11 @@ def by_collection(
 def modes(learned: SearchDefaults | None, mode: Mode | None) -> tuple[Setting, ...]:
     """The settings of dense search, of hybrid search, and of one that names no mode."""
     tokens = learned_tokens(learned)
-    return Setting(1.0, tokens), Setting(weight_of(learned), tokens), setting_of(learned, mode)
+    return Setting(1.0, tokens), Setting(get_weight(learned), tokens), get_setting(learned, mode)
 
 
-def setting_of(learned: SearchDefaults | None, mode: Mode | None = None) -> Setting:
+def get_setting(learned: SearchDefaults | None, mode: Mode | None = None) -> Setting:
     """The setting of a search that names no mode; mode: the service's own for it."""
     mode = mode or (learned.mode if learned else "dense")
-    weights = {"dense": 1.0, "hybrid": weight_of(learned), "lexical": 0.0}
+    weights = {"dense": 1.0, "hybrid": get_weight(learned), "lexical": 0.0}
     return Setting(weights[mode], learned_tokens(learned))

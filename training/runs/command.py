@@ -21,7 +21,7 @@ from training.errors import TrainingError
 from training.evaluation.data import optional_data_folder
 from training.methods.recipe_files import check_name, declared
 from training.methods.stages import Stages, find_stages
-from training.model.base import Base, open_base, version_of
+from training.model.base import Base, find_version, open_base
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Result
 from training.runs.options import Options
@@ -52,7 +52,7 @@ def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Option
     optim = recipe.optim if options.batch is None else replace(recipe.optim, batch=options.batch)
     recipe = replace(recipe, optim=optim, seed=recipe.seed if options.seed is None else options.seed)
     named = replace(
-        options, base_name=options.base_name or base.name, parent=options.parent or version_of(base)
+        options, base_name=options.base_name or base.name, parent=options.parent or find_version(base)
     )
     try:
         return run(recipe, corpus, base, out, named)

@@ -31,7 +31,7 @@ class Dev(NamedTuple):
     score: Score
 
 
-def dev_of(recipe: Recipe, data: Path | None, given: Score | None) -> Dev | None:
+def build_dev(recipe: Recipe, data: Path | None, given: Score | None) -> Dev | None:
     """Returns the score that chooses the best step, or None if the last step is the best.
 
     Raises:

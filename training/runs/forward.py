@@ -25,7 +25,7 @@ from torch import Tensor
 from training.methods.components import Clone, Frozen
 from training.methods.recipe import Recipe
 from training.methods.views import Template, stands_aside
-from training.model.dropout import dropouts_of
+from training.model.dropout import find_dropouts
 from training.model.encoder import Encoded, TrainedEncoder
 from training.text.tokens import Tokens, join
 
@@ -91,7 +91,7 @@ class Forward:
         dropouts = self._recipe.dropouts
         if not dropouts:
             return [self._recipe.dropout] * self._contrasted
-        places = len(dropouts_of(self._encoder.backbone))
+        places = len(find_dropouts(self._encoder.backbone))
         drawn = torch.randint(len(dropouts), (self._contrasted, places), generator=generator)
         return [[dropouts[at] for at in view] for view in drawn.tolist()]
 
@@ -121,7 +121,7 @@ class Forward:
 
 
 def backward_in_chunks(
-    encode: Callable[[Tokens], Tensor], chunks: Sequence[Tokens], loss_of: Callable[[Tensor], Tensor]
+    encode: Callable[[Tokens], Tensor], chunks: Sequence[Tokens], compute_loss: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Returns the loss over the vectors of all rows, and accumulates its gradient in the weights.
 
@@ -135,7 +135,7 @@ def backward_in_chunks(
             states.append(random_state())
             parts.append(encode(chunk))
     vectors = torch.cat(parts).requires_grad_()
-    loss = loss_of(vectors)
+    loss = compute_loss(vectors)
     loss.backward()  # type: ignore[no-untyped-call]
     after = random_state()
     gradients = vectors.grad

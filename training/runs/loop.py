@@ -28,19 +28,19 @@ from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Choose
 from training.methods.loading import load_encoder
 from training.methods.recipe import Recipe
-from training.methods.sources import Pieces, pieces_of, steps_of_a_round
+from training.methods.sources import Pieces, split_pieces, steps_of_a_round
 from training.runfile import Identity, Result, check, read_run, write_run
 from training.runs.alarms import Collapse, Saturation
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.checkpoint import read_checkpoint, write_checkpoint
-from training.runs.dev import Dev, dev_of
+from training.runs.dev import Dev, build_dev
 from training.runs.device import deterministic, enough_memory, open_device, use_bf16
 from training.runs.mix import chosen_by, keep_share
 from training.runs.options import Options
 from training.runs.processes import World, join_world, own_device
 from training.runs.record import FILE_NAME as RECORD
 from training.runs.record import Record, machine, versions
-from training.runs.setup import VECTORS, build_trainer, claimed, identity_of, save
+from training.runs.setup import VECTORS, build_identity, build_trainer, claimed, save
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
 from training.text.tokens import clear
@@ -69,7 +69,7 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
     if len(corpus) < 2:
         raise NothingToLearn("One text alone has no negatives: the corpus needs two or more.")
     if isinstance(recipe.source, Pieces):
-        corpus = pieces_of(corpus)
+        corpus = split_pieces(corpus)
     torch.set_num_threads(options.threads or min(torch.get_num_threads(), cpus.available()))
     device = open_device(own_device(options.device))
     world = join_world(device)
@@ -79,9 +79,9 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
     a_run = recipe.optim.epochs * a_round
     steps = (a_run if options.steps is None else options.steps) if recipe.objectives else 0
     with world.together():
-        dev = dev_of(recipe, options.data, options.dev)
+        dev = build_dev(recipe, options.data, options.dev)
         bf16 = goes_in_bf16(out, options, device)
-        identity = identity_of(recipe, corpus, base, options, steps, bf16=bf16)
+        identity = build_identity(recipe, corpus, base, options, steps, bf16=bf16)
         found = check(out, identity, resume=options.resume)
     if not world.agree(str(identity)):
         raise TrainingError("The processes do not have the same recipe, corpus and base.")
@@ -197,8 +197,8 @@ class _Run:
     def _evaluate(self) -> None:
         if self._job.dev is None or self._choose or self._job.recipe.result == "backbone":
             return  # `choose` chooses the share of the training at its end, not a step
-        name, score_of = self._job.dev
-        score = score_of(self._trainer.encoder)
+        name, compute_score = self._job.dev
+        score = compute_score(self._trainer.encoder)
         done, dev = self._state["done"], self._state["dev"]
         better = math.isfinite(score) and all(before is None or score > before for before in dev.values())
         self._say(f"step {done}: {name} {score:.4f}{', the best so far' if better else ''}")

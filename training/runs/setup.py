@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from models.files.fsync import sync
 from models.manifest import TEACHER, Manifest
 from models.progress import Progress, silent, to_stderr
-from models.publishing.fingerprint import fingerprint_of
+from models.publishing.fingerprint import compute_fingerprint
 from models.publishing.from_torch.export import prepare_trained
 from models.sources.folder import read_source
 from training.errors import NothingToLearn
@@ -32,9 +32,9 @@ from training.methods.recipe import Recipe
 from training.methods.sources import Given, Rows, Source
 from training.methods.token_objectives import published_language
 from training.methods.views import Repeat
-from training.model.base import version_of
-from training.model.encoder import TrainedEncoder, digest_of
-from training.model.packed import groups_of
+from training.model.base import find_version
+from training.model.encoder import TrainedEncoder, compute_digest
+from training.model.packed import build_groups
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, claim
 from training.runs.options import Options
@@ -129,7 +129,7 @@ def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> It
         yield source.remark
 
 
-def identity_of(
+def build_identity(
     recipe: Recipe, corpus: Corpus, base: Path, options: Options, steps: int, *, bf16: bool
 ) -> Identity:
     """Returns the identity of a run: all values that decide its losses."""
@@ -140,7 +140,7 @@ def identity_of(
         "corpus": corpus.digest,
         "rows": corpus.rows,
         "texts": len(corpus),
-        "base": digest_of(read_source(base)),
+        "base": compute_digest(read_source(base)),
         "base_name": options.base_name,
         "parent": options.parent,
         "seed": recipe.seed,
@@ -153,9 +153,9 @@ def identity_of(
 
 def _fingerprint(base: Path) -> str:
     """Returns the name of the base's vector space."""
-    if version_of(base):
+    if find_version(base):
         return Manifest.read(base).fingerprint
-    return fingerprint_of(prepare_trained(read_source(base)).space)
+    return compute_fingerprint(prepare_trained(read_source(base)).space)
 
 
 def teach(
@@ -174,7 +174,7 @@ def teach(
         os.posix_fallocate(stream.fileno(), 0, temporary.stat().st_size)
     say = to_stderr if progress else silent
     with Progress("texts", count, "encoding by the teacher", say=say) as told, torch.inference_mode():
-        for group in groups_of(shelf.starts.diff(), teacher.device):
+        for group in build_groups(shelf.starts.diff(), teacher.device):
             tokens = surround(shelf.take(group), student, *teacher.lexicon.affixes)
             with torch.autocast(teacher.device.type, torch.bfloat16, enabled=bf16):
                 pooled = teacher(tokens).pooled

@@ -29,8 +29,8 @@ from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round
 from training.methods.stages import Stages
-from training.model.base import version_of
-from training.model.encoder import digest_of
+from training.model.base import find_version
+from training.model.encoder import compute_digest
 from training.model.new_bases import extend
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, Result, claim, read_run, write_run
@@ -80,7 +80,7 @@ def run_stages(
     options = replace(options, data=None, resume=options.resume and (out / RUN).is_file())
     bf16 = goes_in_bf16(out, options, open_device(options.device))
     options = replace(options, precision="bf16" if bf16 else "fp32")  # of every stage
-    parts = parts_of(stages, corpora, options)
+    parts = build_parts(stages, corpora, options)
     identity = _identity(stages, parts, base, options)
     claim(out, identity, resume=options.resume)
     found = read_run(out)
@@ -117,7 +117,7 @@ def run_stages(
     return _finish(out, identity, made, steps, result)
 
 
-def parts_of(stages: Stages, corpora: Mapping[Kind, Corpus], options: Options) -> list[Part]:
+def build_parts(stages: Stages, corpora: Mapping[Kind, Corpus], options: Options) -> list[Part]:
     """Returns the stages that have a corpus, each with its time.
 
     Raises:
@@ -147,11 +147,11 @@ def parts_of(stages: Stages, corpora: Mapping[Kind, Corpus], options: Options) -
 def _identity(stages: Stages, parts: Sequence[Part], base: Path, options: Options) -> Identity:
     return {
         "method": stages.name,
-        **asked_of(stages, parts),
+        **build_lineage_identity(stages, parts),
         "texts": sum({part.corpus.digest: len(part.corpus) for part in parts}.values()),
-        "base": digest_of(read_source(base)),
+        "base": compute_digest(read_source(base)),
         "base_name": options.base_name or base.name,
-        "parent": options.parent or version_of(base),
+        "parent": options.parent or find_version(base),
         "steps": None,  # of each stage: the plan
         "precision": options.precision,
         "code": metadata.version("simile"),
@@ -159,7 +159,7 @@ def _identity(stages: Stages, parts: Sequence[Part], base: Path, options: Option
     }
 
 
-def asked_of(stages: Stages, parts: Sequence[Part]) -> Identity:
+def build_lineage_identity(stages: Stages, parts: Sequence[Part]) -> Identity:
     """Returns the identity that the lineage keeps. With the same base it gives the same model."""
     corpora = " ".join(part.corpus.digest for part in parts)
     return {

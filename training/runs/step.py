@@ -120,7 +120,7 @@ class Trainer:
         size = share.stop - share.start
         seen: list[Tensor] = []
 
-        def loss_of(pooled: Tensor, hidden: tuple[Tensor, ...] = ()) -> Tensor:
+        def compute_loss(pooled: Tensor, hidden: tuple[Tensor, ...] = ()) -> Tensor:
             own_nVD = self._forward.vectors(pooled, own, bias)
             all_NVD = self._world.gather(own_nVD[:size], len(batch.texts))
             seen.append(all_NVD[:, 0].detach())
@@ -147,9 +147,9 @@ class Trainer:
 
         if self._chunk and len(rows) > self._chunk:
             chunks = [rows.select(part) for part in torch.split(torch.arange(len(rows)), self._chunk)]
-            loss = backward_in_chunks(lambda part: self._forward.encode(part).pooled, chunks, loss_of)
+            loss = backward_in_chunks(lambda part: self._forward.encode(part).pooled, chunks, compute_loss)
         else:
-            loss = loss_of(*self._forward.all(rows, own, rates))
+            loss = compute_loss(*self._forward.all(rows, own, rates))
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), seen[0]
 

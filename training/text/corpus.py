@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from models.progress import counted
 from training.errors import NothingToLearn, TrainingError
-from training.text.lines import Record, layout, read_records, text_of, valid
-from training.text.service import ONLY_DEFAULT, collections_of, content_of, documents_of, qualified
+from training.text.lines import Record, build_text, layout, read_records, valid
+from training.text.service import ONLY_DEFAULT, content_of, fetch_collections, fetch_documents, qualified
 
 # Accepted names of each field, as in public data sets and sentence-transformers.
 _TEXT = ("sentence", "text")
@@ -140,8 +140,8 @@ def _row(record: Record, kind: Kind, negatives: int) -> Row:
     if not record.fields:
         return ("",) * len(kind.columns), None
     if kind.many:
-        return (*(text_of(record, names) for names in kind.columns[:-1]), *_many(record, negatives)), None
-    texts = tuple(text_of(record, names) for names in kind.columns)
+        return (*(build_text(record, names) for names in kind.columns[:-1]), *_many(record, negatives)), None
+    texts = tuple(build_text(record, names) for names in kind.columns)
     if kind.scored:
         return texts, _scores(record, len(texts) - 1)
     return texts, _label(record) if kind.labelled else None
@@ -161,7 +161,7 @@ def _many(record: Record, most: int) -> Sequence[str]:
     texts = listed if isinstance(listed, list) and listed else [listed]
     numbered = (f"negative_{number}" for number in range(2, MOST_NEGATIVES + 1))
     texts = [*texts, *(record.fields[each] for each in numbered if record.fields.get(each))]
-    found = [text_of(Record({name: text}, record.at), _NEGATIVE) for text in texts]
+    found = [build_text(Record({name: text}, record.at), _NEGATIVE) for text in texts]
     return [found[0], *(text for text in found[1:] if text.strip())][:most]
 
 
@@ -213,8 +213,8 @@ def from_service(url: str, kind: Kind = TEXTS, wanted: Sequence[str] = ONLY_DEFA
             content_of(document, document["text"]).whole,
             f"{url}, document {qualified(name, str(document.get('id')))!r}",
         )
-        for name in collections_of(url, wanted)
-        for document in documents_of(url, name)
+        for name in fetch_collections(url, wanted)
+        for document in fetch_documents(url, name)
     )
     return Corpus.of(texts, url)
 

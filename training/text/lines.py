@@ -65,7 +65,7 @@ def layout(file: Path) -> str:
     return next((suffix for suffix in (".jsonl", ".tsv") if name.endswith(suffix)), "")
 
 
-def text_of(record: Record, names: Sequence[str]) -> str:
+def build_text(record: Record, names: Sequence[str]) -> str:
     """Returns the field with the first of these names that the record has.
 
     Raises:

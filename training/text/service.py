@@ -28,7 +28,7 @@ _PAGE = 1000  # rows, the maximum of the service
 _TIMEOUT = 60.0  # seconds
 
 
-def collections_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Sequence[str]:
+def fetch_collections(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Sequence[str]:
     """Returns the names of the collections that `wanted` means.
 
     Like all functions here that send requests, raises TrainingError if the service does not answer as
@@ -44,17 +44,17 @@ def collections_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Sequence[s
     return [row["name"] for row in rows]
 
 
-def documents_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
+def fetch_documents(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
     """Yields the documents in the order of their ids. Each has a string `text`."""
     return _rows(url, collection, "documents", {"text": str})
 
 
-def feedback_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
+def fetch_feedback(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
     """Yields feedback, the oldest first: query, id, relevant, and the name of the key."""
     return _rows(url, collection, "feedback", {"query": str, "id": str, "relevant": bool})
 
 
-def events_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
+def fetch_events(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
     """Yields events, the oldest first. `position` may be None."""
     fields: dict[str, type] = dict.fromkeys(("search_id", "query", "id", "type"), str)
     return _rows(url, collection, "events", {**fields, "shown": list})
@@ -67,9 +67,9 @@ class Searches(NamedTuple):
     passages: bool = True  # splits long documents; False searches only their beginnings
 
 
-def searches_of(url: str) -> Searches:
+def fetch_searches(url: str) -> Searches:
     """Returns the search settings of the service at `url`."""
-    answer = info_of(url)
+    answer = fetch_info(url)
     # Older services do not report passages, and nearly all of them split.
     found = Searches(answer.get("search_mode"), answer.get("passages", True))
     if found.mode not in (None, *get_args(Mode)) or not isinstance(found.passages, bool):
@@ -77,7 +77,7 @@ def searches_of(url: str) -> Searches:
     return found
 
 
-def info_of(url: str) -> dict[str, Any]:
+def fetch_info(url: str) -> dict[str, Any]:
     """Returns the answer of `GET /info` of the service at `url`."""
     with _client() as client:
         answer = _get(client, url, "/info")
@@ -86,10 +86,10 @@ def info_of(url: str) -> dict[str, Any]:
     return answer
 
 
-def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:
+def fetch_count(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:
     """Returns the number of documents in these collections."""
     count = 0
-    for collection in collections_of(url, wanted):
+    for collection in fetch_collections(url, wanted):
         with _client() as client:
             answer = _get(client, url, f"{_scope(collection)}/documents/count")
         if not isinstance(answer, dict) or not isinstance(answer.get("count"), int):
@@ -236,11 +236,11 @@ def chosen(options: argparse.Namespace) -> tuple[str, ...]:
 
 def content_of(document: Mapping[str, Any], text: str) -> Content:
     """Returns title and text of a document, as the service embeds them."""
-    title, searched = title_of(document)
+    title, searched = find_title(document)
     return Content(text, title if searched else "")
 
 
-def title_of(document: Mapping[str, Any]) -> tuple[str, bool]:
+def find_title(document: Mapping[str, Any]) -> tuple[str, bool]:
     """Returns a document's title, or an empty string, and True if searches include it.
 
     Older documents have the title in `metadata.title`, which searches do not include.

@@ -61,7 +61,7 @@ class Tokens:
 
     def select(self, rows: Tensor) -> Tokens:
         """Returns some of the texts, in the order of `rows`, int64."""
-        at, starts = spans_of(self.starts, rows)
+        at, starts = find_spans(self.starts, rows)
         targets, positions = (None if x is None else x[at] for x in (self.targets, self.positions))
         return Tokens(
             self.ids[at], starts, targets, positions, None if self.cutoff is None else self.cutoff[rows]
@@ -80,7 +80,7 @@ class Tokens:
         return ids_RT.where(mask_RT, pad_id), mask_RT.long()
 
 
-def spans_of(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def find_spans(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the places of some texts' tokens among all tokens, and the beginning of each text; int64."""
     lengths = starts[rows + 1] - starts[rows]
     begins = F.pad(lengths.cumsum(0), (1, 0))
@@ -88,7 +88,7 @@ def spans_of(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     return shift + torch.arange(int(begins[-1])), begins
 
 
-def tokens_of(rows: Sequence[Sequence[int]]) -> Tokens:
+def build_tokens(rows: Sequence[Sequence[int]]) -> Tokens:
     """Joins rows of token ids."""
     starts = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
     return Tokens(torch.tensor([id for row in rows for id in row], dtype=torch.int64), starts)
@@ -126,7 +126,7 @@ class Shelf(NamedTuple):
 
     def take(self, texts: Tensor) -> Tokens:
         """Returns some texts by their numbers, int64."""
-        at, starts = spans_of(self.starts, texts)
+        at, starts = find_spans(self.starts, texts)
         return Tokens(torch.from_numpy(self.ids[at.numpy()].astype(np.int64)), starts)
 
     def document(self, text: int) -> NDArray[Any]:

@@ -30,7 +30,7 @@ from models.files.folders import copy_tree, lock
 from models.files.fsync import sync, sync_tree
 from models.store import ModelStore
 from service.errors import CommandError, unwritable
-from service.settings import Settings, models_dir_of
+from service.settings import Settings, get_models_dir
 from service.store.sqlite.offline import DATABASE, SCHEMA_VERSION, copy
 
 MANIFEST, MODELS = "manifest.json", "models"
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         with _temporary(folder.parent) as temporary:
             contents = _copy_store(data_dir, temporary)
             if arguments.models:
-                models = ModelStore(models_dir_of(settings, arguments.data_dir))
+                models = ModelStore(get_models_dir(settings, arguments.data_dir))
                 _copy_models(models, contents.versions, temporary / MODELS)
             contents.files = list_files(temporary)
             written = contents.model_dump_json(indent=2, by_alias=True)

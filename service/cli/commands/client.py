@@ -140,7 +140,7 @@ class Remote:
             raise CommandError(f"The answer of {self.url} is nested too deeply to be read.") from error
 
 
-def path_of(collection: str | None) -> str:
+def build_path(collection: str | None) -> str:
     """Returns the path of a collection's routes. None means the collection of the address."""
     return "" if collection is None else f"/collections/{collection}"
 

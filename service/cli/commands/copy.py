@@ -12,7 +12,7 @@ from pathlib import Path
 from models.files.fsync import sync
 from service.errors import CommandError, StartupError
 from service.runtime.data_lock import DataDirLock
-from service.settings import Settings, check_database, models_dir_of
+from service.settings import Settings, check_database, get_models_dir
 from service.store.sql.connection import START_OVER
 
 
@@ -59,5 +59,5 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     sync(data_dir)
     if arguments.to:
         return f"{said} Start the service with SIMILE_DATABASE and the same models folder."
-    models = models_dir_of(settings, arguments.data_dir)
+    models = get_models_dir(settings, arguments.data_dir)
     return f"{said} Start the service without SIMILE_DATABASE; it needs the versions in {models}."

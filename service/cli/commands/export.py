@@ -18,7 +18,7 @@ import orjson
 
 from models.files.fsync import replaced
 from models.progress import Progress
-from service.cli.commands.client import Remote, connect_to, named_collection, path_of
+from service.cli.commands.client import Remote, build_path, connect_to, named_collection
 from service.errors import CommandError, unwritable
 from service.store.filters.grammar import FilterError, parse_filter
 from service.store.sqlite.filters import compile_filter
@@ -89,7 +89,7 @@ def _from_service(remote: Remote, condition: str | None, collection: str | None,
         names = [collection]
         if every:
             names = [found["name"] for found in _asked(remote, "/collections", {})["collections"]]
-        paths = {name: f"{path_of(name)}/documents" for name in names}
+        paths = {name: f"{build_path(name)}/documents" for name in names}
         total = sum(_asked(remote, f"{path}/count", asked)["count"] for path in paths.values())
         for name, path in paths.items():
             mark = {"collection": name} if every else {}

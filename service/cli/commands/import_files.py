@@ -29,14 +29,14 @@ from service.cli.commands.client import (
     Answer,
     NoAnswer,
     Remote,
+    build_path,
     connect_to,
     named_collection,
-    path_of,
 )
 from service.errors import CommandError
 from service.files.columns import Columns, Placed, Seen, derived_id
 from service.files.conversion import TYPES, parse_types
-from service.files.detection import format_of, refuse_name
+from service.files.detection import find_format, refuse_name
 from service.files.reader import FileReader, Options, Unpacked
 from service.files.values import BadFile, BadRow, Row, command_option, split_names
 from service.http.bodies import NDJSON
@@ -139,7 +139,7 @@ def _options(name: str, arguments: argparse.Namespace, placed: Placed) -> Option
         CommandError: An option or the file's name is wrong.
 
     """
-    kind = "file" if arguments.per_file else arguments.format or format_of(name)
+    kind = "file" if arguments.per_file else arguments.format or find_format(name)
     try:
         if arguments.format is None:
             refuse_name(name)
@@ -366,7 +366,7 @@ class Delivery:
 
         """
         began = clock()
-        self._deliver(f"{path_of(collection)}/documents", chunk)
+        self._deliver(f"{build_path(collection)}/documents", chunk)
         self.pace.took(len(chunk), sum(len(line) for _, line in chunk), clock() - began)
 
     def _deliver(self, path: str, chunk: Sent, *, again: bool = False) -> None:

@@ -149,7 +149,7 @@ def _map(umap: Any, points: Points, earlier: Earlier | None) -> dict[str, Any]:
         places = aligned(places, points.ids, earlier.places)
     progress.end()
     group = groups(points.rows)
-    named = words_of(points.texts, group)
+    named = find_terms(points.texts, group)
     middles = [np.median(places[group == number], axis=0).round().astype(int) for number in range(len(named))]
     sizes = np.bincount(group)
     return {
@@ -255,7 +255,7 @@ def groups(rows: Vectors) -> NDArray[np.int64]:
     return np.asarray(rank[found])
 
 
-def words_of(texts: Sequence[str], group: NDArray[np.int64]) -> list[list[str]]:
+def find_terms(texts: Sequence[str], group: NDArray[np.int64]) -> list[list[str]]:
     """Returns the words of each group, by class-based TF-IDF (Grootendorst, arXiv:2203.05794).
 
     It counts documents that contain a word, so a single long text does not name a group.

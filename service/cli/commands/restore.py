@@ -22,7 +22,7 @@ from models.store import ModelStore
 from service.cli.commands.backup import MANIFEST, MODELS, Contents, checksum, read_manifest
 from service.errors import CommandError, StartupError, Unusable, unwritable
 from service.runtime.data_lock import ASIDE, DataDirLock
-from service.settings import INDEXES, Settings, models_dir_of
+from service.settings import INDEXES, Settings, get_models_dir
 from service.store.sqlite.offline import DATABASE, FILES, examine, fold_log
 
 REPLACED = "replaced-"  # Followed by the time: the folder of the store that was replaced.
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     """
     folder: Path = arguments.folder
     data_dir: Path = arguments.data_dir or settings.data_dir
-    models = ModelStore(arguments.models_dir or models_dir_of(settings, arguments.data_dir))
+    models = ModelStore(arguments.models_dir or get_models_dir(settings, arguments.data_dir))
     contents = read_manifest(folder)
     _require_intact(folder, contents)
     try:

@@ -51,7 +51,7 @@ class FieldSample:
                 kinds = self._kinds_at(path)
                 within = f"{path}."
                 for member in inner if isinstance(inner, list) else [inner]:
-                    kinds.add(_kinds_of(member))
+                    kinds.add(_name_kinds(member))
                     if isinstance(member, dict):
                         inside.append((within, member))
 
@@ -101,7 +101,7 @@ def _about(name: str, operations: dict[str, Any], sample: FieldSample) -> Iterat
     where = "" if sample.complete else f" in {looked_at}"
     for operator, operand in operations.items():
         operands = operand if operator == "$in" else [operand]
-        wanted = {_kinds_of(one) for one in operands}
+        wanted = {_name_kinds(one) for one in operands}
         if operator not in ("equality", "$in", *RANGES) or not wanted or wanted & kinds:
             continue
         given = " or ".join(sorted({_SINGULAR[kind] for kind in wanted}))
@@ -128,7 +128,7 @@ def _suggestion(name: str, sample: FieldSample) -> str:
 _SINGULAR = {"texts": "a text", "numbers": "a number", "true or false": "true or false", "null": "null"}
 
 
-def _kinds_of(value: Any) -> str:
+def _name_kinds(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):

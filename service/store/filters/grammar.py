@@ -150,7 +150,7 @@ Test: TypeAlias = Among | Compared
 
 def among(key: str, operator: str, operand: object) -> Among:
     if not isinstance(operand, list):
-        raise FilterError(f"Field {shown(key)}: {operator} needs a list of values, not {kind_of(operand)}.")
+        raise FilterError(f"Field {shown(key)}: {operator} needs a list of values, not {get_kind(operand)}.")
     if len(operand) > MAX_VALUES:
         raise FilterError(
             f"Field {shown(key)}: {operator} has {len(operand)} values; {MAX_VALUES} are allowed."
@@ -161,12 +161,12 @@ def among(key: str, operator: str, operand: object) -> Among:
 def among_ids(operand: object) -> list[str]:
     """Returns the ids of an $ids."""
     if not isinstance(operand, list):
-        raise FilterError(f"$ids needs a list of document ids, not {kind_of(operand)}.")
+        raise FilterError(f"$ids needs a list of document ids, not {get_kind(operand)}.")
     if len(operand) > MAX_VALUES:
         raise FilterError(f"$ids has {len(operand)} ids; {MAX_VALUES} are allowed.")
     for id in operand:
         if not isinstance(id, str):
-            raise FilterError(f"$ids needs ids, which are strings, not {kind_of(id)}.")
+            raise FilterError(f"$ids needs ids, which are strings, not {get_kind(id)}.")
         plain_text("$ids: an id", id)
     return operand
 
@@ -192,7 +192,7 @@ def equal(key: str, operator: str, values: Sequence[object]) -> Among:
         else:
             raise FilterError(
                 f"Field {shown(key)}: {operator} compares with a string, number, true, false or null, not "
-                f"{kind_of(value)}. For one value of several use $in; dots lead into objects."
+                f"{get_kind(value)}. For one value of several use $in; dots lead into objects."
             )
     return Among(texts, times, numbers, sorted(others, key=str))
 
@@ -204,7 +204,7 @@ def compare(key: str, operator: str, operand: object) -> Compared:
     if isinstance(operand, int | float) and not isinstance(operand, bool):
         return Compared(RANGES[operator], _number(key, operand, exact=False))
     raise FilterError(
-        f"Field {shown(key)}: {operator} compares with a number or a string, not {kind_of(operand)}."
+        f"Field {shown(key)}: {operator} compares with a number or a string, not {get_kind(operand)}."
     )
 
 
@@ -231,7 +231,7 @@ def plain_text(noun: str, text: str) -> str:
     return text
 
 
-def kind_of(value: object) -> str:
+def get_kind(value: object) -> str:
     if value is None or isinstance(value, bool):
         return orjson.dumps(value).decode()
     names = ((str, "a string"), (int | float, "a number"), (list, "a list"))
@@ -316,7 +316,7 @@ def compile_in(dialect: Dialect, filter: object) -> Predicate:
     """
     conditions = _object(filter)
     _check_size(conditions)
-    return _Compiler(dialect).all_of(conditions, depth=0)
+    return _Compiler(dialect).parse_all(conditions, depth=0)
 
 
 def _check_size(filter: dict[str, Any]) -> None:
@@ -330,7 +330,7 @@ def _check_size(filter: dict[str, Any]) -> None:
 
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise FilterError(f"A filter is an object such as {EXAMPLE}, not {kind_of(value)}.")
+        raise FilterError(f"A filter is an object such as {EXAMPLE}, not {get_kind(value)}.")
     return value
 
 
@@ -341,7 +341,7 @@ class _Compiler:
         self._dialect = dialect
         self._conditions = 0
 
-    def all_of(self, filter: dict[str, Any], depth: int) -> Predicate:
+    def parse_all(self, filter: dict[str, Any], depth: int) -> Predicate:
         return _joined("and", [self._condition(key, value, depth) for key, value in filter.items()])
 
     def _condition(self, key: object, value: object, depth: int) -> Predicate:
@@ -378,7 +378,7 @@ class _Compiler:
             found = self._exists(path, operator.test(key, name, operand))
             return _not(found) if operator.negated else found
         if not isinstance(operand, bool):
-            raise FilterError(f"Field {shown(key)}: {name} needs true or false, not {kind_of(operand)}.")
+            raise FilterError(f"Field {shown(key)}: {name} needs true or false, not {get_kind(operand)}.")
         present = self._exists(path, None)
         return present if operand else _not(present)
 
@@ -397,12 +397,12 @@ class _Compiler:
         if depth > MAX_DEPTH:
             raise FilterError(f"$and and $or are nested more than {MAX_DEPTH} deep.")
         if not isinstance(value, list) or not value:
-            given = "an empty one" if value == [] else kind_of(value)
+            given = "an empty one" if value == [] else get_kind(value)
             raise FilterError(f"{key} needs a list of at least one filter, not {given}.")
         for part in value:
             if not _object(part):
                 raise FilterError(f"{key} holds an empty filter; leave it out.")
-        return _joined(JOINS[key], [self.all_of(part, depth) for part in value])
+        return _joined(JOINS[key], [self.parse_all(part, depth) for part in value])
 
 
 def _joined(kind: Literal["and", "or"], parts: Sequence[Predicate]) -> Predicate:

@@ -42,9 +42,9 @@ class JsonbDialect:
         if declared:
             value, names = value_at(name), []
         elif len(path) > 1:
-            value, names = values_of(name)
+            value, names = build_values_sql(name)
         if test is None:
-            paths = paths_of(name) if len(path) > 1 else []
+            paths = build_paths(name) if len(path) > 1 else []
             exists = " OR ".join("jsonb_path_exists(metadata, ?::jsonpath)" for _ in paths)
             return Predicate(f"({exists})", paths) if paths else Predicate(f"{value} IS NOT NULL", names)
         if isinstance(test, Compared):
@@ -174,25 +174,25 @@ def value_at(field: str) -> str:
     """
     if "." not in field:
         return f"(metadata -> {_literal(field)})"
-    sql, names = values_of(field)
+    sql, names = build_values_sql(field)
     for name in names:
         sql = sql.replace("?", _literal(name), 1)  # A literal has no question mark.
     return sql
 
 
-def values_of(field: str) -> tuple[str, list[str]]:
+def build_values_sql(field: str) -> tuple[str, list[str]]:
     """Returns SQL of an array of the values at a field with a dot, and of their members, and its parameters.
 
     Without a value the array is empty, or NULL.
     """
-    paths = paths_of(field)
+    paths = build_paths(field)
     if not paths:
         return "simile_values(metadata, ?::text)", [field]
     arrays = " || ".join("jsonb_path_query_array(metadata, ?::jsonpath)" for _ in paths)
     return f"({arrays})", [f"{path}[*]" for path in paths]
 
 
-def paths_of(field: str) -> list[str]:
+def build_paths(field: str) -> list[str]:
     """Returns the paths that a field may mean. Empty if they are too many: then simile_values is faster."""
     return [f"${path}" for path in _paths(field)] if field.count(".") < MAX_PATH_NAMES else []
 

@@ -48,7 +48,7 @@ class Terms(NamedTuple):
     length: int
 
 
-def terms_of(contents: Sequence[Content]) -> list[Terms]:
+def parse_terms(contents: Sequence[Content]) -> list[Terms]:
     """Returns the terms of titles and texts."""
     return [
         Terms(counts, sum(counts.values())) for counts in _stemmed([cut(each.whole) for each in contents])

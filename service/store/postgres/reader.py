@@ -29,7 +29,7 @@ _LONG = re.compile(r"\d{17}|0\.00000")
 
 
 def as_sent(metadata: str) -> bytes:
-    """Returns the text of a jsonb, with numbers as `json_of` writes them.
+    """Returns the text of a jsonb, with numbers as `encode_json` writes them.
 
     Metadata from before the column `sent` is stored only as jsonb. It keeps numbers as decimals, so integers
     and floats are restored. The order of names is lost, and -0.0 becomes 0.0.
@@ -46,10 +46,10 @@ class Snapshot(Connection):
     METADATA = "coalesce(sent, metadata::text)"
 
     sequence = documents.sequence
-    ids_of = records.ids_of
+    get_ids = records.get_ids
     answered = records.answered
     matching = vectors.matching
-    vector_of = vectors.vector_of
+    get_vector = vectors.get_vector
     passages = vectors.passages
     nearest = vectors.nearest
     nearest_words = fulltext.nearest

@@ -24,7 +24,7 @@ from service.store.values import (
     Revisions,
     RowNames,
     Vector,
-    row_of,
+    build_row_name,
 )
 
 PLAIN_DIMENSIONS = 1990  # A vector of this size fits a page of 8 KiB with the other columns.
@@ -185,10 +185,10 @@ def _received(sent: bytes) -> Vector:
     return np.frombuffer(sent, dtype=">f4", offset=4).astype(np.float32)
 
 
-def vector_of(
+def get_vector(
     connection: Connection, generation: int, id: str, collection: str
 ) -> tuple[int, Vector | None] | None:
-    """Returns a document's revision and vector, as `protocol.Snapshot.vector_of` says."""
+    """Returns a document's revision and vector, as `protocol.Snapshot.get_vector` says."""
     row = connection.execute(
         f"SELECT d.revision, vector_send(vector) FROM documents d LEFT JOIN {table(generation)} v "
         "ON v.revision = d.revision AND passage = 0 WHERE d.collection = ? AND d.id = ?",
@@ -357,7 +357,7 @@ def _best(rows: Sequence[_Row]) -> list[tuple[float, int]]:
     """Returns each document's best row: score and name, best first, equal scores by name."""
     best: dict[int, tuple[float, int]] = {}
     for revision, passage, score in rows:
-        row = (-score, row_of(revision, passage))
+        row = (-score, build_row_name(revision, passage))
         best[revision] = min(best.get(revision, row), row)
     return [(-score, name) for score, name in sorted(best.values())]
 

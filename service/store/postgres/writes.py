@@ -11,7 +11,7 @@ from models.search.content import Content
 from service.store.postgres import documents, fulltext, vectors
 from service.store.postgres.connection import Again, Connection
 from service.store.postgres.documents import sequence
-from service.store.postgres.fulltext import Terms, terms_of
+from service.store.postgres.fulltext import Terms, parse_terms
 from service.store.postgres.generations import share_states
 from service.store.postgres.writer import in_turn
 from service.store.sql.feedback import DELETED_ROWS, store_events
@@ -177,7 +177,7 @@ def _add_words(
     removed: Mapping[int, Terms],
 ) -> None:
     """Stores the terms of documents, by revision. `removed` are the terms of replaced documents."""
-    terms = terms_of([document.content for document in documents.values()])
+    terms = parse_terms([document.content for document in documents.values()])
     fulltext.change_postings(connection, collection, dict(zip(documents, terms, strict=True)), removed)
     tokens = sum(each.length for each in terms) - sum(each.length for each in removed.values())
     _count(connection, collection, len(documents) - len(removed), tokens)
@@ -191,7 +191,7 @@ def _clear(connection: Connection, revisions: Sequence[int], collection: str) ->
         "SELECT revision, text, title FROM documents WHERE revision = ANY(?)", ([*revisions],)
     ).fetchall()
     gone = [row[0] for row in rows]
-    terms = dict(zip(gone, terms_of([Content(text, title) for _, text, title in rows]), strict=True))
+    terms = dict(zip(gone, parse_terms([Content(text, title) for _, text, title in rows]), strict=True))
     for number in kept_numbers(connection):
         vectors.remove(connection, number, gone)
     return terms

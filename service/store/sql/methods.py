@@ -66,7 +66,7 @@ def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]
     async def forget_all(
         store: Any, selection: Selection, own: str | None = None, tell: Tell | None = None, /
     ) -> dict[str, int]:
-        def tell_of(done: Future[tuple[Counter[str], int]]) -> None:
+        def report_deleted(done: Future[tuple[Counter[str], int]]) -> None:
             if tell is not None and not done.cancelled() and done.exception() is None:
                 tell(done.result()[0])
 
@@ -81,7 +81,9 @@ def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]
                 said = f"{error.message} {deleted.total()} were deleted before that. Send it again."
                 raise type(error)(said if deleted else error.message, headers=error.headers) from error
             finally:
-                under_way.add_done_callback(tell_of)  # At once, unless the caller left during the step.
+                under_way.add_done_callback(
+                    report_deleted
+                )  # At once, unless the caller left during the step.
             deleted += step
             if step.total() < DELETED_ROWS:
                 return dict(deleted)

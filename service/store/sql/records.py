@@ -37,7 +37,7 @@ Checksum = Callable[[bytes], bytes]
 
 
 class DamagedDocument(Storage):
-    """A document whose checksum is wrong. `name` is the first part of `parts_of`."""
+    """A document whose checksum is wrong. `name` is the first part of `encode_parts`."""
 
     def __init__(self, name: bytes, part: str) -> None:
         collection, _, id = name.decode(errors="replace").partition("/")
@@ -49,7 +49,9 @@ class DamagedDocument(Storage):
         )
 
 
-known_damage: set[bytes] = set()  # Damaged documents that this process has read, by `parts_of`'s first part.
+known_damage: set[bytes] = (
+    set()
+)  # Damaged documents that this process has read, by `encode_parts`'s first part.
 
 
 def crc32(part: bytes) -> bytes:
@@ -60,12 +62,12 @@ def md5(part: bytes) -> bytes:
     return hashlib.md5(part, usedforsecurity=False).digest()[:CHECKSUM_BYTES]
 
 
-def parts_of(collection: str, id: str, title: str, text: str, *metadata_json: str) -> list[bytes]:
-    """Returns the parts as `checksums_of` takes them. The id has its collection's name before it."""
+def encode_parts(collection: str, id: str, title: str, text: str, *metadata_json: str) -> list[bytes]:
+    """Returns the parts as `compute_checksums` takes them. The id has its collection's name before it."""
     return [part.encode() for part in (f"{collection}/{id}", title, text, *metadata_json)]
 
 
-def checksums_of(parts: Sequence[bytes], checksum: Checksum = crc32) -> bytes:
+def compute_checksums(parts: Sequence[bytes], checksum: Checksum = crc32) -> bytes:
     """Returns what the column `checksums` holds for a document."""
     return b"".join(map(checksum, parts))
 
@@ -77,11 +79,11 @@ def damaged_part(
 
     Args:
         checksums: The column. NULL means not computed yet: then only invalid UTF-8 counts as damage.
-        parts: As `parts_of` returns them, with None for parts that were not read.
+        parts: As `encode_parts` returns them, with None for parts that were not read.
         checksum: Computes the checksum of a part.
     """
     read = [part for part in parts if part is not None]
-    whole = len(read) == len(PARTS) and checksums == checksums_of(read, checksum)
+    whole = len(read) == len(PARTS) and checksums == compute_checksums(read, checksum)
     for at, (name, part) in enumerate(zip(PARTS, parts, strict=True)):
         if part is None:
             continue
@@ -299,7 +301,7 @@ def unembedded(connection: Reading, revisions: Sequence[int]) -> dict[int, Unemb
     }
 
 
-def ids_of(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
+def get_ids(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
     """Returns the ids of the current revisions among these."""
     sql = f"SELECT revision, id FROM documents WHERE revision {connection.AMONG}"
     return dict(connection.execute(sql, (connection.listed(revisions),)).fetchall())

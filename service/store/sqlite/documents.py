@@ -13,14 +13,14 @@ import orjson
 
 from service.store.filters.grammar import Predicate, scoped
 from service.store.sql.connection import Connection
-from service.store.sql.records import FILL_DOCUMENTS, checksums_of, damaged_part
+from service.store.sql.records import FILL_DOCUMENTS, compute_checksums, damaged_part
 from service.store.sqlite.filters import matching
 from service.store.values import DEFAULT_COLLECTION, Document
 
 FEW_REVISIONS = 10_000  # Revisions that are passed to SQLite one by one.
 
 
-def number_of(connection: sqlite3.Connection, name: str) -> int | None:
+def get_number(connection: sqlite3.Connection, name: str) -> int | None:
     """Returns the number of a collection, which is never used again, or None if it does not exist."""
     row = connection.execute("SELECT number FROM collections WHERE name = ?", (name,)).fetchone()
     return None if row is None else int(row[0])
@@ -104,7 +104,7 @@ def fill_checksums(connection: Connection) -> int:
     found: list[tuple[bytes, int]] = []
     left = FILL_BYTES
     for revision, *parts in rows:
-        found.append((checksums_of(parts), revision))
+        found.append((compute_checksums(parts), revision))
         left -= sum(map(len, parts))
         if left < 0:
             break

@@ -86,7 +86,7 @@ def count_wrong_values(connection: sqlite3.Connection, name: str) -> int:
     return absent + int(stored) - (expected - absent)
 
 
-def rows_of(metadata: dict[str, Any], field: str) -> set[Value]:
+def list_rows(metadata: dict[str, Any], field: str) -> set[Value]:
     """Returns the values in the table for one document and field."""
     rows: set[Value] = set()
     reached = [*values_at(metadata, field)]
@@ -116,7 +116,7 @@ def _value_rows(
     for collection, text, revision in documents:
         metadata = _parsed_metadata(text)
         for name in names:
-            for value in rows_of(metadata, name):
+            for value in list_rows(metadata, name):
                 yield collection, name, value, revision
 
 

@@ -19,7 +19,7 @@ import orjson
 from numpy.typing import NDArray
 
 from models.search.terms import TABLE, cut, expression
-from service.store.sqlite.documents import FEW_REVISIONS, number_of
+from service.store.sqlite.documents import FEW_REVISIONS, get_number
 from service.store.sqlite.filter_cache import FilterMatches
 from service.store.values import Revisions
 
@@ -92,7 +92,7 @@ def nearest(
     A score is FTS5's bm25 with its sign turned.
     """
     match = expression(query)
-    number = number_of(connection, collection)
+    number = get_number(connection, collection)
     if not match or number is None:
         return _NONE
     name = table(number)

@@ -52,9 +52,9 @@ class Snapshot(sqlite3.Connection):
     count = documents.count
     collections = records.collections
     page = records.page
-    ids_of = records.ids_of
+    get_ids = records.get_ids
     answered = records.answered
-    vector_of = vectors.vector_of
+    get_vector = vectors.get_vector
     passages = vectors.passages
     nearest_words = fulltext.nearest
 

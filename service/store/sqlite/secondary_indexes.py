@@ -16,7 +16,7 @@ from models.search.content import Content
 from models.search.terms import RULES
 from service.store.sql.connection import fact, note
 from service.store.sqlite import documents, filters, fulltext
-from service.store.sqlite.documents import number_of
+from service.store.sqlite.documents import get_number
 from service.store.sqlite.schema import starting
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def add_collection(connection: sqlite3.Connection, name: str) -> None:
 
 def remove_collection(connection: sqlite3.Connection, name: str) -> None:
     """Removes a collection without documents."""
-    number = number_of(connection, name)
+    number = get_number(connection, name)
     if number is not None:
         connection.execute("DELETE FROM collections WHERE number = ?", (number,))
         fulltext.drop(connection, number)

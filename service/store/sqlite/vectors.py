@@ -24,7 +24,7 @@ from service.store.values import (
     Lacking,
     Passage,
     Vector,
-    row_of,
+    build_row_name,
 )
 
 
@@ -50,7 +50,7 @@ def add(
                 passage.end,
             ),
         )
-        added[row_of(revision, number)] = passage.vector
+        added[build_row_name(revision, number)] = passage.vector
 
 
 def remove(transaction: Transaction, generation: int, revisions: Iterable[int]) -> None:
@@ -93,15 +93,17 @@ def read(
         sound = [row[:3] for row in rows if is_sound(row[2], row[3], dimension)]
         if len(sound) < len(rows):
             damaged += {row[0] for row in rows if not is_sound(row[2], row[3], dimension)}
-        names = np.array([row_of(revision, passage) for revision, passage, _ in sound], dtype=np.int64)
+        names = np.array(
+            [build_row_name(revision, passage) for revision, passage, _ in sound], dtype=np.int64
+        )
         joined = b"".join(blob for *_, blob in sound)
         yield names, np.frombuffer(joined, dtype="<f4").reshape(len(sound), dimension)
 
 
-def vector_of(
+def get_vector(
     connection: sqlite3.Connection, generation: int, id: str, collection: str
 ) -> tuple[int, Vector | None] | None:
-    """Returns a document's revision and vector, as `protocol.Snapshot.vector_of` says."""
+    """Returns a document's revision and vector, as `protocol.Snapshot.get_vector` says."""
     row = connection.execute(
         "SELECT d.revision, vector, checksum FROM documents d "
         "LEFT JOIN vectors v ON generation = ? AND v.revision = d.revision AND passage = 0 "
@@ -172,7 +174,7 @@ def add_stored(transaction: Transaction, generation: int, after: int, limit: int
     for revision, passage, blob, _, _, collection in rows:
         if revision not in unusable:
             added = transaction.changes.added.setdefault((generation, collection), {})
-            added[row_of(revision, passage)] = np.frombuffer(blob, dtype="<f4")
+            added[build_row_name(revision, passage)] = np.frombuffer(blob, dtype="<f4")
     remove(transaction, generation, unusable)
     transaction.changes.sequence = sequence(transaction.connection)
     return last

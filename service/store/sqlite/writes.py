@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from service.store.sql.feedback import DELETED_ROWS, delete_events_of_document
 from service.store.sql.generations import DROPPED, has_dropped, kept_numbers, live_number
-from service.store.sql.records import checksums_of, parts_of, refuse_another
+from service.store.sql.records import compute_checksums, encode_parts, refuse_another
 from service.store.sqlite import secondary_indexes, vectors
-from service.store.sqlite.documents import number_of, sequence
+from service.store.sqlite.documents import get_number, sequence
 from service.store.sqlite.writer import Transaction
 from service.store.values import (
     DEFAULT_COLLECTION,
@@ -48,7 +48,7 @@ def upsert(
     others = kept_numbers(transaction.connection) - {live}
     job = _Upsert(transaction, collection, live, others, split, set(), set())
     embedded = dict(embedded)  # The event loop may add embeddings meanwhile.
-    if number_of(transaction.connection, collection) is None:
+    if get_number(transaction.connection, collection) is None:
         refuse_another(transaction, collection, max_collections)
         secondary_indexes.add_collection(transaction.connection, collection)
     truncated = 0
@@ -137,8 +137,8 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
         "SELECT revision, text, title, metadata, checksums FROM documents WHERE collection = ? AND id = ?",
         (job.collection, document.id),
     ).fetchone()
-    parts = parts_of(job.collection, document.id, document.title, document.text, metadata)
-    checksums = checksums_of(parts)
+    parts = encode_parts(job.collection, document.id, document.title, document.text, metadata)
+    checksums = compute_checksums(parts)
     same_content = old is not None and old[1:3] == document.content
     embeddings: dict[int, Embedding] = {}
     for number in (job.live, *job.others):

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from models.encoder import ONNX, Encoder
 from models.engines import cuda
 from models.engines.cuda import CudaEngine
-from models.engines.form import CPU, FP32, Form, Place, Precision, place_of
+from models.engines.form import CPU, FP32, Form, Place, Precision, parse_place
 from models.engines.nvidia import Halving, Provider, cuda_provider, is_exhaustion, require_cuda
 from models.errors import DeviceMemory, DeviceUnavailable
 from models.publishing.proof import check_golden
@@ -259,13 +259,13 @@ np.save({str(tmp_path / "found.npy")!r}, engine.run(feed, "sentence_embedding"))
 
 
 def test_places_are_read_from_their_names() -> None:
-    assert place_of("cpu", 100) == CPU
-    assert place_of("cuda") == Place("cuda", 0) == place_of("cuda:0")
-    assert place_of("cuda:3", 2048) == Place("cuda", 3, 2048)
-    assert [str(place_of(name)) for name in ("cpu", "cuda", "cuda:3")] == ["cpu", "cuda:0", "cuda:3"]
+    assert parse_place("cpu", 100) == CPU
+    assert parse_place("cuda") == Place("cuda", 0) == parse_place("cuda:0")
+    assert parse_place("cuda:3", 2048) == Place("cuda", 3, 2048)
+    assert [str(parse_place(name)) for name in ("cpu", "cuda", "cuda:3")] == ["cpu", "cuda:0", "cuda:3"]
     for name in ("gpu", "cuda:", "cuda:x", "CUDA", "cuda:-1", "cpu:0", ""):
         with pytest.raises(ValueError, match="cuda:N"):
-            place_of(name)
+            parse_place(name)
 
 
 def test_the_limit_of_a_place_is_told_to_the_provider_in_bytes() -> None:

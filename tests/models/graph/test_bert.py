@@ -20,7 +20,7 @@ from models.graph.backbone import Backbone, Tensors, read_backbone, read_safeten
 from models.graph.bert import HIDDEN, POOLED_FROM, bert_graph
 from models.graph.blocks import packs
 from models.graph.head import Dense, Head, append_head
-from models.graph.nodes import model_of
+from models.graph.nodes import build_model
 from tests.tiny import ROUNDING, WIDTH
 from tests.tiny import tiny_source as make_tiny_source
 
@@ -88,7 +88,7 @@ def test_the_graph_gives_the_vectors_of_the_formulas(tiny_source: Path, name: st
     tensors = read_backbone([tiny_source / "model.safetensors"], backbone)
     graph = bert_graph(backbone, tensors, head.tokens)
     append_head(graph, POOLED_FROM[head.tokens], head, head.dimension(WIDTH))
-    model = model_of(graph)
+    model = build_model(graph)
     onnx.checker.check_model(model, full_check=True)
     expected = reference.embed(backbone, tensors, head, ROWS)
     assert expected.shape == (3, head.dimension(WIDTH))
@@ -131,7 +131,7 @@ def test_only_plain_operators_are_written_and_the_runtime_fuses_the_activation(
     options.optimized_model_filepath = str(tmp_path / "fused.onnx")
     options.log_severity_level = 3
     onnxruntime.InferenceSession(
-        model_of(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        build_model(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     operators = Counter(node.op_type for node in onnx.load(tmp_path / "fused.onnx").graph.node)
     assert operators["Gemm"] == 6 * backbone.layers  # every linear layer with its bias
@@ -144,7 +144,7 @@ def test_only_plain_operators_are_written_and_the_runtime_fuses_the_activation(
 
 def test_padding_is_computed_by_attention_alone(tiny_source: Path) -> None:
     backbone, _, graph = _mean_graph(tiny_source)
-    model = model_of(graph)
+    model = build_model(graph)
     assert packs(model.graph)
     products = {node.output[0] for node in graph.node if node.op_type == "MatMul"}
     weighed = [name for name in products if _shape(model, name)[0] == sum(map(len, ROWS))]
@@ -163,7 +163,7 @@ def test_padding_may_stand_on_either_side(tiny_source: Path) -> None:
     backbone, tensors, graph = _mean_graph(tiny_source)
     del graph.input[2:]  # their types are all 0
     graph.node.insert(0, onnx.helper.make_node("Sub", ["input_ids", "input_ids"], ["token_type_ids"]))
-    session = onnxruntime.InferenceSession(model_of(graph).SerializeToString())
+    session = onnxruntime.InferenceSession(build_model(graph).SerializeToString())
     # As another program may send them: positions are those of the padded row.
     ids = np.array([[0, 0, 2, 7, 3], [2, 40, 41, 42, 3]])
     mask = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])

@@ -17,7 +17,7 @@ from models.engines.opening import INT8, INT8_NAME, form_for, has_int8
 from models.errors import Damaged, FormUnavailable, ProofFailed
 from models.graph.backbone import Backbone, Tensors, read_backbone
 from models.graph.int8 import Quantised, Span, find_spans
-from models.graph.nodes import Nodes, model_of
+from models.graph.nodes import Nodes, build_model
 from models.progress import Progress, silent
 from models.publishing import int8
 from models.publishing.proof import check_golden
@@ -48,7 +48,7 @@ def test_a_linear_layer_by_hand(folder: Path) -> None:
     graph.input.append(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["rows", 32]))
     (out,) = Quantised(backbone, tensors, Nodes(graph, "t."), spans={at: span}).linears("x", at)
     graph.output.append(onnx.helper.make_tensor_value_info(out, onnx.TensorProto.FLOAT, ["rows", 64]))
-    model = model_of(graph, contrib=True).SerializeToString()
+    model = build_model(graph, contrib=True).SerializeToString()
     found = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
 
     weight, bias = tensors[f"{at}.weight"].astype(np.float64), tensors[f"{at}.bias"]

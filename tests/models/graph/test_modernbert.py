@@ -60,7 +60,7 @@ def test_a_token_sees_half_a_window_in_local_layers(tmp_path: Path) -> None:
         tmp_path / "model", "modernbert", layer_types=["sliding_attention"] * 2, num_hidden_layers=2
     )
     source = read_source(folder)
-    backbone = families.backbone_of(source.config)
+    backbone = families.build_backbone(source.config)
     assert isinstance(backbone, ModernBackbone)
     tensors = read_backbone(source.weights, backbone)
     row = list(range(10, 60))
@@ -88,5 +88,5 @@ def test_what_its_graph_does_not_know_is_left_to_torch(
     folder = family_source(tmp_path / "model", "modernbert")
     config = json.loads((folder / "config.json").read_bytes()) | changed
     with pytest.raises(Unsupported, match=named):
-        families.backbone_of(config)
+        families.build_backbone(config)
     assert not families.knows(config)

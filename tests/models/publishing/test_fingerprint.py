@@ -11,14 +11,14 @@ import onnx
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from models.publishing.fingerprint import fingerprint_of
+from models.publishing.fingerprint import compute_fingerprint
 from models.publishing.publish import prepare
 from models.sources.folder import read_source
 from tests.parts.json_files import edit_json
 
 
 def _fingerprint(folder: Path) -> str:
-    return fingerprint_of(prepare(read_source(folder)).space)
+    return compute_fingerprint(prepare(read_source(folder)).space)
 
 
 def _one_weight(folder: Path) -> None:

@@ -41,7 +41,7 @@ def replacing(*pairs: tuple[object, str]) -> dict[str, Any]:
     return {"type": "Sequence", "normalizers": parts}
 
 
-def graph_of(
+def build_graph(
     folder: Path, nodes: Sequence[onnx.NodeProto], constants: dict[str, Any], functions: Sequence[Any] = ()
 ) -> None:
     """Write an ONNX file instead of the weights. The nodes make `extra`, a number that all vectors get."""
@@ -107,7 +107,7 @@ def inside_an_if(folder: Path) -> None:
         [rounds()], "branch", [], [helper.make_tensor_value_info("extra", TensorProto.FLOAT, [])]
     )
     choice = helper.make_node("If", ["true"], ["extra"], then_branch=branch, else_branch=branch)
-    graph_of(folder, [choice], NUMBERS)
+    build_graph(folder, [choice], NUMBERS)
 
 
 def inside_a_function(folder: Path) -> None:
@@ -116,14 +116,14 @@ def inside_a_function(folder: Path) -> None:
         "own", "forever", ["rounds", "true", "zero"], ["extra"], [loop], [helper.make_opsetid("", 17)]
     )
     call = helper.make_node("forever", ["rounds", "true", "zero"], ["extra"], domain="own")
-    graph_of(folder, [call], NUMBERS, [function])
+    build_graph(folder, [call], NUMBERS, [function])
 
 
 def scanning(folder: Path) -> None:
     node = helper.make_node(
         "Scan", ["wide"], ["extra"], body=helper.make_graph([], "b", [], []), num_scan_inputs=1
     )
-    graph_of(folder, [node], NUMBERS)
+    build_graph(folder, [node], NUMBERS)
 
 
 def empty_tensors(folder: Path, count: int, entry: str = OBJECT) -> None:
@@ -139,12 +139,12 @@ def large(op: str) -> Callable[[Path], None]:
         helper.make_node(op, inputs, ["large"]),
         helper.make_node("ReduceMean", ["large"], ["extra"], keepdims=0),
     ]
-    return lambda folder: graph_of(folder, nodes, NUMBERS)
+    return lambda folder: build_graph(folder, nodes, NUMBERS)
 
 
 STRUCTURES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a loop": (
-        lambda at: graph_of(at, [rounds()], NUMBERS),
+        lambda at: build_graph(at, [rounds()], NUMBERS),
         "has a Loop .unnamed., which may never end",
     ),
     "a loop in a branch": (inside_an_if, "has a Loop"),

@@ -35,11 +35,11 @@ class Place:
         self.store = ModelStore(folder / "models")
         self.source = tiny_source(folder / "teacher", prompts={"query": "query: "})
         self.teacher = publish(self.store, self.source, origin="teacher")
-        self.student = self.student_of(self.source, self.teacher.fingerprint, "student")
+        self.student = self.build_student(self.source, self.teacher.fingerprint, "student")
         self.pair = pair(self.store, self.teacher.version, self.student.version)
         self.at = self.store.folder(self.pair.version)
 
-    def student_of(self, source: Path, teacher: str, origin: str) -> Manifest:
+    def build_student(self, source: Path, teacher: str, origin: str) -> Manifest:
         small = tiny_student(source, self.folder / origin)
         return publish(self.store, small, origin=origin, lineage={TEACHER: teacher})
 
@@ -115,7 +115,7 @@ def test_a_version_alone_is_written_as_before_there_were_pairs(made: Place) -> N
 def test_the_same_pair_is_published_once_and_another_student_takes_its_place(place: Place) -> None:
     assert pair(place.store, place.teacher.version, place.student.version).version == place.pair.version
     other_source = tiny_source(place.folder / "other", seed=3, prompts={"query": "query: "})
-    other = place.student_of(other_source, place.teacher.fingerprint, "stranger")
+    other = place.build_student(other_source, place.teacher.fingerprint, "stranger")
     again = pair(place.store, place.pair.version, other.version)
     assert again.query_encoder is not None
     assert again.query_encoder.version == other.version
@@ -150,7 +150,7 @@ def test_a_student_of_another_shape_is_refused(
 ) -> None:
     source = tiny_source(place.folder / "shape", prompts=prompts)
     (source / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
-    shaped = place.student_of(source, place.teacher.fingerprint, "shaped")
+    shaped = place.build_student(source, place.teacher.fingerprint, "shaped")
     with pytest.raises(Unsupported, match=reason):
         pair(place.store, place.teacher.version, shaped.version)
 

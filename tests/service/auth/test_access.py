@@ -58,7 +58,7 @@ CALLERS: dict[str, tuple[str | None, set[str]]] = {
 LET_IN = {200, 307, 404, 409, 415, 422}
 
 
-def path_of(template: str) -> str:
+def build_path(template: str) -> str:
     for part, value in (
         ("{id:anything}", "no/such"),
         ("{collection}", "nowhere"),
@@ -104,7 +104,7 @@ def test_the_table_names_every_route_of_the_app_and_no_other(tmp_path: Path) -> 
 def test_every_route_lets_in_whom_it_should(service: Service, method: str, path: str, caller: str) -> None:
     key, allowed = CALLERS[caller]
     needed = ROUTES[method, path]
-    path = path_of(path)
+    path = build_path(path)
     answer = service.client.request(method, path, headers=bearer(key))
     if needed in allowed:
         assert answer.status_code in LET_IN, answer.text

@@ -17,7 +17,7 @@ from service.batching.planner import (
     PROCESSOR,
     Costs,
     Sizes,
-    cost_of,
+    compute_cost,
     group_of_oldest,
     sizes_on,
 )
@@ -77,7 +77,7 @@ def test_the_cost_of_a_batch_is_that_of_the_plan(packed: bool) -> None:
     rng = random.Random(3)
     for _ in range(50):
         lengths = [rng.randrange(1, 300) for _ in range(rng.randrange(1, 40))]
-        assert cost_of(lengths, Costs(packed=packed)) == round(cost(lengths, packed))
+        assert compute_cost(lengths, Costs(packed=packed)) == round(cost(lengths, packed))
 
 
 def test_the_oldest_text_is_always_in_the_group() -> None:
@@ -112,9 +112,9 @@ def test_a_dearer_batch_is_worth_more_padding() -> None:
 
 def test_what_is_padded_to_one_length_costs_the_same_attention() -> None:
     stepped = Costs(packed=True, step=16)
-    assert cost_of([17], stepped) == round(17 + 32**2 / 920)
-    assert cost_of([17, 9], stepped) == cost_of([20, 6], stepped)
-    assert cost_of([17, 9], stepped) > cost_of([16, 10], stepped)
+    assert compute_cost([17], stepped) == round(17 + 32**2 / 920)
+    assert compute_cost([17, 9], stepped) == compute_cost([20, 6], stepped)
+    assert compute_cost([17, 9], stepped) > compute_cost([16, 10], stepped)
 
 
 def encoder_of(file_bytes: int) -> Encoder:

@@ -95,7 +95,7 @@ def a_linked(name: str) -> Callable[[Path], object]:
     return link
 
 
-def version_of(backup: Path) -> str:
+def find_version(backup: Path) -> str:
     return str(json.loads((backup / "manifest.json").read_bytes())["active"])
 
 
@@ -152,7 +152,7 @@ def test_a_pipe_is_not_waited_for(backup: Path) -> None:
 
 @pytest.mark.parametrize("name", [f"{DATABASE}-wal", "notes/mine.txt", "models/VERSION/more.json"])
 def test_a_file_that_the_manifest_does_not_list_is_refused(backup: Path, name: str) -> None:
-    file = backup / name.replace("VERSION", version_of(backup))
+    file = backup / name.replace("VERSION", find_version(backup))
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(b"x")
     assert f"{file.relative_to(backup)} is not listed in the manifest" in said_of(backup)
@@ -169,7 +169,7 @@ def test_up_to_ten_damaged_files_are_named(backup: Path) -> None:
 
 def test_a_model_of_a_backup_is_checked_as_any_published_one(backup: Path) -> None:
     """The list of the backup is forged; the model's own manifest is not."""
-    file = backup / "models" / version_of(backup) / "config.json"
+    file = backup / "models" / find_version(backup) / "config.json"
     file.write_bytes(b"{}\n")
     files = json.loads((backup / "manifest.json").read_bytes())["files"]
     name = file.relative_to(backup).as_posix()
@@ -275,7 +275,7 @@ def test_models_go_into_the_data_directory_that_is_named_and_it_starts(made: Pat
     done = run("restore", made / "backup", "--data-dir", there, SIMILE_DATA_DIR=elsewhere)
     assert done.returncode == 0, done.stderr
     assert "cannot start" not in done.stdout
-    assert ModelStore(there / "models").names() == {version_of(made / "backup")}
+    assert ModelStore(there / "models").names() == {find_version(made / "backup")}
     assert not (tmp_path / "elsewhere").exists()
     shutil.move(there, tmp_path / "data")
     service = Service(tmp_path)
@@ -292,7 +292,7 @@ def test_models_go_where_they_are_asked_to_go(made: Path, tmp_path: Path, how: s
     arguments = "restore", made / "backup", "--data-dir", tmp_path / "data", *option
     done = run(*arguments, SIMILE_MODELS_DIR=setting)
     assert done.returncode == 0, done.stderr
-    assert ModelStore(models).names() == {version_of(made / "backup")}
+    assert ModelStore(models).names() == {find_version(made / "backup")}
     assert not (tmp_path / "data" / "models").exists()
 
 
@@ -302,7 +302,7 @@ def test_a_backup_of_a_named_data_directory_has_its_own_models(made: Path, tmp_p
     shutil.copytree(made / "models", there / "models", dirs_exist_ok=True)
     done = run("backup", tmp_path / "new", "--models", "--data-dir", there, SIMILE_DATA_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert ModelStore(tmp_path / "new" / "models").names() == {version_of(made / "backup")}
+    assert ModelStore(tmp_path / "new" / "models").names() == {find_version(made / "backup")}
 
 
 # Killed processes

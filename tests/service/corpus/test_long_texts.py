@@ -115,7 +115,7 @@ def test_hybrid_search_tells_the_passage_too(client: TestClient) -> None:
     assert {hit["id"]: hit.get("passage") for hit in answer} == dense
 
 
-def passages_of(client: TestClient) -> tuple[int, int]:
+def get_passages(client: TestClient) -> tuple[int, int]:
     index = client.get("/info").json()["index"]
     return index["documents"], index["passages"]
 
@@ -128,19 +128,19 @@ def test_each_document_is_found_once_by_its_best_passage(client: TestClient) -> 
     expected = sum(
         1 if (where := split(Content(t), encoder)) is None else 1 + len(where.others) for t in TEXTS.values()
     )
-    assert passages_of(client) == (24, expected)
+    assert get_passages(client) == (24, expected)
 
 
 def test_an_update_or_a_delete_takes_every_passage_with_it(client: TestClient) -> None:
     put(client, TEXTS)
     put(client, dict.fromkeys(LONG, "a short letter"))
     check(client, {**SHORT, **dict.fromkeys(LONG, "a short letter")})
-    assert passages_of(client) == (24, 24)
+    assert get_passages(client) == (24, 24)
     put(client, LONG)
     for id in LONG:
         assert client.delete(f"/documents/{id}").json()["deleted"] == 1
     check(client, SHORT)
-    assert passages_of(client) == (12, 12)
+    assert get_passages(client) == (12, 12)
 
 
 def test_the_tokens_of_every_passage_are_counted(client: TestClient) -> None:
@@ -191,7 +191,7 @@ def test_without_passages_the_model_sees_the_head_and_says_so(place: Settings) -
     with serving(heads) as client:
         for _ in range(2):  # also if they are sent again
             assert put(client, TEXTS)["truncated"] == len(LONG)
-        assert passages_of(client) == (24, 24)
+        assert get_passages(client) == (24, 24)
         encoder = encoder_of(client)
         query = encoder.encode(["blue river"]).vectors[0]
         expected = dict(zip(TEXTS, (encoder.encode([*TEXTS.values()]).vectors @ query).tolist(), strict=True))
@@ -200,7 +200,7 @@ def test_without_passages_the_model_sees_the_head_and_says_so(place: Settings) -
             assert "passage" not in hit
     # After passages are turned on, a text is split when it is sent again.
     with serving(place) as client:
-        assert passages_of(client) == (24, 24)
+        assert get_passages(client) == (24, 24)
         again = {id: TEXTS[id] for id in [*LONG][:6]}
         assert put(client, again)["truncated"] == 0
         assert {hit["id"] for hit in hits(client, "blue river", k=100) if "passage" in hit} == {*again}

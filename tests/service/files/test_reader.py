@@ -11,7 +11,7 @@ import pytest
 
 from service.files.columns import Columns, Seen
 from service.files.conversion import plain_text, proposed
-from service.files.detection import ENCODINGS, encoding_of
+from service.files.detection import ENCODINGS, detect_encoding
 from service.files.preview import MAX_BYTES, preview
 from service.files.reader import FileReader, Options, Unpacked
 from service.files.values import BadFile, BadRow, Row, query_parameter, split_names
@@ -520,9 +520,9 @@ def test_a_preview_of_a_beginning_takes_no_half_row_and_names_bad_ones() -> None
 
 
 def test_encodings_are_told_apart_by_their_bytes() -> None:
-    assert encoding_of("größe".encode() * 9 + b"\xf6", complete=True).name == "utf-8"
-    assert encoding_of("größe".encode()[:3], complete=False) == encoding_of(b"abc", complete=True)
-    assert encoding_of(b"a\x81\x8d", complete=True).name == "iso-8859-1"
+    assert detect_encoding("größe".encode() * 9 + b"\xf6", complete=True).name == "utf-8"
+    assert detect_encoding("größe".encode()[:3], complete=False) == detect_encoding(b"abc", complete=True)
+    assert detect_encoding(b"a\x81\x8d", complete=True).name == "iso-8859-1"
 
 
 def test_ids_are_counted_once_each_also_by_the_hundred_thousand() -> None:

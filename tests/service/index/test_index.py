@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from service.index import view
 from service.index.index import Index
-from service.store.values import revisions_of, row_of
+from service.store.values import build_row_name, get_revisions
 from tests.service.brute_force import (
     Rows,
     best,
@@ -32,7 +32,7 @@ def test_scores_and_order_are_those_of_a_full_matrix_product(k: int) -> None:
     truth = queries.astype(np.float64) @ vectors.astype(np.float64).T
     for row, (scores, names) in enumerate(index.search(queries, k)):
         assert len(scores) == k
-        np.testing.assert_allclose(scores, truth[row, revisions_of(names) // 3], atol=1.1e-6)
+        np.testing.assert_allclose(scores, truth[row, get_revisions(names) // 3], atol=1.1e-6)
         np.testing.assert_allclose(scores, np.sort(truth[row])[::-1][:k], atol=1.1e-6)
 
 
@@ -41,7 +41,7 @@ def test_a_document_finds_itself_with_score_one() -> None:
     index = Index(16)
     index.apply((firsts(range(7, 107)), vectors))
     for position, (scores, names) in enumerate(index.search(vectors, 1)):
-        assert (scores[0], names[0]) == (1.0, row_of(position + 7))
+        assert (scores[0], names[0]) == (1.0, build_row_name(position + 7))
 
 
 def test_k_beyond_the_rows_gives_every_row_once_and_no_row_that_is_not_there() -> None:
@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match="2 vectors came with names of shape"):
         index.apply((firsts([1]), np.eye(3)[:2]))
     with pytest.raises(ValueError, match="Revision 7, passage 1 came twice"):
-        index.apply(([row_of(7, 1), row_of(7, 1)], np.eye(3)[:2]))
+        index.apply(([build_row_name(7, 1), build_row_name(7, 1)], np.eye(3)[:2]))
     with pytest.raises(ValueError, match="k is 0"):
         index.search(np.eye(3), 0)
 
@@ -188,7 +188,7 @@ class Passages(RuleBasedStateMachine):
         fresh = range(self.next, self.next + count)
         self.next += count
         names = [
-            row_of(revision, at)
+            build_row_name(revision, at)
             for revision in fresh
             for at in range(chance.integers(1, 1 + min(most, self.MOST)))
         ]
@@ -249,15 +249,15 @@ def test_after_any_changes_documents_are_found_by_their_best_rows(
 
 def test_a_document_whose_rows_crowd_the_top_does_not_hide_the_others() -> None:
     index = Index(2)
-    crowd = [row_of(7, passage) for passage in range(5000)]
+    crowd = [build_row_name(7, passage) for passage in range(5000)]
     angles = np.linspace(0, 0.5, 5000)
     index.apply((crowd, np.stack([np.cos(angles), np.sin(angles)], axis=1)))
     index.apply((firsts([3, 9, 1]), [[0.5, 0.0], [0.25, 0.0], [0.125, 0.0]]))
     [(scores, names)] = index.search([[1.0, 0.0]], 3)
-    assert names.tolist() == [row_of(7), row_of(3), row_of(9)]
+    assert names.tolist() == [build_row_name(7), build_row_name(3), build_row_name(9)]
     assert scores.tolist() == [1.0, 0.5, 0.25]
     [(_, names)] = index.search([[1.0, 0.0]], 10)
-    assert names.tolist() == [row_of(7), row_of(3), row_of(9), row_of(1)]
+    assert names.tolist() == [build_row_name(7), build_row_name(3), build_row_name(9), build_row_name(1)]
 
 
 @pytest.mark.parametrize("twins", [2, view.SPARE, view.SPARE + 1, 300])
@@ -266,18 +266,34 @@ def test_every_document_that_ties_with_the_last_is_there_once_by_its_first_best_
     index.apply((firsts([1]), [[1.0, 0.0]]))
     for revision in range(100, 100 + twins):
         vectors = np.array([[0, 1], [0.6, 0.8], [0.6, 0.8], [0, 1]])
-        index.apply(([row_of(revision, at) for at in range(4)], vectors))
+        index.apply(([build_row_name(revision, at) for at in range(4)], vectors))
     [(scores, names)] = index.search([[1.0, 0.0]], 2)
-    assert names.tolist() == [row_of(1), *(row_of(revision, 1) for revision in range(100, 100 + twins))]
+    assert names.tolist() == [
+        build_row_name(1),
+        *(build_row_name(revision, 1) for revision in range(100, 100 + twins)),
+    ]
     assert set(scores[1:].tolist()) == {np.float32(0.6)}
 
 
 def test_a_removed_document_leaves_no_row_behind_and_a_replaced_row_only_the_others() -> None:
     vectors = unit_vectors(6, 8)
     index = Index(8)
-    index.apply(([row_of(1), row_of(1, 1), row_of(1, 2), row_of(2), row_of(2, 1)], vectors[:5]))
-    index.apply(([row_of(2, 1)], vectors[5:]), remove=[1])
+    index.apply(
+        (
+            [
+                build_row_name(1),
+                build_row_name(1, 1),
+                build_row_name(1, 2),
+                build_row_name(2),
+                build_row_name(2, 1),
+            ],
+            vectors[:5],
+        )
+    )
+    index.apply(([build_row_name(2, 1)], vectors[5:]), remove=[1])
     assert (index.rows, index.documents) == (2, 1)
-    np.testing.assert_array_equal(stored_vectors(index, [row_of(2), row_of(2, 1)]), vectors[[3, 5]])
-    with pytest.raises(KeyError, match=str(row_of(1, 2))):
-        stored_vectors(index, [row_of(1, 2)])
+    np.testing.assert_array_equal(
+        stored_vectors(index, [build_row_name(2), build_row_name(2, 1)]), vectors[[3, 5]]
+    )
+    with pytest.raises(KeyError, match=str(build_row_name(1, 2))):
+        stored_vectors(index, [build_row_name(1, 2)])

@@ -15,7 +15,7 @@ from service.index.index import Index
 from service.index.maintenance import NICE
 from service.index.segments import Segment
 from service.index.view import Part
-from service.store.values import revisions_of, row_of
+from service.store.values import build_row_name, get_revisions
 from tests.service.brute_force import (
     Rows,
     coarse_vectors,
@@ -231,7 +231,7 @@ class Mover:
             pair = 2 * int(chance.integers(PAIRS // 2))
             before = self.committed[pair]
             hits = self.index.search(self.axes[pair : pair + 2], 3)
-            one, two = (revisions_of(names[scores > 0.5]).tolist() for scores, names in hits)
+            one, two = (get_revisions(names[scores > 0.5]).tolist() for scores, names in hits)
             if len(one) != 1 or len(two) != 1:
                 self.complaints.append(f"pair {pair}: {one} and {two} instead of one row each")
             elif one[0] < before:
@@ -263,7 +263,7 @@ def test_readers_never_see_a_removed_row_or_half_a_step(
     assert mover.complaints == []
     assert mover.index.kind == ("IVF,SQ8" if base_rows == 300 else "exact")
     for pair, (_, names) in enumerate(mover.index.search(mover.axes[:PAIRS], 1)):
-        assert names[0] == row_of(mover.committed[pair])
+        assert names[0] == build_row_name(mover.committed[pair])
 
 
 def test_several_writers_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from service.index import ivf, maintenance
 from service.index.index import Index
-from service.store.values import revisions_of
+from service.store.values import get_revisions
 from tests.parts.places import Place
 from tests.service.brute_force import firsts, settle, unit_vectors
 from tests.service.swapping import TEXTS, published
@@ -38,7 +38,7 @@ def test_recall_is_the_share_of_the_true_nearest_that_a_search_finds(k: int) -> 
     index, queries = based(), unit_vectors(50, DIMENSION, seed=1)
     halves = unit_vectors(ROWS, DIMENSION).astype(np.float16).astype(np.float64)
     best = np.argsort(-(queries @ halves.T), axis=1)[:, :k]
-    found = [revisions_of(names)[:k] for _, names in index.search(queries, k)]
+    found = [get_revisions(names)[:k] for _, names in index.search(queries, k)]
     shares = [np.isin(true, near).mean() for true, near in zip(best, found, strict=True)]
     assert 0.05 < np.mean(shares) < 0.95
     assert maintenance.recall(index.view, queries, k) == pytest.approx(np.mean(shares), abs=1e-9)

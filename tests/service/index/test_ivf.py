@@ -12,7 +12,7 @@ from service.index import ivf, kmeans, maintenance
 from service.index.index import Index
 from service.index.kmeans import cluster
 from service.index.segments import Selection
-from service.store.values import revisions_of, row_of
+from service.store.values import build_row_name, get_revisions
 from tests.service.brute_force import firsts, settle, stored_vectors, unit_vectors
 from tests.waiting import LIMIT
 
@@ -55,7 +55,7 @@ class Made:
         found = self.index.search(self.queries, k, None if allowed is None else np.flatnonzero(allowed))
         shares = []
         for query, cosines, (scores, names) in zip(self.queries, truth, found, strict=True):
-            revisions = revisions_of(names)
+            revisions = get_revisions(names)
             assert len(set(revisions.tolist())) == len(revisions)
             np.testing.assert_allclose(scores, cosines[revisions], atol=1.1e-6)
             np.testing.assert_allclose(scores, self.vectors[revisions] @ query, atol=HALF_ERROR)
@@ -129,7 +129,7 @@ def test_equal_vectors_have_equal_scores_in_the_base_and_beside_it(monkeypatch: 
     assert len(index.view.parts) == 2
     for k in (1, 5, 400):
         for scores, names in index.search(queries, k):
-            of = dict(zip(revisions_of(names).tolist(), scores.tolist(), strict=True))
+            of = dict(zip(get_revisions(names).tolist(), scores.tolist(), strict=True))
             for revision in set(of) & {*range(100), *range(3000, 3100)}:
                 twin = revision + 3000 if revision < 100 else revision - 3000
                 assert of[twin] == of[revision]
@@ -145,7 +145,7 @@ def test_every_row_that_ties_with_the_last_place_is_found_in_a_base(monkeypatch:
     settle(index)
     assert index.kind == "IVF,SQ8"
     [(scores, names)] = index.search(vectors[300:301], 3)
-    assert revisions_of(names).tolist() == list(range(300, 700, 2))
+    assert get_revisions(names).tolist() == list(range(300, 700, 2))
     assert len(set(scores.tolist())) == 1
     index.close()
 
@@ -186,7 +186,7 @@ def test_a_base_that_most_rows_have_left_becomes_exact_again(monkeypatch: pytest
     settle(index)
     assert (index.kind, len(index.view.parts), index.documents) == ("exact", 1, 400)
     [(_, names)] = index.search(vectors[700:701], 1)
-    assert names.tolist() == [row_of(700)]
+    assert names.tolist() == [build_row_name(700)]
     index.close()
 
 

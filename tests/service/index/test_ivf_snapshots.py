@@ -14,7 +14,7 @@ import pytest
 from service.index import ivf, maintenance
 from service.index.index import Index
 from service.index.ivf_snapshots import Damaged, IvfSnapshots, Origin, damage, read, tidy, write
-from service.store.values import revisions_of
+from service.store.values import get_revisions
 from tests.service.brute_force import firsts, settle
 from tests.service.index.test_ivf import DIMENSION, mixture
 
@@ -168,7 +168,7 @@ def check(index: Index, vectors: np.ndarray, first: int = 0) -> None:
     scores = queries @ vectors.astype(np.float16).astype(np.float32).T
     hits = 0
     for row, (found, names) in zip(scores, index.search(queries, 10), strict=True):
-        revisions = revisions_of(names)
+        revisions = get_revisions(names)
         np.testing.assert_allclose(found, row[revisions - first], atol=2e-6)
         hits += len({*revisions[:10].tolist()} & {*(np.argsort(-row)[:10] + first).tolist()})
     assert hits >= 0.97 * 400

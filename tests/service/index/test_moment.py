@@ -15,7 +15,7 @@ from service.index.moment import IndexMoment
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
 from service.store.sqlite.filters import compile_filter
 from service.store.sqlite.schema import connect, migrate
-from service.store.values import DEFAULT_COLLECTION, row_of
+from service.store.values import DEFAULT_COLLECTION, build_row_name
 from tests.service.brute_force import best, coarse_vectors, unit_vectors
 
 DOCUMENTS = 2600
@@ -51,9 +51,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     migrate(path)
     store = connect(path)
     numbers = range(1, DOCUMENTS + 1)
-    names = [row_of(at, passage) for at in numbers for passage in range(1 + (at % 3 == 0))]
+    names = [build_row_name(at, passage) for at in numbers for passage in range(1 + (at % 3 == 0))]
     rows = dict(zip(names, coarse_vectors(len(names), 8, 1), strict=True))
-    documents = {at: [rows[name] for name in (row_of(at), row_of(at, 1)) if name in rows] for at in numbers}
+    documents = {
+        at: [rows[name] for name in (build_row_name(at), build_row_name(at, 1)) if name in rows]
+        for at in numbers
+    }
     far = {at: max(row @ QUERIES[-1] for row in documents[at]) < 0 for at in documents}
     store.executemany(
         "INSERT INTO documents (revision, collection, id, text, metadata) VALUES (?, ?, ?, '', ?)",

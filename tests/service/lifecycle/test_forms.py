@@ -28,10 +28,10 @@ from service.lifecycle import model_loader
 from service.lifecycle.model_loader import (
     FORM_FILE,
     ModelLoader,
-    asked_of,
+    build_measurement_key,
     fastest_form,
+    get_precision_loss,
     kept_form,
-    loss_of,
     processor,
 )
 from service.settings import Settings
@@ -274,7 +274,7 @@ def choose(models_dir: Path, folder: Path, loss: float = ANY_LOSS, now: Form = F
 def kept(models_dir: Path, folder: Path) -> Form | None:
     store = ModelStore(models_dir)
     version = store.folder(store.versions()[0].version)
-    return kept_form(folder, asked_of(version, loader_of(store).layout, ANY_LOSS))
+    return kept_form(folder, build_measurement_key(version, loader_of(store).layout, ANY_LOSS))
 
 
 def loader_of(store: ModelStore) -> ModelLoader:
@@ -416,9 +416,9 @@ def test_of_a_pair_the_larger_loss_counts(tmp_path: Path) -> None:
     *_, both = published_pair(tmp_path)
     encoder = ModelStore(tmp_path).open(both)
     assert encoder.queries is not None
-    assert loss_of(encoder) == 0
+    assert get_precision_loss(encoder) == 0
     encoder.turned, encoder.queries.turned = Turned(3, 0.99, 0.9), Turned(3, 0.75, 0.5)
-    assert loss_of(encoder) == 0.25
+    assert get_precision_loss(encoder) == 0.25
     encoder.close()
 
 
@@ -442,7 +442,7 @@ def test_a_later_version_that_the_form_is_not_for_is_served_in_fp32(
         second = without_int8(store, second)
     else:
         lossy = lambda of: 0.9 * (of.form == INT8 and of.manifest.version == second.version)  # noqa: E731
-        monkeypatch.setattr(model_loader, "loss_of", lossy)
+        monkeypatch.setattr(model_loader, "get_precision_loss", lossy)
     with serving(settings) as client:
         put(client, DOCUMENTS)
         assert client.get("/info").json()["form"] == str(INT8)

@@ -15,7 +15,7 @@ from tests.service.replicas.forked import Forge
 from tests.service.swapping import QUERIES, TEXTS
 
 
-def version_of(replica: Replica, method: str, path: str, **sent: Any) -> str | None:
+def find_version(replica: Replica, method: str, path: str, **sent: Any) -> str | None:
     """The version that answered; None when it asks to send again."""
     answer = replica.client.request(method, path, **sent)
     if answer.status_code == 503:
@@ -40,8 +40,8 @@ def test_one_that_slept_through_a_swap_answers_nothing_by_the_retired_version(
         asked = {"inputs": TEXTS[:1]}
         answers: list[str | None] = []
         while not (answers and answers[-1]):
-            answers.append(version_of(sleeper, "POST", "/embed", json=asked))
-            answers.append(version_of(sleeper, "GET", "/search", params={"q": QUERIES[0]}))
+            answers.append(find_version(sleeper, "POST", "/embed", json=asked))
+            answers.append(find_version(sleeper, "GET", "/search", params={"q": QUERIES[0]}))
         assert {*answers} - {None} == {target}
         made.until(sleeper.goes)
         assert sleeper.put({"later": TEXTS[0]}).status_code == 200
@@ -113,11 +113,11 @@ def test_a_replica_without_its_database_is_well_and_answers_503(tmp_path: Path, 
             elsewhere.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
             )
-            made.until(lambda: version_of(replica, "POST", "/embed", json=asked) is None)
+            made.until(lambda: find_version(replica, "POST", "/embed", json=asked) is None)
             assert replica.client.get("/ready").status_code == 503
             assert replica.client.get("/health").status_code == 200
             pinned = {"x-model-version": made.versions[0]}
-            assert version_of(replica, "POST", "/embed", json=asked, headers=pinned) == made.versions[0]
+            assert find_version(replica, "POST", "/embed", json=asked, headers=pinned) == made.versions[0]
             elsewhere.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode())
         made.until(lambda: all(each.goes() for each in made.replicas))
         assert replica.put(STATIC).status_code == 200

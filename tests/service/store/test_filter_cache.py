@@ -19,7 +19,7 @@ from service.store.sqlite.schema import connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import upsert
-from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Revisions, json_of
+from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Revisions, encode_json
 from tests.service.deleting import delete
 from tests.waiting import LIMIT
 
@@ -52,7 +52,7 @@ class Store:
     def put(self, *ids: int, collection: str = DEFAULT_COLLECTION, change: int = 0) -> None:
         documents = [
             Document(
-                str(id), "a", json_of({"third": (id + change) % 3, "odd": id % 2 == 1, "change": change})
+                str(id), "a", encode_json({"third": (id + change) % 3, "odd": id % 2 == 1, "change": change})
             )
             for id in ids
         ]

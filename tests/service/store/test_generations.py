@@ -13,7 +13,7 @@ from service.corpus.corpus import Corpus
 from service.index.index import Index
 from service.lifecycle.builder import HARMLESS
 from service.live import Generation, apply
-from service.store.values import DEFAULT_COLLECTION, Changes, Embedding, row_of
+from service.store.values import DEFAULT_COLLECTION, Changes, Embedding, build_row_name
 from tests.parts.places import DOCUMENTS, Place
 from tests.service.brute_force import stored_vectors
 from tests.service.swapping import QUERIES, TEXTS, published
@@ -71,12 +71,13 @@ def test_a_row_that_is_loaded_and_written_in_one_commit_is_indexed_as_it_was_wri
         place.fill()
         live = place.app.state.runtime.live.generation
         one, two = np.eye(2, live.encoder.dimension, dtype=np.float32)
-        place_of = (live.number, DEFAULT_COLLECTION)
-        changes = Changes({place_of: {row_of(900): one, row_of(901): one}})
-        changes.merge(Changes({place_of: {row_of(900): two}}, sequence=live.indexes.sequence + 1))
+        parse_place = (live.number, DEFAULT_COLLECTION)
+        changes = Changes({parse_place: {build_row_name(900): one, build_row_name(901): one}})
+        changes.merge(Changes({parse_place: {build_row_name(900): two}}, sequence=live.indexes.sequence + 1))
         apply(live, changes)
         np.testing.assert_array_equal(
-            stored_vectors(live.indexes.of(DEFAULT_COLLECTION), [row_of(900), row_of(901)]), [two, one]
+            stored_vectors(live.indexes.of(DEFAULT_COLLECTION), [build_row_name(900), build_row_name(901)]),
+            [two, one],
         )
 
 

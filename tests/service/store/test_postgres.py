@@ -30,9 +30,9 @@ from service.store.values import (
     NeedsVectors,
     Passage,
     Selection,
-    json_of,
-    revisions_of,
-    row_of,
+    build_row_name,
+    encode_json,
+    get_revisions,
 )
 from tests import postgres
 from tests.service.filtering import cases, matches
@@ -133,7 +133,7 @@ class Everything:
 def filtered() -> Iterator[Place]:
     made = Place()
     for at, row in enumerate(ROWS):
-        made.put(Document(f"{at}", "a", json_of(row)))
+        made.put(Document(f"{at}", "a", encode_json(row)))
     with made.store.pool.connection() as raw:
         filters.keep_field_indexes(raw, FIELDS)
         raw.execute("SELECT pg_advisory_unlock_all()")
@@ -183,7 +183,7 @@ def test_an_index_follows_what_is_declared_and_one_half_built_is_built_anew(plac
         assert invalid == (0,)
         filters.keep_field_indexes(raw, ["a"])
         assert len(names()) == len(both) / 2 == 5
-        place.put(Document("long", "text", json_of({"a": "x" * 60_000})))
+        place.put(Document("long", "text", encode_json({"a": "x" * 60_000})))
         filters.keep_field_indexes(raw, [])
         assert names() == []
         raw.execute("SELECT pg_advisory_unlock_all()")
@@ -197,9 +197,9 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
         else Embedding(unit(), truncated=False)
         for at in range(200)
     ]
-    given = [Document(f"{at:03}", f"text {at}", json_of({"n": at})) for at in range(200)]
+    given = [Document(f"{at:03}", f"text {at}", encode_json({"n": at})) for at in range(200)]
     place.put(*given, embeddings=embeddings)
-    revision = {id: number for number, id in place.read(lambda it: it.ids_of(range(1, 201))).items()}
+    revision = {id: number for number, id in place.read(lambda it: it.get_ids(range(1, 201))).items()}
     where = compile_in(JsonbDialect(()), {"n": {"$gte": 100}})
     query = unit()
     for few in (10_000, 0):
@@ -208,7 +208,7 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
             scores: dict[int, tuple[float, int]] = {}
             for at, embedding in enumerate(embeddings):
                 for number, passage in enumerate(embedding.passages):
-                    row = (float(passage.vector @ query), -row_of(revision[f"{at:03}"], number))
+                    row = (float(passage.vector @ query), -build_row_name(revision[f"{at:03}"], number))
                     if (filter is None or at >= 100) and not (heads_only and number):
                         best = scores.get(revision[f"{at:03}"], (-2.0, 0))
                         scores[revision[f"{at:03}"]] = max(best, row)
@@ -221,7 +221,7 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
             [(found, names)] = place.read(search)
             assert names.tolist() == [-row for _, row in expected]
             np.testing.assert_allclose(found, [score for score, _ in expected], atol=1e-6)
-            assert len({*revisions_of(names).tolist()}) == 10
+            assert len({*get_revisions(names).tolist()}) == 10
 
 
 def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
@@ -230,7 +230,7 @@ def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
     monkeypatch.setattr(vectors, "FEW", 10)
     given = {f"{at:02}": unit() for at in range(60)}
     place.put(
-        *(Document(id, "text", json_of({"half": int(id) % 2})) for id in given),
+        *(Document(id, "text", encode_json({"half": int(id) % 2})) for id in given),
         embeddings=[Embedding(vector, truncated=False) for vector in given.values()],
     )
     where, query = compile_in(JsonbDialect(()), {"half": 1}), unit()
@@ -239,8 +239,8 @@ def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
         allowed = it.matching(where, "default")
         assert allowed.revisions is None, "it is not looked up again"
         [(_, names)] = it.nearest(place.live, query[None], 5, allowed, "default", heads_only=False)
-        ids = it.ids_of(revisions_of(names).tolist())
-        return [ids[revision] for revision in revisions_of(names).tolist()]
+        ids = it.get_ids(get_revisions(names).tolist())
+        return [ids[revision] for revision in get_revisions(names).tolist()]
 
     def best() -> list[str]:
         return sorted((id for id in given if int(id) % 2), key=lambda name: -float(given[name] @ query))[:5]
@@ -386,7 +386,7 @@ GIVEN = '{"a":"1e+17 \\" 2e+18","b":["123456789012345678901234567890",{"c":[' + 
 
 
 def test_numbers_come_back_byte_for_byte(place: Place) -> None:
-    sent = json_of(orjson.loads(GIVEN))
+    sent = encode_json(orjson.loads(GIVEN))
     documents = [Document("a", "text", sent), Document("b", "text", '{"n":-0.0}')]
     rows = {at: Embedding(unit(), truncated=False) for at in range(2)}
 
@@ -420,7 +420,7 @@ def test_an_export_has_the_numbers_that_were_sent(tmp_path: Path, tiny_models_di
         run(parser().parse_args(["export", str(out), "--url", str(service.client.base_url)]))
         hit = service.client.get("/search", params={"q": "text"}).json()["hits"][0]
     [line] = out.read_bytes().splitlines()
-    expected = json.loads(json_of(orjson.loads(GIVEN)))
+    expected = json.loads(encode_json(orjson.loads(GIVEN)))
     for found in (json.loads(line)["metadata"], hit["metadata"]):
         assert repr(found) == repr(expected)
 
@@ -431,7 +431,7 @@ def test_a_character_that_postgresql_cannot_store_is_refused(
     with pytest.raises(Validation, match="U\\+0000"):
         place.put(Document("a", "nul\0inside"))
     with pytest.raises(Validation, match="U\\+0000"):
-        place.put(Document("a", "text", json_of({"a": "nul\0inside"})))
+        place.put(Document("a", "text", encode_json({"a": "nul\0inside"})))
     with pytest.raises(Validation, match="U\\+0000"):
         asyncio.run(place.store.document("\0"))
     assert "fail" not in caplog.text, "it is no outage"
@@ -462,7 +462,7 @@ def test_any_filter_passes_what_the_reference_passes(filtered: Place, declared: 
     where = compile_in(JsonbDialect(declared), filter)
     for row in rows:
         sql = f"SELECT {where.sql} FROM (SELECT ?::jsonb AS metadata) AS documents"
-        bound = (*where.parameters, json_of(row))
+        bound = (*where.parameters, encode_json(row))
         with filtered.store.pool.connection() as raw:
             found = Connection(raw).execute(sql, bound).fetchone()
         assert found == (matches(filter, row),), (filter, row)

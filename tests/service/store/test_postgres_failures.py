@@ -121,7 +121,7 @@ def test_a_database_that_refuses_connections(place: Place, caplog: pytest.LogCap
 
 
 def test_a_commit_whose_answer_is_lost(place: Place) -> None:
-    place.relay.drop_commit_of = b"INSERT INTO documents"
+    place.relay.drop_commit = b"INSERT INTO documents"
     place.refused(lambda: place.put("a"), 503, "may be stored or not")
     assert place.put("a").status_code == 200
     place.recovers()

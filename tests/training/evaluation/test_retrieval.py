@@ -22,7 +22,7 @@ from tests.training.evaluation.beir import DOCUMENTS, QRELS, QUERIES, by_brute_f
 from tests.training.evaluation.pairs import encode
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode, Vectors
-from training.evaluation.modes import CANDIDATES, Passages, WordIndex, find, passages_of, whole
+from training.evaluation.modes import CANDIDATES, Passages, WordIndex, find, get_passages, whole
 from training.evaluation.retrieval import (
     Collection,
     Ranking,
@@ -328,7 +328,7 @@ def test_both_rankings_are_fused_with_the_weight_before_they_are_cut() -> None:
     vectors = np.stack([np.cos(np.arange(31) / 31), np.sin(np.arange(31) / 31)], axis=1).astype(np.float32)
     query = np.array([[1, 0]], np.float32)
     contents = [Content(text) for text in texts]
-    passages = passages_of(contents, whole, lambda parts: vectors[: len(parts)])
+    passages = get_passages(contents, whole, lambda parts: vectors[: len(parts)])
     for weight in (0.0, 0.5, 1.0):
         with closing(WordIndex(texts)) as words:
             (found,) = find(["zebra 7"], query, passages, words, 3, weight)

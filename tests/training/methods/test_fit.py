@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from training.errors import TrainingError
-from training.methods.recipe import column_of_each_view, columns_of, fitted, load_recipe
+from training.methods.recipe import column_of_each_view, count_columns, fitted, load_recipe
 
 INFO = {"name": "info_nce", "tau": 0.05}
 TRIPLET = {"name": "triplet", "margin": 1}
@@ -162,7 +162,7 @@ def test_a_recipe_of_triples_takes_as_many_negatives_as_its_rows_have() -> None:
     triples = load_recipe("triples")
     assert fitted(triples, 3) is triples
     three = fitted(triples, 5)
-    assert (len(three.views), columns_of(three), column_of_each_view(three)) == (5, 5, [0, 1, 2, 3, 4])
+    assert (len(three.views), count_columns(three), column_of_each_view(three)) == (5, 5, [0, 1, 2, 3, 4])
     assert fitted(three, 3) == triples
     assert three.digest() != triples.digest()
     masked = fitted(load_recipe("simcse-sup-mlm"), 4)

@@ -381,7 +381,7 @@ def divergence(teacher: Sequence[float], student: Sequence[float]) -> float:
     return sum(p * math.log(p / q) for p, q in zip(teacher, student, strict=True))
 
 
-def loss_of(cosines: list[list[float]], scores: list[list[float]], tau: float) -> torch.Tensor:
+def compute_loss(cosines: list[list[float]], scores: list[list[float]], tau: float) -> torch.Tensor:
     z = torch.tensor([[[7.0, 0.0], *(at_cosine(cosine, 3) for cosine in row)] for row in cosines])
     return KlTeacher(tau=tau).loss(Reps(z, torch.arange(z[..., 0].numel()), torch.tensor(scores)))
 
@@ -391,19 +391,21 @@ def test_it_is_the_mean_divergence_of_the_lists() -> None:
     expected = [
         divergence(softmax(told, 0.5), softmax(own, 0.5)) for own, told in zip(cosines, scores, strict=True)
     ]
-    assert loss_of(cosines, scores, 0.5).item() == pytest.approx(sum(expected) / 2, abs=1e-6)
+    assert compute_loss(cosines, scores, 0.5).item() == pytest.approx(sum(expected) / 2, abs=1e-6)
 
 
 def test_two_documents_by_hand() -> None:
     # Teacher: a difference of τ ln 3, so 3/4 and 1/4. Student: none, so 1/2 each.
     expected = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
-    assert loss_of([[0.4, 0.4]], [[0.1 * math.log(3), 0.0]], 0.1).item() == pytest.approx(expected, abs=1e-6)
+    assert compute_loss([[0.4, 0.4]], [[0.1 * math.log(3), 0.0]], 0.1).item() == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 def test_a_model_that_ranks_as_the_teacher_has_nothing_to_learn() -> None:
     """Only differences count: the same list with another number added to all of it is the same."""
-    assert loss_of([[0.6, 0.2]], [[0.6, 0.2]], 0.05).item() == pytest.approx(0, abs=1e-6)
-    assert loss_of([[0.6, 0.2]], [[0.9, 0.5]], 0.05).item() == pytest.approx(0, abs=1e-6)
+    assert compute_loss([[0.6, 0.2]], [[0.6, 0.2]], 0.05).item() == pytest.approx(0, abs=1e-6)
+    assert compute_loss([[0.6, 0.2]], [[0.9, 0.5]], 0.05).item() == pytest.approx(0, abs=1e-6)
 
 
 def test_the_distance_to_the_teachers_vectors_by_hand() -> None:

@@ -18,7 +18,7 @@ from training.methods.objectives import Reps
 from training.methods.recipe import load_recipe
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
-from training.text.tokens import tokens_of
+from training.text.tokens import build_tokens
 
 TEMPLATES = ("the {} means [MASK] .", "a {} in a garden is [MASK] .")
 
@@ -73,7 +73,7 @@ def by_transformers(folder: Path, texts: list[list[int]], template: tuple[list[i
     return at_mask(whole, [list(range(len(row))) for row in whole]) - at_mask(alone, shifted)
 
 
-def ids_of(trainer: Trainer, text: str) -> list[int]:
+def get_ids(trainer: Trainer, text: str) -> list[int]:
     (row,) = trainer.encoder.tokenizer(64).tokenize([text])
     return list(row.ids)[1:-1]
 
@@ -89,8 +89,8 @@ def test_the_vector_of_a_text_is_less_what_its_template_gives_alone(
     for view, template in enumerate(TEMPLATES):
         before, after = template.split("{}")
         around = (
-            [CLS, *ids_of(trainer, before)],
-            [*ids_of(trainer, after.split("[MASK]")[0]), MASK, *ids_of(trainer, "."), SEP],
+            [CLS, *get_ids(trainer, before)],
+            [*get_ids(trainer, after.split("[MASK]")[0]), MASK, *get_ids(trainer, "."), SEP],
         )
         expected = by_transformers(tmp_path / "raw", texts, around)
         assert torch.allclose(z[:, view], expected, atol=2e-5), view
@@ -101,6 +101,6 @@ def test_a_text_of_any_length_leaves_room_for_its_template(tmp_path: Path) -> No
     encoder, _ = load_encoder(raw_source(tmp_path / "raw"), recipe, torch.device("cpu"))
     (long,) = encoder.tokenizer(recipe.max_length).tokenize(["river " * 5000])
     view = recipe.views[0]
-    tokens = view(tokens_of([long.ids]), torch.Generator(), encoder.lexicon)
+    tokens = view(build_tokens([long.ids]), torch.Generator(), encoder.lexicon)
     assert int(tokens.lengths) == encoder.source.max_length
     assert encoder(tokens).pooled.isfinite().all()

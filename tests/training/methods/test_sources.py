@@ -10,7 +10,7 @@ import torch
 
 from models.tokens.tokenizer import Tokenizer
 from tests.tiny import tiny_source
-from tests.training.vocabularies import rows_of
+from tests.training.vocabularies import build_rows
 from training.methods.loading import load_encoder
 from training.methods.objectives import NO_TEXT
 from training.methods.recipe import load_recipe
@@ -23,7 +23,7 @@ from training.methods.sources import (
     Rows,
     TextPairs,
     Triples,
-    pieces_of,
+    split_pieces,
     steps_of_a_round,
 )
 from training.text.corpus import Corpus
@@ -75,7 +75,7 @@ def test_what_stands_in_a_row_stays_together_with_its_label(tiny_source: Path) -
     seen = []
     for step in range(3):
         batch = source.batch(step)
-        columns = [[written[tuple(ids)] for ids in rows_of(column)] for column in batch.columns]
+        columns = [[written[tuple(ids)] for ids in build_rows(column)] for column in batch.columns]
         found = list(zip(*columns, strict=True))
         assert batch.labels is not None
         assert batch.labels.tolist() == [label_of[row] for row in found]
@@ -90,20 +90,20 @@ def test_equal_texts_have_equal_numbers_in_whatever_column_they_stand(tiny_sourc
     corpus = Corpus.of_rows(((row, None) for row in rows), "rows")
     source = TextPairs().build(Given(corpus, tokenizer, batch=4, steps=1, seed=0))
     batch = source.batch(0)
-    ids = [rows_of(column) for column in batch.columns]
-    number_of: dict[tuple[int, ...], int] = {}
+    ids = [build_rows(column) for column in batch.columns]
+    get_number: dict[tuple[int, ...], int] = {}
     for column, texts in enumerate(ids):
         for row, text in enumerate(texts):
             number = int(batch.texts[row, column])
-            assert number_of.setdefault(tuple(text), number) == number
-    assert len(number_of) == len(set(number_of.values())) == source.distinct() == 4  # River is river here
+            assert get_number.setdefault(tuple(text), number) == number
+    assert len(get_number) == len(set(get_number.values())) == source.distinct() == 4  # River is river here
 
 
 def test_the_prompt_stands_before_every_text_of_a_row(tiny_source: Path) -> None:
     tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
     corpus = Corpus.of_rows([(("cat", "dog"), None), (("river", "stone"), None)], "rows")
     source = TextPairs().build(Given(corpus, tokenizer, batch=2, steps=1, seed=0, prompt="the red: "))
-    found = [tuple(row) for column in source.batch(0).columns for row in rows_of(column)]
+    found = [tuple(row) for column in source.batch(0).columns for row in build_rows(column)]
     texts = [f"the red: {word}" for word in ("cat", "dog", "river", "stone")]
     assert sorted(found) == sorted(tuple(tokens.ids) for tokens in tokenizer.tokenize(texts))
 
@@ -115,7 +115,7 @@ def test_a_query_has_the_prompt_of_queries_and_its_documents_theirs(tiny_source:
     base = Given(corpus, tokenizer, batch=2, steps=1, seed=0, prompt="the red: ", search_prompt="my blue: ")
     for source, first in ((Triples(queries=True), "my blue: "), (Triples(), "the red: ")):
         batch = source.build(base).batch(0)
-        columns = [rows_of(column) for column in batch.columns]
+        columns = [build_rows(column) for column in batch.columns]
         expected = [
             [first + row[0], *(f"the red: {text}" for text in row[1:]), *[""] * (4 - len(row))]
             for row in rows
@@ -140,7 +140,7 @@ def test_the_order_follows_from_the_seed_and_the_shelf_from_the_folder(
             assert torch.equal(batch.texts, first[step].texts)
             assert batch.labels is None
     other = Lines().build(plain._replace(seed=2)).batch(0)
-    assert rows_of(other.columns[0]) != rows_of(first[0].columns[0])
+    assert build_rows(other.columns[0]) != build_rows(first[0].columns[0])
 
 
 @pytest.mark.parametrize(("rows", "batch", "steps"), [(1, 4, 1), (4, 4, 1), (5, 4, 2), (9, 2, 5)])
@@ -149,7 +149,7 @@ def test_the_steps_of_a_round_see_each_row(rows: int, batch: int, steps: int, ti
     tokenizer = Tokenizer(tiny_source / "tokenizer.json", 8)
     corpus = Corpus.of_rows((((f"{n}", "a", "b"), None) for n in range(rows)), "rows")
     source = Triples().build(Given(corpus, tokenizer, batch, 2 * steps, seed=0))
-    anchors = [row for step in range(steps) for row in rows_of(source.batch(step).columns[0])]
+    anchors = [row for step in range(steps) for row in build_rows(source.batch(step).columns[0])]
     assert sorted(anchors) == sorted(
         list(tokens.ids) for tokens in tokenizer.tokenize([f"{n}" for n in range(rows)])
     )
@@ -161,7 +161,7 @@ SHORT = "the cat sleeps in the garden"
 
 def test_a_text_is_there_whole_and_in_sentences_and_equal_pieces_once() -> None:
     corpus = Corpus.of([LONG, SHORT, "The river runs under the bridge."], "texts")
-    found = pieces_of(corpus)
+    found = split_pieces(corpus)
     assert set(found.texts) == {
         LONG,
         "The river runs under the bridge.",
@@ -173,7 +173,9 @@ def test_a_text_is_there_whole_and_in_sentences_and_equal_pieces_once() -> None:
 
 
 def test_a_title_on_its_own_line_is_a_piece() -> None:
-    found = pieces_of(Corpus.of(["Bridges over the river Letter\nThe river runs under the bridge."], "texts"))
+    found = split_pieces(
+        Corpus.of(["Bridges over the river Letter\nThe river runs under the bridge."], "texts")
+    )
     assert "Bridges over the river Letter" in found.texts
 
 

@@ -11,7 +11,7 @@ from models.sources.folder import read_source
 from tests.training.recipe_cases import raw_source, triples
 from tests.training.run_cases import stop_after, weights
 from training.__main__ import main
-from training.model.encoder import digest_of
+from training.model.encoder import compute_digest
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_each_recipe_begins_where_the_last_one_ended(
     )
     assert first["base_name"] == "raw"
     assert second["base_name"] == "raw, tsdae"
-    assert second["base"] == digest_of(read_source(out / "1-tsdae" / "best"))
+    assert second["base"] == compute_digest(read_source(out / "1-tsdae" / "best"))
     assert (first["texts"], second["texts"]) == (64, 64)
     alone = tmp_path / "alone"
     assert main(given("simcse-sup", out / "1-tsdae", alone, "--corpus", str(rows), "--batch", "16")) == 0

@@ -28,7 +28,7 @@ from tests.training.pretrained import (
     padded,
     pretrained,
 )
-from tests.training.recipe_cases import corpus_of, raw_source
+from tests.training.recipe_cases import build_corpus, raw_source
 from training.errors import TrainingError
 from training.methods.objectives import Reps
 from training.methods.recipe import load_recipe
@@ -37,7 +37,7 @@ from training.model.encoder import TrainedEncoder
 from training.runs.command import train
 from training.runs.options import Options
 from training.text.corpus import TEXTS
-from training.text.tokens import NOT_A_TARGET, Tokens, join, tokens_of
+from training.text.tokens import NOT_A_TARGET, Tokens, build_tokens, join
 
 # Two texts also hide their first token, which an unrestricted generator would replace.
 _HIDDEN = ({1, 4}, {7}, {0, 10, 12}, {14}), ({2}, {6}, {9, 11}, {15})
@@ -197,7 +197,7 @@ def test_objectives_that_need_a_berts_insides_refuse_others(objective: Any, tmp_
         objective.build(materials_of(other))
 
 
-DAMAGED = tokens_of([[CLS, 91, SEP], [CLS, 95, SEP], [CLS, 100, 102, SEP], [CLS, SEP]])
+DAMAGED = build_tokens([[CLS, 91, SEP], [CLS, 95, SEP], [CLS, 100, 102, SEP], [CLS, SEP]])
 
 
 def decoder_of(module: DenoiseModule, encoder: TrainedEncoder, family: str) -> Any:
@@ -316,7 +316,7 @@ def test_mlm_head_gives_a_base_a_head_and_changes_nothing_else(tmp_path: Path) -
     base = raw_source(tmp_path / "raw", language=False)
     options = Options(precision="fp32", device="cpu", threads=1, steps=6)
     head = train(
-        load_recipe("mlm-head", {"optim.batch": 32}), corpus_of(TEXTS), base, tmp_path / "head", options
+        load_recipe("mlm-head", {"optim.batch": 32}), build_corpus(TEXTS), base, tmp_path / "head", options
     )
     before, after = load_file(base / "model.safetensors"), load_file(head.last / "model.safetensors")
     for name, tensor in before.items():
@@ -329,4 +329,4 @@ def test_mlm_head_gives_a_base_a_head_and_changes_nothing_else(tmp_path: Path) -
         Rtd().build(materials)
     options = Options(precision="fp32", device="cpu", threads=1, steps=1)
     recipe = load_recipe("diffcse", {"optim.batch": 8})
-    assert train(recipe, corpus_of(TEXTS), head.last, tmp_path / "diffcse", options).finished
+    assert train(recipe, build_corpus(TEXTS), head.last, tmp_path / "diffcse", options).finished

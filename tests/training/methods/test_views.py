@@ -22,9 +22,9 @@ from tests.training.vocabularies import (
     SEP,
     alike,
     between,
+    build_rows,
     lexicon_of,
     opened,
-    rows_of,
     seeded,
     sentences,
     source_with,
@@ -88,7 +88,7 @@ def test_a_view_is_pure_and_keeps_each_text_and_its_special_tokens(
         assert int(found.starts[-1]) == len(found.ids)
         again = view(tokens, seeded(seed), lexicon)
         assert torch.equal(found.ids, again.ids)  # a function of the generator
-        for old, new in zip(rows_of(tokens), rows_of(found), strict=True):
+        for old, new in zip(build_rows(tokens), build_rows(found), strict=True):
             assert (new[0], new[-1]) == (old[0], old[-1])
             if name not in ("mask", "template"):  # those add specials of their own
                 special = set(lexicon.special)
@@ -170,8 +170,8 @@ def test_a_template_gives_the_ids_worked_out_by_hand(wordpiece: Lexicon) -> None
     id_of = opened(wordpiece).token_to_id
     found = Template(TEMPLATE)(tokens_in(wordpiece, "river stones", "cat"), seeded(), wordpiece)
     expected = ("[CLS]", "the", '"', "river", "stone", "##s", '"', "is", "[MASK]", ".", "[SEP]")
-    assert rows_of(found)[0] == list(map(id_of, expected))
-    assert rows_of(found)[1] == list(map(id_of, ("[CLS]", "the", '"', "cat", *expected[6:])))
+    assert build_rows(found)[0] == list(map(id_of, expected))
+    assert build_rows(found)[1] == list(map(id_of, ("[CLS]", "the", '"', "cat", *expected[6:])))
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_pairs"])
@@ -184,7 +184,7 @@ def test_a_template_gives_what_the_published_tokenizer_gives(
     (tmp_path / "tokenizer.json").write_text(json.dumps(written))
     published = Tokenizer(tmp_path / "tokenizer.json", 512).tokenize(TEXTS)
     found = Template(template)(tokens_in(lexicon, *TEXTS), seeded(), lexicon)
-    assert rows_of(found) == [list(tokens.ids) for tokens in published]
+    assert build_rows(found) == [list(tokens.ids) for tokens in published]
 
 
 def test_a_template_s_bias_has_the_positions_that_its_tokens_have_around_each_text(
@@ -195,7 +195,7 @@ def test_a_template_s_bias_has_the_positions_that_its_tokens_have_around_each_te
     bias, of_text = view.bias(tokens, wordpiece)
     id_of = opened(wordpiece).token_to_id
     empty = list(map(id_of, ("[CLS]", "the", '"', '"', "is", "[MASK]", ".", "[SEP]")))
-    assert rows_of(bias) == [empty] * 3  # texts of 0, 1 and 3 tokens
+    assert build_rows(bias) == [empty] * 3  # texts of 0, 1 and 3 tokens
     assert of_text.tolist() == [2, 1, 0, 1, 2]
     assert bias.positions is not None
     assert bias.positions.reshape(3, 8).tolist() == [
@@ -219,12 +219,12 @@ def test_the_words_of_a_base_s_own_template_are_left_alone(
     tokens = tokens_in(lexicon, "the cat is green", "the cat")
     found = view(tokens, seeded(), lexicon)
     assert found.ids.tolist() != tokens.ids.tolist()
-    for row in rows_of(found):
+    for row in build_rows(found):
         assert row[:3] == list(before)
         assert row[-5:] == list(after)
 
 
-def words_of(lexicon: Lexicon, text: str) -> list[list[int]]:
+def find_terms(lexicon: Lexicon, text: str) -> list[list[int]]:
     """The ids of each word, as the tokenizer itself counts words."""
     encoding = opened(lexicon).encode(text, add_special_tokens=False)
     pairs = zip(encoding.word_ids, encoding.ids, strict=True)
@@ -247,7 +247,7 @@ SENTENCE = "bankokori sleeping sunning garden numbers jorfis, reset"
 
 @pytest.mark.parametrize("view", [Delete(0.5), Delete(0.0), Delete(1.0), Crop(0.5)])
 def test_words_of_several_pieces_go_or_stay_whole(wordpiece: Lexicon, view: View) -> None:
-    words = words_of(wordpiece, SENTENCE)
+    words = find_terms(wordpiece, SENTENCE)
     assert [len(word) for word in words] != [1] * 8
     assert len(words) == 8
     tokens = tokens_in(wordpiece, *[SENTENCE] * 200)
@@ -265,7 +265,7 @@ def test_byte_level_words_are_those_between_spaces(
     assert len(tokens_in(byte_pairs, text).ids) > 20
     tokens = tokens_in(byte_pairs, *[text] * 200)
     seen = set()
-    for row in rows_of(view(tokens, seeded(), byte_pairs)):
+    for row in build_rows(view(tokens, seeded(), byte_pairs)):
         assert (row[0], row[-1]) == (0, 2)
         left = tokenizer.decode(row[1:-1]).split()
         places = [text.split().index(word) for word in left]  # an error for half a word
@@ -276,7 +276,7 @@ def test_byte_level_words_are_those_between_spaces(
 
 
 def test_at_rate_0_exactly_one_word_is_deleted_and_any_of_them_alike(wordpiece: Lexicon) -> None:
-    words = words_of(wordpiece, SENTENCE)
+    words = find_terms(wordpiece, SENTENCE)
     tokens = tokens_in(wordpiece, *[SENTENCE] * 2000)
     kept = [chosen_words(words, row) for row in between(Delete(0.0)(tokens, seeded(), wordpiece))]
     assert {len(chosen) for chosen in kept} == {7}
@@ -300,14 +300,14 @@ def test_the_rate_is_the_expected_share_and_one_word_always_stays(wordpiece: Lex
 def test_texts_without_words_are_left_as_they_are(wordpiece: Lexicon) -> None:
     tokens = tokens_in(wordpiece, "", "☃", "")
     for view in (Delete(0.5), Delete(0.0), Crop(0.1), Repeat(0.5)):
-        assert rows_of(view(tokens, seeded(), wordpiece)) == rows_of(tokens)
+        assert build_rows(view(tokens, seeded(), wordpiece)) == build_rows(tokens)
 
 
 @pytest.mark.parametrize(("keep", "length"), [(0.1, 1), (0.5, 4), (0.7, 6), (0.9, 7), (1.0, 8)])
 def test_a_crop_is_one_piece_of_that_share_beginning_anywhere(
     wordpiece: Lexicon, keep: float, length: int
 ) -> None:
-    words = words_of(wordpiece, SENTENCE)
+    words = find_terms(wordpiece, SENTENCE)
     tokens = tokens_in(wordpiece, *[SENTENCE] * 2000)
     kept = [chosen_words(words, row) for row in between(Crop(keep)(tokens, seeded(), wordpiece))]
     assert all(chosen == list(range(chosen[0], chosen[0] + length)) for chosen in kept)
@@ -320,6 +320,8 @@ def test_texts_of_a_batch_do_not_change_each_other(wordpiece: Lexicon) -> None:
     tokens = tokens_in(wordpiece, "the rivers, stones", "green ☃ paper", "cat", "", SENTENCE)
     for view in (Delete(0.5), Crop(0.5)):
         for seed in range(20):
-            for old, new in zip(rows_of(tokens), rows_of(view(tokens, seeded(seed), wordpiece)), strict=True):
+            for old, new in zip(
+                build_rows(tokens), build_rows(view(tokens, seeded(seed), wordpiece)), strict=True
+            ):
                 left = iter(old)
                 assert all(id in left for id in new)  # a subsequence

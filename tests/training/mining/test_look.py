@@ -90,7 +90,7 @@ def test_a_vocabulary_with_a_heap_of_marks_is_never_sorted_whole(monkeypatch: py
         return plain(form, text)
 
     monkeypatch.setattr(unicodedata, "normalize", normalize_and_note)
-    assert corpus_report._scripts_of("\u0434" + "\u0315\u0300" * 20_000) == {"Cyrillic"}
+    assert corpus_report._find_scripts("\u0434" + "\u0315\u0300" * 20_000) == {"Cyrillic"}
     assert max(seen) < 10_000
 
 

@@ -13,9 +13,9 @@ from models.search.content import Content
 from tests.training.evaluation.pairs import encode
 from training.errors import NothingToLearn
 from training.evaluation.encoding import Encode, Vectors
-from training.evaluation.modes import WordIndex, find, passages_of
+from training.evaluation.modes import WordIndex, find, get_passages
 from training.evaluation.scorable import Scorable
-from training.mining.queries import Query, queries_of
+from training.mining.queries import Query, build_queries
 from training.mining.teacher import DEPTH, Listed, lists, spread
 from training.text.corpus import LISTED
 
@@ -88,7 +88,7 @@ def test_what_people_asked_is_ranked_as_the_service_ranks_it() -> None:
 
     model = scorable(vectors, vectors)
     with closing(WordIndex(documents)) as words:
-        passages = passages_of([Content(text) for text in documents], model.split, vectors)
+        passages = get_passages([Content(text) for text in documents], model.split, vectors)
         expected = [[*each.hybrid] for each in find(queries, vectors(queries), passages, words, DEPTH)]
     found = listed(documents, [Query(query) for query in queries], model)
     for each, ranked in zip(found, expected, strict=True):
@@ -113,7 +113,7 @@ def test_a_document_is_embedded_and_found_by_its_title_too_as_in_the_service() -
     documents = [Content(text) for text in DOCUMENTS[:7]]
     titled = Content("garden bridge. paper window", "Harbour cat")
     text = "garden is by the bridge. paper window"
-    queries = [Query("harbour"), *queries_of([("", ""), ("Harbour cat", text)])]
+    queries = [Query("harbour"), *build_queries([("", ""), ("Harbour cat", text)])]
     assert [query.source for query in queries] == [None, 1, 1]
     of = {"Harbour cat paper window": 0.9, text: 0.7}
     model = cosines(of, 0.2)._replace(split=lambda content, _: [content.whole])
@@ -144,7 +144,7 @@ def test_fewer_documents_than_a_list_has_are_refused() -> None:
 
 
 def test_a_row_is_what_train_reads() -> None:
-    queries = queries_of([("", f"the {word} is here now. {word} again") for word in WORDS])
+    queries = build_queries([("", f"the {word} is here now. {word} again") for word in WORDS])
     found = listed([query.rest for query in queries], queries, cosines({}))
     assert len(found) == len(WORDS)
     fields = found[0].line()

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from models.publishing.from_torch.backbone import quiet
 from tests.tiny import tiny_source as make_tiny_source
-from tests.training.recipe_cases import corpus_of
+from tests.training.recipe_cases import build_corpus
 from tests.training.run_cases import losses
 from training.__main__ import main
 from training.errors import TrainingError
@@ -25,7 +25,7 @@ from training.model.new_bases import blank
 from training.runs.command import train
 from training.runs.options import Options
 from training.text.corpus import TEXTS
-from training.text.tokens import tokens_of
+from training.text.tokens import build_tokens
 
 GIVEN: dict[str, Any] = {"precision": "fp32", "device": "cpu", "threads": 1, "record_steps": 1}
 
@@ -46,7 +46,7 @@ def test_it_is_a_bert_that_transformers_reads_and_computes_alike(tiny_source: Pa
     assert {name.split(".")[0] for name in report["missing_keys"]} == {"pooler"}
     assert not report["unexpected_keys"]
     encoder, _ = load_encoder(folder, load_recipe("first-last", {"pool": "cls"}), torch.device("cpu"))
-    tokens = tokens_of([[2, 90, 91, 3], [2, 95, 3]])
+    tokens = build_tokens([[2, 90, 91, 3], [2, 95, 3]])
     ids, mask = tokens.padded(0)
     with torch.no_grad():
         expected = model.eval()(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]
@@ -108,7 +108,7 @@ def test_a_blank_model_is_pre_trained_and_its_run_is_the_base_of_another(
     assert main([*arguments, "--width", "64"]) == 0
     assert f"training train mlm --base {tmp_path / 'blank'}" in capsys.readouterr().out
     changes = {"optim.lr": 3e-3, "optim.batch": 32, "optim.warmup": 0.0, "dropout": 0.0}
-    corpus = corpus_of(TEXTS)
+    corpus = build_corpus(TEXTS)
     recipe = load_recipe("mlm", changes)
     result = train(recipe, corpus, tmp_path / "blank", tmp_path / "mlm", Options(steps=40, **GIVEN))
     found = list(losses(result).values())

@@ -29,25 +29,25 @@ from training.model import packed
 from training.model.dropout import set_dropout
 from training.model.packed import (
     NAME,
-    attention_of,
-    groups_of,
-    packing_of,
+    build_groups,
+    build_packing,
+    get_attention,
     pad,
     run_backbone,
     unpad,
 )
-from training.text.tokens import Tokens, tokens_of
+from training.text.tokens import Tokens, build_tokens
 
 PACKED, PADDED = ("bert", "roberta", "roberta with padding 1"), ("distilbert", "mpnet")
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
 PART_SIZES = {"one part": packed._SCORES, "parts": 32**2 * 3, "text by text": 1}  # of packed._SCORES
 # Of all lengths, and more tokens than a position table has rows.
-ROWS = tokens_of([[2, *range(60, 60 + count), 3] for count in (1, 30, 7, 60, 2, 30, 11)])
+ROWS = build_tokens([[2, *range(60, 60 + count), 3] for count in (1, 30, 7, 60, 2, 30, 11)])
 PARTS = torch.Generator().manual_seed(0)
 
 
-def backbone_of(folder: Path, family: str) -> Path:
+def build_backbone(folder: Path, family: str) -> Path:
     """Random weights of a family. MPNet's and one RoBERTa's padding has the id 1, as in released models."""
     if family in ("bert", "roberta", "distilbert"):
         return family_source(folder, family)
@@ -71,10 +71,10 @@ def both(folder: Path, tokens: Tokens, device: str = "cpu") -> tuple[Any, Tensor
     """Ours and its token vectors, transformers' own and its, both (tokens, D)."""
     config = read_json(folder / "config.json")
     family, pad_id = config["model_type"], config["pad_token_id"]
-    ours, theirs = load_backbone(folder, attention_of(config)), load_backbone(folder)
+    ours, theirs = load_backbone(folder, get_attention(config)), load_backbone(folder)
     ours.to(device)
     theirs.to(device)
-    found, _ = run_backbone(ours, tokens, packing_of(tokens, torch.device(device)), family, pad_id)
+    found, _ = run_backbone(ours, tokens, build_packing(tokens, torch.device(device)), family, pad_id)
     ids, mask = (x.to(device) for x in tokens.padded(pad_id))
     expected = theirs(input_ids=ids, attention_mask=mask).last_hidden_state[mask.bool()]
     return ours, found, theirs, expected
@@ -92,7 +92,7 @@ def test_token_vectors_and_all_gradients_are_those_of_transformers(
     tmp_path: Path, family: str, device: str, scores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed, "_SCORES", scores)
-    ours, found, theirs, expected = both(backbone_of(tmp_path / "base", family), ROWS, device)
+    ours, found, theirs, expected = both(build_backbone(tmp_path / "base", family), ROWS, device)
     assert (ours.config._attn_implementation == NAME) == (family in PACKED)
     assert found.shape == (len(ROWS.ids), WIDTH)
     assert (found - expected).abs().max() < 1e-5
@@ -116,8 +116,8 @@ def test_attention_that_does_not_learn_is_the_one_that_does(
     causal: bool, scores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed, "_SCORES", scores)
-    ours = load_backbone(backbone_of(tmp_path / "base", "bert"), NAME)
-    packing = packing_of(ROWS, torch.device("cpu"), causal=causal)
+    ours = load_backbone(build_backbone(tmp_path / "base", "bert"), NAME)
+    packing = build_packing(ROWS, torch.device("cpu"), causal=causal)
     learned, _ = run_backbone(ours, ROWS, packing, "bert", 0)
     with torch.no_grad():  # as a large batch is encoded before its gradients are: it must be exact
         assert torch.equal(run_backbone(ours, ROWS, packing, "bert", 0)[0], learned)
@@ -128,11 +128,11 @@ def test_attention_that_does_not_learn_is_the_one_that_does(
 
 def test_a_cpu_pads_texts_to_those_of_like_length_beside_them_only() -> None:
     def shapes(*lengths: int) -> list[tuple[int, ...]]:
-        tokens = tokens_of([[1] * length for length in lengths])
-        packing = packing_of(tokens, torch.device("cpu"))
+        tokens = build_tokens([[1] * length for length in lengths])
+        packing = build_packing(tokens, torch.device("cpu"))
         assert packing.mask.shape == (len(lengths), max(lengths))
         assert [len(part.at) for part in packing.parts] == [int(part.mask.sum()) for part in packing.parts]
-        assert not packing_of(tokens, torch.device("meta")).parts
+        assert not build_packing(tokens, torch.device("meta")).parts
         return [tuple(part.mask.shape) for part in packing.parts]
 
     assert shapes(*[10] * 64, *[128] * 40, 600, 5) == [
@@ -153,9 +153,9 @@ def test_a_causal_packing_is_the_decoder_of_transformers(
     tmp_path: Path, device: str, scores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed, "_SCORES", scores)
-    folder = backbone_of(tmp_path / "base", "bert")
+    folder = build_backbone(tmp_path / "base", "bert")
     ours = load_backbone(folder, NAME).to(device)
-    packing = packing_of(ROWS, torch.device(device), causal=True)
+    packing = build_packing(ROWS, torch.device(device), causal=True)
     found, _ = run_backbone(ours, ROWS, packing, "bert", 0)
     with quiet():
         decoder: Any = transformers.BertModel.from_pretrained(
@@ -164,13 +164,13 @@ def test_a_causal_packing_is_the_decoder_of_transformers(
     ids, mask = (x.to(device) for x in ROWS.padded(0))
     expected = decoder.to(device).eval()(input_ids=ids, attention_mask=mask).last_hidden_state[mask.bool()]
     assert (found - expected).abs().max() < 1e-5
-    both_ways, _ = run_backbone(ours, ROWS, packing_of(ROWS, torch.device(device)), "bert", 0)
+    both_ways, _ = run_backbone(ours, ROWS, build_packing(ROWS, torch.device(device)), "bert", 0)
     assert (found - both_ways).abs().max() > 0.1
 
 
 def test_packing_and_padding_undo_each_other_and_leave_zeros_between(tmp_path: Path) -> None:
-    tokens = tokens_of([[5, 6, 7], [8]])
-    packing = packing_of(tokens, torch.device("cpu"))
+    tokens = build_tokens([[5, 6, 7], [8]])
+    packing = build_packing(tokens, torch.device("cpu"))
     x = torch.arange(8.0).reshape(4, 2).requires_grad_()
     padded = pad(x, packing)
     assert padded.tolist() == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [0, 0], [0, 0]]]
@@ -181,7 +181,7 @@ def test_packing_and_padding_undo_each_other_and_leave_zeros_between(tmp_path: P
 
 
 def test_attention_has_the_dropout_that_was_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = load_backbone(backbone_of(tmp_path / "base", "bert"), NAME)
+    ours = load_backbone(build_backbone(tmp_path / "base", "bert"), NAME)
     seen: list[float] = []
     attention = ALL_ATTENTION_FUNCTIONS[NAME]
 
@@ -190,7 +190,7 @@ def test_attention_has_the_dropout_that_was_set(tmp_path: Path, monkeypatch: pyt
         return attention(*given, **named)
 
     monkeypatch.setitem(AttentionInterface._global_mapping, NAME, spy)
-    packing = packing_of(ROWS, torch.device("cpu"))
+    packing = build_packing(ROWS, torch.device("cpu"))
     for dropout in (0.3, 0.0):
         set_dropout(ours, dropout)
         run_backbone(ours, ROWS, packing, "bert", 0)
@@ -200,7 +200,7 @@ def test_attention_has_the_dropout_that_was_set(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("device", DEVICES)
 def test_dropout_in_attention_leaves_its_mean_alone(device: str) -> None:
     attention = ALL_ATTENTION_FUNCTIONS[NAME]
-    packing = packing_of(tokens_of([[1, 2, 3], [4, 5]]), torch.device(device))
+    packing = build_packing(build_tokens([[1, 2, 3], [4, 5]]), torch.device(device))
     q, k, v = (torch.randn(1, 2, 5, 4, generator=PARTS).to(device) for _ in range(3))
     exact = attention(None, q, k, v, None, packing=packing)[0]
     torch.manual_seed(0)
@@ -257,10 +257,10 @@ def test_the_encoder_is_what_is_published_and_what_numpy_says(tmp_path: Path, po
 
 def test_a_forward_on_a_cpu_has_128_texts_or_4096_tokens_with_padding() -> None:
     lengths = torch.tensor([3] * 300 + [5000, 100] + [128] * 70)
-    groups = [group.tolist() for group in groups_of(lengths, torch.device("cpu"))]
+    groups = [group.tolist() for group in build_groups(lengths, torch.device("cpu"))]
     assert sorted(text for group in groups for text in group) == list(range(len(lengths)))
     assert [len(group) for group in groups] == [1, 32, 32, 32, 128, 128, 19]
     assert groups[0] == [300]
     assert 301 in groups[3]
-    elsewhere = groups_of(lengths, torch.device("meta"))
+    elsewhere = build_groups(lengths, torch.device("meta"))
     assert [len(group) for group in elsewhere] == [128, 128, 116]

@@ -22,7 +22,7 @@ from training.__main__ import main
 from training.errors import NothingToLearn, TrainingError
 from training.methods.loading import load_encoder
 from training.methods.recipe import load_recipe
-from training.model.encoder import digest_of
+from training.model.encoder import compute_digest
 from training.model.new_bases import extend
 
 TABLE = "embeddings.word_embeddings.weight"
@@ -99,8 +99,8 @@ def test_it_is_published_with_its_own_tokenizer(tiny_source: Path, tmp_path: Pat
 
 def test_the_base_is_another_one_afterwards(tiny_source: Path, tmp_path: Path) -> None:
     first, again = extended(tiny_source, tmp_path / "a"), extended(tiny_source, tmp_path / "b")
-    assert digest_of(read_source(first)) == digest_of(read_source(again))
-    assert digest_of(read_source(first)) != digest_of(read_source(tiny_source))
+    assert compute_digest(read_source(first)) == compute_digest(read_source(again))
+    assert compute_digest(read_source(first)) != compute_digest(read_source(tiny_source))
 
 
 def test_what_cannot_be_extended_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scipy import stats
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.recipe_cases import WORDS, given_of
 from tests.training.run_cases import losses
-from tests.training.vocabularies import rows_of
+from tests.training.vocabularies import build_rows
 from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import load_recipe
 from training.methods.sources import sentences
@@ -45,10 +45,10 @@ def test_sentences_are_the_whole_text(text: str) -> None:
     assert "".join(sentences(text)) == text
 
 
-lengths_of = st.lists(st.integers(1, 20), min_size=1, max_size=30)
+list_lengths = st.lists(st.integers(1, 20), min_size=1, max_size=30)
 
 
-@given(lengths_of, st.integers(20, 60), st.integers(0, 2**32))
+@given(list_lengths, st.integers(20, 60), st.integers(0, 2**32))
 def test_crops_are_runs_of_sentences_that_fit_and_differ(lengths: list[int], room: int, seed: int) -> None:
     first, second = two_crops(lengths, (room, room), np.random.default_rng(seed))
     for crop in (first, second):
@@ -67,7 +67,7 @@ def test_any_sentence_begins_a_crop_and_any_number_that_fits_follows() -> None:
     assert stats.chisquare(counts, [1000, 1000, 1000, 1000, 2000]).pvalue > 1e-3
 
 
-@given(lengths_of.filter(lambda found: len(found) > 1), st.integers(20, 60), st.integers(0, 2**32))
+@given(list_lengths.filter(lambda found: len(found) > 1), st.integers(20, 60), st.integers(0, 2**32))
 def test_a_cloze_is_a_sentence_and_what_stands_around_it(lengths: list[int], room: int, seed: int) -> None:
     for kept in (0.0, 1.0):
         [unit], rest = a_cloze(kept, lengths, (room, room), np.random.default_rng(seed))
@@ -130,7 +130,7 @@ def test_a_batch_by_hand(tiny_source: Path) -> None:
         for column, crop in zip(columns, two_crops([9] * 5, (32, 32), draws), strict=True):
             text = "".join(parts[crop[0] : crop[-1] + 1])
             column.append(list(tokenizer.tokenize([text])[0].ids))
-    assert [rows_of(column) for column in found.columns] == list(columns)
+    assert [build_rows(column) for column in found.columns] == list(columns)
     assert found.texts.shape == (2, 2)
 
 
@@ -138,11 +138,11 @@ def test_a_batch_by_hand(tiny_source: Path) -> None:
 def test_a_batch_follows_from_the_seed_and_its_step(source: Crops | Cloze, tiny_source: Path) -> None:
     base = given_of(tiny_source, documents(10), longest=34)
     one, again = source.build(base), source.build(base)
-    steps = [[rows_of(column) for column in one.batch(step).columns] for step in range(6)]
+    steps = [[build_rows(column) for column in one.batch(step).columns] for step in range(6)]
     assert [len(step[0]) for step in steps] == [4, 4, 2] * 2
-    assert [rows_of(column) for column in again.batch(4).columns] == steps[4]
+    assert [build_rows(column) for column in again.batch(4).columns] == steps[4]
     other = source.build(base._replace(seed=4)).batch(4)
-    assert [rows_of(column) for column in other.columns] != steps[4]
+    assert [build_rows(column) for column in other.columns] != steps[4]
     rounds = [sorted(map(tuple, steps[at][0] + steps[at + 1][0] + steps[at + 2][0])) for at in (0, 3)]
     assert rounds[0] != rounds[1]
 
@@ -156,7 +156,7 @@ def test_a_long_document_is_read_to_its_end(source: Crops | Cloze, tiny_source: 
     base = given_of(tiny_source, texts, longest=34)
     last = list(base.tokenizer.tokenize([end])[0].ids)[1:-1]
     batches = [source.build(base).batch(step) for step in range(200)]
-    rows = [row for batch in batches for column in batch.columns for row in rows_of(column)]
+    rows = [row for batch in batches for column in batch.columns for row in build_rows(column)]
     assert all(row[0] == CLS and row[-1] == SEP for row in rows)
     assert max(map(len, rows)) <= 34
     assert any(row[-4:-1] == last for row in rows)
@@ -181,7 +181,7 @@ def test_equal_crops_of_two_documents_are_no_negatives(tiny_source: Path) -> Non
     shared = "The same words close every letter here. And the bridge is in the garden now."
     base = given_of(tiny_source, [shared, f"{shared} "], batch=2, longest=34)
     batch = CROPS.build(base).batch(0)
-    rows = [tuple(row) for column in batch.columns for row in rows_of(column)]
+    rows = [tuple(row) for column in batch.columns for row in build_rows(column)]
     numbers = batch.texts.T.flatten().tolist()
     assert {(rows[i] == rows[j]) == (numbers[i] == numbers[j]) for i in range(4) for j in range(4)} == {True}
     assert len(set(numbers)) < 4
@@ -193,7 +193,7 @@ def test_prompts_stand_before_each_text_as_in_service(tmp_path: Path) -> None:
     red, blue = (list(row.ids)[:-1] for row in base.tokenizer.tokenize(["red: ", "blue: "]))
     for source, prompts in ((CROPS, (red, red)), (ICT, (blue, red))):
         for column, prompt in zip(source.build(base).batch(0).columns, prompts, strict=True):
-            assert all(row[: len(prompt)] == prompt and len(row) <= 34 for row in rows_of(column))
+            assert all(row[: len(prompt)] == prompt and len(row) <= 34 for row in build_rows(column))
     with pytest.raises(TrainingError, match=r"A row of 11 tokens leaves 7 for text .*Raise `max_length`"):
         CROPS.build(base._replace(longest=11))
 

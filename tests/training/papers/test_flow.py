@@ -11,7 +11,7 @@ import torch
 from models.graph.head import Dense
 from models.sources.folder import read_source
 from models.store import ModelStore
-from tests.training.recipe_cases import corpus_of, raw_source
+from tests.training.recipe_cases import build_corpus, raw_source
 from training.methods.loading import load_encoder
 from training.methods.recipe import load_recipe
 from training.model.encoder import Affine
@@ -85,7 +85,7 @@ def test_fitting_raises_the_likelihood() -> None:
 
 @pytest.mark.long
 def test_a_flow_is_published_as_dense_layers(tmp_path: Path) -> None:
-    base, corpus = raw_source(tmp_path / "raw"), corpus_of(TEXTS)
+    base, corpus = raw_source(tmp_path / "raw"), build_corpus(TEXTS)
     flowing = load_recipe("bert-flow", {"post": [{"name": "flow", "epochs": 3, "lr": 1e-2}]})
     result = train(
         flowing, corpus, base, tmp_path / "run", Options(precision="fp32", device="cpu", threads=1)

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812  its usual name
 from tests.parts.losses import check_gradient, softplus, vectors
 from tests.training.pretrained import CLS, ROWS, SEP, encoder_of, materials_of, pretrained, trainer_of
 from tests.training.recipe_cases import raw_source
-from tests.training.vocabularies import rows_of
+from tests.training.vocabularies import build_rows
 from training.errors import TrainingError
 from training.methods.components import Clone, Frozen
 from training.methods.objectives import Reps
@@ -23,7 +23,7 @@ from training.methods.sources import Given
 from training.papers.crops import OrderedSentences
 from training.papers.objectives import Anchor, MiJsd, MiJsdModule, Neighbours, SelfGuided, WordCe
 from training.text.corpus import Corpus
-from training.text.tokens import tokens_of
+from training.text.tokens import build_tokens
 
 UNUSED: Any = None  # objectives without weights need no base
 
@@ -136,11 +136,11 @@ def test_a_batch_is_a_run_of_sentences_in_their_order(tmp_path: Path) -> None:
     source = OrderedSentences().build(given)
     batches = [source.batch(step) for step in range(4)]
     assert sorted(len(batch.texts) for batch in batches) == [3, 4, 4, 4]
-    seen = [row for batch in batches for row in rows_of(batch.columns[0])]
+    seen = [row for batch in batches for row in build_rows(batch.columns[0])]
     assert len({tuple(row) for row in seen}) == 15
     for batch in batches:
         assert batch.labels is not None
-        rows = rows_of(batch.columns[0])
+        rows = build_rows(batch.columns[0])
         for at in range(len(rows) - 1):
             together = batch.labels[at] == batch.labels[at + 1]
             same_word = bool(set(rows[at][2:3]) & set(rows[at + 1][2:3]))
@@ -168,7 +168,9 @@ def test_a_clone_sees_the_first_view_and_both_encoders_learn(tmp_path: Path) -> 
         assert not torch.equal(dict(trainer.model.named_parameters())[name], before[name]), part
 
 
-WORDS = tokens_of([[CLS, 90, SEP], [CLS, 91, 92, SEP], [CLS, 93, SEP], [CLS, SEP]])  # one, two, one, no token
+WORDS = build_tokens(
+    [[CLS, 90, SEP], [CLS, 91, 92, SEP], [CLS, 93, SEP], [CLS, SEP]]
+)  # one, two, one, no token
 
 
 def test_a_definition_names_its_word_by_the_prediction_layer_of_transformers(tmp_path: Path) -> None:

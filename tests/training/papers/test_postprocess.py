@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from models.store import ModelStore
 from tests.tiny import tiny_source
-from tests.training.recipe_cases import WORDS, corpus_of, raw_source
+from tests.training.recipe_cases import WORDS, build_corpus, raw_source
 from training.errors import TrainingError
 from training.methods.recipe import load_recipe
-from training.papers.postprocess import AffinePost, DropPcs, Moments, Whiten, moments_of
+from training.papers.postprocess import AffinePost, DropPcs, Moments, Whiten, compute_moments
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
@@ -29,7 +29,7 @@ X = (X @ TURN + RANDOM.normal(size=12) * 4).astype(np.float32)
 
 
 def moments(x: Floats = X) -> Moments:
-    return moments_of(np.array_split(x, 7))
+    return compute_moments(np.array_split(x, 7))
 
 
 def applied(posts: list[AffinePost], x: Floats) -> Floats:
@@ -88,7 +88,7 @@ def test_moments_do_not_depend_on_the_chunks_and_lose_no_digits_far_from_the_ori
     far = RANDOM.normal(size=(1000, 6)).astype(np.float32) + np.float32(10_000)
     expected = np.cov(far.astype(float).T, bias=True)
     for chunks in (1, 3, 400):
-        found = moments_of(np.array_split(far, chunks))
+        found = compute_moments(np.array_split(far, chunks))
         assert found.texts == 1000
         assert np.abs(found.mean - far.astype(float).mean(0)).max() < 1e-9
         assert np.abs(found.covariance - expected).max() < 1e-11
@@ -103,9 +103,9 @@ def test_vectors_that_differ_in_too_few_directions_are_refused_with_how_many() -
         Whiten(12).fit(moments(flat))
     assert np.abs(np.cov(applied([Whiten(4)], flat).T, bias=True) - np.eye(4)).max() < 1e-6
     with pytest.raises(TrainingError, match="The 5 texts differ in 4 directions only; whitening to 8"):
-        Whiten(8).fit(moments_of(np.split(X[:5], 1)))
+        Whiten(8).fit(compute_moments(np.split(X[:5], 1)))
     with pytest.raises(TrainingError, match="differ in 0 directions only"):
-        Whiten(1).fit(moments_of([np.repeat(X[:1], 9, 0)]))
+        Whiten(1).fit(compute_moments([np.repeat(X[:1], 9, 0)]))
     with pytest.raises(TrainingError, match="differ in 9 directions only"):
         applied([DropPcs(3), Whiten(12)], X)
 
@@ -144,13 +144,13 @@ def test_by_share_takes_of_each_direction_what_it_has_of_their_spread() -> None:
 @pytest.mark.parametrize("chunks", [[], [X[:1]]])
 def test_one_vector_alone_is_too_few(chunks: list[Floats]) -> None:
     with pytest.raises(TrainingError, match="fitted on two texts or more"):
-        moments_of(chunks)
+        compute_moments(chunks)
 
 
 def pooled(base: Path, recipe: str, work: Path, texts: list[str], **changes: Any) -> Floats:
     """By the published ONNX file of a recipe without steps: vectors before they are brought to length 1."""
     given: dict[str, Any] = {"precision": "fp32", "device": "cpu", "threads": 1}
-    corpus = corpus_of(TEXTS)
+    corpus = build_corpus(TEXTS)
     result = train(load_recipe(recipe, changes), corpus, base, work / recipe, Options(**given))
     assert result.steps == 0
     store = ModelStore(work / f"{recipe}-models")
@@ -173,8 +173,8 @@ OTHER = [f"the {word} runs to my {word}" for word in WORDS]  # not those that it
 def test_the_published_file_computes_what_numpy_does(tmp_path: Path, post: list[dict[str, Any]]) -> None:
     base = raw_source(tmp_path / "raw")
     found = pooled(base, "whitening", tmp_path, OTHER, post=post)
-    before = pooled(base, "first-last", tmp_path, [*corpus_of(TEXTS).texts, *OTHER])
-    fitted, x = np.split(before.astype(float), [len(corpus_of(TEXTS))])
+    before = pooled(base, "first-last", tmp_path, [*build_corpus(TEXTS).texts, *OTHER])
+    fitted, x = np.split(before.astype(float), [len(build_corpus(TEXTS))])
     _, directions, spreads = by_svd(fitted)
     x = x - fitted.mean(0)
     dropped = post[0].get("count", 0)
@@ -191,7 +191,7 @@ def test_the_published_file_computes_what_numpy_does(tmp_path: Path, post: list[
 def test_documents_have_their_prompt_when_a_post_processor_is_fitted(tmp_path: Path) -> None:
     prompt = "close number river "
     base = tiny_source(tmp_path / "base", prompts={"document": prompt})
-    prompted = [prompt + text for text in corpus_of(TEXTS).texts]
+    prompted = [prompt + text for text in build_corpus(TEXTS).texts]
     found = pooled(
         base, "whitening", tmp_path, prompted, post=[{"name": "whiten", "dimension": 6}], pool="mean"
     )
@@ -202,7 +202,7 @@ def test_documents_have_their_prompt_when_a_post_processor_is_fitted(tmp_path: P
 
 
 def test_too_few_texts_for_a_post_processor_are_told_and_nothing_is_published(tmp_path: Path) -> None:
-    few, out = corpus_of(TEXTS, 5), tmp_path / "out"
+    few, out = build_corpus(TEXTS, 5), tmp_path / "out"
     with pytest.raises(TrainingError, match="The 5 texts differ in 4 directions only; whitening to 32"):
         train(
             load_recipe("whitening"),

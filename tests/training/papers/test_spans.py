@@ -14,7 +14,7 @@ from scipy import stats
 
 from models.tokens.tokenizer import Tokenizer
 from tests.training.recipe_cases import WORDS, given_of, raw_source
-from tests.training.vocabularies import rows_of
+from tests.training.vocabularies import build_rows
 from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import load_recipe
 from training.methods.sources import Batch
@@ -102,7 +102,7 @@ def test_spans_are_pieces_of_their_document_between_the_special_tokens(tiny_sour
     lengths = set()
     for step in range(30):
         batch = source.batch(step)
-        first, second = map(rows_of, batch.columns)
+        first, second = map(build_rows, batch.columns)
         assert batch.texts.tolist() == np.arange(2 * len(first)).reshape(-1, 2).tolist()
         for rows in zip(first, second, strict=True):
             found = [set(row) & set(whole) for row in rows]
@@ -116,9 +116,9 @@ def test_spans_are_pieces_of_their_document_between_the_special_tokens(tiny_sour
     assert (min(lengths), max(lengths)) == (4, 8)  # shares below 1 are rounded down, so 9 never comes
 
 
-def documents_of(batch: Batch, tokenizer: Tokenizer) -> list[int]:
+def fetch_documents(batch: Batch, tokenizer: Tokenizer) -> list[int]:
     names = {tokenizer.tokenize([word])[0].ids[1]: at for at, word in enumerate(WORDS)}
-    return [next(names[id] for id in row if id in names) for row in rows_of(batch.columns[0])[::2]]
+    return [next(names[id] for id in row if id in names) for row in build_rows(batch.columns[0])[::2]]
 
 
 def test_each_round_sees_every_document_that_is_long_enough_once(tiny_source: Path) -> None:
@@ -127,20 +127,20 @@ def test_each_round_sees_every_document_that_is_long_enough_once(tiny_source: Pa
     base = given_of(tiny_source, texts)
     source = SMALL.build(base)
     assert source.distinct() == 9
-    steps = [documents_of(source.batch(step), base.tokenizer) for step in range(6)]
+    steps = [fetch_documents(source.batch(step), base.tokenizer) for step in range(6)]
     assert [len(step) for step in steps] == [4, 4, 1] * 2
     rounds = [list(itertools.chain(*steps[:3])), list(itertools.chain(*steps[3:]))]
     assert all(sorted(seen) == [0, 1, 2, 3, 5, 6, 7, 8, 9] for seen in rounds)
     assert rounds[0] != rounds[1]
     again, other = source.batch(4), source.batch(1)  # out of order: a batch follows from its step
-    assert documents_of(again, base.tokenizer) == steps[4]
-    assert rows_of(again.columns[0]) == rows_of(SMALL.build(base).batch(4).columns[0])
-    assert rows_of(other.columns[0]) != rows_of(SMALL.build(base._replace(seed=4)).batch(1).columns[0])
+    assert fetch_documents(again, base.tokenizer) == steps[4]
+    assert build_rows(again.columns[0]) == build_rows(SMALL.build(base).batch(4).columns[0])
+    assert build_rows(other.columns[0]) != build_rows(SMALL.build(base._replace(seed=4)).batch(1).columns[0])
 
 
 def test_spans_of_a_document_are_drawn_anew_in_each_round(tiny_source: Path) -> None:
     source = SMALL.build(given_of(tiny_source, texts_of(2, 60)))
-    rounds = [sorted(map(tuple, rows_of(source.batch(step).columns[0]))) for step in range(5)]
+    rounds = [sorted(map(tuple, build_rows(source.batch(step).columns[0]))) for step in range(5)]
     assert len(set(map(tuple, rounds))) == 5
 
 

@@ -46,7 +46,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "base"
 
 
-def rows_of(text: str) -> Vectors:
+def build_rows(text: str) -> Vectors:
     """Rows of the words, the mean of all for one without a vector."""
     found = text.replace(",", " ,").split()
     known = {word: row.astype(float) for word, row in zip(WORDS, TABLE, strict=True)}
@@ -72,7 +72,7 @@ def published(base: Path, name: str, work: Path, **changes: Any) -> tuple[Vector
 )
 def test_pools_over_one_s_own_words_are_numpy_s(name: str, pool: Any, base: Path, tmp_path: Path) -> None:
     found, store = published(base, name, tmp_path)
-    expected = np.stack([pool(rows_of(text)) for text in TEXTS])
+    expected = np.stack([pool(build_rows(text)) for text in TEXTS])
     assert np.abs(found - expected).max() < 1e-5
     (manifest,) = store.versions()
     assert manifest.portable == ("sentence-transformers" if name == "static-average" else "simile")
@@ -95,7 +95,7 @@ def test_sif_weighs_words_and_takes_out_the_first_direction(base: Path, tmp_path
     for text in TEXTS:
         words = text.replace(",", " ,").split()
         weights = [0.01 / (0.01 + counts.get(word, counts["?"]) / total) for word in words]
-        means.append(np.mean(np.array(weights)[:, None] * rows_of(text), axis=0))
+        means.append(np.mean(np.array(weights)[:, None] * build_rows(text), axis=0))
     x = np.stack(means)
     top = np.linalg.svd(x)[2][:1]
     expected = x - x @ top.T @ top

@@ -24,11 +24,11 @@ from training.methods.recipe_files import TRIED
 from training.mining.corpus_report import read as read_texts
 from training.retraining import advise, auto, halves
 from training.retraining.advise import advice
-from training.retraining.anchor import anchor_of
+from training.retraining.anchor import find_anchor
 from training.retraining.auto import ADAPT, DISTIL, TRIPLES, TUNE, Choice, Material, choices, nothing
 from training.retraining.documents import Document
 from training.retraining.one import Job
-from training.retraining.readability import reading_of, unread_collections
+from training.retraining.readability import measure_reading, unread_collections
 from training.retraining.rows import MOST_LISTS
 from training.runs.step import Step, Trainer
 
@@ -266,7 +266,7 @@ def test_a_text_that_the_model_cannot_read_becomes_readable(
     manifest = job.store.verify(version)
     assert manifest.parent == active
     assert [stage["method"] for stage in manifest.lineage["stages"]] == ["mlm", "simcse-unsup", "pairs"]
-    assert anchor_of(job.store, version) == version, "what is trained next must read the text as well"
+    assert find_anchor(job.store, version) == version, "what is trained next must read the text as well"
     report = json.loads((job.store.folder(version) / REPORT).read_bytes())
     rows = {row["name"] for row in report["rows"]}
     assert {"own titles", "megabytes"} <= rows
@@ -341,7 +341,7 @@ def made(words: list[str], count: int, collection: str = "default") -> list[Docu
 def test_what_is_read_of_a_mixture(
     tokenizer: Path, english: int, korean: int, whole: bool, most: bool
 ) -> None:
-    why_not, found = reading_of([*made(WORDS, english), *made(KOREAN, korean)], tokenizer)
+    why_not, found = measure_reading([*made(WORDS, english), *made(KOREAN, korean)], tokenizer)
     assert (why_not == "", found) == (whole, most)
 
 

@@ -24,7 +24,7 @@ from training.errors import TrainingError
 from training.retraining.config import Config, check, folders, read_config
 from training.retraining.gate.rules import Thresholds
 from training.retraining.one import Job
-from training.retraining.plan import limits_of
+from training.retraining.plan import build_limits
 from training.retraining.schedule import clock
 
 
@@ -135,9 +135,9 @@ def test_a_pair_is_of_a_student_and_may_be_twice_as_large(tmp_path: Path) -> Non
         check(config(tmp_path, text.format("pairs")))
     students = config(tmp_path, text.format("distil"))
     check(students)
-    assert limits_of(students).larger == 1
-    assert limits_of(config(tmp_path, text.format("distil") + "[gate]\nlarger = 0.4\n")).larger == 0.4
-    assert limits_of(config(tmp_path, '[corpus]\nfile = "b"\n')).larger == 0.25
+    assert build_limits(students).larger == 1
+    assert build_limits(config(tmp_path, text.format("distil") + "[gate]\nlarger = 0.4\n")).larger == 0.4
+    assert build_limits(config(tmp_path, '[corpus]\nfile = "b"\n')).larger == 0.25
 
 
 Retrain = Callable[..., int]

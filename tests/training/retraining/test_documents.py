@@ -16,7 +16,7 @@ from training.errors import NothingToLearn, TrainingError
 from training.mining.dedupe import jaccard, shingles
 from training.retraining import documents
 from training.retraining.documents import Document, documents_in
-from training.retraining.heldout import JUDGE, TRAIN, hold_out, part_of, place
+from training.retraining.heldout import JUDGE, TRAIN, choose_part, hold_out, place
 
 
 def test_each_layout_gives_ids_titles_and_texts(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_title_of_a_service_is_the_documents_own_or_that_of_its_metadata(
 ) -> None:
     """The service embeds the document's own title alone."""
     row = {"id": "a", "text": "body", "metadata": {}, **fields}
-    monkeypatch.setattr(documents, "documents_of", lambda _url, _name: iter([row]))
+    monkeypatch.setattr(documents, "fetch_documents", lambda _url, _name: iter([row]))
     [found] = documents.documents_at("http://127.0.0.1:1").kept
     assert (found.title, found.text, found.whole) == (title, "body", whole)
 
@@ -139,7 +139,7 @@ def first(wanted: bool, name: str, count: int = 1) -> list[str]:
     return [
         f"{name} {at}"
         for at in range(1000)
-        if part_of(place(f"{name} {at}"), 0.1) == (JUDGE if wanted else TRAIN)
+        if choose_part(place(f"{name} {at}"), 0.1) == (JUDGE if wanted else TRAIN)
     ][:count]
 
 

@@ -20,17 +20,17 @@ from training.evaluation.retrieval import Collection
 from training.methods.recipe import load_recipe
 from training.methods.stages import find_stages
 from training.retraining.adapt import adapt_job
-from training.retraining.auto import material_of
+from training.retraining.auto import build_material
 from training.retraining.config import Config, GateTable
 from training.retraining.crossfit import Fold, asked, pooled
 from training.retraining.documents import Document
 from training.retraining.gate.verdict import LABELLED
 from training.retraining.gathered import Gathered, gather
-from training.retraining.halves import all_judging, halves_of
+from training.retraining.halves import all_judging, build_halves
 from training.retraining.heldout import Split
 from training.retraining.judgements import Judged, Judgement, judged, judgements_in
 from training.retraining.one import Job
-from training.retraining.plan import job_of
+from training.retraining.plan import build_job
 from training.retraining.sides import digest, learned
 from training.text.corpus import TRIPLES, Corpus
 
@@ -47,7 +47,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def job_for(method: str, gathered: Gathered, config: Config, job: Job, *, labels: bool = False) -> Job:
-    return job_of(gathered, config, load_recipe(method), job.store, job.work, silent, labels=labels)
+    return build_job(gathered, config, load_recipe(method), job.store, job.work, silent, labels=labels)
 
 
 def asks(found: Job) -> set[str]:
@@ -90,9 +90,9 @@ def test_where_few_are_judged_all_of_them_count_as_what_there_is_to_learn_from(
     both = len(gathered.found.train) + len(gathered.found.held)
     tokenizer = job.store.folder(gathered.active) / "tokenizer.json"
     assert len(gathered.found.train) < 30 <= both
-    assert material_of(gathered, config, tokenizer).judged == both
+    assert build_material(gathered, config, tokenizer).judged == both
     alone = config.model_copy(update={"gate": GateTable(mode="off")})
-    assert material_of(gathered, alone, tokenizer).judged == len(gathered.found.train)
+    assert build_material(gathered, alone, tokenizer).judged == len(gathered.found.train)
 
 
 def test_what_the_active_version_learned_trains_both_halves(job: Job, config: Config, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_what_the_active_version_learned_trains_both_halves(job: Job, config: Co
     said = judgements_in(tmp_path / "judged.tsv")
     ids = {document.id: document.id for document in old.documents.kept}
     found = judged(said, ids, 0.5, learned=known)
-    (_, one), (_, other) = halves_of(config, TRIPLES, old.split.moved(found.parts), found)
+    (_, one), (_, other) = build_halves(config, TRIPLES, old.split.moved(found.parts), found)
     both = one.train.keys() & other.train.keys()
     assert both == found.train.keys() - found.crossed.keys()
     assert len(both) > 10
@@ -119,7 +119,7 @@ def test_a_few_queries_alone_do_not_let_stages_train(job: Job, config: Config, t
         adapt_job(stages, gathered, config, job.store, job.work, silent)
 
 
-def text_of(*collections: tuple[str, int]) -> Split:
+def build_text(*collections: tuple[str, int]) -> Split:
     return Split(
         tuple(
             Document(f"{name}{at}", "", "text", collection=name)
@@ -131,7 +131,9 @@ def text_of(*collections: tuple[str, int]) -> Split:
     )
 
 
-def asked_of(split: Split, answers: dict[str, list[str]], **how: object) -> tuple[Split, Judged]:
+def build_lineage_identity(
+    split: Split, answers: dict[str, list[str]], **how: object
+) -> tuple[Split, Judged]:
     ids = {document.id: document.id for document in split.train}
     found = judged(
         [Judgement(query, id, True) for query, some in answers.items() for id in some],
@@ -145,7 +147,7 @@ def asked_of(split: Split, answers: dict[str, list[str]], **how: object) -> tupl
 def test_of_each_collection_a_tenth_of_the_text_is_held_back_at_most() -> None:
     answers = {f"ask {at * 7919}": [f"few{at}"] for at in range(20)}
     answers |= {f"say {at * 7919}": [f"many{at}"] for at in range(60)}
-    split, found = asked_of(text_of(("few", 40), ("many", 1000)), answers)
+    split, found = build_lineage_identity(build_text(("few", 40), ("many", 1000)), answers)
     moved, all_of_them = all_judging(split, found)
     left = {name: sum(each.collection == name for each in split.train) for name in ("few", "many")}
     now = {name: sum(each.collection == name for each in moved.train) for name in ("few", "many")}
@@ -158,7 +160,7 @@ def test_of_each_collection_a_tenth_of_the_text_is_held_back_at_most() -> None:
 def test_a_query_judges_with_all_its_answers() -> None:
     """A component of most queries is cut, so a query that trains may have an answer on another side."""
     answers = {f"ask {at * 7919}": [f"d{at}", f"d{at + 1}"] for at in range(60)}
-    split, found = asked_of(text_of(("d", 3000)), answers)
+    split, found = build_lineage_identity(build_text(("d", 3000)), answers)
     assert any(len(ids) < len(answers[query]) for query, ids in found.crossed.items())
     moved, both = all_judging(split, found)
     assert both.held.keys() == found.held.keys() | found.crossed.keys()
@@ -172,7 +174,7 @@ def test_what_nearly_equals_a_learned_query_judges_no_recipe() -> None:
     ids = {id for some in answers.values() for id in some}
     split = Split(tuple(Document(id, "", "text") for id in sorted(ids)), (), {})
     first = long.format(0)
-    _, found = asked_of(split, answers, learned=learned({first: answers[first]}))
+    _, found = build_lineage_identity(split, answers, learned=learned({first: answers[first]}))
     assert {first, f"{first}?"} <= found.train.keys()
     assert not {first, f"{first}?"} & found.crossed.keys()
     assert digest(f"{first}?") not in learned({first: answers[first]})
@@ -181,7 +183,7 @@ def test_what_nearly_equals_a_learned_query_judges_no_recipe() -> None:
 @pytest.mark.parametrize(("queries", "documents"), [(3, 3), (30, 1)])
 def test_nothing_is_held_back_for_queries_that_could_not_even_guard(queries: int, documents: int) -> None:
     answers = {f"ask {at * 7919}": [f"d{at % documents}"] for at in range(queries)}
-    split, found = asked_of(text_of(("d", 1000)), answers)
+    split, found = build_lineage_identity(build_text(("d", 1000)), answers)
     assert all_judging(split, found) == (split, found)
 
 

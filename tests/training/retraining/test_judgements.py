@@ -70,7 +70,7 @@ def of(found: Judged) -> dict[str, list[str]]:
     return {**found.train, **found.dev, **found.held}
 
 
-def queries_of(key: str | None, first: int, count: int) -> list[Judgement]:
+def build_queries(key: str | None, first: int, count: int) -> list[Judgement]:
     return [Judgement(f"question {at}", f"d{at}", True, key) for at in range(first, first + count)]
 
 
@@ -78,32 +78,32 @@ MANY = {f"d{at}": f"d{at}" for at in range(1000)}
 
 
 def test_one_key_never_judges_alone_and_beside_others_as_much_as_they_do() -> None:
-    alone = judged(queries_of("shop", 0, 320), MANY, 0.5)
+    alone = judged(build_queries("shop", 0, 320), MANY, 0.5)
     assert (len(alone.held), alone.kept_from_judging) == (0, 320)
     assert len(alone.train) > 250, "what may not judge still trains"
-    beside = judged([*queries_of("shop", 0, 320), *queries_of(None, 320, 60)], MANY, 0.5)
+    beside = judged([*build_queries("shop", 0, 320), *build_queries(None, 320, 60)], MANY, 0.5)
     of_shop = [query for query in beside.held if beside.keys.get(query) == "shop"]
     assert 20 < len(beside.held) - len(of_shop) == len(of_shop) < 40
-    trusted = judged(queries_of("shop", 0, 320), MANY, 0.5, trusted=["shop"])
+    trusted = judged(build_queries("shop", 0, 320), MANY, 0.5, trusted=["shop"])
     assert len(trusted.held) > 120
     assert trusted.keys == {}
 
 
 def test_all_that_the_active_version_learned_trains_and_what_nobody_learned_judges() -> None:
-    first = judged(queries_of(None, 0, 40), MANY, 0.5)
+    first = judged(build_queries(None, 0, 40), MANY, 0.5)
     known = learned(first.train | first.held)
-    again = judged(queries_of(None, 0, 40), MANY, 0.5, learned=known)
+    again = judged(build_queries(None, 0, 40), MANY, 0.5, learned=known)
     assert (again.held, again.crossed) == ({}, {})
     assert again.train == first.train | first.held
     assert {part for query in again.train for part in map(again.parts.get, again.train[query])} == {"train"}
-    more = judged(queries_of(None, 0, 80), MANY, 0.5, learned=known)
+    more = judged(build_queries(None, 0, 80), MANY, 0.5, learned=known)
     assert len(more.held) > 10
     assert {int(query.split()[1]) >= 40 for query in more.held} == {True}
     assert more.train.items() >= again.train.items()
 
 
 def test_where_keys_are_trusted_the_word_of_others_trains_only() -> None:
-    said = [*queries_of("a", 0, 100), *queries_of("b", 0, 200), *queries_of("spam", 200, 300)]
+    said = [*build_queries("a", 0, 100), *build_queries("b", 0, 200), *build_queries("spam", 200, 300)]
     found = judged(said, MANY, 0.5, trusted=["a"])
     assert 30 < len(found.held) < 70
     assert {int(query.split()[1]) < 100 for query in found.held} == {True}
@@ -111,7 +111,7 @@ def test_where_keys_are_trusted_the_word_of_others_trains_only() -> None:
 
 
 def test_another_answer_of_an_untrusted_key_to_a_trusted_query_neither_judges_nor_joins() -> None:
-    said = queries_of("a", 0, 200)
+    said = build_queries("a", 0, 200)
     spam = [Judgement(judgement.query, "d999", True, "spam") for judgement in said]
     alone = judged(said, MANY, 0.5, trusted=["a"])
     found = judged([*said, *spam], MANY, 0.5, trusted=["a"])
@@ -120,7 +120,7 @@ def test_another_answer_of_an_untrusted_key_to_a_trusted_query_neither_judges_no
 
 
 def test_two_keys_of_one_mind_are_no_lone_one() -> None:
-    found = judged([*queries_of("a", 0, 200), *queries_of("b", 0, 200)], MANY, 0.5)
+    found = judged([*build_queries("a", 0, 200), *build_queries("b", 0, 200)], MANY, 0.5)
     assert found.keys == {}
     assert len(found.held) > 70
 

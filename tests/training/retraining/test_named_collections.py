@@ -24,7 +24,7 @@ from training.retraining.config import Config, CorpusTable, JudgementsTable, Tra
 from training.retraining.one import Job
 from training.retraining.plan import prepare
 from training.retraining.same_folder import OtherFolder, require_same_folder
-from training.text.service import count_of
+from training.text.service import fetch_count
 
 NAMES = ("tickets", "manuals")
 COUNT = 300  # documents of each
@@ -108,7 +108,11 @@ def test_rows_and_searches_are_of_the_collections_that_are_named(
 
 def test_the_documents_that_begin_a_run_are_those_of_the_named_collection(service: Service) -> None:
     url = f"http://127.0.0.1:{service.port}"
-    assert (count_of(url, ("tickets",)), count_of(url, NAMES), count_of(url)) == (COUNT, 2 * COUNT, 0)
+    assert (fetch_count(url, ("tickets",)), fetch_count(url, NAMES), fetch_count(url)) == (
+        COUNT,
+        2 * COUNT,
+        0,
+    )
 
 
 @pytest.mark.long

@@ -25,7 +25,7 @@ from tests.training.run_cases import stop_after
 from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.evaluation.retrieval import Collection
 from training.retraining import one
-from training.retraining.anchor import anchor_of
+from training.retraining.anchor import find_anchor
 from training.retraining.crossfit import Fold
 from training.retraining.gate.rules import Thresholds
 from training.retraining.gate.words import figure
@@ -335,7 +335,7 @@ def test_every_retraining_begins_with_the_anchor_and_names_it(job: Job) -> None:
         manifest = job.store.verify(str(outcome.version))
         assert (manifest.parent, manifest.lineage["anchor"]) == (first, first)
         versions.append(manifest.version)
-    assert anchor_of(job.store, versions[2]) == first
+    assert find_anchor(job.store, versions[2]) == first
     report = json.loads((job.store.folder(versions[2]) / REPORT).read_bytes())
     assert (report["meta"]["active"]["version"], report["meta"]["anchor"]) == (versions[1], first)
     assert report["meta"]["base"] == "anchor"
@@ -369,10 +369,10 @@ def test_without_a_name_the_oldest_parent_that_is_here_is_the_anchor(
         content = json.loads(manifest.read_text()) | {"parent": line[-1] if line else None}
         manifest.write_text(json.dumps(content))
         line.append(version)
-    assert anchor_of(store, line[2]) == anchor_of(store, line[0]) == line[0]
+    assert find_anchor(store, line[2]) == find_anchor(store, line[0]) == line[0]
     store.prune(line[0])
-    assert anchor_of(store, line[2]) == line[1]
-    assert anchor_of(store, "gone") == "gone"
+    assert find_anchor(store, line[2]) == line[1]
+    assert find_anchor(store, "gone") == "gone"
 
 
 @pytest.mark.long
@@ -390,7 +390,7 @@ def test_a_candidate_too_far_from_the_anchor_is_refused(job: Job, tmp_path: Path
     outcome = retrain(replace(job, base=str(other), thresholds=LOOSE, work=tmp_path / "new"))
     assert outcome.published, outcome.reason
     assert "anchor" not in job.store.verify(str(outcome.version)).lineage
-    assert anchor_of(job.store, str(outcome.version)) == outcome.version
+    assert find_anchor(job.store, str(outcome.version)) == outcome.version
 
 
 def searches(first: int, count: int = 100) -> dict[str, Collection]:

@@ -40,8 +40,8 @@ from training.retraining.tuning import (
     WEIGHTS,
     Setting,
     choose,
-    lengths_of,
-    setting_of,
+    get_setting,
+    list_lengths,
     tune,
 )
 from training.text.service import DEFAULT, Searches
@@ -105,7 +105,7 @@ def test_a_version_of_the_same_model_searches_by_words(job: Job, tuned: Retune, 
     chosen = made.search["default"]
     report = json.loads((job.store.folder(version) / REPORT).read_bytes())
     means = report["meta"]["tuned"]["default"]
-    assert means[str(setting_of(chosen))] > means[str(USUAL)] + 0.1, "vectors alone are worse by far"
+    assert means[str(get_setting(chosen))] > means[str(USUAL)] + 0.1, "vectors alone are worse by far"
     assert chosen.mode == ("lexical" if chosen.weight == 0 else "hybrid")
     assert {row["name"] for row in report["rows"]} == {
         f"own {search}{mode}" for search in ("titles", "known") for mode in ("", " hybrid", " served")
@@ -258,7 +258,7 @@ def test_too_few_judged_queries_leave_the_choice_to_the_text(job: Job, tuned: Re
     assert LEAST_DEV_QUERIES <= choosing < LEAST_QUERIES
     assert {row["name"] for row in report["rows"]} >= {"own few", "own few hybrid", "own few served"}
     assert not any(gain["name"].startswith("own few") for gain in report["gains"])
-    tried = {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in lengths_of(64)}
+    tried = {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in list_lengths(64)}
     assert {*report["meta"]["tuned"]["default"]} == tried
 
 
@@ -304,8 +304,8 @@ def test_words_may_lead_in_a_collection_that_the_model_cannot_read(job: Job, tmp
     report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
     tried = {name: {*means} for name, means in report["meta"]["tuned"].items()}
     assert tried == {
-        "default": {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in lengths_of(64)},
-        "notes": {str(Setting(weight, tokens)) for weight in WEIGHTS for tokens in lengths_of(64)},
+        "default": {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in list_lengths(64)},
+        "notes": {str(Setting(weight, tokens)) for weight in WEIGHTS for tokens in list_lengths(64)},
     }
 
 
@@ -425,7 +425,7 @@ def test_clicks_guard_and_do_not_hide_what_was_never_shown(job: Job, tuned: Retu
     assert "own clicked served" in {row["name"] for row in report["rows"]}
 
 
-LENGTHS = lengths_of(256)  # of the default model
+LENGTHS = list_lengths(256)  # of the default model
 rng = np.random.default_rng(5)
 
 
@@ -453,7 +453,7 @@ def _scores(means: dict[float, float], spread: float, queries: int, shorter: flo
 def test_lengths_are_those_that_the_model_reads_and_no_two_are_the_same(
     reads: int, lengths: tuple[int | None, ...]
 ) -> None:
-    assert lengths_of(reads) == lengths
+    assert list_lengths(reads) == lengths
 
 
 def test_a_difference_that_may_be_luck_leaves_the_usual_weight() -> None:

@@ -32,8 +32,8 @@ from training.retraining.config import Config, CorpusTable, TrainTable
 from training.retraining.documents import Document
 from training.retraining.gathered import gather
 from training.retraining.one import Job, retrain
-from training.retraining.plan import job_of, prepare
-from training.retraining.rows import corpus_of
+from training.retraining.plan import build_job, prepare
+from training.retraining.rows import build_corpus
 from training.retraining.sides import digest
 from training.text.corpus import LISTS, PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus
 
@@ -64,12 +64,12 @@ def drawn() -> Encode:
 
 
 def test_texts_are_the_documents() -> None:
-    corpus = corpus_of(TEXTS, DOCUMENTS, JUDGED, never, 1)
+    corpus = build_corpus(TEXTS, DOCUMENTS, JUDGED, never, 1)
     assert corpus.texts == ("first  text", "second text", "third text")
 
 
 def test_pairs_are_judged_queries_and_titles_with_their_text() -> None:
-    corpus = corpus_of(PAIRS, DOCUMENTS, JUDGED, never, 1)
+    corpus = build_corpus(PAIRS, DOCUMENTS, JUDGED, never, 1)
     rows = list(zip(corpus.texts[::2], corpus.texts[1::2], strict=True))
     assert rows == [
         ("Alpha", "first text"),
@@ -88,7 +88,7 @@ def test_triples_have_the_negative_that_the_model_finds_nearest_below_the_margin
     def documents(texts: list[str]) -> np.ndarray:
         return np.array([vectors[text] for text in texts], np.float32)
 
-    corpus = corpus_of(TRIPLES, DOCUMENTS, JUDGED, lambda: model(queries, documents), 1)
+    corpus = build_corpus(TRIPLES, DOCUMENTS, JUDGED, lambda: model(queries, documents), 1)
     rows = [corpus.texts[at : at + 3] for at in range(0, len(corpus.texts), 3)]
     assert rows == [
         ("Alpha", "first text", "third text"),  # 0.8 of 1.0
@@ -104,7 +104,7 @@ def test_a_document_that_begins_with_its_title_is_no_negative_of_itself() -> Non
     def of(texts: list[str]) -> np.ndarray:
         return np.array([vectors.get(text, [1.0, 0.0]) for text in texts], np.float32)
 
-    corpus = corpus_of(TRIPLES, documents, {}, lambda: model(of, of), 2)
+    corpus = build_corpus(TRIPLES, documents, {}, lambda: model(of, of), 2)
     assert corpus.texts == ("Alpha", "first text", "second text")
 
 
@@ -114,7 +114,7 @@ def test_the_negatives_of_a_pair_are_one_row() -> None:
     def of(texts: list[str]) -> np.ndarray:
         return np.array([vectors.get(text, [1.0, 0.0]) for text in texts], np.float32)
 
-    corpus = corpus_of(TRIPLES, DOCUMENTS, {}, lambda: model(of, of), 2)
+    corpus = build_corpus(TRIPLES, DOCUMENTS, {}, lambda: model(of, of), 2)
     assert corpus.columns == 4
     assert corpus.texts == (
         *("Alpha", "first text", "third text", "second text"),
@@ -124,25 +124,25 @@ def test_the_negatives_of_a_pair_are_one_row() -> None:
 
 def test_without_titles_and_judgements_there_is_no_pair() -> None:
     with pytest.raises(NothingToLearn, match="documents need a title"):
-        corpus_of(PAIRS, DOCUMENTS[1:2], {}, never, 1)
+        build_corpus(PAIRS, DOCUMENTS[1:2], {}, never, 1)
     with pytest.raises(TrainingError, match="pairs that people labelled"):
-        corpus_of(RELATIONS, DOCUMENTS, JUDGED, never, 1)
+        build_corpus(RELATIONS, DOCUMENTS, JUDGED, never, 1)
 
 
 def test_nothing_that_judges_is_trained_on_however_it_is_written() -> None:
     withheld = {"alpha", "third text"}  # a query that was held out is a title here, a held-out text a text
-    assert corpus_of(TEXTS, DOCUMENTS, JUDGED, never, 1, withheld).texts == (
+    assert build_corpus(TEXTS, DOCUMENTS, JUDGED, never, 1, withheld).texts == (
         "first  text",
         "second text",
     )
-    corpus = corpus_of(PAIRS, DOCUMENTS, JUDGED, never, 1, withheld)
+    corpus = build_corpus(PAIRS, DOCUMENTS, JUDGED, never, 1, withheld)
     assert corpus.texts == ("which is second?", "second text")
 
 
 def test_triples_are_named_by_their_pairs_whatever_is_mined_for_them() -> None:
     somehow = drawn()
 
-    found = [corpus_of(TRIPLES, DOCUMENTS, JUDGED, lambda: model(somehow, somehow), 1) for _ in range(8)]
+    found = [build_corpus(TRIPLES, DOCUMENTS, JUDGED, lambda: model(somehow, somehow), 1) for _ in range(8)]
     assert len({corpus.digest for corpus in found}) == 1
     assert len({corpus.texts for corpus in found}) > 1
 
@@ -158,7 +158,7 @@ def test_lists_are_queries_of_the_text_with_documents_of_their_collection() -> N
     somehow = drawn()
 
     def made(withheld: set[str], by: str = "one") -> Corpus:
-        return corpus_of(LISTS, [*documents, *few], {}, lambda: model(somehow, somehow, by), 1, withheld)
+        return build_corpus(LISTS, [*documents, *few], {}, lambda: model(somehow, somehow, by), 1, withheld)
 
     corpus = made({"two is of a garden.", "one is of a paper. paper again"})
     rows = [corpus.texts[at : at + 9] for at in range(0, len(corpus.texts), 9)]
@@ -186,7 +186,7 @@ def test_a_title_that_no_search_looks_into_asks_and_is_in_no_list() -> None:
         for at, word in enumerate("river stone market letter engine garden bridge paper".split())
     ]
     somehow = drawn()
-    corpus = corpus_of(LISTS, documents, {}, lambda: model(somehow, somehow), 1)
+    corpus = build_corpus(LISTS, documents, {}, lambda: model(somehow, somehow), 1)
     rows = [corpus.texts[at : at + 9] for at in range(0, len(corpus.texts), 9)]
     assert {row[0] for row in rows} >= {document.title for document in documents}
     assert not {text for row in rows for text in row[1:] if text[0].isupper()}
@@ -201,12 +201,12 @@ def test_queries_that_people_asked_get_lists_of_their_collection_unless_they_jud
     somehow = drawn()
 
     asked = {"two": ["where is the bridge", "Held  out"], "gone": ["nobody"]}
-    corpus = corpus_of(LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"}, asked=asked)
+    corpus = build_corpus(LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"}, asked=asked)
     assert corpus.texts[0] == "where is the bridge"
     assert len(corpus.texts) == 9
     assert {text.split()[0] for text in corpus.texts[1:]} == {"two"}
     with pytest.raises(NothingToLearn):
-        corpus_of(LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"})
+        build_corpus(LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"})
 
 
 def test_of_more_queries_than_a_training_reads_the_same_few_are_listed_and_those_of_people_first(
@@ -221,7 +221,7 @@ def test_of_more_queries_than_a_training_reads_the_same_few_are_listed_and_those
     somehow = drawn()
 
     def listed(given: list[Document], asked: dict[str, list[str]]) -> set[str]:
-        corpus = corpus_of(LISTS, given, {}, lambda: model(somehow, somehow), 1, asked=asked)
+        corpus = build_corpus(LISTS, given, {}, lambda: model(somehow, somehow), 1, asked=asked)
         return set(corpus.texts[::9])
 
     asked = {"two": ["where is the bridge", "what is a letter"]}
@@ -234,7 +234,7 @@ def test_of_more_queries_than_a_training_reads_the_same_few_are_listed_and_those
 
 def test_without_a_query_or_documents_enough_there_is_no_list() -> None:
     with pytest.raises(NothingToLearn, match="a collection needs 8 documents, and some of them a title"):
-        corpus_of(LISTS, DOCUMENTS, {}, never, 1)
+        build_corpus(LISTS, DOCUMENTS, {}, never, 1)
 
 
 def test_what_people_called_not_relevant_is_a_negative_before_those_that_are_mined() -> None:
@@ -247,7 +247,7 @@ def test_what_people_called_not_relevant_is_a_negative_before_those_that_are_min
     said = {"which is second?": ["d", "e", "held out"], "Alpha": ["c"], "nobody asked": ["a"]}
 
     def row(negatives: int) -> tuple[str, ...]:
-        found = corpus_of(TRIPLES, documents, JUDGED, lambda: model(of, of), negatives, not_relevant=said)
+        found = build_corpus(TRIPLES, documents, JUDGED, lambda: model(of, of), negatives, not_relevant=said)
         rows = [found.texts[at : at + found.columns] for at in range(0, len(found.texts), found.columns)]
         [of_query] = [row for row in rows if row[0] == "which is second?"]
         return of_query[1:]
@@ -262,7 +262,7 @@ def test_other_negatives_from_people_are_another_text_to_learn_from() -> None:
 
     said = [None, {}, {"which is second?": ["c"]}, {"which is second?": ["c", "a"]}]
     digests = [
-        corpus_of(
+        build_corpus(
             TRIPLES, DOCUMENTS, JUDGED, lambda: model(of, of), 1, not_relevant={"Alpha": ["c"]} | (each or {})
         ).digest
         for each in said
@@ -442,5 +442,5 @@ def test_queries_of_people_that_were_listed_are_learned_and_others_are_not(job: 
     gathered = gather(config, job.store, lambda _: None)
     asked = {"default": ["Where is the  river", "a stone"], "gone": ["a letter"]}
     learned = gathered._replace(asked=asked, learned=frozenset({"before"}))
-    found = job_of(learned, config, load_recipe("distil-hybrid"), job.store, job.work, lambda _: None)
+    found = build_job(learned, config, load_recipe("distil-hybrid"), job.store, job.work, lambda _: None)
     assert {*found.about["learned"]} == {"before", digest("where is the river"), digest("a stone")}

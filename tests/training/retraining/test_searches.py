@@ -24,19 +24,19 @@ from tests.training.jobs import configured
 from tests.training.retraining.test_auto import documents
 from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
-from training.evaluation.scorable import scorable_of
+from training.evaluation.scorable import build_scorable
 from training.methods.recipe import load_recipe
 from training.retraining import one
 from training.retraining import searches as own
 from training.retraining.changed import MOST, MOST_ANSWERS, answers, changed
-from training.retraining.choosing import CANDIDATES, score_of
+from training.retraining.choosing import CANDIDATES, compute_score
 from training.retraining.config import GateTable
 from training.retraining.documents import Document
 from training.retraining.gathered import gather
 from training.retraining.heldout import Split, hold_out
 from training.retraining.one import Job
-from training.retraining.plan import job_of
-from training.retraining.scoring import KnownScores, scores_of
+from training.retraining.plan import build_job
+from training.retraining.scoring import KnownScores, compute_scores
 from training.retraining.searches import (
     LEAST_GUARDING,
     LEAST_QUERIES,
@@ -276,7 +276,7 @@ def asked(job: Job) -> Asked:
 def test_equal_data_are_scored_once_and_others_anew(asked: Asked) -> None:
     store, active = asked.job.store, str(asked.job.store.wanted())
     first = asked(active)
-    assert first == scores_of(store, active, 1, None, {"titles": TWO}, {}, {}, say=asked.said.append)
+    assert first == compute_scores(store, active, 1, None, {"titles": TWO}, {}, {}, say=asked.said.append)
     before = asked.scored
     assert asked(active, TWO._replace(queries=dict(TWO.queries))) == first
     assert asked.scored == before, "equal, though another object"
@@ -309,8 +309,8 @@ LIKE = Content(" ".join(WORDS[7:] * 3))  # the last passage of it
 def test_where_no_document_is_split_its_head_alone_is_searched(asked: Asked) -> None:
     store, active = asked.job.store, str(asked.job.store.wanted())
     with closing(store.open(active)) as encoder:
-        *_, passage = scorable_of(encoder).split(LONG, None)
-        heads = scorable_of(encoder, passages=False)
+        *_, passage = build_scorable(encoder).split(LONG, None)
+        heads = build_scorable(encoder, passages=False)
         assert (heads.split(LONG, None), heads.reads) == ([LONG.whole], 0)
     searched = Collection({"long": LONG, "like": LIKE}, {"q": passage}, {"q": {"long": 1.0}}, 0)
     data: tuple[Any, ...] = (1, None, {"titles": searched}, {}, {})
@@ -324,7 +324,7 @@ def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path
 
     def data_of(served: Searches) -> tuple[Any, ...]:
         of_service, recipe = gathered._replace(served=served), load_recipe("simcse-unsup")
-        return one._data(job_of(of_service, config, recipe, job.store, job.work, silent), {})
+        return one._data(build_job(of_service, config, recipe, job.store, job.work, silent), {})
 
     assert [data_of(Searches(passages=passages))[-1] for passages in (True, False)] == [True, False]
 
@@ -335,7 +335,7 @@ def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: P
     asked = [(f"{each['text'].split()[0]} {at}", each["id"]) for at, each in enumerate(rows[:15])]
     config = configured(tmp_path, rows, asked, held_out=0.3, least=2)
     gathered = gather(config, job.store, silent)
-    found = job_of(gathered, config, load_recipe(method), job.store, job.work, silent)
+    found = build_job(gathered, config, load_recipe(method), job.store, job.work, silent)
     # Text alone learns from none of them, so all judge.
     judging = {**gathered.found.held, **(gathered.found.crossed if method == "simcse-unsup" else {})}
     assert {*found.searches["few"].queries.values()} == judging.keys()
@@ -343,7 +343,7 @@ def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: P
     assert not found.folds
     assert not {digest(query) for query in judging} & {*found.about["asked"]}, "no look to pay"
     active = str(job.store.wanted())
-    scores = scores_of(job.store, active, 1, None, found.searches, found.evidence, {}, say=silent)
+    scores = compute_scores(job.store, active, 1, None, found.searches, found.evidence, {}, say=silent)
     few = scores["own"]["few"]
     assert len(few["groups"]) == len(few["each"]) == len(judging)
     assert "groups" not in scores["own"]["titles"]
@@ -382,7 +382,7 @@ class Told:
 def test_titles_and_their_like_choose_without_labelled_queries() -> None:
     split = hold_out(numbered(1000), 0.1)
     made = own.dev_collections(split, {}, CANDIDATES)
-    score: Any = score_of({"titles": made["titles"]})
+    score: Any = compute_score({"titles": made["titles"]})
     assert score is not None
     right, wrong = Told(0), Told(1)
     assert score(right) == 1.0
@@ -395,7 +395,7 @@ def test_titles_and_their_like_choose_without_labelled_queries() -> None:
 def test_labelled_queries_choose_alone_where_there_are_enough() -> None:
     split = hold_out(numbered(1000), 0.1)
     judged = {f"query {document.id[1:]} asks": [document.id] for document in split.dev}
-    score: Any = score_of(own.dev_collections(split, judged, CANDIDATES))
+    score: Any = compute_score(own.dev_collections(split, judged, CANDIDATES))
     assert score is not None
     right = Told(0)
     assert score(right) == 1.0
@@ -403,7 +403,7 @@ def test_labelled_queries_choose_alone_where_there_are_enough() -> None:
 
 
 def test_without_searches_nothing_chooses() -> None:
-    assert score_of({}) is None
+    assert compute_score({}) is None
 
 
 TWO_DOCUMENTS = {"right": "the  right\none " + "x" * 200, "wrong": "the wrong one"}

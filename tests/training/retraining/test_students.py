@@ -23,7 +23,7 @@ from training.retraining.gate.rules import Thresholds
 from training.retraining.gathered import _learned, _unjudged, gather
 from training.retraining.judgements import Judgement, judged
 from training.retraining.one import Job, retrain
-from training.retraining.students import begin_of, teacher_of
+from training.retraining.students import find_start, find_teacher
 from training.text.corpus import Corpus
 
 LOOSE = Thresholds(mean_fall=1, set_fall=1, uniformity_loss=1, drift=1)
@@ -51,7 +51,7 @@ def test_a_student_is_distilled_from_what_is_served_and_never_from_a_student(
     """The pair is the newest version of the teacher's vectors."""
     store, versions = made
     names = dict(zip(("teacher", "student", "pair"), versions, strict=True))
-    found = [begin_of(store, version, base, distils=distils) for version in versions]
+    found = [find_start(store, version, base, distils=distils) for version in versions]
     assert found == [names.get(name, name) for name in begins]
 
 
@@ -61,7 +61,7 @@ def test_a_student_whose_teacher_is_gone_says_what_to_do(
     store, (_, student, _) = made
     shutil.copytree(store.folder(student), tmp_path / student)
     with pytest.raises(NothingToLearn, match=r"its teacher .* is not published here\. Import the teacher"):
-        teacher_of(ModelStore(tmp_path), student)
+        find_teacher(ModelStore(tmp_path), student)
 
 
 @pytest.fixture

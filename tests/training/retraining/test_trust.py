@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.retraining import clicks, trust
-from training.retraining.clicks import Use, estimated_bias, judged_by, sessions_of, used_at
+from training.retraining.clicks import Use, build_sessions, estimated_bias, judged_by, used_at
 from training.retraining.gathered import of_keys
 from training.retraining.judgements import Judgement, judged
 
@@ -29,7 +29,7 @@ def shop(key: str = "shop", visitors: int = VISITORS, queries: int = QUERIES, *,
 
 
 def said(rows: Rows) -> list[Judgement]:
-    return judged_by(sessions_of(rows), 1.0, 3, 2)[0]
+    return judged_by(build_sessions(rows), 1.0, 3, 2)[0]
 
 
 def answers(rows: Rows) -> set[tuple[str, str]]:
@@ -65,7 +65,7 @@ def test_a_flood_of_one_key_pushes_out_no_other_searches(
         | {"trusted": trusted}
         for at in range(3 * clicks.MOST)
     ]
-    read = sessions_of([*shop(), *flood])
+    read = build_sessions([*shop(), *flood])
     assert len(read.found) == (clicks.MOST if trusted else len(shop()))
     assert answers([*shop(), *flood]) == answers([*flood, *shop()]) == RIGHT
 
@@ -91,7 +91,7 @@ def test_a_flood_leaves_a_shop_with_many_searches_its_share(
     rows = shop(visitors=visitors, queries=400 // visitors)
     flood = [event(f"x{at}", "x", search=f"f{at}") | who(at) for at in range(1500)]
     for events in ([*rows, *flood], [*flood, *rows]):
-        of_shop = [each for each in sessions_of(events).found if each.query.startswith("q")]
+        of_shop = [each for each in build_sessions(events).found if each.query.startswith("q")]
         assert keeps <= len(of_shop) <= keeps + 1
         assert {each.user for each in of_shop} == {f"u{at}" for at in range(visitors)}
         if keeps == 400:
@@ -160,13 +160,13 @@ def test_a_visitor_who_logs_out_is_no_second_one() -> None:
     assert said(rows) == []
     skips = [event("q", "other", PAGE, search=f"{at}", user=("x", "")[at % 2]) for at in range(8)]
     assert said(skips) == [], "nothing is passed over by one person"
-    assert judged_by(sessions_of(rows), 1.0, 3, 2)[1] == {"single visitor": 1}
+    assert judged_by(build_sessions(rows), 1.0, 3, 2)[1] == {"single visitor": 1}
     second = event("q", "right", PAGE, search="9", user="y")
     assert {each.user for each in said([*rows, second]) if each.relevant} == {"x", "y", ""}
-    alone = judged_by(sessions_of(rows), 1.0, 3, 1)[0]
+    alone = judged_by(build_sessions(rows), 1.0, 3, 1)[0]
     assert judged(alone, {id: id for id in PAGE}, 0.5).keys == {"q": "k"}
     without = [row | {"user": ""} for row in rows]
-    assert {each[:3] for each in judged_by(sessions_of(without), 1.0, 3, 1)[0]} >= {("q", "right", True)}
+    assert {each[:3] for each in judged_by(build_sessions(without), 1.0, 3, 1)[0]} >= {("q", "right", True)}
     # A key that names its first user costs no answer of two keys.
     keys = [row | {"user": "", "key": f"k{at % 2}"} for at, row in enumerate(rows)]
     assert answers(keys) == answers([*keys, event("q", "right", PAGE, search="9", key="k0")]) != set()
@@ -247,9 +247,9 @@ def test_a_flood_of_one_visitor_leaves_the_bias_as_it_is(place: int, who: dict[s
         page = [f"{number}-{(at * 7 + each) % 10}" for each in range(10)]
         forged.append(event(f"query {number}", page[place], page, search=f"h{at}") | who)
     moved = users(log_of(1.0, reordered=0.5).events)
-    assert estimated_bias(sessions_of([*moved, *forged]).found) == 1.0
+    assert estimated_bias(build_sessions([*moved, *forged]).found) == 1.0
     still = users(log_of(0.5, searches=10).events)
-    assert estimated_bias(sessions_of([*still, *forged]).found) == 1.0, "one visitor alone saw hits move"
+    assert estimated_bias(build_sessions([*still, *forged]).found) == 1.0, "one visitor alone saw hits move"
 
 
 # The rule by itself
@@ -311,7 +311,7 @@ def test_a_key_keeps_its_share_and_each_user_of_it_one(
 def test_a_key_without_a_user_is_no_visitor_beside_its_users(
     callers: list[tuple[str, str]], number: int
 ) -> None:
-    assert trust.number_of(iter(callers)) == number
+    assert trust.get_number(iter(callers)) == number
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_visitor_weighs_as_much_as_the_median_one_at_most(
 
 
 def use(monkeypatch: pytest.MonkeyPatch, rows: Rows, visitors: int = 2) -> Use:
-    monkeypatch.setattr(clicks, "events_of", lambda *_: rows)
+    monkeypatch.setattr(clicks, "fetch_events", lambda *_: rows)
     return used_at("http://service", ("default",), 1.0, 3, visitors)
 
 
@@ -534,7 +534,7 @@ def event(
 
 def opinion(events: Iterable[dict[str, Any]], least: int = 3, visitors: int = 2) -> list[Judgement]:
     """Without the visitors, who agree."""
-    found, _ = judged_by(sessions_of(events), 1.0, least, visitors)
+    found, _ = judged_by(build_sessions(events), 1.0, least, visitors)
     assert all(each.of_use for each in found)
     return [*dict.fromkeys(Judgement(*each[:3]) for each in found)]
 
@@ -556,11 +556,11 @@ def test_noise_does_not_flip_judgements(noise: float, precision: float) -> None:
 
 @pytest.mark.parametrize("bias", [0.5, 1.0, 1.5])
 def test_the_bias_is_found_where_hits_change_places(bias: float) -> None:
-    assert abs(estimated_bias(sessions_of(log_of(bias, reordered=0.5).events).found) - bias) <= 0.25
+    assert abs(estimated_bias(build_sessions(log_of(bias, reordered=0.5).events).found) - bias) <= 0.25
 
 
 def test_without_a_change_of_places_the_usual_bias_is_kept() -> None:
-    assert estimated_bias(sessions_of(log_of(0.5).events).found) == 1.0
+    assert estimated_bias(build_sessions(log_of(0.5).events).found) == 1.0
     assert estimated_bias([]) == 1.0
 
 
@@ -578,7 +578,7 @@ def test_the_bias_of_one_visitor_is_found_where_one_may_decide(
     monkeypatch: pytest.MonkeyPatch, visitors: int, who: dict[str, str], found: bool
 ) -> None:
     rows = [row | who for row in log_of(0.5, searches=15, reordered=0.5).events]
-    monkeypatch.setattr(clicks, "events_of", lambda *_: rows)
+    monkeypatch.setattr(clicks, "fetch_events", lambda *_: rows)
     used = clicks.used_at("http://service", ("default",), None, 3, visitors)
     assert ("position bias 1)" not in used.line) is found
 
@@ -586,8 +586,8 @@ def test_the_bias_of_one_visitor_is_found_where_one_may_decide(
 def test_a_visitor_who_logs_out_sees_no_hits_move() -> None:
     rows = log_of(0.5, searches=15, reordered=0.5).events
     logged_out = [row | {"key": "k", "user": ("x", "")[at % 2]} for at, row in enumerate(rows)]
-    assert estimated_bias(sessions_of(logged_out).found) == 1.0
-    assert estimated_bias(sessions_of(logged_out).found, 1) < 1.0
+    assert estimated_bias(build_sessions(logged_out).found) == 1.0
+    assert estimated_bias(build_sessions(logged_out).found, 1) < 1.0
 
 
 def test_deep_clicks_weigh_more_than_those_at_the_top() -> None:
@@ -629,7 +629,7 @@ def test_a_conversion_says_more_than_a_click() -> None:
 
 
 def test_pages_behind_the_first_keep_their_positions() -> None:
-    [session] = sessions_of([event("q", "d12", ["d11", "d12", "d13"]) | {"position": 12}]).found
+    [session] = build_sessions([event("q", "d12", ["d11", "d12", "d13"]) | {"position": 12}]).found
     assert session.positions == {"d11": 11, "d12": 12, "d13": 13}
 
 
@@ -641,6 +641,6 @@ def test_the_queries_that_may_be_trained_on_are_of_the_searches_that_are_read(
         "other": [event("new", "a", search="3"), event("new", "b", search="4")],
     }
     monkeypatch.setattr(clicks, "MOST", 3)
-    monkeypatch.setattr(clicks, "events_of", lambda _, collection: kept[collection])
+    monkeypatch.setattr(clicks, "fetch_events", lambda _, collection: kept[collection])
     used = clicks.used_at("http://service", tuple(kept), 1.0, 1, 1)
     assert used.asked == {"default": ("Held on",), "other": ("new",)}

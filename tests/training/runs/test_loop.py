@@ -37,7 +37,7 @@ from training.methods.loading import load_encoder
 from training.methods.recipe import Recipe, load_recipe
 from training.methods.sources import Given, Rows
 from training.methods.views import Repeat
-from training.model.encoder import digest_of
+from training.model.encoder import compute_digest
 from training.papers.spans import DocumentSpans
 from training.runfile import Result
 from training.runs.command import train
@@ -451,7 +451,7 @@ def test_the_digest_of_a_base_covers_its_dense_layers(tiny_source: Path) -> None
     source = read_source(tiny_source)
 
     def digest(*dense: Dense) -> str:
-        return digest_of(replace(source, head=replace(source.head, layers=dense)))
+        return compute_digest(replace(source, head=replace(source.head, layers=dense)))
 
     weight, bias = np.eye(2, dtype=np.float32), np.zeros(2, np.float32)
     known = [

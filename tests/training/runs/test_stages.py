@@ -15,9 +15,9 @@ from tests.training.recipe_cases import triples
 from tests.training.run_cases import stop_after, weights
 from training.__main__ import main
 from training.methods.stages import find_stages
-from training.model.encoder import digest_of
+from training.model.encoder import compute_digest
 from training.runs.options import Options
-from training.runs.stages import parts_of, read_corpora
+from training.runs.stages import build_parts, read_corpora
 
 RECIPE = """
 vocabulary = 20
@@ -55,13 +55,13 @@ def test_each_stage_begins_where_the_last_one_ended(given: list[str], tmp_path: 
     first, second = (
         json.loads((out / name / "run.json").read_text()) for name in ("1-simcse-unsup", "2-triples")
     )
-    assert first["base"] == digest_of(read_source(out / "0-vocabulary"))
-    assert second["base"] == digest_of(read_source(out / "1-simcse-unsup" / "last"))
+    assert first["base"] == compute_digest(read_source(out / "0-vocabulary"))
+    assert second["base"] == compute_digest(read_source(out / "1-simcse-unsup" / "last"))
     plan = json.loads((out / "steps.json").read_text())
     assert plan == {"1-simcse-unsup": 4, "2-triples": 8}, "a minute is more than the texts need"
     whole = json.loads((out / "run.json").read_text())
     assert (whole["method"], whole["texts"]) == ("mine", 128)
-    assert whole["base"] == digest_of(read_source(tmp_path / "base"))
+    assert whole["base"] == compute_digest(read_source(tmp_path / "base"))
     assert [(stage["method"], stage["steps"]) for stage in whole["stages"]] == [
         ("simcse-unsup", 4),
         ("triples", 8),
@@ -133,7 +133,7 @@ def test_a_corpus_is_read_by_the_stage_of_its_kind(given: list[str], tmp_path: P
     assert stages
     said: list[str] = []
     files = [tmp_path / "triples.tsv", tmp_path / "texts.txt"]
-    parts = parts_of(stages, read_corpora(stages, files), Options(say=said.append))
+    parts = build_parts(stages, read_corpora(stages, files), Options(say=said.append))
     assert [(part.name, part.corpus.columns) for part in parts] == [("1-simcse-unsup", 1), ("2-triples", 3)]
     assert [part.minutes for part in parts] == [0.75, 0.25]
     assert said == ["stage pairs is left out: no corpus has the rows that it reads"]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from models.errors import Unsupported
 from tests.training.conftest import Run
 from tests.training.jobs import gold
-from tests.training.recipe_cases import corpus_of, raw_source
+from tests.training.recipe_cases import build_corpus, raw_source
 from tests.training.run_cases import command, events, weights
 from tests.training.world_process import found_by, recipe_of, trainer_for
 from training.__main__ import main
@@ -32,7 +32,7 @@ from training.runs.alarms import LONG, LOOK, SATURATED, Saturation
 from training.runs.forward import backward_in_chunks
 from training.runs.step import Step, Trainer, _uniformity, rate
 from training.text.corpus import TEXTS, Corpus
-from training.text.tokens import Tokens, tokens_of
+from training.text.tokens import Tokens, build_tokens
 
 NO_STEPS = ["first-last", "static-average", "whitening", "all-but-the-top", "static-max", "power-means"]
 
@@ -199,7 +199,7 @@ def test_weight_decay_is_not_for_biases_and_normalisations(tmp_path: Path) -> No
 def test_a_recipe_without_objectives_makes_no_step_and_changes_no_weight(
     name: str, run: Run, tmp_path: Path
 ) -> None:
-    base, corpus = raw_source(tmp_path / "raw"), corpus_of(TEXTS)
+    base, corpus = raw_source(tmp_path / "raw"), build_corpus(TEXTS)
     data = gold(tmp_path / "data", lambda texts: np.eye(64)[: len(texts)], corpus.texts)
     changes = {"post": [{"name": "whiten", "dimension": 6}]} if name == "whitening" else {}
     recipe = load_recipe(name, changes)
@@ -220,7 +220,7 @@ def test_a_recipe_without_objectives_makes_no_step_and_changes_no_weight(
 
 
 def test_a_corpus_larger_than_a_batch_is_seen_whole_by_a_post_processor(run: Run, tmp_path: Path) -> None:
-    texts = corpus_of(TEXTS)
+    texts = build_corpus(TEXTS)
     changes: dict[str, Any] = {"post": [{"name": "whiten", "dimension": 30}], "optim.batch": 4}
     base = raw_source(tmp_path / "raw")
     result = run("out", recipe=load_recipe("whitening", changes), base=base, corpus=texts, batch=4)
@@ -230,7 +230,7 @@ def test_a_corpus_larger_than_a_batch_is_seen_whole_by_a_post_processor(run: Run
         run("few", recipe=load_recipe("whitening", changes), base=base, corpus=few, batch=4)
 
 
-ROWS = tokens_of([[2, *range(60 + row, 64 + 2 * row), 3] for row in range(12)])
+ROWS = build_tokens([[2, *range(60 + row, 64 + 2 * row), 3] for row in range(12)])
 PARTS = [ROWS.select(part) for part in torch.split(torch.arange(12), 5)]  # 5, 5 and 2
 DEVICES = [
     "cpu",
@@ -238,7 +238,7 @@ DEVICES = [
 ]
 
 
-def loss_of(vectors: Tensor) -> Tensor:
+def compute_loss(vectors: Tensor) -> Tensor:
     kept = nn.functional.dropout(vectors, 0.1)
     none = torch.zeros(6, len(kept) - 6, device=kept.device)
     return info_nce(kept[:6], kept[6:], tau=0.05, same_NM=none.bool(), bonus_NM=none)
@@ -259,12 +259,12 @@ def gradients_of(
 
 
 def in_chunks(encode: Callable[[Tokens], Tensor]) -> Tensor:
-    return backward_in_chunks(encode, PARTS, loss_of)
+    return backward_in_chunks(encode, PARTS, compute_loss)
 
 
 def kept_whole(encode: Callable[[Tokens], Tensor]) -> Tensor:
     """The same forwards in the same order, with the graph of all of them in memory."""
-    loss = loss_of(torch.cat([encode(part) for part in PARTS]))
+    loss = compute_loss(torch.cat([encode(part) for part in PARTS]))
     loss.backward()  # type: ignore[no-untyped-call]
     return loss
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.parts.json_server import Answer, json_server
-from tests.training.corpora import digest_of, write
+from tests.training.corpora import compute_digest, write
 from training.errors import NothingToLearn, TrainingError
 from training.text.corpus import (
     LISTS,
@@ -81,7 +81,7 @@ def test_a_missing_file_and_half_an_archive_are_refused(tmp_path: Path) -> None:
 
 
 def test_single_texts_have_the_digest_that_they_always_had() -> None:
-    assert Corpus.of(["b", "", "ä b", "b"], "c").digest == digest_of("b", "ä b")
+    assert Corpus.of(["b", "", "ä b", "b"], "c").digest == compute_digest("b", "ä b")
     # printf '\0\0\0\0\0\0\0\1a' | sha256sum
     assert Corpus.of(["a"], "c").digest == (
         "3b196fd4907bedf51c3090e9835f2f7cb61e7ee1b2299ea3b8fed9b4183a822a"
@@ -139,7 +139,7 @@ ROWS: list[Row] = [(("a", "x"), None), (("b", "y"), None), (("a", "y"), None)]
 def test_the_digest_of_rows_is_of_what_stands_together() -> None:
     corpus = Corpus.of_rows(ROWS, "c")
     assert corpus.texts == ("a", "x", "a", "y", "b", "y")
-    assert corpus.digest == digest_of("a", "x", "a", "y", "b", "y", before="2 None")
+    assert corpus.digest == compute_digest("a", "x", "a", "y", "b", "y", before="2 None")
     assert Corpus.of_rows(reversed([*ROWS, ROWS[0]]), "c").digest == corpus.digest
     others: list[list[Row]] = [
         [(("a", "y"), None), (("b", "x"), None), (("a", "x"), None)],  # the same texts, other rows
@@ -160,7 +160,7 @@ def test_labels_stay_with_their_rows_in_any_order() -> None:
     assert corpus.labels == (0, 2, 1)
     turned = Corpus.of_rows(labelled[::-1], "c")
     assert (turned.texts, turned.labels, turned.digest) == (corpus.texts, corpus.labels, corpus.digest)
-    assert corpus.digest == digest_of(*corpus.texts, before="2 (0, 2, 1)")
+    assert corpus.digest == compute_digest(*corpus.texts, before="2 (0, 2, 1)")
 
 
 def test_rows_are_repeated_only_when_all_of_them_is() -> None:

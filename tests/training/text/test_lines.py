@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from training.errors import TrainingError
-from training.text.lines import LARGEST_LINE, Record, layout, read_records, text_of
+from training.text.lines import LARGEST_LINE, Record, build_text, layout, read_records
 
 TEXT = [("sentence", "text")]
 
@@ -95,15 +95,15 @@ def test_json_that_is_no_record_is_no_blank_line_either(tmp_path: Path, value: s
     record = read(tmp_path, "a.jsonl", value)[0]
     assert record.fields  # so it is not taken for a blank line
     with pytest.raises(TrainingError, match="line 1 has no text under the name sentence or text"):
-        text_of(record, TEXT[0])
+        build_text(record, TEXT[0])
 
 
 def test_the_first_name_that_is_there_gives_the_text() -> None:
     record = Record({"b": "second", "a": "first", "c": 3}, "here")
-    assert text_of(record, ["x", "a", "b"]) == "first"
-    assert text_of(record, ["b", "a"]) == "second"
+    assert build_text(record, ["x", "a", "b"]) == "first"
+    assert build_text(record, ["b", "a"]) == "second"
     with pytest.raises(TrainingError, match="here has no text under the name c or b"):
-        text_of(record, ["c", "b"])  # not what another field has
+        build_text(record, ["c", "b"])  # not what another field has
 
 
 def test_a_huge_line_is_refused_without_being_read_whole(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from training.evaluation.scorable import Server
 from training.retraining.documents import Document, documents_at
 from training.retraining.judgements import Judgement, judgements_at
 from training.text.corpus import from_service
-from training.text.service import ALL, count_of, documents_of, qualified, searches_of
+from training.text.service import ALL, fetch_count, fetch_documents, fetch_searches, qualified
 
 KEY = "sk-simile-remote"
 JUDGEMENT = {"query": "q", "id": "a", "relevant": True}
@@ -44,8 +44,8 @@ def url() -> Iterator[str]:
 
 def test_the_key_is_shown_to_the_service(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMILE_SERVICE_KEY", KEY)
-    assert list(documents_of(url)) == [{"id": "a", "text": "one"}]
-    assert count_of(url) == 1
+    assert list(fetch_documents(url)) == [{"id": "a", "text": "one"}]
+    assert fetch_count(url) == 1
     with closing(Server(url)) as server:
         assert server.version == "v"
 
@@ -53,17 +53,17 @@ def test_the_key_is_shown_to_the_service(url: str, monkeypatch: pytest.MonkeyPat
 def test_the_key_may_be_in_a_file(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text(f"{KEY}\n")
     monkeypatch.setenv("SIMILE_SERVICE_KEY_FILE", str(tmp_path / "key"))
-    assert count_of(url) == 1
+    assert fetch_count(url) == 1
 
 
 def test_without_a_key_or_with_a_wrong_one_the_answer_is_told_and_the_key_is_not(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(TrainingError, match=r"answered 401: .*A key is needed"):
-        count_of(url)
+        fetch_count(url)
     monkeypatch.setenv("SIMILE_SERVICE_KEY", "wrong-secret")
     with pytest.raises(TrainingError, match="answered 401") as refused:
-        count_of(url)
+        fetch_count(url)
     assert "wrong-secret" not in str(refused.value)
 
 
@@ -72,10 +72,10 @@ def test_a_key_that_cannot_be_one_is_refused_before_anything_is_sent(
 ) -> None:
     monkeypatch.setenv("SIMILE_SERVICE_KEY_FILE", str(tmp_path / "absent"))
     with pytest.raises(TrainingError, match="absent cannot be read: No such file or directory"):
-        count_of(url)
+        fetch_count(url)
     monkeypatch.setenv("SIMILE_SERVICE_KEY", "two\nlines")
     with pytest.raises(TrainingError, match="printable ASCII") as refused:
-        count_of(url)
+        fetch_count(url)
     assert "two" not in str(refused.value)
 
 
@@ -93,7 +93,7 @@ def test_one_collection_is_read_or_several_or_all_and_equal_ids_are_two_document
         Judgement("q", "a", True, "ops"),
         Judgement("q", "collection:tickets/a", True, ""),
     ]
-    assert (count_of(url), count_of(url, ("tickets",)), count_of(url, ALL)) == (1, 5, 6)
+    assert (fetch_count(url), fetch_count(url, ("tickets",)), fetch_count(url, ALL)) == (1, 5, 6)
     assert from_service(url, wanted=ALL).texts == ("one", "two")
 
 
@@ -124,10 +124,10 @@ def test_a_service_that_is_not_reached_is_named_as_it_was_typed_without_a_passwo
     typed: str, told: str
 ) -> None:
     readers: list[Callable[[], object]] = [
-        lambda: count_of(typed),
-        lambda: count_of(typed, ALL),
-        lambda: next(documents_of(typed, "tickets")),
-        lambda: searches_of(typed),
+        lambda: fetch_count(typed),
+        lambda: fetch_count(typed, ALL),
+        lambda: next(fetch_documents(typed, "tickets")),
+        lambda: fetch_searches(typed),
         lambda: Server(typed),
     ]
     for read in readers:

@@ -14,7 +14,7 @@ import torch
 
 from models.tokens.tokenizer import Tokenizer
 from models.tokens.tokenizer import Tokens as Tokenised
-from tests.training.vocabularies import rows_of
+from tests.training.vocabularies import build_rows
 from training.text.tokens import IDS, STARTS, Shelf, clear, tokenise
 
 TEXTS = [f"{'the river ' * (n % 7)}market {n}" for n in range(4321)] + ["", "☃"]  # three chunks
@@ -39,8 +39,8 @@ def wide(folder: Path, tiny_source: Path, words: int) -> Tokenizer:
     return Tokenizer(folder / "tokenizer.json", 12)
 
 
-def all_of(shelf: Shelf) -> list[list[int]]:
-    return rows_of(shelf.take(torch.arange(len(shelf.starts) - 1)))
+def parse_all(shelf: Shelf) -> list[list[int]]:
+    return build_rows(shelf.take(torch.arange(len(shelf.starts) - 1)))
 
 
 def never() -> Iterator[str]:
@@ -54,7 +54,7 @@ def test_texts_are_kept_in_their_order_as_the_tokenizer_gives_them(
 ) -> None:
     memory = tokenise(iter(TEXTS), tokenizer, threads=threads)
     mapped = tokenise(iter(TEXTS), tokenizer, threads=threads, folder=tmp_path)
-    assert all_of(memory) == all_of(mapped) == expected
+    assert parse_all(memory) == parse_all(mapped) == expected
     assert np.array_equal(memory.ids, mapped.ids)
     assert memory.ids.dtype == mapped.ids.dtype == np.uint16
     assert torch.equal(memory.starts, mapped.starts)
@@ -70,10 +70,10 @@ def test_texts_are_taken_in_any_order_and_more_than_once(
     numbers = [4320, 7, 7, 0, 4322, 2000]
     found = shelf.take(torch.tensor(numbers))
     assert found.ids.dtype == torch.int64
-    assert rows_of(found) == [expected[number] for number in numbers]
+    assert build_rows(found) == [expected[number] for number in numbers]
     assert shelf.document(1999).tolist() == expected[1999]
     found.ids[:] = 0  # a copy: the file is not written to
-    assert rows_of(shelf.take(torch.tensor([7]))) == [expected[7]]
+    assert build_rows(shelf.take(torch.tensor([7]))) == [expected[7]]
 
 
 @pytest.mark.parametrize(("words", "kind"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
@@ -86,7 +86,9 @@ def test_two_bytes_are_taken_as_long_as_every_id_fits(
         assert shelf.ids.dtype == kind
         assert int(shelf.document(0)[1]) == words - 1
         again = tokenise(never(), tokenizer, folder=tmp_path) if folder else shelf
-        assert all_of(again) == all_of(shelf) == [list(tokenizer.tokenize([f"w{words - 1} cat"])[0].ids)]
+        assert (
+            parse_all(again) == parse_all(shelf) == [list(tokenizer.tokenize([f"w{words - 1} cat"])[0].ids)]
+        )
 
 
 def test_what_was_torn_is_written_anew(
@@ -106,7 +108,7 @@ def test_what_was_torn_is_written_anew(
             tokenise(TEXTS, tokenizer, folder=tmp_path)
     assert (tmp_path / IDS).stat().st_size > 0
     assert not (tmp_path / STARTS).exists()
-    assert all_of(tokenise(TEXTS, tokenizer, folder=tmp_path)) == expected
+    assert parse_all(tokenise(TEXTS, tokenizer, folder=tmp_path)) == expected
 
 
 def test_ids_without_starts_and_half_written_starts_are_nothing(
@@ -115,7 +117,7 @@ def test_ids_without_starts_and_half_written_starts_are_nothing(
     (tmp_path / IDS).write_bytes(b"\xff" * 999)
     (tmp_path / f".{STARTS}").write_bytes(b"\xff" * 5)
     shelf = tokenise(["cat", "the dog"], tokenizer, folder=tmp_path)
-    assert all_of(shelf) == [list(tokens.ids) for tokens in tokenizer.tokenize(["cat", "the dog"])]
+    assert parse_all(shelf) == [list(tokens.ids) for tokens in tokenizer.tokenize(["cat", "the dog"])]
 
     def crash(_self: Path, _target: Path) -> NoReturn:
         raise OSError("the power went")

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.training.vocabularies import rows_of
-from training.text.tokens import NOT_A_TARGET, Tokens, join, tokens_of
+from tests.training.vocabularies import build_rows
+from training.text.tokens import NOT_A_TARGET, Tokens, build_tokens, join
 
 Lists = list[list[int]]
 ROWS = st.lists(st.lists(st.integers(0, 99), max_size=6), min_size=1, max_size=6)
@@ -15,7 +15,7 @@ ROWS = st.lists(st.lists(st.integers(0, 99), max_size=6), min_size=1, max_size=6
 
 def marked(rows: Lists) -> Tokens:
     """With a target and a position for each token that name it."""
-    plain = tokens_of(rows)
+    plain = build_tokens(rows)
     return Tokens(plain.ids, plain.starts, plain.ids + 1000, plain.ids + 2000)
 
 
@@ -25,9 +25,9 @@ def flat(rows: Lists) -> list[int]:
 
 @given(ROWS)
 def test_rows_places_and_lengths_are_those_of_the_lists(rows: Lists) -> None:
-    tokens = tokens_of(rows)
+    tokens = build_tokens(rows)
     assert len(tokens) == len(rows)
-    assert rows_of(tokens) == rows
+    assert build_rows(tokens) == rows
     assert tokens.lengths.tolist() == [len(row) for row in rows]
     assert tokens.rows().tolist() == [at for at, row in enumerate(rows) for _ in row]
     assert tokens.places().tolist() == [place for row in rows for place in range(len(row))]
@@ -40,7 +40,7 @@ def test_selected_texts_come_in_the_order_asked_for_with_all_that_belongs_to_the
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=8))
     found = marked(rows).select(torch.tensor(chosen, dtype=torch.int64))
     expected = [rows[row] for row in chosen]
-    assert rows_of(found) == expected
+    assert build_rows(found) == expected
     assert found.targets is not None
     assert found.positions is not None
     assert found.targets.tolist() == [id + 1000 for id in flat(expected)]
@@ -53,21 +53,21 @@ def test_what_is_not_kept_is_gone_and_its_text_stays(rows: Lists, data: st.DataO
     lots = iter(kept)
     expected = [[id for id in row if next(lots)] for row in rows]
     found = marked(rows).keep(torch.tensor(kept, dtype=torch.bool))
-    assert rows_of(found) == expected
+    assert build_rows(found) == expected
     assert found.targets is not None
     assert found.targets.tolist() == [id + 1000 for id in flat(expected)]
 
 
 @given(st.lists(ROWS, min_size=1, max_size=4))
 def test_joined_tokens_are_the_lists_one_after_another(parts: list[Lists]) -> None:
-    found = join([tokens_of(part) for part in parts])
-    assert rows_of(found) == [row for part in parts for row in part]
+    found = join([build_tokens(part) for part in parts])
+    assert build_rows(found) == [row for part in parts for row in part]
     assert found.targets is None
     assert found.positions is None
 
 
 def test_joining_fills_in_the_targets_and_positions_that_a_part_has_not() -> None:
-    found = join([tokens_of([[5, 6], [7]]), marked([[8, 9]])])
+    found = join([build_tokens([[5, 6], [7]]), marked([[8, 9]])])
     assert found.targets is not None
     assert found.positions is not None
     assert found.targets.tolist() == [NOT_A_TARGET] * 3 + [1008, 1009]
@@ -76,7 +76,7 @@ def test_joining_fills_in_the_targets_and_positions_that_a_part_has_not() -> Non
 
 @given(ROWS.filter(flat))
 def test_padded_rows_end_in_padding_and_the_mask_says_where(rows: Lists) -> None:
-    ids, mask = tokens_of(rows).padded(77)
+    ids, mask = build_tokens(rows).padded(77)
     longest = max(map(len, rows))
     assert ids.tolist() == [row + [77] * (longest - len(row)) for row in rows]
     assert mask.tolist() == [[1] * len(row) + [0] * (longest - len(row)) for row in rows]

@@ -107,7 +107,7 @@ def _tables(models: Models) -> Iterator[str]:
         if keys:
             figures = {title(key): _figure("sts", key, column) for key in keys}
             english = {title(known.key): figures[title(known.key)] for known in SETS if known.key in keys}
-            mean = _mean_of("sts", _common(models, "mean"), column)
+            mean = _compute_mean("sts", _common(models, "mean"), column)
             yield f"## Similarity: {heading}"
             yield _rows(models, english | mean | figures, percent)
     if any("geometry" in scores for _, scores in _all(models)):
@@ -125,7 +125,7 @@ def _tables(models: Models) -> Iterator[str]:
                 yield _rows(models, found, percent)
     keys = _present(models, "transfer", TITLES)
     if keys:
-        mean = _mean_of("transfer", _common(models, "transfer_mean"), "accuracy")
+        mean = _compute_mean("transfer", _common(models, "transfer_mean"), "accuracy")
         figures = {title(key): _figure("transfer", key, "accuracy") for key in keys}
         f1 = {f"{title(key)} F1": _figure("transfer", key, "f1") for key in keys if key == "mrpc"}
         yield "## Transfer: accuracy"
@@ -176,7 +176,7 @@ def _figure(*path: str) -> Figure:
     return look
 
 
-def _mean_of(suite: str, keys: Sequence[str], column: str) -> dict[str, Figure]:
+def _compute_mean(suite: str, keys: Sequence[str], column: str) -> dict[str, Figure]:
     """Returns the column of the mean over sets that all files have, if any."""
 
     def look(scores: Scores) -> Any:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from models.store import ModelStore
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.evaluation.encoding import Vectors
-from training.evaluation.scorable import scorable_of
+from training.evaluation.scorable import build_scorable
 from training.mining.corpus_report import read
 from training.mining.neighbours import unit_vectors
 
@@ -35,7 +35,7 @@ def drift(anchor: Vectors, candidate: Vectors) -> float:
     return 1 - sum(kept) / (count * len(kept)) if count > 0 else 0.0
 
 
-def drift_of(
+def compute_drift(
     anchor: tuple[ModelStore, str], candidate: tuple[ModelStore, str], texts: Iterable[str]
 ) -> dict[str, float]:
     """Over a fixed sample of `texts`, as the scores of a version have it.
@@ -44,17 +44,17 @@ def drift_of(
     those are compared that it reads, and without enough of them the answer is empty.
     """
     began = anchor[0].folder(anchor[1])
-    _, sample = read(sample_of(texts), began / TOKENIZER)
+    _, sample = read(draw_sample(texts), began / TOKENIZER)
     if len(sample) <= NEAREST + 1:
         return {}
     vectors = []
     for store, version in (anchor, candidate):
         with closing(store.open(version)) as encoder:
-            vectors.append(unit_vectors(scorable_of(encoder).encode_documents, sample))
+            vectors.append(unit_vectors(build_scorable(encoder).encode_documents, sample))
     return {"neighbours": round(drift(vectors[0], vectors[1]), 6)}
 
 
-def sample_of(texts: Iterable[str]) -> list[str]:
+def draw_sample(texts: Iterable[str]) -> list[str]:
     """The same texts of the same corpus, and most of them when it has grown a little."""
     distinct = dict.fromkeys(texts)
     return sorted(distinct, key=lambda text: hashlib.sha256(text.encode()).digest())[:_TEXTS]

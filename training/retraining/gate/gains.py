@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from training.evaluation.significance import Graded, of_spearman
-from training.retraining.gate.paired import level_of, spread
+from training.retraining.gate.paired import compute_level, spread
 from training.retraining.gate.verdict import (
     CLICKED,
     EACH,
@@ -36,7 +36,7 @@ def gains(candidate: Scores, active: Scores, looks: float = 1.0) -> tuple[Gain, 
 
     looks: the number of this look at the same queries (paired.level_of).
     """
-    level = level_of(looks)
+    level = compute_level(looks)
     return tuple(_own(candidate, active, level)) or tuple(_similarity(candidate, active, level))
 
 
@@ -52,7 +52,7 @@ def rests_on_one_key(candidate: Scores, active: Scores) -> Iterator[str]:
     if before is None or after is None or len(before[EACH]) != len(after[EACH]):
         return
     keys = before.get(KEYS) or [None] * len(before[EACH])
-    differences = np.subtract(each_of(after), each_of(before))
+    differences = np.subtract(list_each(after), list_each(before))
     for name in sorted({key for key in keys if key is not None}):
         others = differences[[key != name for key in keys]]
         if differences.mean() > 0 and not (len(others) and others.mean() > 0):
@@ -67,7 +67,7 @@ def _own(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
         if name in after and len(before[name][EACH]) == len(after[name][EACH])
     ]
     for name in common:
-        was, now = each_of(before[name]), each_of(after[name])
+        was, now = list_each(before[name]), list_each(after[name])
         found = spread(was, now, before[name].get(GROUPS))
         part = level / len(common)
         half = found.half(part)
@@ -84,7 +84,7 @@ def _own(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
         )
 
 
-def each_of(figures: Scores) -> Sequence[float]:
+def list_each(figures: Scores) -> Sequence[float]:
     """nDCG@10 of every query as it is served, else the mean of dense and hybrid search."""
     if SERVED in figures:
         return list(figures[SERVED][EACH])

@@ -68,6 +68,6 @@ def spread(before: Sequence[float], after: Sequence[float], groups: Sequence[int
     return Spread(mean, error, count, pieces)
 
 
-def level_of(looks: float) -> float:
+def compute_level(looks: float) -> float:
     """One-sided level of a look; looks: the number of this one at the same queries, from 1."""
     return LEVEL / math.sqrt(max(1.0, looks))

@@ -16,7 +16,7 @@ from tests.service.swapping import published_pair
 from tests.training.conftest import WORDS
 from tests.training.jobs import noised
 from training.retraining.gate.cost import costs
-from training.retraining.gate.drift import NEAREST, drift, drift_of, sample_of
+from training.retraining.gate.drift import NEAREST, compute_drift, draw_sample, drift
 
 TEXTS = [f"the cat sees {number} red birds" for number in range(64)]
 
@@ -127,18 +127,18 @@ def test_a_noised_model_has_drifted_from_the_one_it_was_made_of(tmp_path: Path, 
             noised(tmp_path / "far", tiny_source, 0.5),
         )
     )
-    assert drift_of(anchor, anchor, texts) == {"neighbours": 0.0}
-    found = [drift_of(anchor, each, texts)["neighbours"] for each in (near, far)]
+    assert compute_drift(anchor, anchor, texts) == {"neighbours": 0.0}
+    found = [compute_drift(anchor, each, texts)["neighbours"] for each in (near, far)]
     assert found[0] < 0.1
     assert found[1] > 0.3
     unread = [f"가나 {first} 다라 {second}" for first in "마바사아자" for second in "차카타파하"]
-    assert drift_of(anchor, far, unread) == {}, "the anchor's vectors of them mean nothing"
+    assert compute_drift(anchor, far, unread) == {}, "the anchor's vectors of them mean nothing"
     mixed = [*unread, *texts[:40]]
-    assert drift_of(anchor, far, mixed) == drift_of(anchor, far, texts[:40])
+    assert compute_drift(anchor, far, mixed) == compute_drift(anchor, far, texts[:40])
 
 
 def test_the_sample_stays_when_the_corpus_grows() -> None:
     texts = [f"text {n}" for n in range(1000)]
-    first, grown = sample_of(texts), sample_of([*texts, *texts, *(f"more {n}" for n in range(100))])
+    first, grown = draw_sample(texts), draw_sample([*texts, *texts, *(f"more {n}" for n in range(100))])
     assert (len(first), len(set(first)), len(grown)) == (500, 500, 500)
     assert len({*first} & {*grown}) > 430
