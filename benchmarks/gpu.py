@@ -47,7 +47,7 @@ CALLS = 2  # of the raw engine in parallel: the copy of a batch overlaps the com
 SERVICES = ((1, 1), (2, 1), (4, 1), (2, 2))  # workers and processes
 LOADS, REHEARSAL_LOADS = ((64, 1), (256, 1), (16, 32)), ((2, 1), (4, 1), (2, 4))  # clients and texts
 MINUTES = 60.0
-TEXTS, FEW_TEXTS = 16_384, 128
+TEXTS, SHORT_RUN_TEXTS = 16_384, 128
 CPU = Provider("CPUExecutionProvider", {}, "cpu")
 
 
@@ -106,7 +106,7 @@ def measure(stack: ExitStack, options: argparse.Namespace, folder: Path) -> tupl
     store.want(published.version)
     version_folder = store.folder(published.version)
     tokenizer = Tokenizer(version_folder / FILE_NAME, published.max_length)
-    given = list(_workloads(tokenizer, FEW_TEXTS if options.quick or options.rehearse else TEXTS))
+    given = list(_workloads(tokenizer, SHORT_RUN_TEXTS if options.quick or options.rehearse else TEXTS))
     calls, inputs = raw.onnx_runtime_calls(version_folder / ONNX, 1)
     exact = RawEngine("fp32 on the CPU", calls, inputs, tokenizer)
     contestants = list(_contestants(stack, options, store.root, version_folder, tokenizer))
@@ -163,7 +163,7 @@ def _contestants(
             shutil.copytree(models, home / "models")
             settings = {"SIMILE_MODELS_DIR": str(home / "models"), "SIMILE_WORKERS": str(workers), **chosen}
             server = stack.enter_context(Server(home / "data", settings=settings))
-            warm_texts = FEW_TEXTS // 8 if options.rehearse else WARM_TEXTS
+            warm_texts = SHORT_RUN_TEXTS // 8 if options.rehearse else WARM_TEXTS
             one = f"{name}, {process}"
             servers.append(ServedModel(one, OURS, server.port, server.pid, warm_texts=warm_texts))
         yield ServerGroup(name, servers)

@@ -23,7 +23,7 @@ try:
     from models.graph.head import POOLINGS
     from models.manifest import Manifest, read_manifest
     from models.progress import step_to_stderr
-    from models.publishing.limited import LEAST_MB, MAX_SECONDS, MEMORY_FACTOR, Limits, publish_limited
+    from models.publishing.limited import MAX_SECONDS, MEMORY_FACTOR, MIN_MB, Limits, publish_limited
     from models.publishing.pair import pair
     from models.publishing.proof import check_golden
     from models.sources.folder import LONGEST, NOTHING_ASKED, Asked
@@ -107,7 +107,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         type=positive,
         default=0,
         metavar="MIB",
-        help=f"end an import that takes more memory (default: {LEAST_MB}, and {MEMORY_FACTOR} times the "
+        help=f"end an import that takes more memory (default: {MIN_MB}, and {MEMORY_FACTOR} times the "
         "folder's size)",
     )
     command.set_defaults(run=_import)

@@ -24,11 +24,11 @@ from service import memory
 from service.errors import StartupError
 
 PREFIX = "SIMILE_"
-MOST_ADMITTED_MB = 256
-MOST_ANSWERS_MB = 1024
+MAX_ADMITTED_MB = 256
+MAX_ANSWERS_MB = 1024
 _INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 MAPS = "maps"  # folder of maps in the data directory
-MAP_LIBRARY, MAP_LEAST = "umap", 50  # documents
+MAP_LIBRARY, MAP_MIN_DOCUMENTS = "umap", 50  # documents
 INDEXES = "indexes"  # folder of snapshots in the data directory
 
 HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
@@ -49,14 +49,14 @@ def default_device() -> str:
 def default_admitted_mb(given: dict[str, Any]) -> int:
     """Returns a sixteenth of the memory in MiB, at most 256, but at least one body."""
     allowed = memory.limit()
-    share = MOST_ADMITTED_MB if allowed is None else (allowed >> 20) // 16
-    return max(min(share, MOST_ADMITTED_MB), int(given.get("max_body_mb", 1)))
+    share = MAX_ADMITTED_MB if allowed is None else (allowed >> 20) // 16
+    return max(min(share, MAX_ADMITTED_MB), int(given.get("max_body_mb", 1)))
 
 
 def default_answers_mb() -> int:
     """Returns a quarter of the memory in MiB, at most 1024."""
     allowed = memory.limit()
-    return MOST_ANSWERS_MB if allowed is None else max(1, min((allowed >> 20) // 4, MOST_ANSWERS_MB))
+    return MAX_ANSWERS_MB if allowed is None else max(1, min((allowed >> 20) // 4, MAX_ANSWERS_MB))
 
 
 class Settings(BaseSettings):

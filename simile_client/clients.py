@@ -16,7 +16,10 @@ from simile_client.values import Document, Imported, SearchAnswer, SimileError, 
 T = TypeVar("T")
 URL = "http://127.0.0.1:8000"
 _LATER = {429, 503}  # The service is full or not ready, and did nothing, so a retry is safe.
-_PAUSE, _MOST = 0.5, 60.0  # Seconds before the first retry, and at most. Retry-After overrides the pause.
+_PAUSE, _MAX_SECONDS = (
+    0.5,
+    60.0,
+)  # Seconds before the first retry, and at most. Retry-After overrides the pause.
 
 
 class _Tries:
@@ -37,7 +40,7 @@ class _Tries:
         self._left -= 1
         wait, self._pause = self._pause, 2 * self._pause
         header = "" if answer is None else answer.headers.get("retry-after", "")
-        return min(float(header) if header.isdigit() else wait, _MOST)
+        return min(float(header) if header.isdigit() else wait, _MAX_SECONDS)
 
 
 class _Options:

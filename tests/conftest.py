@@ -36,7 +36,7 @@ from tests.service.busy_host import BUSY
 from tests.tiny import tiny_source as make_tiny_source
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # its name; None in a run of one process
-MOST_WORKERS = 4
+MAX_WORKERS = 4
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -76,7 +76,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One worker for each processor and one more, for tests also wait; none for a single file."""
     if len(config.args) == 1 and not Path(config.args[0]).is_dir():
         return 0
-    return min(MOST_WORKERS, cpus.available() + 1)
+    return min(MAX_WORKERS, cpus.available() + 1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -73,7 +73,7 @@ _SHORT_TOKENS = 64  # Batches of longer texts are hardly faster than single text
 # fastest of 8, 16, 32 and 64 if only attention computes padding, else 8 of 4, 8 and 16.
 _STEP_TOKENS, _STEP_TOKENS_PACKED = 8, 32
 _TRIED_ROWS = 12
-_LEAST_ROWS, _LEAST_TOKENS = 2, 17
+_MIN_ROWS, _MIN_TOKENS = 2, 17
 
 # Takes rows of ids and their padded length, returns vectors (rows, dimension).
 Run = Callable[[Sequence[Sequence[int]], int], NDArray[np.float32]]
@@ -117,7 +117,7 @@ class Shapes(NamedTuple):
     def _enough(self, run: Run, rows: Sequence[Sequence[int]], length: int) -> NDArray[np.float32]:
         """Calls `run`, with repeated rows if the batch is too small."""
         tokens = sum(map(len, rows)) if self.packed else length * len(rows)
-        times = max(-(-_LEAST_ROWS // len(rows)), -(-_LEAST_TOKENS // max(1, tokens)))
+        times = max(-(-_MIN_ROWS // len(rows)), -(-_MIN_TOKENS // max(1, tokens)))
         return run([*rows] * times, length)[: len(rows)]
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:

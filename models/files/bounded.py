@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 MAX_DEPTH = 100  # Levels of tables and lists. Simile's own files have up to six.
 # Strings and comments. Possessive quantifiers keep the time linear.
 _TOML_TEXTS = re.compile(
@@ -27,7 +27,7 @@ _TOML_ENDS = re.compile(r"[=,{}\n]")  # Characters around a key.
 _TOO_DEEP = f"it is nested too deeply; the limit is {MAX_DEPTH} levels"
 
 
-def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
+def read_bytes(file: Path, most: int = MAX_BYTES) -> bytes:
     """Reads a regular file of at most `most` bytes.
 
     Raises:
@@ -47,7 +47,7 @@ def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
     return content
 
 
-def read_json(file: Path, most: int = MOST_BYTES) -> Any:
+def read_json(file: Path, most: int = MAX_BYTES) -> Any:
     """Reads JSON from a file, with the errors of `read_bytes` and `parse_json`."""
     return parse_json(read_bytes(file, most))
 

@@ -97,7 +97,7 @@ def _feed(rows: Sequence[Sequence[int]], inputs: Sequence[str]) -> dict[str, NDA
 
 
 _WEIGHT_LEVELS, _INPUT_LEVELS = 127, 255
-_LEAST = 1e-5  # Smallest divisor.
+_MIN_DIVISOR = 1e-5  # Smallest divisor.
 
 # The share of a column's width that moves to its weights, 0 to 1: the best values on all-MiniLM-L6-v2. In the
 # input of `output.dense`, single columns are ten times as wide as the rest. `_MIXED` gains nothing.
@@ -136,7 +136,7 @@ class Quantised(Writer):
         rounded = n("QuantizeLinear", x, steps, zeros)
         found = []
         for at, weight in zip(layers, weights, strict=True):
-            widths = np.maximum(np.abs(weight).max(axis=1), np.float32(_LEAST)) / _WEIGHT_LEVELS
+            widths = np.maximum(np.abs(weight).max(axis=1), np.float32(_MIN_DIVISOR)) / _WEIGHT_LEVELS
             whole = n.tensor(np.rint(weight / widths[:, None]).T, np.int8, f"{at}.weight")
             bias = n.tensor(self._tensors[f"{at}.bias"], name=f"{at}.bias")
             inputs = (rounded, whole, steps, n.tensor(widths), zeros, "", bias)
@@ -150,8 +150,8 @@ def _smoothing(at: str, span: Span, weights: Sequence[NDArray[np.float32]]) -> N
     if kind == _MIXED:
         return None
     share = _SMOOTHING[kind]
-    widths = np.maximum(np.maximum(np.abs(span.least), np.abs(span.most)), _LEAST)
-    taken = np.maximum(np.max([np.abs(weight).max(axis=0) for weight in weights], axis=0), _LEAST)
+    widths = np.maximum(np.maximum(np.abs(span.least), np.abs(span.most)), _MIN_DIVISOR)
+    taken = np.maximum(np.max([np.abs(weight).max(axis=0) for weight in weights], axis=0), _MIN_DIVISOR)
     smoothing = widths**share / taken ** (1 - share)
     scaled: NDArray[np.float32] = (smoothing / np.exp(np.log(smoothing).mean())).astype(np.float32)
     return scaled
@@ -160,5 +160,5 @@ def _smoothing(at: str, span: Span, weights: Sequence[NDArray[np.float32]]) -> N
 def _range(span: Span) -> tuple[float, int]:
     """Returns the quantization step and the zero point."""
     least, most = min(float(span.least.min()), 0.0), max(float(span.most.max()), 0.0)
-    step = max(most - least, _LEAST) / _INPUT_LEVELS
+    step = max(most - least, _MIN_DIVISOR) / _INPUT_LEVELS
     return step, round(-least / step)

@@ -82,7 +82,7 @@ def _nearest(queries: Vectors, documents: Vectors) -> list[set[int]]:
 
 _SHORT, _RANDOM, _LONGEST = 32, 120, 60
 # Smallest cosines of an int8 graph. all-MiniLM-L6-v2 has 0.998 and 0.985, without a loss in evaluations.
-_LEAST_MEAN, _LEAST_PROOF = 0.99, 0.95
+_MIN_MEAN, _MIN_PROOF = 0.99, 0.95
 
 
 def add_int8(
@@ -117,7 +117,7 @@ def add_int8(
         cost = _measure(encoder, quantized, examples[1::2], len(texts), progress)
     turned = cosines(quantized.encode(PROOF_TEXTS).vectors, proved)
     quantized.close()
-    if cost.cosine_mean >= _LEAST_MEAN and turned.min() >= _LEAST_PROOF:
+    if cost.cosine_mean >= _MIN_MEAN and turned.min() >= _MIN_PROOF:
         return cost
     say(f"leaving int8 out: its vectors have a mean cosine of {cost.cosine_mean:.3f} to those of fp32")
     file.unlink()

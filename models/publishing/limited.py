@@ -29,7 +29,7 @@ from models.sources.folder import NOTHING_ASKED, Asked
 from models.store import ModelStore
 
 MAX_SECONDS = 1800  # Six times the time of the largest measured model on four busy cores.
-LEAST_MB = 6144  # torch takes 1 GB, and the proof of a long context several.
+MIN_MB = 6144  # torch takes 1 GB, and the proof of a long context several.
 MEMORY_FACTOR = 6  # torch's export copies the weights several times.
 LOOK_SECONDS = 0.1
 STARTED_SECONDS = 60  # Processor time for the imports of the child.
@@ -109,7 +109,7 @@ def _memory_for(folder: Path) -> int:
     size = 0
     if folder.is_dir():
         size = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
-    return LEAST_MB + MEMORY_FACTOR * size // _MB
+    return MIN_MB + MEMORY_FACTOR * size // _MB
 
 
 def _cpu_seconds(limits: Limits) -> int:

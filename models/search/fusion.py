@@ -14,14 +14,14 @@ import numpy as np
 from models.manifest import SearchDefaults
 
 DENSE_WEIGHT = 0.8
-LEAST_COSINE = -1.0
+MIN_COSINE = -1.0
 
 
 def fuse(
     dense: Mapping[int, float], lexical: Mapping[int, float], weight: float = DENSE_WEIGHT
 ) -> dict[int, np.float32]:
     """Fuses scores by revision: cosines, and BM25 scores above 0. `weight` of the dense ranking is 0 to 1."""
-    near, worded = _in_range(dense, LEAST_COSINE), _in_range(lexical, 0.0)
+    near, worded = _in_range(dense, MIN_COSINE), _in_range(lexical, 0.0)
     missing = min(near.values(), default=0.0)
     return {
         revision: np.float32(weight * near.get(revision, missing) + (1 - weight) * worded.get(revision, 0.0))

@@ -36,13 +36,13 @@ from models.search.content import Content
 
 MAX_PASSAGES = 1 << 16  # Per text, because the index has 16 bits for the number of a passage.
 LEAD = 1 / 4  # Maximum share of the title in a passage after the head. Longer titles are cut.
-LEAST_ROOM = 8  # Tokens. With less room after the prompt, a text is not split.
+MIN_ROOM = 8  # Tokens. With less room after the prompt, a text is not split.
 # Shares of a passage that repeat the passage before: minimum, default, maximum. A passage starts at the last
 # sentence within the limits. Without one, it repeats USUAL and starts inside a sentence.
-LEAST, USUAL, MOST = 1 / 16, 1 / 8, 1 / 4
+MIN_SHARE, DEFAULT_SHARE, MAX_SHARE = 1 / 16, 1 / 8, 1 / 4
 SHORTEST = 1 / 2  # Minimum share of a passage that ends with a sentence.
 SPARE_TOKENS = 2  # A passage by itself may have more tokens than inside the text.
-LEAST_USUAL = 64  # Minimum of the default length in tokens, if the model reads that many.
+MIN_DEFAULT = 64  # Minimum of the default length in tokens, if the model reads that many.
 
 
 def learned_tokens(learned: SearchDefaults | None) -> int | None:
@@ -52,7 +52,7 @@ def learned_tokens(learned: SearchDefaults | None) -> int | None:
 
 def usual_tokens(room: int) -> int:
     """Returns the default tokens of a passage: half of the model's `room` for text."""
-    return max(LEAST_USUAL, room // 2)
+    return max(MIN_DEFAULT, room // 2)
 
 
 def passage_tokens(manifest: Manifest, collection: str) -> int:
@@ -103,7 +103,7 @@ def split(
         return None
     room = encoder.room - len(encoder.spans(prompt))
     size = min(length or usual_tokens(room), room)
-    if len(titled) + len(tokens) <= size or room < LEAST_ROOM:
+    if len(titled) + len(tokens) <= size or room < MIN_ROOM:
         return None
     most = int(LEAD * size)
     lead = content.lead if len(titled) <= most else Content("", content.title[: titled[most - 1, 1]]).lead
@@ -131,8 +131,8 @@ def _borders(text: str, starts: NDArray[np.int64]) -> NDArray[np.intp]:
 
 def _begin(borders: NDArray[np.intp], unseen: int, fits: int) -> int:
     """Returns the first token of a passage. `unseen` is the first token that no passage contains yet."""
-    within = borders[(borders >= unseen - int(MOST * fits)) & (borders < unseen - int(LEAST * fits))]
-    return int(within[-1]) if len(within) else max(0, unseen - max(1, int(USUAL * fits)))
+    within = borders[(borders >= unseen - int(MAX_SHARE * fits)) & (borders < unseen - int(MIN_SHARE * fits))]
+    return int(within[-1]) if len(within) else max(0, unseen - max(1, int(DEFAULT_SHARE * fits)))
 
 
 def _last(borders: NDArray[np.intp], begin: int, earliest: int) -> int:

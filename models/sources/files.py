@@ -16,7 +16,7 @@ from models.errors import Unsupported
 from models.files import bounded
 
 NO_MODEL = "{folder} has no {file}: it is not a sentence-transformers or Hugging Face folder."
-_MOST_BYTES = 256 << 20  # A tokenizer.json of many languages has tens of MB.
+_MAX_BYTES = 256 << 20  # A tokenizer.json of many languages has tens of MB.
 _OPTIONAL = {"README.md", "LICENSE", "LICENSE.txt"}
 _NEEDED = {".json", ".safetensors", ".txt", ".model", ".onnx", ".onnx_data"}
 _INDEX = "model.safetensors.index.json"
@@ -25,7 +25,7 @@ _INDEX = "model.safetensors.index.json"
 def read_json(file: Path) -> dict[str, Any]:
     """Reads a JSON object. Raises Unsupported for other content or a missing file."""
     try:
-        content = bounded.read_json(file, _MOST_BYTES)
+        content = bounded.read_json(file, _MAX_BYTES)
     except FileNotFoundError:
         raise Unsupported(NO_MODEL.format(folder=file.parent, file=file.name)) from None
     except ValueError as error:

@@ -19,7 +19,7 @@ from typing import Literal
 
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
-MOST_MARKS = 30  # Marks in a row, by UAX #15.
+MAX_MARKS = 30  # Marks in a row, by UAX #15.
 BREAK = "\u034f"  # COMBINING GRAPHEME JOINER, which stops the sorting of marks.
 PIECE = 4096  # characters
 LONGEST_RUN = 1024  # Characters after a piece in which its end is searched.
@@ -81,7 +81,7 @@ def _stream_safe(text: str) -> str:
             before = after = len(starts)
         else:
             before, after = starts.index(True), starts[::-1].index(True)
-        if marks + before > MOST_MARKS:
+        if marks + before > MAX_MARKS:
             safe.append(BREAK)
             marks = 0
         safe.append(character)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 UNKNOWN = 0.01  # Share of unknown tokens. A WordPiece vocabulary knows nearly all letters of its language.
-ENOUGH = 300  # Words that a verdict requires.
+MIN_WORDS = 300  # Words that a verdict requires.
 TOKENS_PER_WORD = 3.0  # Called fertility by Rust et al. 2021.
 # Scripts without spaces between words. Each character counts as a word, as BERT does for Chinese.
 _UNSPACED = (

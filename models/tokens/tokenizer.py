@@ -101,7 +101,7 @@ FILE_NAME = "tokenizer.json"
 _FIRST_PIECE = 8  # Characters per token. Prose has 4 to 5, so one piece is nearly always enough.
 _LARGEST_PIECE = 1 << 16  # Characters. Each takes up to 500 bytes.
 # Characters that are read of a text with few tokens. Prose needs a fiftieth of it.
-_MOST_LOOKED_AT = 1 << 19
+_MAX_LOOKED_AT = 1 << 19
 _SHORTENED = 4  # Removing this many characters of a run costs as much as tokenizing one.
 _SPANS_PIECE = 1 << 16  # Characters per piece if cuts need not be exact.
 _TOGETHER = 1 << 18  # Characters of texts in one call, which limits memory.
@@ -150,7 +150,7 @@ class Tokenizer:
             raise Unsupported(f"A maximum of {max_length} tokens leaves no room besides the special tokens.")
         self._cuts = Cuts.of(content)
         self._first = min(_FIRST_PIECE * max_length, _LARGEST_PIECE)
-        self._most = max(_MOST_LOOKED_AT, _FIRST_PIECE * max_length)
+        self._most = max(_MAX_LOOKED_AT, _FIRST_PIECE * max_length)
 
     @property
     def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -24,7 +24,7 @@ from service.http.routing import RoleRoute
 from service.lifecycle.controller import as_state
 from service.runtime.runtime import Runtime, Service
 
-MOST_SECONDS = 86_400  # longest time that `keep` accepts
+MAX_SECONDS = 86_400  # longest time that `keep` accepts
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
 _IN_MEMORY = {"active", "building", "ready"}
 _PAGES = {
@@ -248,7 +248,7 @@ async def go_back_to_the_previous_version(request: Request, runtime: Service) ->
 
 
 class KeepParameters(BaseModel):
-    seconds: int = Field(3600, ge=0, le=MOST_SECONDS, description="From now on. 0 releases the version")
+    seconds: int = Field(3600, ge=0, le=MAX_SECONDS, description="From now on. 0 releases the version")
 
 
 class Kept(BaseModel):

@@ -21,7 +21,7 @@ GROUP_OVERHEAD_TOKENS = 24
 ATTENTION_DIVISOR = 920
 # Smallest share of the budget for a large model. With layers of width 1024 a core computed 128 tokens at 0.96
 # of the pace of 512 tokens, and 64 at 0.78 (AMD EPYC, AVX-512).
-LEAST_SHARE = 0.25
+MIN_SHARE = 0.25
 
 
 class Costs(NamedTuple):
@@ -59,7 +59,7 @@ class Sizes(NamedTuple):
         Batches of large models are smaller, because new calls wait for running batches.
         """
         share = min(1.0, self.light_bytes / max(1, encoder.file_bytes))
-        return round(tokens * max(share, LEAST_SHARE))
+        return round(tokens * max(share, MIN_SHARE))
 
     def costs(self, encoder: Encoder) -> Costs:
         divisor = _ATTENTION_DIVISORS.get(encoder.form.precision, ATTENTION_DIVISOR)

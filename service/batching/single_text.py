@@ -21,8 +21,8 @@ from service.observability.logs import safe_message
 
 log = logging.getLogger(__name__)
 
-MOST_THREADS = 4  # The matrix products of a short text are too small for more.
-ENOUGH = 8  # single texts before the second session is opened
+MAX_THREADS = 4  # The matrix products of a short text are too small for more.
+MIN_SINGLE_TEXTS = 8  # single texts before the second session is opened
 RETRY_SECONDS = 60.0  # after memory was too short
 STOP_SECONDS = 5.0  # Wait for an opening session. The default model takes half a second.
 
@@ -32,7 +32,7 @@ def threads_for_single_text(setting: int, layout: Layout, processors: int) -> in
 
     `setting` is the value of SIMILE_LONE_THREADS, where 0 chooses a number.
     """
-    threads = setting or min(MOST_THREADS, layout.workers * layout.threads, processors)
+    threads = setting or min(MAX_THREADS, layout.workers * layout.threads, processors)
     return threads if threads > layout.threads else 1
 
 
@@ -84,7 +84,7 @@ class SingleTextSession:
             if self._opening is not None and self._opening.is_alive():
                 return
             self._seen[encoder] = seen = self._seen.get(encoder, 0) + 1
-            if seen < ENOUGH:
+            if seen < MIN_SINGLE_TEXTS:
                 return
             self._seen[encoder] = 0
             opening = threading.Thread(target=self._open, args=[encoder], name="open-alone", daemon=True)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from models.messages import MAX_CHARACTERS
 
-LEAST, MOST = -(2**63), 2**64 - 1  # whole numbers that orjson reads as such
-_LONGEST = len(str(LEAST))
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1  # whole numbers that orjson reads as such
+_LONGEST = len(str(MIN_INTEGER))
 _SLICE_BYTES = 1 << 20
 _QUOTE = ord('"')
 # Numbers that may be changed. The first pattern is fast, and also matches inside strings.
@@ -117,7 +117,7 @@ def _has_equal_names(content: bytes, value: Any) -> bool:
 
 
 def _fits(digits: bytes | str) -> bool:
-    return len(digits) <= _LONGEST and LEAST <= int(digits) <= MOST
+    return len(digits) <= _LONGEST and MIN_INTEGER <= int(digits) <= MAX_INTEGER
 
 
 def becomes_zero(number: str) -> bool:
@@ -186,7 +186,7 @@ def _integer(digits: str) -> object:
     if _fits(digits):
         return int(digits)
     return _Refused(
-        f"is {digits[:MAX_CHARACTERS]}. Whole numbers are stored from {LEAST} to {MOST}. Send it as a text."
+        f"is {digits[:MAX_CHARACTERS]}. Whole numbers are stored from {MIN_INTEGER} to {MAX_INTEGER}. Send it as a text."
     )
 
 

@@ -37,7 +37,7 @@ METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # Values
 WATCH_AFTER_SECONDS = 0.25
 HEAVY_BYTES = MEGABYTE  # After a request of this size, freed memory is returned to the system.
 MAX_NAME_CHARACTERS = 80  # of an ignored field, in the header
-MOST_DRAINED_BYTES, DRAIN_SECONDS = 256 * MEGABYTE, 10.0
+MAX_DRAINED_BYTES, DRAIN_SECONDS = 256 * MEGABYTE, 10.0
 GONE = 499  # Status in logs and metrics if the client disconnected before an answer.
 
 
@@ -357,7 +357,7 @@ class Exchange:
 
 async def _drain(receive: Receive) -> None:
     """Reads the rest of a rejected body and discards it, up to MOST_DRAINED_BYTES or DRAIN_SECONDS."""
-    left = MOST_DRAINED_BYTES
+    left = MAX_DRAINED_BYTES
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):
             while left > 0 and (message := await receive()).get("more_body", False):

@@ -41,7 +41,7 @@ LOOKED_AT, POWER = 4.0, 0.75  # A search reads 4 n^0.75 of n rows: 27 % of 50,00
 PER_HIT = 32  # but at least this many rows per requested document.
 OVER = 4  # candidates per requested document, because 8-bit codes are inexact
 # If so few rows are allowed, or such a share of the segment, scoring all of them is about as fast.
-FEW_ROWS, FEW_SHARE = 20_000, 0.1
+EXACT_ROWS, EXACT_SHARE = 20_000, 0.1
 CODE_ROWS = 16_384  # rows for finding the ranges of codes
 # A GPU cannot skip dead and filtered rows. It returns more candidates, and the others are dropped afterwards.
 WIDE_SHARE, MORE = 0.5, 1.25
@@ -102,7 +102,7 @@ class Clustered(Segment):
         return scores, positions
 
     def nearest(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
-        if selection.rows <= max(FEW_ROWS, FEW_SHARE * len(self.names)):
+        if selection.rows <= max(EXACT_ROWS, EXACT_SHARE * len(self.names)):
             return self.scan(queries, k, selection)
         probes = self._probes(queries, k, selection)
         candidates = self._on_device(queries, k, selection, probes)

@@ -24,7 +24,7 @@ Bitmap: TypeAlias = NDArray[np.uint8]  # bit i % 8 of byte i // 8, as faiss.IDSe
 Scores: TypeAlias = NDArray[np.float32]
 
 CHUNK_ROWS = 4096  # 6 MB at 384 dimensions: a few milliseconds between two checks of `cancelled`
-FEW = 16  # Fewer revisions than rows / FEW are looked up one by one.
+LOOKUP_SHARE = 16  # Fewer revisions than rows / FEW are looked up one by one.
 
 
 class Cancelled(Exception):
@@ -86,7 +86,7 @@ class Segment(ABC):
 
     def positions(self, revisions: Revisions) -> Positions:
         """Returns the rows of `revisions`, which may be unsorted."""
-        if len(revisions) * FEW >= len(self.names):
+        if len(revisions) * LOOKUP_SHARE >= len(self.names):
             return np.flatnonzero(np.isin(get_revisions(self.names), revisions))
         starts = self._places(revisions << PASSAGE_BITS)
         counts = self._places((revisions + 1) << PASSAGE_BITS) - starts

@@ -29,10 +29,10 @@ LAST_LOOKS = 3  # looks that find only recent documents before a build ends; the
 RECOUNT_SECONDS = 10.0  # between counts of documents, because writes continue
 HARMLESS = Content("A short sentence.")
 RECENT_SECONDS = 60.0  # of work that the rate is computed from
-FEW = 3  # steps before a rate is known
+MIN_STEPS = 3  # steps before a rate is known
 STALL = 10.0
 SAY_SECONDS = 30.0
-RETRY_SECONDS, MOST_SECONDS = 0.5, 60.0  # after a full queue, a full disk, or a failing model
+RETRY_SECONDS, MAX_SECONDS = 0.5, 60.0  # after a full queue, a full disk, or a failing model
 
 Tell = Callable[[int, int], None]  # documents done, and in total
 
@@ -191,7 +191,7 @@ class Progress:
     @property
     def rate(self) -> float | None:
         """Documents per second, or None before it is known."""
-        if len(self._steps) < FEW:
+        if len(self._steps) < MIN_STEPS:
             return None
         return sum(documents for documents, _ in self._steps) / sum(seconds for _, seconds in self._steps)
 
@@ -208,7 +208,7 @@ class Progress:
         if self._stalled and not before:
             seconds = longest
         self._steps.append((documents, max(seconds, 1e-6)))
-        while len(self._steps) > FEW and sum(seconds for _, seconds in self._steps) > RECENT_SECONDS:
+        while len(self._steps) > MIN_STEPS and sum(seconds for _, seconds in self._steps) > RECENT_SECONDS:
             self._steps.popleft()
 
     def tell(self, done: int, total: int) -> None:
@@ -281,7 +281,7 @@ class CatchUp:
                     log.warning("Documents of %s are missing: %s", follower.version, error.message)
                     self._behind.add(follower)
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, MOST_SECONDS)
+                    pause = min(2 * pause, MAX_SECONDS)
         except Retired:
             log.debug("%s is closed", follower.version)
         except Exception:  # A bug. The next write tries again.

@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 K = 10
 _TOP = Search(k=K, columns=())
 WORDS, CHARACTERS = 12, 100
-LEAST_WORDS = 3  # A full stop after fewer words does not end a sentence, as in "Dr. Who".
+MIN_WORDS = 3  # A full stop after fewer words does not end a sentence, as in "Dr. Who".
 ATTEMPTS, RETRY_SECONDS = 5, 2.0  # while the background lane is full
 HEAD_CHARACTERS = 2000  # read from each text, enough for its beginning
-MOST_QUERIES = 2000  # for all collections together
+MAX_QUERIES = 2000  # for all collections together
 LISTED = 20  # collections in the result
 MAX_CANARY_LINES = 1000
 
@@ -141,8 +141,8 @@ async def canary_queries(corpus: Corpus, settings: Settings) -> dict[str, list[s
     if settings.canary_file is not None:
         lines = await asyncio.to_thread(canary_lines, settings.canary_file)
     sizes = [(name, size) for name, size in await corpus.store.collections() if size]
-    largest = heapq.nlargest(MOST_QUERIES, sizes, key=lambda found: found[1])
-    share = max(1, MOST_QUERIES // max(1, len(largest)))
+    largest = heapq.nlargest(MAX_QUERIES, sizes, key=lambda found: found[1])
+    share = max(1, MAX_QUERIES // max(1, len(largest)))
     if lines is not None:
         return {name: lines[:share] for name, _ in largest}
     count, found = min(settings.canary_queries, share), {}
@@ -157,7 +157,7 @@ def beginning(text: str) -> str:
     line = text.strip().partition("\n")[0]
     words: Sequence[str] = line.split(maxsplit=WORDS)[:WORDS]
     for at, word in enumerate(words, 1):
-        if at >= LEAST_WORDS and word.endswith((".", "!", "?")):
+        if at >= MIN_WORDS and word.endswith((".", "!", "?")):
             words = words[:at]
             break
     return " ".join(words)[:CHARACTERS]

@@ -54,10 +54,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 AWAY = (Unreadable, UnknownVersion, OSError)
-RETRY_SECONDS, MOST_SECONDS = 2.0, 30.0
+RETRY_SECONDS, MAX_SECONDS = 2.0, 30.0
 
 FORM_FILE = "form.json"
-LEAST_GAIN = 1.2  # A smaller gain is within the noise of a busy machine.
+MIN_GAIN = 1.2  # A smaller gain is within the noise of a busy machine.
 _TEXTS, _REPEATS = 64, 5  # about a second for a small encoder
 _MEASURE_SECONDS = 5.0  # for the repeats of one engine, so a large encoder runs fewer
 _FACTS = ("model name", "cpu family", "model", "CPU implementer", "CPU part")  # of x86 and of Arm
@@ -115,7 +115,7 @@ def get_precision_loss(encoder: Encoder) -> float:
 class ModelLoader:
     """Opens versions of a store, and verifies every byte.
 
-    With `most_loss`, a version is opened in fp32 if `form` does not support it or loses more than that.
+    With `max_loss`, a version is opened in fp32 if `form` does not support it or loses more than that.
 
     Args:
         store: The models folder.
@@ -131,7 +131,7 @@ class ModelLoader:
     ) -> None:
         self.store = store
         self.form = form
-        self.most_loss: float | None = None
+        self.max_loss: float | None = None
         self.layout = layout
         self._in_fp32 = set[str]()  # versions that are opened in fp32 instead of `form`
         self._deterministic = deterministic
@@ -166,14 +166,14 @@ class ModelLoader:
 
     def _by_loss(self, version: str, opened: Callable[[str, Form], Encoder]) -> Encoder:
         form = self.get_form(version)
-        if self.most_loss is None or form == FP32:
+        if self.max_loss is None or form == FP32:
             return opened(version, form)
         try:
             encoder = opened(version, form)
-            if (loss := get_precision_loss(encoder)) <= self.most_loss:
+            if (loss := get_precision_loss(encoder)) <= self.max_loss:
                 return encoder
             encoder.close()
-            why = f"it loses {loss:.5f}, above {self.most_loss:g}"
+            why = f"it loses {loss:.5f}, above {self.max_loss:g}"
         except (FormUnavailable, ProofFailed) as error:
             why = str(error)
         encoder = opened(version, FP32)
@@ -228,7 +228,7 @@ async def read_when_there(
                 raise
             reason = str(away)
         await wait(f"{reason.rstrip('.')}; it is tried again", pause)
-        pause = min(2 * pause, MOST_SECONDS)
+        pause = min(2 * pause, MAX_SECONDS)
 
 
 def _away(store: Store, version: str) -> Exception | None:
@@ -241,7 +241,7 @@ def _away(store: Store, version: str) -> Exception | None:
     return None
 
 
-def fastest_form(loader: ModelLoader, version: str, folder: Path, most_loss: float, now: Form = FP32) -> Form:
+def fastest_form(loader: ModelLoader, version: str, folder: Path, max_loss: float, now: Form = FP32) -> Form:
     """Returns the form that is kept in `folder`, or measures the fastest, which takes a few seconds.
 
     Args:
@@ -255,16 +255,16 @@ def fastest_form(loader: ModelLoader, version: str, folder: Path, most_loss: flo
         ModelError: The version cannot be opened in fp32.
 
     """
-    asked = build_measurement_key(loader.store.folder(version), loader.layout, most_loss)
+    asked = build_measurement_key(loader.store.folder(version), loader.layout, max_loss)
     if (kept := kept_form(folder, asked)) is not None:
         return kept
     log.info("SIMILE_PRECISION=auto measures %s", ", ".join(asked["forms"]))
     rates = {}
     for form in map(read_form, asked["forms"]):
-        if rate := _rate(loader, version, form, most_loss):
+        if rate := _rate(loader, version, form, max_loss):
             rates[form] = rate
     best, stays = max(rates, key=lambda form: rates[form]), now if now in rates else FP32
-    chosen = best if rates[best] >= LEAST_GAIN * rates[stays] else stays
+    chosen = best if rates[best] >= MIN_GAIN * rates[stays] else stays
     said = ", ".join(f"{form} {rate:.0f}" for form, rate in rates.items())
     log.info("SIMILE_PRECISION=auto is %s: texts a second of one processor: %s", chosen, said)
     measured = {str(form): round(rate, 1) for form, rate in rates.items()}
@@ -276,7 +276,7 @@ def fastest_form(loader: ModelLoader, version: str, folder: Path, most_loss: flo
     return chosen
 
 
-def build_measurement_key(version: Path, layout: Layout, most_loss: float) -> dict[str, Any]:
+def build_measurement_key(version: Path, layout: Layout, max_loss: float) -> dict[str, Any]:
     """Returns all that a choice depends on: the version in a folder, this processor, and the possible forms.
 
     Raises:
@@ -293,7 +293,7 @@ def build_measurement_key(version: Path, layout: Layout, most_loss: float) -> di
         "fingerprint": manifest.fingerprint,
         "processor": processor(),
         "threads": layout.threads,
-        "most_loss": most_loss,
+        "most_loss": max_loss,
         "forms": [str(form) for form in forms if form != INT8 or manifest.quantised],
     }
 
@@ -315,15 +315,13 @@ def processor(cpuinfo: Path = cpus.CPUINFO) -> str:
     return ", ".join(f"{name} {facts[name]}" for name in _FACTS if name in facts) or "unknown"
 
 
-def _rate(loader: ModelLoader, version: str, form: Form, most_loss: float) -> float | None:
+def _rate(loader: ModelLoader, version: str, form: Form, max_loss: float) -> float | None:
     """Returns texts per second of one processor, or None if the form fails or loses too much."""
     try:
         encoder = loader.open(version, form)
         try:
-            if (loss := get_precision_loss(encoder)) > most_loss:
-                log.info(
-                    "SIMILE_PRECISION=auto leaves %s out: it loses %.5f, above %g", form, loss, most_loss
-                )
+            if (loss := get_precision_loss(encoder)) > max_loss:
+                log.info("SIMILE_PRECISION=auto leaves %s out: it loses %.5f, above %g", form, loss, max_loss)
                 return None
             began, found = time.monotonic(), list[float]()
             while len(found) < _REPEATS and (not found or time.monotonic() - began < _MEASURE_SECONDS):
@@ -446,4 +444,4 @@ def _prepare(loader: ModelLoader, version: str, settings: Settings, now: Form = 
         raise StartupError(reason)
     if settings.measures_form:
         loader.form = fastest_form(loader, version, settings.data_dir, settings.precision_loss, now)
-        loader.most_loss = settings.precision_loss
+        loader.max_loss = settings.precision_loss

@@ -46,7 +46,7 @@ BUILDING, READY = "building", "ready"
 PASSING = (Overloaded, Storage, Timeout, Unhealthy)
 RETRY_SECONDS, MEMORY_LOOK_SECONDS = 2.0, 5.0
 # Writes wait at most this long for the last documents: at the first attempt, and at later attempts.
-LAST_SECONDS, MOST_LAST_SECONDS = 0.5, 2.0
+LAST_SECONDS, MAX_LAST_SECONDS = 0.5, 2.0
 MACHINE = Path("/")  # folder that contains `proc` and `sys`
 ATTEMPTS = 5  # to build an index that missed writes
 SKIPPED_SHARE = 0.01  # A model that fails on a larger share of the documents is rejected.
@@ -324,5 +324,5 @@ class _LastDocuments:
         except (TimeoutError, ServiceError) as error:  # The builder tries again.
             future.cancel()
             log.info("%s is not active yet: %s", self._generation.version, safe_message(error))
-            self._seconds = min(2 * self._seconds, MOST_LAST_SECONDS)
+            self._seconds = min(2 * self._seconds, MAX_LAST_SECONDS)
             return None

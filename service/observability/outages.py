@@ -8,7 +8,7 @@ from collections.abc import Callable
 from service.errors import ServiceError, machine_error
 
 SECONDS = 60.0
-_MOST = 100  # different messages in memory
+_MAX_MESSAGES = 100  # different messages in memory
 
 
 class Outages:
@@ -28,7 +28,7 @@ class Outages:
             if at is not None and now - at < self._seconds:
                 self._logged[message] = at, since + 1
                 return
-            if len(self._logged) >= _MOST:
+            if len(self._logged) >= _MAX_MESSAGES:
                 self._logged.clear()
             self._logged[message] = now, 0
         log.warning("%s%s", message, f" ({since} more times since the last line)" if since else "")

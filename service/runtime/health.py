@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 ASK_SECONDS = 0.8  # A request for `/health` waits at most this long.
 PASS_SECONDS = 10.0  # limit of a trial forward pass
 LOOK_SECONDS = 0.25
-MOST_SECONDS = 2.0  # between two trials
+MAX_SECONDS = 2.0  # between two trials
 TEXT = "Is the model well?"
 
 
@@ -62,7 +62,7 @@ class Health:
                 pause, due = LOOK_SECONDS, 0.0
             elif time.monotonic() >= due:
                 await self._try(PASS_SECONDS)
-                pause = min(2 * pause, MOST_SECONDS)
+                pause = min(2 * pause, MAX_SECONDS)
                 due = time.monotonic() + pause
 
     async def _try(self, seconds: float) -> None:

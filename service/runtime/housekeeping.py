@@ -13,7 +13,7 @@ import orjson
 
 from service.corpus.corpus import Corpus
 from service.errors import ServiceError
-from service.settings import MAP_LEAST, MAP_LIBRARY, PREFIX, Settings
+from service.settings import MAP_LIBRARY, MAP_MIN_DOCUMENTS, PREFIX, Settings
 from service.store.protocol import DocumentStore
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ PAUSE_SECONDS = 0.01  # Between two steps, so that other writes come first.
 
 LOOK_SECONDS = 60.0  # Between two looks for maps. A map waits while its collection grows.
 LONGEST_SECONDS = 900.0  # limit for one map
-MOST_COLLECTIONS = 20  # with maps: the largest collections within the limit
+MAX_COLLECTIONS = 20  # with maps: the largest collections within the limit
 GROWN = 2  # A collection that grew or shrank by this factor gets a new map.
 _NICE = 19  # Searches go first.
 
@@ -94,9 +94,9 @@ class MapMaker:
         sizes = {
             name: count
             for name, count in self._counted.items()
-            if MAP_LEAST <= count <= self._settings.map_documents and before.get(name) == count
+            if MAP_MIN_DOCUMENTS <= count <= self._settings.map_documents and before.get(name) == count
         }
-        for name in sorted(sizes, key=lambda name: -sizes[name])[:MOST_COLLECTIONS]:
+        for name in sorted(sizes, key=lambda name: -sizes[name])[:MAX_COLLECTIONS]:
             file = self._settings.maps_dir / self._corpus.live.generation.version / f"{name}.json"
             if file not in self._mapped:
                 self._mapped[file] = await asyncio.to_thread(_count_points, file)

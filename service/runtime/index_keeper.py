@@ -22,7 +22,7 @@ from service.store.values import Changes
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS, MOST_SECONDS = 2, 60
+RETRY_SECONDS, MAX_SECONDS = 2, 60
 
 
 class IndexKeeper:
@@ -73,7 +73,7 @@ class IndexKeeper:
                 log.exception("The index could not be completed. The next attempt is in %d s", pause)
                 self.progress = f"the index could not be completed ({logs.safe_message(error)})"
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, MOST_SECONDS)
+                pause = min(2 * pause, MAX_SECONDS)
             else:
                 pause = RETRY_SECONDS
                 await self._torn.wait()

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 EXIT_STATUS = 70
 LOOK_SECONDS = 0.2
-MOST_SECONDS = 1.0  # that one look may add to the time of an illness
+MAX_SECONDS = 1.0  # that one look may add to the time of an illness
 SAY_SECONDS = 2.0  # A blocked log must not keep the process from ending.
 RETRY_SECONDS = 2.0
 MIN_TIMER_SECONDS = 3.0  # longer than a look while the log is blocked
@@ -74,7 +74,7 @@ class Watchdog:
         before = time.monotonic()
         while not self._stopped.wait(LOOK_SECONDS):
             now = time.monotonic()
-            seconds, before = min(now - before, MOST_SECONDS), now
+            seconds, before = min(now - before, MAX_SECONDS), now
             self.look(seconds)
             self._beat()
             if self._hang_seconds and self._ill_seconds > self._hang_seconds:

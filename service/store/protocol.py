@@ -508,7 +508,7 @@ class Generations(Protocol):
         Skipped revisions are not among them.
         """
 
-    async def next_lacking(self, generation: int, after: int, limit: int, most_bytes: int, /) -> Lacking:
+    async def next_lacking(self, generation: int, after: int, limit: int, max_bytes: int, /) -> Lacking:
         """Returns the next documents to embed for a generation, by rising revision.
 
         Without a document that is free it waits a moment before it returns.

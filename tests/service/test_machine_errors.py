@@ -257,7 +257,7 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
 
     monkeypatch.setattr(ModelLoader, "open_proved", denied)
     monkeypatch.setattr(model_loader, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(model_loader, "MOST_SECONDS", 0.01)
+    monkeypatch.setattr(model_loader, "MAX_SECONDS", 0.01)
     settings = Settings(
         data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=0, allowed_hosts=HOST
     )

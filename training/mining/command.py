@@ -32,7 +32,7 @@ from training.mining.pairs import (
 )
 from training.mining.queries import build_queries
 from training.mining.teacher import Listed, lists
-from training.text.corpus import LISTED, MOST_NEGATIVES, TEXTS, read_corpus
+from training.text.corpus import LISTED, MAX_NEGATIVES, TEXTS, read_corpus
 from training.text.lines import Record, build_text, layout, read_records, valid
 from training.text.service import content_of, find_title
 
@@ -61,7 +61,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         type=int,
         default=defaults.count,
         metavar="N",
-        help=f"of each pair, 1 to {MOST_NEGATIVES} (%(default)s)",
+        help=f"of each pair, 1 to {MAX_NEGATIVES} (%(default)s)",
     )
     negatives.add_argument(
         "--margin",

@@ -42,7 +42,7 @@ from training.text.service import add_options, chosen
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
-_LEAST = 0.001  # of the letters; rarer scripts are only in the JSON
+_MIN_SHARE = 0.001  # of the letters; rarer scripts are only in the JSON
 _SHOWN = 3  # openings
 
 
@@ -119,7 +119,7 @@ def look_at(corpus: Corpus, recipe: Recipe, base: Path) -> tuple[Figures, list[s
 
 
 def _table(f: Figures, batch: int, max_length: int) -> str:
-    scripts = (f"{script} {share:.1%}" for script, share in f.scripts.items() if share >= _LEAST)
+    scripts = (f"{script} {share:.1%}" for script, share in f.scripts.items() if share >= _MIN_SHARE)
     openings = (f"{opening!r} {share:.1%}" for opening, share in list(f.openings.items())[:_SHOWN])
     near = f"{f.near_duplicates:,} ({f.near_duplicates / f.sampled:.1%})"
     rows = [

@@ -24,7 +24,7 @@ from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.mining.neighbours import cosine_blocks, highest, unit_vectors
 from training.mining.pairs import Labelled
-from training.text.corpus import MOST_NEGATIVES
+from training.text.corpus import MAX_NEGATIVES
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Rules:
     skip: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.count <= MOST_NEGATIVES:
-            raise TrainingError(f"--count must be from 1 to {MOST_NEGATIVES}, not {self.count}.")
+        if not 1 <= self.count <= MAX_NEGATIVES:
+            raise TrainingError(f"--count must be from 1 to {MAX_NEGATIVES}, not {self.count}.")
         if not 0 <= self.margin < 1:
             raise TrainingError(f"--margin must be at least 0 and below 1, not {self.margin:g}.")
         if not -1 <= self.min_score < self.max_score <= 1:

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor, nn
 
 _STEPS = 1 << 16  # of a probability
-_LEAST = -(1 << 15)  # an int16
+_MIN_INT16 = -(1 << 15)  # an int16
 
 
 class Dropout(nn.Dropout):
@@ -33,7 +33,7 @@ def drop(x: Tensor, p: float) -> Tensor:
     count = x.numel()
     draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
     # In place, so 0 or 1 is an int16: torch converts those to floats five times as fast as booleans.
-    kept = draws.view(torch.int16)[:count].view(x.shape).ge_(_LEAST + dropped)
+    kept = draws.view(torch.int16)[:count].view(x.shape).ge_(_MIN_INT16 + dropped)
     return x * kept.to(x.dtype).mul_(_STEPS / (_STEPS - dropped))
 
 

@@ -25,7 +25,7 @@ from training.retraining.plan import build_job, build_rows, require_judge
 from training.retraining.staged import Staged
 from training.text.corpus import PAIRS, TEXTS
 
-LEAST_PAIRS = 32  # a batch of the recipe; fewer teach nothing
+MIN_PAIRS = 32  # a batch of the recipe; fewer teach nothing
 
 
 def adapt_job(
@@ -40,7 +40,7 @@ def adapt_job(
     corpora, learned = {TEXTS: job.corpus}, {*gathered.learned}
     with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone
         pairs = build_rows(PAIRS, config, store, gathered, gathered.split, gathered.found)
-        if len(pairs) >= LEAST_PAIRS:
+        if len(pairs) >= MIN_PAIRS:
             corpora[PAIRS] = pairs
             learned |= sides.learned(gathered.found.train)
     timed = stages if table.minutes is None else replace(stages, minutes=table.minutes)

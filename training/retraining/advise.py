@@ -18,8 +18,8 @@ from training.arguments import LOADING
 from training.errors import NothingToLearn
 from training.methods.recipe_files import SEARCH
 from training.retraining.command import NOTHING, of_service
-from training.retraining.config import LEAST, Config, FoldersTable, check, folders, read_config
-from training.retraining.rows import MOST_LISTS
+from training.retraining.config import MIN_ROWS, Config, FoldersTable, check, folders, read_config
+from training.retraining.rows import MAX_LISTS
 from training.retraining.students import why_slower
 from training.runs.export import add_models_dir
 from training.text.corpus import TRIPLES
@@ -48,7 +48,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     source.add_argument("--from-service", metavar="URL", help="documents and judgements of a running service")
     source.add_argument("--config", type=Path, metavar="FILE", help="retrain.toml, as for `retrain`")
     add_options(command)
-    command.add_argument("--least", type=positive, default=LEAST, metavar="N", help="texts (%(default)s)")
+    command.add_argument("--least", type=positive, default=MIN_ROWS, metavar="N", help="texts (%(default)s)")
     add_models_dir(command)
     command.set_defaults(run=run)
 
@@ -125,7 +125,7 @@ def _minutes(recipe: str, material: Material, pace: float, most: float) -> float
 
     A query of `distil-hybrid` costs the rest of its document.
     """
-    documents, queries = material.documents, min(material.queries, MOST_LISTS)
+    documents, queries = material.documents, min(material.queries, MAX_LISTS)
     encoded, trained = {
         SEARCH: (documents * _LENGTHS, 0),
         "adapt": (0, documents * _READ),

@@ -36,8 +36,8 @@ from training.retraining.scoring import KnownScores
 
 MINUTES = 30.0  # of training for each choice, where train.minutes is not set
 # Fewest of each to learn from. Chosen by us: below, a run has no ten batches to see.
-LEAST_JUDGED, LEAST_QUERIES = 30, 200
-LEAST_TO_READ = 1000  # documents, for tokens of their own
+MIN_JUDGED, MIN_QUERIES = 30, 200
+MIN_TO_READ = 1000  # documents, for tokens of their own
 
 
 class Material(NamedTuple):
@@ -95,13 +95,13 @@ TUNE = Choice(
 def choices(material: Material) -> list[Choice]:
     """The recipes that can help, the most promising first; empty when there is nothing to learn from."""
     found = []
-    if material.unreadable and material.takes_tokens and material.documents >= LEAST_TO_READ:
+    if material.unreadable and material.takes_tokens and material.documents >= MIN_TO_READ:
         found.append(ADAPT_PART if material.most_read else ADAPT)
     if material.unreadable and not material.most_read:
         return found  # the others would learn from text that the model cannot read
-    if material.judged >= LEAST_JUDGED:
+    if material.judged >= MIN_JUDGED:
         found.append(TRIPLES)
-    if material.queries >= LEAST_QUERIES:
+    if material.queries >= MIN_QUERIES:
         found.append(DISTIL)
     return found
 
@@ -209,10 +209,10 @@ def nothing(material: Material) -> str:
     """The sentence on what is missing, and how much of it would be enough."""
     if material.most_read or not material.unreadable:
         learns = material.unreadable and material.takes_tokens
-        tokens = f", or {LEAST_TO_READ:,} documents, to learn tokens from" if learns else ""
+        tokens = f", or {MIN_TO_READ:,} documents, to learn tokens from" if learns else ""
         return (
-            f"{material} That is too little: it takes {LEAST_JUDGED} judged queries (POST /feedback) or "
-            f"{LEAST_QUERIES} documents with a title or several sentences{tokens}."
+            f"{material} That is too little: it takes {MIN_JUDGED} judged queries (POST /feedback) or "
+            f"{MIN_QUERIES} documents with a title or several sentences{tokens}."
         )
     if not material.takes_tokens:
         return (
@@ -220,7 +220,7 @@ def nothing(material: Material) -> str:
             "Import a model for this language (docs/RETRAINING.md)."
         )
     return (
-        f"The model cannot read the text: {material.unreadable}. It takes {LEAST_TO_READ:,} documents to "
+        f"The model cannot read the text: {material.unreadable}. It takes {MIN_TO_READ:,} documents to "
         f"learn tokens from, and there are {material.documents:,}. Add some, or import a model for this "
         "language (docs/RETRAINING.md)."
     )

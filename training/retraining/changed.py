@@ -9,8 +9,8 @@ from training.evaluation.retrieval import Collection
 from training.retraining.gate.gains import deciding, list_each
 from training.retraining.gate.verdict import HITS, HYBRID
 
-MOST = 10  # queries to either side
-MOST_ANSWERS = 1000  # queries: about 2 MB
+MAX_CHANGED = 10  # queries to either side
+MAX_ANSWERS = 1000  # queries: about 2 MB
 _HITS, _ALL_HITS = 3, 10  # documents of an answer
 _LETTERS = 120  # of each of them, and of a query
 
@@ -29,8 +29,8 @@ def changed(
     before, after: as searches.score gives them. The answers are those of hybrid search.
     """
     found = sorted(_changes(searches, before, after))
-    best = [change for change in reversed(found[-MOST:]) if change.difference > 0]
-    worst = [change for change in found[:MOST] if change.difference < 0]
+    best = [change for change in reversed(found[-MAX_CHANGED:]) if change.difference > 0]
+    worst = [change for change in found[:MAX_CHANGED] if change.difference < 0]
     return {
         "gained": [_shown(change, searches, before, after, _HITS) for change in best],
         "lost": [_shown(change, searches, before, after, _HITS) for change in worst],
@@ -42,7 +42,7 @@ def answers(
 ) -> list[dict[str, Any]]:
     """The same of every query that decides, with the ten first hits; of very many those that changed most."""
     found = sorted(_changes(searches, before, after), key=lambda change: -abs(change.difference))
-    return [_shown(change, searches, before, after, _ALL_HITS) for change in found[:MOST_ANSWERS]]
+    return [_shown(change, searches, before, after, _ALL_HITS) for change in found[:MAX_ANSWERS]]
 
 
 def _changes(

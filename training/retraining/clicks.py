@@ -38,7 +38,7 @@ _WEIGHTS = {"click": 1.0, "open": 1.0, "convert": 2.0}  # of a search with such 
 _RELEVANT, _NOT_RELEVANT = 0.5, 0.2  # attraction from which, and up to which, a document is judged
 USUAL_BIAS = 1.0
 _BIASES = np.linspace(0.0, 2.0, 9)
-MOST = 50_000  # searches; more say the same of the same documents
+MAX_SEARCHES = 50_000  # searches; more say the same of the same documents
 _SAMPLE = 10_000  # searches from which the bias is estimated
 _MOVED = 200  # impressions of documents in several positions, before the bias is estimated
 _SEEN_BY = 2  # as `estimated_bias` takes it; fewer where fewer may decide (events.visitors)
@@ -46,7 +46,7 @@ _PRIOR, _STRENGTH = 0.25, 2.0  # mean of the Beta prior, and how many impression
 _ROUNDS = 60
 # Searches without an event for each with one. Where one hit alone is ever clicked, events do not say how
 # many there are, and without a bound the prior would decide. The bias comes from many pages, and needs none.
-_MOST_UNSEEN, _UNBOUNDED = 0.75, 20.0
+_MAX_UNSEEN, _UNBOUNDED = 0.75, 20.0
 
 
 @dataclass
@@ -119,7 +119,7 @@ def build_sessions(rows: Iterable[Mapping[str, Any]]) -> Sessions:
         name = trust.build_visitor(key, user), row["search_id"], query
         session = sessions.setdefault(name, Session(key, query, user))
         _add(session, row["id"], row["type"], row.get("position"), row["shown"])
-        if len(sessions) > 2 * MOST:
+        if len(sessions) > 2 * MAX_SEARCHES:
             _count_clicks(over_share if sessions is trusted else Counter(), _bounded(sessions))
     _count_clicks(over_share, _bounded(trusted))
     left_out = Counter[Pair]()
@@ -129,7 +129,7 @@ def build_sessions(rows: Iterable[Mapping[str, Any]]) -> Sessions:
 
 def _bounded(sessions: _Named) -> list[Session]:
     """Delete what is over the share of its key and visitor, and return it."""
-    stay = {*trust.in_turns([session.caller for session in sessions.values()], MOST)}
+    stay = {*trust.in_turns([session.caller for session in sessions.values()], MAX_SEARCHES)}
     return [sessions.pop(name) for at, name in enumerate([*sessions]) if at not in stay]
 
 
@@ -221,7 +221,7 @@ def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[l
 
     """
     impressions = _impressions(read.found)
-    attraction = _attraction(impressions, bias, _MOST_UNSEEN)
+    attraction = _attraction(impressions, bias, _MAX_UNSEEN)
     clicks: dict[Pair, list[Session]] = {}
     skips: dict[Pair, list[Session]] = {}
     for session in read.found:

@@ -20,7 +20,7 @@ from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
 from training.methods.recipe_files import AUTO
 from training.retraining.config import (
-    LEAST,
+    MIN_ROWS,
     Config,
     CorpusTable,
     FoldersTable,
@@ -86,7 +86,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--least",
         type=positive,
-        default=LEAST,
+        default=MIN_ROWS,
         metavar="N",
         help="texts; with fewer there is nothing to learn (%(default)s)",
     )

@@ -33,7 +33,7 @@ from training.retraining.same_folder import require_same_folder
 from training.text.service import ALL, ONLY_DEFAULT, fetch_count, is_name
 from training.validation import refusal
 
-LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
+MIN_ROWS = 100  # documents, or other rows; with fewer there is nothing to learn
 _PAIR = 'pair needs a recipe that makes a student: recipe = "distil"'
 _OF_THE_LINE = ("anchor", "active")  # of the versions that the active one comes from
 _BASES = (*_OF_THE_LINE, "default")  # whatever folder there is of that name
@@ -56,7 +56,7 @@ class CorpusTable(Table):
     file: Rooted | None = None  # .jsonl, .tsv or lines of text
     collections: tuple[str, ...] = Field(ONLY_DEFAULT, min_length=1)  # of the service; ["*"]: all
     held_out: float = Field(0.1, gt=0, lt=1)  # share of the documents that only judge
-    least: int = Field(LEAST, ge=2)
+    least: int = Field(MIN_ROWS, ge=2)
     candidates: int = Field(5000, ge=100)  # texts among which a held-out query looks for its answer
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ from training.evaluation.retrieval import Collection
 from training.retraining.gate.verdict import EACH, GROUPS, HITS, JUDGED, KEYS
 from training.text.corpus import Corpus
 
-FEW = 50  # groups of judged queries held out; with more, one half shows enough. Chosen by us
+CROSSFIT_GROUPS = 50  # groups of judged queries held out; with more, one half shows enough. Chosen by us
 _LISTS = (EACH, HITS, GROUPS, KEYS)
 
 

@@ -18,7 +18,7 @@ from training.retraining.judgements import Judged, bounded
 from training.text.corpus import PAIRS, TRIPLES, Kind
 
 OF_LABELS = (PAIRS, TRIPLES)  # kinds of rows that judged queries are in
-_MOST_ANSWERS = 0.1  # share of a collection's documents to train on that may be held back. Chosen by us
+_MAX_ANSWERS_SHARE = 0.1  # share of a collection's documents to train on that may be held back. Chosen by us
 
 
 def build_halves(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
@@ -31,7 +31,7 @@ def build_halves(config: Config, kind: Kind, split: Split, found: Judged) -> tup
         return ()
     enough = len({found.groups[query] for query in found.held}) >= FEW
     both = len(found.held) + len(found.crossed)
-    if enough or not found.held or not found.crossed or both < own.LEAST_QUERIES:
+    if enough or not found.held or not found.crossed or both < own.MIN_QUERIES:
         return ()
     groups = {found.groups[query] for query in found.crossed}
     # What no half may ask trains both: it was learned, or rests on a key that may not judge, or not so much.
@@ -63,18 +63,18 @@ def all_judging(split: Split, found: Judged) -> tuple[Split, Judged]:
     that they could not even guard, or where as many judge already as are asked.
     """
     within = {document.id: document.collection for document in split.train}
-    room = {name: int(_MOST_ANSWERS * count) for name, count in Counter(within.values()).items()}
+    room = {name: int(_MAX_ANSWERS_SHARE * count) for name, count in Counter(within.values()).items()}
     back: set[str] = set()  # the answers that are held back
     held = dict(found.held)
     for query in sorted(found.crossed, key=lambda query: place(f"text\0{query.casefold()}")):
         more = {id for id in found.answers[query] if id in within} - back
         needed = Counter(within[id] for id in more)
-        if len(held) < own.MOST_QUERIES and all(count <= room[name] for name, count in needed.items()):
+        if len(held) < own.MAX_QUERIES and all(count <= room[name] for name, count in needed.items()):
             room = {name: left - needed[name] for name, left in room.items()}
             held[query] = found.answers[query]
             back |= more
     held = bounded(held, found.keys)
-    if len(held) == len(found.held) or len({found.groups[query] for query in held}) < own.LEAST_GUARDING:
+    if len(held) == len(found.held) or len({found.groups[query] for query in held}) < own.MIN_GUARDING:
         return split, found
     train = {query: ids for query, ids in found.train.items() if query not in held}
     moved = split.moved(dict.fromkeys(back & {*_answers(held)}, JUDGE))

@@ -203,7 +203,7 @@ def require_judge(config: Config, searches: bool, data: Path | None) -> None:
     """Raise NothingToLearn where the gate is on and has neither searches nor evaluation sets."""
     if data is None and config.gate.mode == "on" and not searches:
         raise NothingToLearn(
-            f"There is nothing to judge with: no search has {own.LEAST_QUERIES} held-out queries (from "
+            f"There is nothing to judge with: no search has {own.MIN_QUERIES} held-out queries (from "
             "documents with a title or two sentences, or judged ones), and gate.data names no evaluation "
             "sets. Add documents, or raise corpus.held_out."
         )

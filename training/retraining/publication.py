@@ -18,7 +18,7 @@ from training.errors import NothingToLearn
 from training.evaluation.report.markdown import escape, listed, table
 from training.retraining.anchor import active_version
 from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import FEW_JUDGED, Verdict
+from training.retraining.gate.verdict import TOO_FEW_JUDGED, Verdict
 from training.retraining.gate.words import figure
 
 
@@ -110,7 +110,7 @@ def _held_out(report: Mapping[str, Any]) -> Iterator[str]:
             "Labelled queries were few: two other models, each trained without half of them, were judged by "
             "them, and this one learned from all."
         )
-    elif any(row["name"].startswith(f"own {FEW_JUDGED}") for row in report.get("rows", ())):
+    elif any(row["name"].startswith(f"own {TOO_FEW_JUDGED}") for row in report.get("rows", ())):
         yield f"{counts['queries_held_out']:,} labelled queries, too few to show a gain, guarded it."
     else:
         yield f"{counts['queries_held_out']:,} labelled queries were held out and judged it."

@@ -48,7 +48,7 @@ from training.retraining.readability import unread_collections
 from training.retraining.scoring import describe_model, short
 from training.retraining.sides import unlearned
 from training.retraining.tuning import (
-    LEAST_QUERIES,
+    MIN_QUERIES,
     USUAL,
     Setting,
     Tuned,
@@ -196,7 +196,7 @@ def judged_by_halves(halves: Sequence[Half]) -> set[str]:
         name
         for half in halves
         for name in {name for name, _ in half.judging.parts()}
-        & {name for name, part in half.choosing.parts() if len(part.queries) >= LEAST_QUERIES}
+        & {name for name, part in half.choosing.parts() if len(part.queries) >= MIN_QUERIES}
     }
 
 

@@ -30,7 +30,7 @@ from training.text.corpus import LISTED, LISTS, PAIRS, TEXTS, TRIPLES, Corpus, K
 
 # Two processors train on fewer lists than this in half an hour. Each costs an encoding of the text that its
 # query was cut out of, before the first step.
-MOST_LISTS = 16_000
+MAX_LISTS = 16_000
 
 
 def build_corpus(
@@ -126,7 +126,7 @@ def _lists(
             f"No query can be made of the text: a collection needs {LISTED} documents, and some of them a "
             "title, headings or two sentences."
         )
-    queries_in = _at_most(MOST_LISTS, queries_in)
+    queries_in = _at_most(MAX_LISTS, queries_in)
     teacher = active()
     found = (
         each.row()

@@ -31,14 +31,23 @@ from training.evaluation.modes import Split as Passages
 from training.evaluation.retrieval import Collection, counts, judge_all, mean, search
 from training.mining.pairs import folded, get_body
 from training.retraining.documents import Document
-from training.retraining.gate.verdict import EACH, FEW_JUDGED, GROUPS, HITS, JUDGED, KEYS, LABELLED, measures
+from training.retraining.gate.verdict import (
+    EACH,
+    GROUPS,
+    HITS,
+    JUDGED,
+    KEYS,
+    LABELLED,
+    TOO_FEW_JUDGED,
+    measures,
+)
 from training.retraining.heldout import Split, place
 from training.text.service import DEFAULT
 
-MOST_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
-LEAST_DEV_QUERIES = 8  # dev chooses among a few settings, of which the first is safe; chosen by us
-LEAST_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is above 0.05 (a spread of 0.3)
-LEAST_GUARDING = 5  # groups of judged queries; of fewer no fall is certain. Chosen by us
+MAX_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
+MIN_DEV_QUERIES = 8  # dev chooses among a few settings, of which the first is safe; chosen by us
+MIN_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is above 0.05 (a spread of 0.3)
+MIN_GUARDING = 5  # groups of judged queries; of fewer no fall is certain. Chosen by us
 TOP = 10  # hits of a query that are compared, as many as nDCG@10 looks at
 _KNOWN_WORDS = 4  # that ask for a known item; chosen by us
 _WORD, _LONG, _PIECE = re.compile(r"\w+"), 12, re.compile(r".{2,4}")
@@ -48,7 +57,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")  # noqa: RUF001  f
 
 
 def collections(
-    split: Split, judged: Mapping[str, Sequence[str]], candidates: int, least: int = LEAST_QUERIES
+    split: Split, judged: Mapping[str, Sequence[str]], candidates: int, least: int = MIN_QUERIES
 ) -> dict[str, Collection]:
     """Each kind of which there are queries enough, `least`, by its name.
 
@@ -71,7 +80,7 @@ def dev_collections(
 ) -> dict[str, Collection]:
     """The same to choose the step and the weights by: other documents and queries than those that judge."""
     choosing = Split(split.train, split.dev, split.copies)
-    return collections(choosing, judged, candidates, LEAST_DEV_QUERIES)
+    return collections(choosing, judged, candidates, MIN_DEV_QUERIES)
 
 
 def guarding(
@@ -82,10 +91,10 @@ def guarding(
     Else nothing. groups: of each query; those of one group are one piece of evidence. The other arguments
     are those of `collections`.
     """
-    if len(judged) >= LEAST_QUERIES or len({groups[query] for query in judged}) < LEAST_GUARDING:
+    if len(judged) >= MIN_QUERIES or len({groups[query] for query in judged}) < MIN_GUARDING:
         return {}
     found = _judged(split, _others(split), judged)  # a query in several collections is one in each
-    return {FEW_JUDGED: _bounded(found, candidates)} if len(found.queries) < LEAST_QUERIES else {}
+    return {TOO_FEW_JUDGED: _bounded(found, candidates)} if len(found.queries) < MIN_QUERIES else {}
 
 
 def evidence(
@@ -259,7 +268,7 @@ def _one_each(
 
 def _bounded(collection: Collection, candidates: int) -> Collection:
     """Answers are never left out, so that there may be more of them than `candidates`."""
-    asked = sorted(collection.queries, key=lambda name: place(f"asked\0{name}"))[:MOST_QUERIES]
+    asked = sorted(collection.queries, key=lambda name: place(f"asked\0{name}"))[:MAX_QUERIES]
     collection = collection._replace(
         queries={name: collection.queries[name] for name in asked},
         relevant={name: collection.relevant[name] for name in asked},

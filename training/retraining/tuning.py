@@ -34,7 +34,7 @@ from training.retraining.gate.verdict import JUDGED
 
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _LENGTHS = (64, 128, 512)  # tokens of a passage that are tried, beside the usual ones and all that are read
-LEAST_QUERIES = 20  # of a collection; with fewer the standard error is wider than what weights differ by
+MIN_QUERIES = 20  # of a collection; with fewer the standard error is wider than what weights differ by
 _DEPTH = 10  # hits that nDCG@10 looks at
 
 
@@ -87,7 +87,7 @@ def tune(
             np.array(rows).reshape(len(rows), len(lengths), -1), lengths, weights_of(collection)
         )
         for collection, rows in sorted(asked.items())
-        if len(rows) >= LEAST_QUERIES
+        if len(rows) >= MIN_QUERIES
     }
 
 

@@ -25,7 +25,7 @@ from training.model.base import Base, find_version, open_base
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Result
 from training.runs.options import Options
-from training.text.corpus import MOST_NEGATIVES, TRIPLES, Corpus, Kind, from_service, read_corpus
+from training.text.corpus import MAX_NEGATIVES, TRIPLES, Corpus, Kind, from_service, read_corpus
 from training.text.service import add_options
 from training.text.service import chosen as chosen_collections
 
@@ -116,7 +116,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--negatives",
         type=positive,
         metavar="N",
-        help=f"of a row of triples, its first N (default: all that it has, up to {MOST_NEGATIVES})",
+        help=f"of a row of triples, its first N (default: all that it has, up to {MAX_NEGATIVES})",
     )
     command.add_argument(
         "--eval-steps",
@@ -223,7 +223,7 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
         )
     if options.negatives and TRIPLES not in kinds:
         raise TrainingError("--negatives is for a recipe that reads triples.")
-    negatives = options.negatives or MOST_NEGATIVES
+    negatives = options.negatives or MAX_NEGATIVES
     chosen = chosen_collections(options)
 
     @cache

@@ -24,7 +24,7 @@ _TEXT = ("sentence", "text")
 ANCHOR = ("anchor", "sent0", "query", "premise", "sentence1")
 POSITIVE = ("positive", "sent1", "hypothesis", "sentence2")
 _NEGATIVE = ("negative", "hard_neg", "sent2", "negative_1")
-MOST_NEGATIVES = 10  # of a row
+MAX_NEGATIVES = 10  # of a row
 _LABEL = ("label", "entailment")
 _SCORES = ("scores", "score")
 LISTED = 8  # documents of a list
@@ -107,7 +107,7 @@ class Corpus:
         return f"{len(self):,} {what}{dropped if self.blank or self.repeated else ''}"
 
 
-def read_corpus(file: Path, kind: Kind = TEXTS, negatives: int = MOST_NEGATIVES) -> Corpus:
+def read_corpus(file: Path, kind: Kind = TEXTS, negatives: int = MAX_NEGATIVES) -> Corpus:
     """Reads a file.
 
     Args:
@@ -159,7 +159,7 @@ def _many(record: Record, most: int) -> Sequence[str]:
     name = next((name for name in _NEGATIVE if name in record.fields), _NEGATIVE[0])
     listed = record.fields.get(name)
     texts = listed if isinstance(listed, list) and listed else [listed]
-    numbered = (f"negative_{number}" for number in range(2, MOST_NEGATIVES + 1))
+    numbered = (f"negative_{number}" for number in range(2, MAX_NEGATIVES + 1))
     texts = [*texts, *(record.fields[each] for each in numbered if record.fields.get(each))]
     found = [build_text(Record({name: text}, record.at), _NEGATIVE) for text in texts]
     return [found[0], *(text for text in found[1:] if text.strip())][:most]

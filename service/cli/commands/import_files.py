@@ -44,8 +44,8 @@ from service.http.bodies import NDJSON
 FORMATS = ("jsonl", "csv", "tsv", "text")
 PIECE_BYTES = 1 << 15  # The progress advances by this much.
 TARGET_SECONDS = 1.5  # per chunk
-FIRST_LINES, MOST_LINES = 16, 4096
-FIRST_BYTES, LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 14, 8 << 20
+FIRST_LINES, MAX_LINES = 16, 4096
+FIRST_BYTES, MIN_BYTES, MAX_BYTES = 1 << 16, 1 << 14, 8 << 20
 FACTOR = 4.0  # A chunk grows or shrinks at most by this factor.
 MAX_TOLD = 100  # failed lines that are printed; the others are only counted
 DEADLINE_PASSED = 504
@@ -315,8 +315,8 @@ class Pace:
 
     def took(self, lines: int, size: int, seconds: float) -> None:
         factor = min(max(TARGET_SECONDS / max(seconds, 1e-3), 1 / FACTOR), FACTOR)
-        self.lines = min(max(round(lines * factor), 1), MOST_LINES)
-        self.bytes = min(max(round(size * factor), LEAST_BYTES), MOST_BYTES)
+        self.lines = min(max(round(lines * factor), 1), MAX_LINES)
+        self.bytes = min(max(round(size * factor), MIN_BYTES), MAX_BYTES)
 
 
 def chunks(found: Iterable[Row], tally: Tally, pace: Pace) -> Iterator[tuple[str | None, Sent]]:

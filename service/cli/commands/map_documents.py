@@ -27,7 +27,7 @@ from models.search.terms import FUNCTION_WORDS
 from service.errors import CommandError, unwritable
 from service.index.kmeans import ROWS, assigned, cluster, nearest_rows
 from service.index.segments import Vectors
-from service.settings import MAP_LEAST, MAP_LIBRARY, Settings
+from service.settings import MAP_LIBRARY, MAP_MIN_DOCUMENTS, Settings
 from service.store.sqlite.offline import OfflineStore, reading
 from service.store.values import DEFAULT_COLLECTION
 
@@ -36,11 +36,11 @@ SIDE = 65_535  # Coordinates are integers from 0 to this.
 CLIPPED = 0.001  # share of outliers on each side that are moved to the border
 
 WORDS = 5  # per group
-MOST_GROUPS = 24
+MAX_GROUPS = 24
 PER_GROUP = 40  # documents, about, below the largest number of groups
 CHARACTERS = 1000  # of a text that words are taken from
-MOST_VALUES = 30  # different values of a field that colors the map
-LEAST_SHARE = 0.2  # of the documents that have such a field
+MAX_VALUES = 30  # different values of a field that colors the map
+MIN_SHARE = 0.2  # of the documents that have such a field
 STRAYS, COPIES = 20, 50
 COPY = 0.98  # cosine
 _WORD = re.compile(r"[^\W\d_]{3,}")
@@ -116,9 +116,9 @@ def _read(store: OfflineStore, collection: str, most: int) -> tuple[str, Points]
         for head in store.heads(live.number, dimension, collection, most, CHARACTERS):
             heads.append(head)
             progress.tell(len(heads))
-    if len(heads) < MAP_LEAST:
+    if len(heads) < MAP_MIN_DOCUMENTS:
         raise CommandError(
-            f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs {MAP_LEAST}."
+            f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs {MAP_MIN_DOCUMENTS}."
         )
     ids, texts, metadata, vectors = zip(*heads, strict=True)
     return live.version, Points([*ids], [*texts], [*metadata], np.array(vectors, np.float32))
@@ -246,7 +246,7 @@ def fitted(places: Plane) -> Plane:
 
 def groups(rows: Vectors) -> NDArray[np.int64]:
     """Returns the group of each row, by spherical k-means. Group 0 is the largest."""
-    count = int(np.clip(len(rows) // PER_GROUP, min(4, len(rows)), MOST_GROUPS))
+    count = int(np.clip(len(rows) // PER_GROUP, min(4, len(rows)), MAX_GROUPS))
     order = np.random.default_rng(0).permutation(len(rows))
     centres = cluster(rows[order], count, lambda: False)
     found = np.concatenate([labels for _, labels in assigned(rows, centres, lambda: False)])
@@ -290,10 +290,10 @@ def colouring(metadata: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     ]
     fields = {}
     for name, times in Counter(name for texts in plain for name in texts).most_common():
-        if times < LEAST_SHARE * len(metadata):
+        if times < MIN_SHARE * len(metadata):
             break
         counts = Counter(texts[name] for texts in plain if name in texts)
-        if not 2 <= len(counts) <= MOST_VALUES:
+        if not 2 <= len(counts) <= MAX_VALUES:
             continue
         first = {texts[name]: one[name] for texts, one in zip(plain, metadata, strict=True) if name in texts}
         place = {text: at for at, (text, _) in enumerate(counts.most_common())}

@@ -41,7 +41,7 @@ PARAMETERS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,  # ms
 }
-_LEAST = 2
+_MIN_CONNECTIONS = 2
 # psycopg logs each attempt of each connection. reader.py and writer.py log a failure once.
 logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 _BIGINT = 20  # The OID of PostgreSQL's type bigint.
@@ -128,7 +128,7 @@ class Pool(ConnectionPool[Raw]):
         super().__init__(
             url,
             connection_class=Raw,
-            min_size=_LEAST,
+            min_size=_MIN_CONNECTIONS,
             max_size=most,
             open=True,
             timeout=WAIT_SECONDS,

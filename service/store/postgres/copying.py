@@ -22,7 +22,7 @@ from models.progress import Progress
 from service.errors import CommandError, ServiceError, Validation, machine_error
 from service.store.postgres import vectors
 from service.store.postgres.connection import Connection
-from service.store.postgres.store import LEAST_CONNECTIONS, PostgresStore
+from service.store.postgres.store import MIN_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
 from service.store.sql.connection import COPYING, NONE_THERE, START_OVER, fact, note
 from service.store.sql.connection import Connection as AnyConnection
@@ -173,7 +173,7 @@ async def between(data_dir: Path, url: str, *, into_database: bool, start_over: 
 
 
 def _opened(url: str) -> PostgresStore:
-    return PostgresStore(url, [], connections=LEAST_CONNECTIONS, answer_seconds=0)
+    return PostgresStore(url, [], connections=MIN_CONNECTIONS, answer_seconds=0)
 
 
 def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:

@@ -36,7 +36,7 @@ from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import pause
 from service.store.values import Revisions
 
-MOST_BYTES = 256  # Bytes of a stored term. A longer term is stored as its hash.
+MAX_BYTES = 256  # Bytes of a stored term. A longer term is stored as its hash.
 _QUOTED = re.compile(r'"([^"]*)"( \*)?')
 _local = threading.local()
 
@@ -92,7 +92,7 @@ def _stemmed(texts: Sequence[str]) -> list[Counter[str]]:
 
 def _stored_term(term: str) -> str:
     encoded = term.encode()
-    return term if len(encoded) <= MOST_BYTES else blake2b(encoded, digest_size=32).hexdigest()
+    return term if len(encoded) <= MAX_BYTES else blake2b(encoded, digest_size=32).hexdigest()
 
 
 FULL = 3900  # Bytes of a body at most. Two bodies fit a page.

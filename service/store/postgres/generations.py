@@ -158,7 +158,7 @@ def lacking(connection: Connection, generation: int, after: int, limit: int) -> 
 
 
 def take_lacking(
-    connection: Connection, replica: str, generation: int, limit: int, most_bytes: int
+    connection: Connection, replica: str, generation: int, limit: int, max_bytes: int
 ) -> Lacking:
     """Takes documents without a vector for `replica` to embed, as `protocol.Generations.next_lacking` says.
 
@@ -172,8 +172,8 @@ def take_lacking(
     )
     found: dict[int, Unembedded] = {}
     for revision, collection, id, text, title in rows:
-        most_bytes -= len(text.encode()) + len(title.encode())
-        if found and most_bytes < 0:
+        max_bytes -= len(text.encode()) + len(title.encode())
+        if found and max_bytes < 0:
             break
         found[revision] = Unembedded(collection, id, Content(text, title))
     if not found:  # An update during the listing may have left a replaced revision.

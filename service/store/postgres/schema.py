@@ -321,7 +321,7 @@ TABLES = {
 SEQUENCES = ["operations"]
 FUNCTIONS = ["simile_instant", "simile_unsummed", "simile_values"]
 SCHEMA_TABLE = "simile_schema"
-LEAST_PGVECTOR = (0, 8)  # The first version with iterative scans.
+MIN_PGVECTOR = (0, 8)  # The first version with iterative scans.
 RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
 _NAMED = 5  # Missing parts in a message.
 _LOCK = 7_405_811  # An advisory lock.
@@ -410,7 +410,7 @@ def _lacking(raw: Raw) -> Iterator[str]:
     row = raw.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
     if row is None:
         yield "the extension vector"
-    elif tuple(map(int, row[0].split(".")[:2])) < LEAST_PGVECTOR:
+    elif tuple(map(int, row[0].split(".")[:2])) < MIN_PGVECTOR:
         yield f"pgvector 0.8 or later (it has {row[0]})"
     for name, there, columns, indexes, denied in raw.execute(_LOOK, (RIGHTS, [*TABLES])).fetchall():
         needed = [{*names.split()} for names in TABLES[name]]

@@ -49,7 +49,7 @@ T = TypeVar("T")
 Method: TypeAlias = Callable[Concatenate["PostgresStore", P], Coroutine[Any, Any, T]]
 
 OWN = 2  # Connections for the service's own reads.
-LEAST_CONNECTIONS = OWN + 2
+MIN_CONNECTIONS = OWN + 2
 LOOK_SECONDS = 1.0  # Seconds between checks of the schema and of the sizes of generations.
 NEWS_SECONDS = 0.25  # Wait for an announcement before looking again.
 TAKEN_SECONDS = 0.2  # Pause while other processes embed the remaining documents.
@@ -242,10 +242,10 @@ class PostgresStore(Touch, CommonMethods):
         await self.writer.run(generations.drop_left)
         return number
 
-    async def next_lacking(self, generation: int, _after: int, limit: int, most_bytes: int, /) -> Lacking:
+    async def next_lacking(self, generation: int, _after: int, limit: int, max_bytes: int, /) -> Lacking:
         found = await self.counted(
             lambda connection: generations.take_lacking(
-                connection, self.replica, generation, limit, most_bytes
+                connection, self.replica, generation, limit, max_bytes
             )
         )
         ends = found.closing or not (found.documents or found.left)

@@ -208,7 +208,7 @@ def passages(connection: Connection, generation: int, names: Sequence[int]) -> d
     return {name: (start, end) for name, start, end in rows}
 
 
-FEW = 10_000  # Documents whose vectors are all compared. For more, the index is used.
+EXACT_DOCUMENTS = 10_000  # Documents whose vectors are all compared. For more, the index is used.
 # A filter that more documents match is not counted again for this time, because that costs more than the
 # search.
 WIDE_SECONDS = 30.0
@@ -242,8 +242,8 @@ def matching(connection: Connection, where: Predicate, collection: str) -> Filte
     if time.monotonic() < wide.get(name, 0.0):
         return FilterMatches(where, collection, None)
     sql = f"documents WHERE collection = ? AND ({where.sql}) LIMIT ?"
-    found = revisions_in(connection, sql, (collection, *where.parameters, FEW + 1))
-    if len(found) <= FEW:
+    found = revisions_in(connection, sql, (collection, *where.parameters, EXACT_DOCUMENTS + 1))
+    if len(found) <= EXACT_DOCUMENTS:
         return FilterMatches(where, collection, found)
     if len(wide) >= WIDE_FILTERS:
         wide.clear()
@@ -262,7 +262,7 @@ def revisions_in(connection: Connection, source: str, parameters: Sequence[Any])
 
 
 SPARE = 16  # Additional candidates.
-MOST_CANDIDATES = 1 << 17
+MAX_CANDIDATES = 1 << 17
 SEARCHED = 100, 1000  # Bounds of hnsw.ef_search. connection.py sets the lower one.
 # Rows that are compared in the time in which the index checks a row with a filter.
 RATIO = 5
@@ -297,7 +297,9 @@ def nearest(
             (collection, generation),
         ).fetchone() or (0, 0)
         # The index must skip rows of other collections one by one.
-        few = documents <= FEW or documents < sqrt(RATIO * search.candidates * all_rows) < all_rows
+        few = (
+            documents <= EXACT_DOCUMENTS or documents < sqrt(RATIO * search.candidates * all_rows) < all_rows
+        )
     if few or vectors.shape[1] > HALF_DIMENSIONS:
         return [search.exact(vector) for vector in vectors]
     return [search.by_index(vector) for vector in vectors]
@@ -348,7 +350,7 @@ class _Search:
             best = _best(rows)
             if len(best) >= self._depth:
                 return _arrays(best[: self._depth])
-            if len(rows) < count or count >= MOST_CANDIDATES:
+            if len(rows) < count or count >= MAX_CANDIDATES:
                 return self.exact(vector)
             count *= 2
 

@@ -17,7 +17,7 @@ from service.store.sql.records import FILL_DOCUMENTS, compute_checksums, damaged
 from service.store.sqlite.filters import matching
 from service.store.values import DEFAULT_COLLECTION, Document
 
-FEW_REVISIONS = 10_000  # Revisions that are passed to SQLite one by one.
+INLINE_REVISIONS = 10_000  # Revisions that are passed to SQLite one by one.
 
 
 def get_number(connection: sqlite3.Connection, name: str) -> int | None:
@@ -30,7 +30,7 @@ def scope(connection: sqlite3.Connection, where: Predicate | None, collection: s
     """Returns SQL and parameters for the documents of a collection that match a filter."""
     if where is not None and where.indexed:
         found = matching(connection, where, collection)
-        if len(found) <= FEW_REVISIONS:  # Otherwise a scan by rising ids soon finds enough.
+        if len(found) <= INLINE_REVISIONS:  # Otherwise a scan by rising ids soon finds enough.
             listed = orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY).decode()
             return "revision IN (SELECT value FROM json_each(?))", [listed]
     return scoped(where, collection)

@@ -24,7 +24,7 @@ from service.store.sqlite.documents import sequence
 from service.store.sqlite.filters import is_narrow, matching, of_these
 from service.store.values import Revisions
 
-MOST_BYTES = 64 * 2**20  # Sixteen filters that half of a million documents match.
+MAX_BYTES = 64 * 2**20  # Sixteen filters that half of a million documents match.
 STATE_BYTES = 1024  # Bytes of a state in addition to its revisions, at most.
 SLOW_SECONDS = 0.005  # Quicker results are not kept.
 FAR = 4096  # Operations that a state is updated over, in 4 ms.
@@ -118,7 +118,7 @@ class FilterCache:
             states = sorted({state.sequence: state for state in (*before, state)}.values(), reverse=True)
             self._states[key] = tuple(states[:STATES])
             self._nbytes += _size(self._states[key]) - _size(before)
-            while self._nbytes > MOST_BYTES:
+            while self._nbytes > MAX_BYTES:
                 self._nbytes -= _size(self._states.popitem(last=False)[1])
 
 

@@ -340,7 +340,7 @@ def _ends(bound: str | float) -> dict[int, Any]:
     return {_TEXTS: bound, _TIME_TEXTS: TIME_TEXT + bound.encode()}
 
 
-FEW = 1000  # Documents whose metadata is read faster than a lookup.
+DIRECT_READS = 1000  # Documents whose metadata is read faster than a lookup.
 COUNTED = 1000  # Values that are counted to compare two lookups.
 
 
@@ -376,7 +376,7 @@ class _Search:
         """Returns the matching revisions of `among`. None means all."""
         if among is not None and not len(among):
             return among
-        if not where.indexed or (among is not None and len(among) <= FEW):
+        if not where.indexed or (among is not None and len(among) <= DIRECT_READS):
             return self.scan(where, among)
         if where.kind == "lookup":
             return _common(self._looked_up(where.lookups), among)

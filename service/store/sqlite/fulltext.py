@@ -19,7 +19,7 @@ import orjson
 from numpy.typing import NDArray
 
 from models.search.terms import TABLE, cut, expression
-from service.store.sqlite.documents import FEW_REVISIONS, get_number
+from service.store.sqlite.documents import INLINE_REVISIONS, get_number
 from service.store.sqlite.filter_cache import FilterMatches
 from service.store.values import Revisions
 
@@ -28,7 +28,7 @@ Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]
 TIES = 1000  # Documents that may tie with the last hit.
 SPARE = 16
 NARROW = 1000  # Documents that match a filter.
-LEAST_SHARE = 0.125  # Share of the best documents that must match, or else all matches are found first.
+MIN_SHARE = 0.125  # Share of the best documents that must match, or else all matches are found first.
 _NONE: Ranking = np.empty(0, np.int64), np.empty(0, np.float32)
 _TABLE = "lexical_"  # Followed by the number of a collection.
 
@@ -104,11 +104,11 @@ def nearest(
     if allowed is None:
         return _first(ranked(), depth, None) or _NONE
     if not allowed.is_narrow(NARROW):
-        tried = _first(ranked(), depth, allowed.among, LEAST_SHARE)
+        tried = _first(ranked(), depth, allowed.among, MIN_SHARE)
         if tried is not None:
             return tried
     revisions = allowed.all
-    if len(revisions) > FEW_REVISIONS:
+    if len(revisions) > INLINE_REVISIONS:
         return _first(ranked(), depth, lambda names: np.intersect1d(names, revisions, True)) or _NONE
     listed = orjson.dumps(revisions, option=orjson.OPT_SERIALIZE_NUMPY).decode()
     # The plus keeps SQLite from querying FTS5 once for each revision.

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 FILE = "last-known.json"
 SECONDS = 60.0
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 _RESTORE = "Restore a backup: python -m service restore --force FOLDER."
 
 
@@ -95,7 +95,7 @@ def _sequence(connection: sqlite3.Connection) -> int:
 def _read(data_dir: Path) -> dict[str, Any] | None:
     """Returns the file's contents, or None if it cannot be read. Then it is written again."""
     try:
-        found = read_json(data_dir / FILE, _MOST_BYTES)
+        found = read_json(data_dir / FILE, _MAX_BYTES)
         return {
             "sequence": int(found["sequence"]),
             "documents": int(found["documents"]),

@@ -232,10 +232,10 @@ def share_vectors(transaction: Transaction, generation: int, revisions: Sequence
     return {*found}
 
 
-def next_lacking(connection: Reading, generation: int, after: int, limit: int, most_bytes: int) -> Lacking:
+def next_lacking(connection: Reading, generation: int, after: int, limit: int, max_bytes: int) -> Lacking:
     """Returns the next documents without a vector, as `protocol.Generations.next_lacking` says."""
     revisions = lacking(connection, generation, after, limit)
-    found, left = sizes(connection, dict.fromkeys(revisions, 1), columns=EMBEDDED), most_bytes
+    found, left = sizes(connection, dict.fromkeys(revisions, 1), columns=EMBEDDED), max_bytes
     for at, revision in enumerate(revisions):
         left -= found[revision]
         if left < 0 and at:

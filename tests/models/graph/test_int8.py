@@ -137,7 +137,7 @@ def test_one_wide_column_does_not_spoil_the_others(store: ModelStore, folder: Pa
 def test_what_costs_too_much_is_left_out_and_the_version_is_published_all_the_same(
     store: ModelStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8, "_LEAST_MEAN", 1.1)
+    monkeypatch.setattr(int8, "_MIN_MEAN", 1.1)
     said: list[str] = []
     manifest = publish(store, folder, say=said.append)
     assert manifest.quantised is None

@@ -264,7 +264,7 @@ def test_the_usual_passages_are_those_of_half_the_length(
 ) -> None:
     text = " ".join(sentences(12))
     half = split(Content(text), encoder, length=ROOM // 2)
-    monkeypatch.setattr(passages_module, "LEAST_USUAL", 16)
+    monkeypatch.setattr(passages_module, "MIN_DEFAULT", 16)
     assert split(Content(text), encoder) == half
     assert half is not None
     assert [half.others[0].start, half.head.start] == [0, 0], "they begin at the start of the text"

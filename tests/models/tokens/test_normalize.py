@@ -12,7 +12,7 @@ from models.tokens import normalize
 from models.tokens.normalize import (
     BREAK,
     LONGEST_RUN,
-    MOST_MARKS,
+    MAX_MARKS,
     PIECE,
     begins_anew,
     normalized,
@@ -103,4 +103,4 @@ def test_no_call_sees_more_than_a_piece_and_sorts_more_than_thirty_marks(
     runs = [
         list(run) for text in seen for starter, run in groupby(plain("NFKD", text), is_starter) if not starter
     ]
-    assert max(map(len, runs), default=0) <= MOST_MARKS
+    assert max(map(len, runs), default=0) <= MAX_MARKS

@@ -19,7 +19,7 @@ from tests.service.keyed import KEYS, ROLES, bearer, keys_file
 FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 FIRST_LOAD = 150_000  # bytes
-MOST_LINES = 2_700
+MAX_LINES = 2_700
 
 
 def test_a_browser_is_led_to_the_page_and_a_program_is_told_where_it_is(client: TestClient) -> None:
@@ -113,7 +113,7 @@ def test_the_page_sends_as_much_of_a_file_as_a_preview_takes_and_loses_no_field(
 def test_the_page_stays_small() -> None:
     sources = [(FOLDER / file).read_bytes() for file in FILES]
     assert sum(map(len, sources)) < FIRST_LOAD  # all views, although a first load needs less
-    assert sum(source.count(b"\n") for source in sources) <= MOST_LINES
+    assert sum(source.count(b"\n") for source in sources) <= MAX_LINES
     assert max(source.count(b"\n") for source in sources) <= 300
 
 

@@ -16,7 +16,7 @@ from service import memory
 from service.batching import single_text as alone
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
-from service.batching.single_text import ENOUGH, threads_for_single_text
+from service.batching.single_text import MIN_SINGLE_TEXTS, threads_for_single_text
 from service.batching.workers import Layout
 from service.settings import Settings
 from tests.models.forms import counted
@@ -115,14 +115,14 @@ async def test_a_lone_text_is_computed_as_one_and_two_at_once_are_not() -> None:
 async def test_the_model_is_opened_once_more_when_enough_texts_came_alone() -> None:
     encoder, other = Widening(), Widening()
     async with running(workers=2, single_text_threads=3) as batcher:
-        for _ in range(ENOUGH - 1):
+        for _ in range(MIN_SINGLE_TEXTS - 1):
             await ask(batcher, encoder, "a")
             await ask(batcher, encoder, "bc")
         assert encoder.opened == []
-        for _ in range(2 * ENOUGH):
+        for _ in range(2 * MIN_SINGLE_TEXTS):
             await ask(batcher, encoder, "a")
         assert encoder.opened == [3]
-        assert len(encoder.alone) == 2 * ENOUGH - 1
+        assert len(encoder.alone) == 2 * MIN_SINGLE_TEXTS - 1
         await ask(batcher, other, "a")
         assert other.opened == []
 
@@ -131,7 +131,7 @@ def test_a_model_that_cannot_be_opened_once_more_goes_on_as_before(caplog: pytes
     async def body() -> None:
         encoder = Widening(error=OSError("its folder is gone"))
         async with running(single_text_threads=2) as batcher:
-            for _ in range(3 * ENOUGH):
+            for _ in range(3 * MIN_SINGLE_TEXTS):
                 await ask(batcher, encoder, "a")
         assert (encoder.opened, encoder.alone) == ([2], [])
 
@@ -149,7 +149,7 @@ def test_it_is_opened_once_more_as_soon_as_there_is_room(monkeypatch: pytest.Mon
             batcher.single_text.has_room = lambda: not building[0]
 
             async def many() -> list[int]:
-                for _ in range(2 * ENOUGH):
+                for _ in range(2 * MIN_SINGLE_TEXTS):
                     await ask(batcher, encoder, "a")
                 return encoder.opened
 
@@ -173,7 +173,7 @@ def test_a_text_that_all_threads_fail_on_is_answered_by_one_and_they_are_left(
         encoder = Widening(ready=True)
         encoder.alone_fails = True
         async with running(workers=2, single_text_threads=2) as batcher:
-            for _ in range(3 * ENOUGH):
+            for _ in range(3 * MIN_SINGLE_TEXTS):
                 await ask(batcher, encoder, "a")
             assert (encoder.alone, encoder.has_alone, encoder.opened) == (["a"], False, [])
             assert batcher.failure(encoder.as_encoder()) is None
@@ -199,7 +199,7 @@ async def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_thread
 async def test_one_thread_for_lone_texts_opens_nothing() -> None:
     encoder = Widening()
     async with running(workers=2) as batcher:
-        for _ in range(2 * ENOUGH):
+        for _ in range(2 * MIN_SINGLE_TEXTS):
             await ask(batcher, encoder, "a")
     assert (encoder.opened, encoder.alone) == ([], [])
 
@@ -222,7 +222,7 @@ def test_a_service_answers_lone_texts_with_the_vector_that_they_have_in_a_batch(
         assert client.get("/info").json()["lone_threads"] == 2
         inputs = ["the same text", "another one, which is longer"]
         together = np.array(client.post("/embed", json={"inputs": inputs}).json(), np.float32)[0]
-        before = one_by_one(client, 3 * ENOUGH)  # Some may find a worker busy.
+        before = one_by_one(client, 3 * MIN_SINGLE_TEXTS)  # Some may find a worker busy.
         computed = counted(encoder._alone, monkeypatch)
         alone = np.concatenate([before, one_by_one(client, 10)])
         assert 5 <= len(computed) <= 10

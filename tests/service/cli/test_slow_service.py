@@ -15,7 +15,7 @@ import pytest
 from models import progress
 from service.__main__ import parser
 from service.cli.commands import client, import_files
-from service.cli.commands.import_files import MOST_LINES, TARGET_SECONDS
+from service.cli.commands.import_files import MAX_LINES, TARGET_SECONDS
 from service.errors import CommandError
 from tests.service.process import free_port, plain_environment
 from tests.waiting import LIMIT
@@ -133,7 +133,7 @@ def test_chunks_grow_and_shrink_to_about_a_second(
     fake.asked.clear()
     seconds = 0.0
     put(fake, written(tmp_path, 20_000))
-    assert max(len(ids) for ids in fake.asked) == MOST_LINES
+    assert max(len(ids) for ids in fake.asked) == MAX_LINES
 
 
 def test_the_bar_says_how_many_how_fast_and_how_long_from_the_first_chunk_on(

@@ -128,7 +128,7 @@ def test_a_version_that_changes_another_collection_than_the_default_waits_too(pl
 def test_many_collections_share_the_queries_and_the_largest_are_asked(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.lifecycle.canary.MOST_QUERIES", 4)
+    monkeypatch.setattr("service.lifecycle.canary.MAX_QUERIES", 4)
     with place.serving() as client:
         for size in range(2, 8):  # c7 is the largest
             documents = [{"id": str(at), "text": TEXTS[at]} for at in range(size)]

@@ -23,7 +23,7 @@ FAILED = 'simile_swaps_total{outcome="failed"}'
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr("service.lifecycle.model_loader.RETRY_SECONDS", 0.05)
-    monkeypatch.setattr("service.lifecycle.model_loader.MOST_SECONDS", 0.05)
+    monkeypatch.setattr("service.lifecycle.model_loader.MAX_SECONDS", 0.05)
     published(tmp_path / "models", 3)
     return Place(tmp_path)
 

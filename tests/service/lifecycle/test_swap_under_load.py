@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 SWAPS = 12
 ROLLBACK_AFTER = (3, 7, 11)
 BUILD_RATE = 70  # documents per second: slow, so that much happens during a build
-AT_LEAST = 50
+MIN_COUNT = 50
 LONGEST_PAUSE_SECONDS = 1.0  # a request that waited for a build would take 1.4 s and more
 
 
@@ -45,8 +45,8 @@ def test_no_request_fails_or_mixes_two_models_while_versions_come_and_go(load: L
                 moments.append(time.monotonic())
                 counts = load.overlapping(begin, time.monotonic())
                 assert not load.failures, load.failures
-                assert counts["search"] >= AT_LEAST, (number, counts)
-                assert counts["write"] >= AT_LEAST, (number, counts)
+                assert counts["search"] >= MIN_COUNT, (number, counts)
+                assert counts["write"] >= MIN_COUNT, (number, counts)
                 [third] = set(versions) - {active, target}
                 if number in ROLLBACK_AFTER:
                     assert service.client.post("/models/rollback").json() == {"wanted": active}
@@ -89,7 +89,7 @@ def test_a_student_and_a_pair_come_and_go_under_load(tmp_path: Path) -> None:
                 wanted = service.client.post(f"/models/{path}").json()["wanted"]
                 wait_until_active(service.client, wanted)
                 moments.append(time.monotonic())
-                while load.overlapping(begin, time.monotonic())["search"] < AT_LEAST:
+                while load.overlapping(begin, time.monotonic())["search"] < MIN_COUNT:
                     assert not load.failures, load.failures
                     time.sleep(0.02)
         finally:

@@ -235,7 +235,7 @@ def test_no_more_is_kept_than_there_is_room_for_and_what_was_used_last_stays(
     store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = 3 * (filter_cache.STATE_BYTES + 8 * 30)
-    monkeypatch.setattr(filter_cache, "MOST_BYTES", room)
+    monkeypatch.setattr(filter_cache, "MAX_BYTES", room)
     kept = FilterCache()
     store.put(*range(90))
     reader = store.now()

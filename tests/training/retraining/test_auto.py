@@ -29,7 +29,7 @@ from training.retraining.auto import ADAPT, DISTIL, TRIPLES, TUNE, Choice, Mater
 from training.retraining.documents import Document
 from training.retraining.one import Job
 from training.retraining.readability import measure_reading, unread_collections
-from training.retraining.rows import MOST_LISTS
+from training.retraining.rows import MAX_LISTS
 from training.runs.step import Step, Trainer
 
 SYLLABLES = "가나다라마바사아자차카타파하"
@@ -234,7 +234,7 @@ def test_a_run_that_was_stopped_in_its_second_choice_goes_on_there(
 @pytest.fixture
 def unread_text(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     """Documents in a script that the tiny model has no letter of, and few of them are enough."""
-    monkeypatch.setattr(auto, "LEAST_TO_READ", 100)
+    monkeypatch.setattr(auto, "MIN_TO_READ", 100)
     return documents(KOREAN, 300)
 
 
@@ -300,7 +300,7 @@ def test_without_a_search_no_english_set_judges_a_text_that_cannot_be_read(
     job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither titles, nor a second sentence, nor words enough for a known item."""
-    monkeypatch.setattr(auto, "LEAST_TO_READ", 100)
+    monkeypatch.setattr(auto, "MIN_TO_READ", 100)
     monkeypatch.setenv("SIMILE_EVAL_DATA", str(job.data))
     short = [{"id": f"d{at}", "text": f"{' '.join(KOREAN[at % 40 :][:4])} {at}"} for at in range(300)]
     assert retrain(short, (f'data = "{job.data}"', "")) == 4
@@ -373,7 +373,7 @@ def test_less_than_a_minute_is_one_and_a_training_has_its_bound() -> None:
     assert line.endswith("About 1 min here.")
     large = Material(60_000, 30, 100_000, "")
     [line] = advice(large, [DISTIL], 100.0, 30)
-    assert line.endswith(f"About {30 + (60_000 + MOST_LISTS) / 6000:.0f} min here.")
+    assert line.endswith(f"About {30 + (60_000 + MAX_LISTS) / 6000:.0f} min here.")
 
 
 def test_judged_queries_that_are_cross_fitted_take_three_trainings() -> None:
@@ -454,7 +454,7 @@ def test_where_nothing_can_be_trained_the_search_may_still_be_set(
 def test_text_that_cannot_be_read_is_advised_to_be_learned(
     job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto, "LEAST_TO_READ", 100)
+    monkeypatch.setattr(auto, "MIN_TO_READ", 100)
     assert _advise(job, tmp_path, KOREAN, 260) == 0
     said = capsys.readouterr().out
     assert "The model cannot read the text: " in said

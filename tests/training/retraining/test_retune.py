@@ -31,10 +31,10 @@ from training.retraining.judgements import Judgement, judged
 from training.retraining.one import Job
 from training.retraining.publication import Outcome
 from training.retraining.retune import Half, _halves, crossed, judged_by_halves, retune, sides
-from training.retraining.searches import LEAST_DEV_QUERIES
+from training.retraining.searches import MIN_DEV_QUERIES
 from training.retraining.sides import learned
 from training.retraining.tuning import (
-    LEAST_QUERIES,
+    MIN_QUERIES,
     OF_TEXT_ALONE,
     USUAL,
     WEIGHTS,
@@ -255,7 +255,7 @@ def test_too_few_judged_queries_leave_the_choice_to_the_text(job: Job, tuned: Re
     report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
     counts = report["meta"]["documents"]
     choosing = counts["queries_trained_on"] + counts["queries_held_out_for_dev"]
-    assert LEAST_DEV_QUERIES <= choosing < LEAST_QUERIES
+    assert MIN_DEV_QUERIES <= choosing < MIN_QUERIES
     assert {row["name"] for row in report["rows"]} >= {"own few", "own few hybrid", "own few served"}
     assert not any(gain["name"].startswith("own few") for gain in report["gains"])
     tried = {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in list_lengths(64)}
@@ -408,7 +408,7 @@ def test_a_collection_whose_halves_cannot_choose_is_not_judged_by_another() -> N
         within = {f"{name}{at}": name for name, count in queries.items() for at in range(count)}
         return Collection({}, within, {name: {} for name in within}, 0, within)
 
-    enough, few = LEAST_QUERIES, LEAST_QUERIES - 1
+    enough, few = MIN_QUERIES, MIN_QUERIES - 1
     one, other = half(both=enough, one=enough, few=few, alone=enough), half(both=enough, one=1, few=few)
     assert judged_by_halves([Half(one, other), Half(other, one)]) == {"both", "one"}
 
@@ -512,10 +512,8 @@ def _angle(at: int) -> np.ndarray:
 def search(answer: str) -> tuple[Collection, Scorable]:
     """Each query's vector is that of document n, and its word that of document n + 30, of 60."""
     documents = {f"d{at}": Content(f"word{at} other") for at in range(60)}
-    queries = {f"q{at}": f"word{(at + 30) % 60}" for at in range(LEAST_QUERIES)}
-    right = {
-        f"q{at}": {f"d{at if answer == 'dense' else (at + 30) % 60}": 1.0} for at in range(LEAST_QUERIES)
-    }
+    queries = {f"q{at}": f"word{(at + 30) % 60}" for at in range(MIN_QUERIES)}
+    right = {f"q{at}": {f"d{at if answer == 'dense' else (at + 30) % 60}": 1.0} for at in range(MIN_QUERIES)}
     vectors = {content.text: _angle(int(id[1:])) for id, content in documents.items()}
     vectors |= {text: _angle(int(id[1:])) for id, text in queries.items()} | {"word1": _angle(31)}
     return Collection(documents, queries, right, 0), _model(vectors)
@@ -529,15 +527,15 @@ def test_the_ranking_that_answers_is_found(answer: str) -> None:
     assert found.ndcg10[str(Setting(good))] == found.ndcg10[str(Setting(found.chosen.weight))] == 1.0
     assert found.ndcg10[str(Setting(bad))] < 0.7
     assert (found.chosen.weight == DENSE_WEIGHT) == (answer == "dense"), "the nearest of those that are right"
-    assert found.queries == LEAST_QUERIES
+    assert found.queries == MIN_QUERIES
 
 
 def test_an_answer_that_stands_first_gains_nothing_where_nothing_tells_documents_apart() -> None:
     """Equal vectors, and no word in common: words alone find nothing, and vectors no answer but by luck."""
-    texts = [f"a{at:02}" for at in range(LEAST_QUERIES)] + [f"z{at:02}" for at in range(LEAST_QUERIES)]
+    texts = [f"a{at:02}" for at in range(MIN_QUERIES)] + [f"z{at:02}" for at in range(MIN_QUERIES)]
     documents = {text: Content(text) for text in texts}  # the answers first, as searches.py has them
-    queries = {f"q{at}": f"ask{at}" for at in range(LEAST_QUERIES)}
-    right = {f"q{at}": {f"a{at:02}": 1.0} for at in range(LEAST_QUERIES)}
+    queries = {f"q{at}": f"ask{at}" for at in range(MIN_QUERIES)}
+    right = {f"q{at}": {f"a{at:02}": 1.0} for at in range(MIN_QUERIES)}
     model = _model(dict.fromkeys([*texts, *queries.values()], _angle(0)))
     found = tune([Collection(documents, queries, right, 0)], model)["default"]
     assert set(found.ndcg10.values()) == {0.0}
@@ -546,7 +544,7 @@ def test_an_answer_that_stands_first_gains_nothing_where_nothing_tells_documents
 def test_each_collection_learns_its_own_and_one_with_few_queries_learns_nothing() -> None:
     dense, model = search("dense")
     within = dict.fromkeys((*dense.documents, *dense.queries), "a")
-    few = {f"few{at}": "word1" for at in range(LEAST_QUERIES - 1)}
+    few = {f"few{at}": "word1" for at in range(MIN_QUERIES - 1)}
     both = dense._replace(
         documents=dense.documents | {"x": Content("word1 other")},
         queries=dense.queries | few,
@@ -561,8 +559,8 @@ def test_each_collection_learns_its_own_and_one_with_few_queries_learns_nothing(
 def test_passages_of_a_length_are_asked_for_and_searched() -> None:
     """An answer in the middle of a text that only short passages show; words find nothing."""
     documents = {f"d{at}": Content(f"start{at} {at}") for at in range(60)}
-    queries = {f"q{at}": f"ask{at}" for at in range(LEAST_QUERIES)}
-    right = {f"q{at}": {f"d{at}": 1.0} for at in range(LEAST_QUERIES)}
+    queries = {f"q{at}": f"ask{at}" for at in range(MIN_QUERIES)}
+    right = {f"q{at}": {f"d{at}": 1.0} for at in range(MIN_QUERIES)}
     vectors = {content.text: _angle(at + 31) for at, content in enumerate(documents.values())}
     vectors |= {str(at): _angle(at) for at in range(60)}
     vectors |= {query: _angle(int(id[1:])) for id, query in queries.items()}

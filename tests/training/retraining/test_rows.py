@@ -212,7 +212,7 @@ def test_queries_that_people_asked_get_lists_of_their_collection_unless_they_jud
 def test_of_more_queries_than_a_training_reads_the_same_few_are_listed_and_those_of_people_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rows, "MOST_LISTS", 5)
+    monkeypatch.setattr(rows, "MAX_LISTS", 5)
     documents = [
         Document(f"{part}{at}", "", f"{part} is of a {word}. {word} again", part)
         for part in ("one", "two")

@@ -28,7 +28,7 @@ from training.evaluation.scorable import build_scorable
 from training.methods.recipe import load_recipe
 from training.retraining import one
 from training.retraining import searches as own
-from training.retraining.changed import MOST, MOST_ANSWERS, answers, changed
+from training.retraining.changed import MAX_ANSWERS, MOST, answers, changed
 from training.retraining.choosing import CANDIDATES, compute_score
 from training.retraining.config import GateTable
 from training.retraining.documents import Document
@@ -38,9 +38,9 @@ from training.retraining.one import Job
 from training.retraining.plan import build_job
 from training.retraining.scoring import KnownScores, compute_scores
 from training.retraining.searches import (
-    LEAST_GUARDING,
-    LEAST_QUERIES,
-    MOST_QUERIES,
+    MAX_QUERIES,
+    MIN_GUARDING,
+    MIN_QUERIES,
     collections,
     dev_collections,
     evidence,
@@ -57,7 +57,7 @@ def document(id: str, title: str = "", text: str = "") -> Document:
     return Document(id, title, text or f"The text of {id} goes here. And it goes on behind that.")
 
 
-HELD = tuple(document(f"h{at}", f"Title {at}") for at in range(LEAST_QUERIES))
+HELD = tuple(document(f"h{at}", f"Title {at}") for at in range(MIN_QUERIES))
 TRAIN = tuple(document(f"t{at}", f"Another {at}") for at in range(30))
 SPLIT = Split(TRAIN, HELD, {})
 
@@ -67,8 +67,8 @@ def test_a_title_of_a_document_held_out_finds_its_text_among_all() -> None:
     assert titles.queries["h3"] == "Title 3"
     assert titles.relevant["h3"] == {"h3\0text": 1.0}
     assert titles.documents["h3\0text"].text.startswith("The text of h3")
-    assert len(titles.queries) == LEAST_QUERIES
-    assert len(titles.documents) == LEAST_QUERIES + 30
+    assert len(titles.queries) == MIN_QUERIES
+    assert len(titles.documents) == MIN_QUERIES + 30
 
 
 def test_a_title_that_several_have_or_that_is_the_text_asks_nothing() -> None:
@@ -98,25 +98,25 @@ def test_sentences_of_a_script_without_spaces_are_found() -> None:
 
 
 def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> None:
-    judged = {f"query {at}": [f"t{at}", "h1"] for at in range(LEAST_QUERIES)}
+    judged = {f"query {at}": [f"t{at}", "h1"] for at in range(MIN_QUERIES)}
     found = collections(SPLIT, judged, 100)["judged"]
     assert found.relevant["query\0query 4"] == {"t4": 1.0, "h1": 1.0}
     beside = collections(SPLIT._replace(dev=(document("dev"),)), judged, 100)["judged"]
     assert beside.within is not None
     assert beside.documents.keys() == {*found.documents, "dev"}
     assert beside.documents.keys() <= beside.within.keys()
-    assert {f"t{at}" for at in range(LEAST_QUERIES)} <= set(found.documents)
+    assert {f"t{at}" for at in range(MIN_QUERIES)} <= set(found.documents)
     fewer = collections(SPLIT, judged, 1)["judged"]
-    assert set(fewer.documents) == {"h1", *(f"t{at}" for at in range(LEAST_QUERIES))}
+    assert set(fewer.documents) == {"h1", *(f"t{at}" for at in range(MIN_QUERIES))}
 
 
 @pytest.mark.parametrize(
     ("queries", "names"),
     [
-        (LEAST_GUARDING - 1, []),
-        (LEAST_GUARDING, ["few"]),
-        (LEAST_QUERIES - 1, ["few"]),
-        (LEAST_QUERIES, []),
+        (MIN_GUARDING - 1, []),
+        (MIN_GUARDING, ["few"]),
+        (MIN_QUERIES - 1, ["few"]),
+        (MIN_QUERIES, []),
     ],
 )
 def test_judged_queries_that_are_too_few_to_decide_guard(queries: int, names: list[str]) -> None:
@@ -135,10 +135,10 @@ def test_judged_queries_that_are_too_few_to_decide_guard(queries: int, names: li
 
 
 def test_the_candidates_are_the_same_whatever_order_the_documents_come_in() -> None:
-    few = collections(SPLIT, {}, LEAST_QUERIES + 5)["titles"]
-    assert len(few.documents) == LEAST_QUERIES + 5
+    few = collections(SPLIT, {}, MIN_QUERIES + 5)["titles"]
+    assert len(few.documents) == MIN_QUERIES + 5
     turned = Split(TRAIN[::-1], HELD, {})
-    assert set(collections(turned, {}, LEAST_QUERIES + 5)["titles"].documents) == set(few.documents)
+    assert set(collections(turned, {}, MIN_QUERIES + 5)["titles"].documents) == set(few.documents)
 
 
 def test_a_title_that_is_trained_on_as_well_asks_nothing_and_a_very_copy_is_no_candidate() -> None:
@@ -155,9 +155,9 @@ def test_what_judges_is_withheld() -> None:
 
 
 def test_many_queries_are_a_part_of_them_and_the_same_part() -> None:
-    held = tuple(document(f"h{at}", f"Title {at}") for at in range(MOST_QUERIES + 50))
+    held = tuple(document(f"h{at}", f"Title {at}") for at in range(MAX_QUERIES + 50))
     found = collections(SPLIT._replace(held=held), {}, 10)["titles"]
-    assert len(found.queries) == len(found.relevant) == MOST_QUERIES
+    assert len(found.queries) == len(found.relevant) == MAX_QUERIES
     again = collections(SPLIT._replace(held=held[::-1]), {}, 10)["titles"]
     assert found.queries == again.queries
 
@@ -171,7 +171,7 @@ def test_too_few_queries_judge_nothing() -> None:
 
 def test_rare_words_of_a_document_ask_for_it() -> None:
     text = "the common words of all and zebra number {0} with giraffe {0} beside a lion {0} or tiger {0}"
-    held = tuple(document(f"h{at}", f"T {at}", text.replace(" {0}", f"{at}x")) for at in range(LEAST_QUERIES))
+    held = tuple(document(f"h{at}", f"T {at}", text.replace(" {0}", f"{at}x")) for at in range(MIN_QUERIES))
     found = collections(SPLIT._replace(held=held), {}, 1000)["known"]
     words = found.queries["h3"].split()
     assert len(words) == 4
@@ -192,21 +192,21 @@ def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
             name.format(at), f"Title {at}", f"The text of h{at} goes here. It is in {shelf} alone.", shelf
         )
         for shelf, name in shelves.items()
-        for at in range(LEAST_QUERIES)
+        for at in range(MIN_QUERIES)
     )
-    judged = {f"query {at}": [f"h{at}", f"collection:tickets/h{at}"] for at in range(LEAST_QUERIES)}
+    judged = {f"query {at}": [f"h{at}", f"collection:tickets/h{at}"] for at in range(MIN_QUERIES)}
     made = collections(Split((), held, {}), judged, 1000)
-    assert len(made["titles"].queries) == len(made["judged"].queries) == 2 * LEAST_QUERIES
+    assert len(made["titles"].queries) == len(made["judged"].queries) == 2 * MIN_QUERIES
     assert made["judged"].relevant["query\0query 3"] == {"h3": 1.0}
     assert made["judged"].relevant["query\0query 3\0tickets"] == {"collection:tickets/h3": 1.0}
 
     def encode(texts: Sequence[str]) -> np.ndarray:
         numbers = [int(re.search(r"\d+", text)[0]) for text in texts]  # type: ignore[index]
-        return np.eye(LEAST_QUERIES, dtype=np.float32)[numbers]
+        return np.eye(MIN_QUERIES, dtype=np.float32)[numbers]
 
     found = score({name: made[name] for name in ("titles", "judged")}, encode, encode, whole)
     for name, figures in found.items():
-        assert figures["each"] == [1.0] * (2 * LEAST_QUERIES), name
+        assert figures["each"] == [1.0] * (2 * MIN_QUERIES), name
         for query, hits in zip(made[name].queries, figures["hits"], strict=True):
             of_tickets = [hit.startswith("collection:tickets/") for hit in hits]
             assert all(of_tickets) if "tickets" in query else not any(of_tickets)
@@ -214,15 +214,15 @@ def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
 
 def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
     """An encoder that knows one thing only: the number in a title or text. Odd ones are wrong by one rank."""
-    titles = collections(SPLIT, {}, LEAST_QUERIES)["titles"]
+    titles = collections(SPLIT, {}, MIN_QUERIES)["titles"]
     names = sorted(titles.queries, key=lambda name: int(name[1:]))
 
     def queries(texts: list[str]) -> np.ndarray:
-        return np.eye(LEAST_QUERIES, dtype=np.float32)[[int(text.split()[1]) for text in texts]]
+        return np.eye(MIN_QUERIES, dtype=np.float32)[[int(text.split()[1]) for text in texts]]
 
     def documents(texts: list[str]) -> np.ndarray:
         at = [int(text.split()[3][1:]) for text in texts]
-        vectors = np.eye(LEAST_QUERIES, dtype=np.float32)[at]
+        vectors = np.eye(MIN_QUERIES, dtype=np.float32)[at]
         for row, number in enumerate(at):
             if number % 2:  # its direction belongs more to the document before it
                 vectors[row, number], vectors[row, number - 1] = 0.6, 0.8
@@ -232,9 +232,9 @@ def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
 
     found = score({"titles": titles}, queries, documents, whole)["titles"]
     assert set(names) == set(titles.queries)
-    assert found["each"] == pytest.approx([1 / math.log2(3)] * LEAST_QUERIES)
+    assert found["each"] == pytest.approx([1 / math.log2(3)] * MIN_QUERIES)
     assert found["ndcg10"] == pytest.approx(1 / math.log2(3))
-    assert found["queries"] == LEAST_QUERIES
+    assert found["queries"] == MIN_QUERIES
 
 
 def test_the_overlap_is_the_share_of_first_hits_that_both_have() -> None:
@@ -459,10 +459,10 @@ def test_every_query_has_both_answers_the_largest_change_first() -> None:
 
 
 def test_of_very_many_queries_those_that_changed_most_are_kept() -> None:
-    many = {f"q{at}": f"question {at}" for at in range(MOST_ANSWERS + 5)}
+    many = {f"q{at}": f"question {at}" for at in range(MAX_ANSWERS + 5)}
     asked = {"judged": Collection({"a": Content("a")}, many, {name: {"a": 1.0} for name in many}, 0)}
     before = scores([0.0] * len(many), [["a"]] * len(many))
-    after = scores([0.0] * 5 + [1.0] * MOST_ANSWERS, [["a"]] * len(many))
+    after = scores([0.0] * 5 + [1.0] * MAX_ANSWERS, [["a"]] * len(many))
     found = answers(asked, before, after)
-    assert len(found) == MOST_ANSWERS
+    assert len(found) == MAX_ANSWERS
     assert {row["difference"] for row in found} == {1.0}

@@ -19,13 +19,13 @@ from training.retraining.gate.paired import compute_level, spread
 from training.retraining.gate.verdict import (
     CLICKED,
     EACH,
-    FEW_JUDGED,
     GROUPS,
     HYBRID,
     JUDGED,
     KEYS,
     SAMPLES,
     SERVED,
+    TOO_FEW_JUDGED,
     Gain,
     Scores,
 )
@@ -42,7 +42,7 @@ def gains(candidate: Scores, active: Scores, looks: float = 1.0) -> tuple[Gain, 
 
 def deciding(own: Scores) -> list[str]:
     """The names of the searches that a gain is looked for in."""
-    return [JUDGED] if JUDGED in own else [name for name in own if name != FEW_JUDGED]
+    return [JUDGED] if JUDGED in own else [name for name in own if name != TOO_FEW_JUDGED]
 
 
 def rests_on_one_key(candidate: Scores, active: Scores) -> Iterator[str]:

@@ -9,8 +9,8 @@ Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what fi
 # What only a comparison needs: long, and not in a report.
 SAMPLES, EACH, HITS, GROUPS, KEYS = "samples", "each", "hits", "groups", "keys"
 JUDGED = "judged"  # the search by labelled queries: it decides where there is one
-FEW_JUDGED = "few"  # the same of fewer queries than can show a gain: it guards, and decides nothing
-LABELLED = (JUDGED, FEW_JUDGED)  # one of them at most
+TOO_FEW_JUDGED = "few"  # the same of fewer queries than can show a gain: it guards, and decides nothing
+LABELLED = (JUDGED, TOO_FEW_JUDGED)  # one of them at most
 CLICKED = "clicked"  # the same by clicks alone, where the search itself is judged: they know what was shown
 HYBRID = "hybrid"
 SERVED = "served"  # as a query that names no mode is answered; where the sides differ in that
