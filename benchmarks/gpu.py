@@ -103,7 +103,7 @@ def measure(stack: ExitStack, options: argparse.Namespace, folder: Path) -> tupl
     """Return the measurements, and the cosines and facts of all contestants."""
     store = ModelStore(folder / "models")
     published = publish_default(store)
-    store.want(published.version)
+    store.request(published.version)
     version_folder = store.folder(published.version)
     tokenizer = Tokenizer(version_folder / FILE_NAME, published.max_length)
     given = list(_workloads(tokenizer, SHORT_RUN_TEXTS if options.quick or options.rehearse else TEXTS))

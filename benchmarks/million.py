@@ -69,7 +69,7 @@ def main() -> None:
         if len(texts) < needed:
             raise BenchError(f"{options.corpus} has only {len(texts):,} of {needed:,} distinct texts")
         shutil.copytree(published.folder(options.model), folder / "models" / options.model)
-        ModelStore(folder / "models").want(options.model)
+        ModelStore(folder / "models").request(options.model)
         bench = _Bench(folder, texts[-QUERIES:], options.seconds)
         bench.fill(texts[: options.documents])
         added = bench.search_and_add(texts[options.documents :][:adding], options.rate)

@@ -94,7 +94,7 @@ class NewVersion(NamedTuple):
 
     def activate(self) -> None:
         """Activate the version, and wait until it is active."""
-        trained = None if self.steps is None else ModelStore(self.models_dir).wanted()
+        trained = None if self.steps is None else ModelStore(self.models_dir).requested()
         swap(self.port, self.models_dir, trained or self.published, MAX_SECONDS)
 
     def roll_back(self) -> None:

@@ -150,7 +150,7 @@ class Trial:
         self.store = ModelStore(folder / "models")
         self._jobs: dict[str, tuple[Job, float]] = {}  # by candidate, with the seconds of its preparation
         self.base = publish_named(self.store, self._model_with_noise(options.noise)).version
-        self.store.want(self.base)
+        self.store.request(self.base)
         self.before, hits, self.sts = self._evaluate(self.base)
         judged = [(query, id, True) for query in known for id in answers[query]]
         documents = sorted(whole.documents)
@@ -206,7 +206,7 @@ class Trial:
             return row | {"verdict": "nothing to learn", "reason": str(error), "after": self.before}
         finally:
             shutil.rmtree(work, ignore_errors=True)
-            self.store.want(self.base)
+            self.store.request(self.base)
         verdict = "accepted" if outcome.published else "refused"
         verdict = "not asked" if self.options.ungated else verdict
         row |= {"verdict": verdict, "reason": outcome.reason, "minutes": (time.perf_counter() - started) / 60}

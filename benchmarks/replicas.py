@@ -91,7 +91,7 @@ class _Bench:
         progress(f"storing {count} documents")
         models = ModelStore(self._folder / "models")
         # Requested, so that a replica does not publish it again. The sleeping encoder would fail the proof.
-        models.want(publish_named(models, "default").version)
+        models.request(publish_named(models, "default").version)
         with self._replica(0.0) as server:
             self._texts = workloads.sentences(server.tokenizer(), workloads.corpus(), count).texts
             for start in range(0, count, BATCH):

@@ -52,7 +52,7 @@ def main() -> None:
     with scratch_folder() as folder:
         models = folder / "models"
         first = publish_named(ModelStore(models), "default").version
-        ModelStore(models).want(first)
+        ModelStore(models).request(first)
         settings = {"SIMILE_MODELS_DIR": str(models)}
         with Server(folder / "data", settings=settings) as server, _search_client(server.port) as client:
             users = Users(server.port, options.set)
@@ -66,7 +66,7 @@ def main() -> None:
                 with _schedule(folder, server.port, options.minutes, options.threads):
                     last = _wait_for_run(models)
                 if last["outcome"] == "published":
-                    wait_until_active(models, str(ModelStore(models).wanted()), SWAP_SECONDS)
+                    wait_until_active(models, str(ModelStore(models).requested()), SWAP_SECONDS)
                 minutes = (time.monotonic() - began) / 60
                 scores.append(users.unseen_scores())
                 row |= {"night": night, "events": sent, "minutes": round(minutes, 1)} | last

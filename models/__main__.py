@@ -26,7 +26,7 @@ try:
     from models.publishing.limited import MAX_SECONDS, MEMORY_FACTOR, MIN_MB, Limits, publish_limited
     from models.publishing.pair import pair
     from models.publishing.proof import check_golden
-    from models.sources.folder import LONGEST, NOTHING_ASKED, Asked
+    from models.sources.folder import LONGEST, NO_OVERRIDES, Overrides
     from models.store import ModelStore, models_dir
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("models", missing))
@@ -143,15 +143,15 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 
 def _import(store: ModelStore, options: argparse.Namespace) -> None:
     known = {manifest.version for manifest in store.versions()}
-    asked = Asked(tuple(options.pooling), options.max_length, dict(options.prompt))
-    if options.source == "default" and asked != NOTHING_ASKED:
+    overrides = Overrides(tuple(options.pooling), options.max_length, dict(options.prompt))
+    if options.source == "default" and overrides != NO_OVERRIDES:
         raise ModelError(
             "`default` brings its own pooling, length and prompts. Leave --pooling, --max-length and "
             "--prompt out, or name a folder."
         )
     limits = Limits(options.max_seconds, options.max_memory)
     manifest = publish_limited(
-        store, options.source, options.name, step_to_stderr, asked=asked, limits=limits
+        store, options.source, options.name, step_to_stderr, overrides=overrides, limits=limits
     )
     print(f"{manifest.version} {'was published before' if manifest.version in known else 'published'}")
 
@@ -196,7 +196,7 @@ def _verify(store: ModelStore, options: argparse.Namespace) -> None:
 
 def _activate(store: ModelStore, options: argparse.Namespace) -> None:
     _verify(store, options)
-    store.want(options.version, "activate")
+    store.request(options.version, "activate")
     print(
         f"The service builds an index for {options.version} and then activates it. If no service runs, "
         "the next start does. `python -m models list` or GET /models shows the progress."
@@ -205,18 +205,18 @@ def _activate(store: ModelStore, options: argparse.Namespace) -> None:
 
 def _rollback(store: ModelStore, options: argparse.Namespace) -> None:
     state = store.read_state()
-    back, live = state.get("previous"), state.get("live")
+    back, active = state.get("previous"), state.get("live")
     if not back:
         raise ModelError(
             "There is no version to go back to: the service has served only one, or the previous version was "
             "deleted. `python -m models list` shows the published versions."
         )
-    store.want(back, "rollback")
+    store.request(back, "rollback")
     print(
         f"The service goes back to {back}: at once while it is still loaded (SIMILE_GRACE_SECONDS after a "
         f"swap), else when its index is ready. Search keeps working.\n"
-        f"Documents and judgments stay as they are. {live} stays on disk until you prune it. To activate it "
-        f"again: `python -m models activate {live}`."
+        f"Documents and judgments stay as they are. {active} stays on disk until you prune it. To activate it "
+        f"again: `python -m models activate {active}`."
     )
 
 
@@ -247,7 +247,7 @@ def listed(store: ModelStore, now: datetime) -> dict[str, Any]:
     damaged.
     """
     known = store.read_state()
-    roles = {"live": known.get("live"), "wanted": store.wanted(), "previous": known.get("previous")}
+    roles = {"live": known.get("live"), "wanted": store.requested(), "previous": known.get("previous")}
     versions = [_entry(manifest, roles, known.get("versions", {})) for manifest in store.versions()]
     versions += [
         {"version": name, "published": None, "state": "damaged", "score": None, "verdict": reason}

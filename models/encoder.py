@@ -114,7 +114,7 @@ class Encoder:
             form = _form_of_queries(folder / QUERIES, form)
             how = How(form=form, callers=callers, deterministic=deterministic, place=place)
             self.queries = Encoder.open(folder / QUERIES, threads, **how)
-        self._alone: Engine | None = None  # Computes single texts.
+        self._single_text: Engine | None = None  # Computes single texts.
         self._closed = False
         self._changing = threading.Lock()  # Guards both.
         self.deterministic = deterministic
@@ -139,16 +139,16 @@ class Encoder:
         return STEPS.get(self.form.runtime, 1) if self.packs else 1
 
     @property
-    def opens_alone(self) -> bool:
-        """True if `open_alone` has an effect."""
+    def opens_single_text(self) -> bool:
+        """True if `open_single_text` has an effect."""
         return isinstance(self._engine, OnnxEngine) and not self.deterministic
 
     @property
-    def has_alone(self) -> bool:
-        """True if the engine of `open_alone` is open."""
-        return self._alone is not None
+    def has_single_text(self) -> bool:
+        """True if the engine of `open_single_text` is open."""
+        return self._single_text is not None
 
-    def open_alone(self, threads: int) -> None:
+    def open_single_text(self, threads: int) -> None:
         """Opens the graph a second time for `forward(…, alone=True)`, with `threads` that share each call.
 
         It takes the memory of the graph without its word table.
@@ -157,13 +157,13 @@ class Encoder:
             return
         engine = self._engine.again(threads)
         with self._changing:
-            if not self._closed and self._alone is None:
-                self._alone = engine
+            if not self._closed and self._single_text is None:
+                self._single_text = engine
 
-    def drop_alone(self) -> bool:
-        """Closes the engine of `open_alone` after its current calls. Returns False if it is not open."""
+    def drop_single_text(self) -> bool:
+        """Closes the engine of `open_single_text` after its current calls. Returns False if it is not open."""
         with self._changing:
-            engine, self._alone = self._alone, None
+            engine, self._single_text = self._single_text, None
         return engine is not None
 
     @property
@@ -187,23 +187,23 @@ class Encoder:
         *,
         truncate: bool = True,
         left: bool = False,
-        wanted: Callable[[], bool] = lambda: True,
+        is_needed: Callable[[], bool] = lambda: True,
     ) -> list[Tokens]:
         """Tokenizes texts. See `Tokenizer.tokenize`."""
-        return self._tokenizer.tokenize(texts, truncate, left, wanted)
+        return self._tokenizer.tokenize(texts, truncate, left, is_needed)
 
     def forward(
-        self, ids: Sequence[Sequence[int]], *, normalize: bool = True, alone: bool = False
+        self, ids: Sequence[Sequence[int]], *, normalize: bool = True, single_text: bool = False
     ) -> NDArray[np.float32]:
         """Computes the vectors (n, dimension) of a batch, padded to its longest row.
 
         Args:
-            alone: Use the engine of `open_alone`, because no other call is in progress.
+            alone: Use the engine of `open_single_text`, because no other call is in progress.
         """
         if not ids:
             return np.empty((0, self.dimension), dtype=np.float32)
         output = _NORMALISED if normalize else _POOLED
-        engine = (alone and self._alone) or self._engine
+        engine = (single_text and self._single_text) or self._engine
         if self.deterministic:
             return self._shapes.run(ids, partial(self._run, engine, output))
         return self._run(engine, output, ids, max(len(row) for row in ids))
@@ -238,7 +238,7 @@ class Encoder:
         """Frees the memory. The encoder cannot be used afterwards."""
         with self._changing:
             self._closed = True
-            self._alone = None
+            self._single_text = None
         self._engine.close()
         if self.queries is not None:
             self.queries.close()

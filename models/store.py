@@ -50,7 +50,7 @@ def models_dir(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("SIMILE_MODELS_DIR") or Path(environ.get("SIMILE_DATA_DIR") or "data") / "models")
 
 
-class DesiredVersion(NamedTuple):
+class RequestedVersion(NamedTuple):
     """The requested version, and the kind and id of the request.
 
     The service may reject a `want`, for example of a version that failed before. `activate` and `rollback`
@@ -115,7 +115,7 @@ class ModelStore:
         """Returns the names of invalid folders with the reason. Does not check files; `verify` does."""
         found = {name: entry.reason for name, entry in self._entries() if not isinstance(entry, Manifest)}
         pointer = self._pointer()
-        if pointer and pointer != self.wanted():
+        if pointer and pointer != self.requested():
             found["wanted"] = f"it names {pointer[:100]!r}, which is not a published version"
         return found
 
@@ -134,37 +134,41 @@ class ModelStore:
         manifest = self.verify(version)
         return Encoder(self.folder(version), manifest, threads=threads, **how)
 
-    def wanted(self) -> str | None:
+    def requested(self) -> str | None:
         """Returns the requested version, or None if `wanted` does not name a published version."""
         pointer = self._pointer()
         known = pointer and is_version(pointer) and (self.root / pointer).is_dir()
         return pointer if known else None
 
-    def want(self, version: str, kind: Kind = "want") -> None:
+    def request(self, version: str, kind: Kind = "want") -> None:
         """Requests a version. Raises the errors of `new_request`."""
         self.write_request(self.new_request(version, kind))
 
-    def new_request(self, version: str, kind: Kind) -> DesiredVersion:
+    def new_request(self, version: str, kind: Kind) -> RequestedVersion:
         """Creates a request. Raises UnknownVersion, Damaged, Unreadable, or OSError in a read-only folder."""
         read_manifest(self.folder(version))
         self.require_writable()
-        return DesiredVersion(version, kind, secrets.token_hex(8))
+        return RequestedVersion(version, kind, secrets.token_hex(8))
 
-    def write_request(self, asked: DesiredVersion) -> None:
+    def write_request(self, requested: RequestedVersion) -> None:
         with self._locked():  # Both files belong to one request.
-            replace_text(self.root / "asked.json", json.dumps(asked._asdict()) + "\n")
-            replace_text(self.root / "wanted", asked.version + "\n")
+            replace_text(self.root / "asked.json", json.dumps(requested._asdict()) + "\n")
+            replace_text(self.root / "wanted", requested.version + "\n")
 
-    def desired(self) -> DesiredVersion | None:
+    def read_request(self) -> RequestedVersion | None:
         """Returns the current request. Without a matching asked.json, its kind is `want`."""
-        version = self.wanted()
+        version = self.requested()
         if version is None:
             return None
         with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
-            asked = DesiredVersion(**read_json(self.root / "asked.json"))
-            if asked.version == version and asked.kind in get_args(Kind) and isinstance(asked.id, str):
-                return asked
-        return DesiredVersion(version, "want", "")
+            requested = RequestedVersion(**read_json(self.root / "asked.json"))
+            if (
+                requested.version == version
+                and requested.kind in get_args(Kind)
+                and isinstance(requested.id, str)
+            ):
+                return requested
+        return RequestedVersion(version, "want", "")
 
     def is_locked(self) -> bool:
         """Returns True while a process writes a request, publishes or deletes."""
@@ -177,7 +181,7 @@ class ModelStore:
             return False
         return False
 
-    def asked_at(self) -> float:
+    def requested_at(self) -> float:
         """Returns the Unix time of the file `wanted`, by its writer's clock, or 0 without the file."""
         try:
             return (self.root / "wanted").stat().st_mtime

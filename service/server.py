@@ -152,7 +152,7 @@ def _welcome(runtime: Runtime, port: int) -> None:
     host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
     address = f"{'http' if settings.tls_cert_file is None else 'https'}://{host}:{port}"
     if settings.log_format == "json":  # stdout then contains JSON only.
-        log.info("Simile is ready at %s, serving %s", address, runtime.live.generation.version)
+        log.info("Simile is ready at %s, serving %s", address, runtime.active.generation.version)
         return
     page = f"Page: {address}/ui/. " if settings.ui else ""
     # The user sets $KEY in the shell, because the service stores only hashes of keys.
@@ -161,13 +161,13 @@ def _welcome(runtime: Runtime, port: int) -> None:
     # An empty store finds nothing, so the first command then stores a document.
     store = (
         ""
-        if runtime.live.generation.indexes.documents
+        if runtime.active.generation.indexes.documents
         else f"""
   curl {address}/documents {json} -d '{{"documents": [{{"text": "Unused goods may be sent back."}}]}}'"""
     )
     print(
         f"""
-Simile is ready at {address}, serving {runtime.live.generation.version}. {page}API: {address}/docs. Try:
+Simile is ready at {address}, serving {runtime.active.generation.version}. {page}API: {address}/docs. Try:
 
   curl {address}/embed {json} -d '{{"inputs": "A first sentence."}}'
   curl {address}/similarity {json} -d '{{"pairs": [["How old are you?", "What is your age?"]]}}'{store}

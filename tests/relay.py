@@ -16,8 +16,8 @@ class Relay:
         # Said in a transaction: its commit is passed on, and its answer is not.
         self.drop_commit: bytes | None = None
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._passing = threading.Event()
-        self._passing.set()
+        self._matching = threading.Event()
+        self._matching.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -40,11 +40,11 @@ class Relay:
 
     def fall_silent(self) -> None:
         """Pass nothing on, silently, like a network that is cut."""
-        self._passing.clear()
+        self._matching.clear()
 
     def pass_on(self) -> None:
         """Pass on what has come meanwhile, and what comes."""
-        self._passing.set()
+        self._matching.set()
 
     def _accept(self) -> None:
         listener = self._listener
@@ -70,7 +70,7 @@ class Relay:
         said = False
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                self._passing.wait()
+                self._matching.wait()
                 sink.sendall(data)
                 said |= from_client and self.drop_commit is not None and self.drop_commit in data
                 if said and b"COMMIT" in data:

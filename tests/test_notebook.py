@@ -40,7 +40,7 @@ def test_every_cell_runs_and_says_what_it_promises(tmp_path: Path, monkeypatch: 
     first = publish(store, tiny_source(tmp_path / "first", seed=1), origin="first").version
     third = publish(store, tiny_source(tmp_path / "third", seed=3), origin="third").version
     second = publish(store, tiny_source(tmp_path / "second", seed=2), origin="second").version
-    store.want(first)
+    store.request(first)
     with Service(tmp_path) as service:
         service.wait_until_ready()
         assert service.client.post(f"/models/{second}/activate").status_code == 202
@@ -54,8 +54,8 @@ def test_every_cell_runs_and_says_what_it_promises(tmp_path: Path, monkeypatch: 
     lines = said.getvalue().splitlines()
     assert lines[0].startswith(f"{second} with ")
     for line in lines[1:3]:
-        computed, asked = line.split()[:2]
-        assert float(computed) == pytest.approx(float(asked), abs=2e-4)
+        computed, requested = line.split()[:2]
+        assert float(computed) == pytest.approx(float(requested), abs=2e-4)
     assert "3 documents are stored" in lines
     compared = {line.split()[0]: line for line in lines if " (" in line and line.startswith("20")}
     assert set(compared) == {first, second, third}

@@ -69,8 +69,8 @@ def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_model
             service.client.post(f"{path}/documents", json={"documents": documents}).raise_for_status()
         for at in range(8):
             user = {"user": f"visitor-{at % 2}"}
-            asked = {"q": "a river", "k": "3", "fields": "", "mode": "dense"} | user
-            answer = service.client.get("/collections/tickets/search", params=asked).json()
+            requested = {"q": "a river", "k": "3", "fields": "", "mode": "dense"} | user
+            answer = service.client.get("/collections/tickets/search", params=requested).json()
             shown = [hit["id"] for hit in answer["hits"]]
             event = {"search_id": answer["search_id"], "id": shown[1], "type": "click"}
             service.client.post("/collections/tickets/events", json=event).raise_for_status()
@@ -95,8 +95,8 @@ def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_model
     made = judged(found, known, 0.5)
     assert {**made.train, **made.dev, **made.held} == {"a river": [second]}
     assert made.keys == {}, "without keys nobody else could ever judge there"
-    lone = judged(found, known, 0.5, ("boss",)).keys
-    assert [*lone] == ["a river"], "the word of another key is trusted"
+    single = judged(found, known, 0.5, ("boss",)).keys
+    assert [*single] == ["a river"], "the word of another key is trusted"
     assert made.negatives == {"a river": [first]}
 
 

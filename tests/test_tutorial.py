@@ -55,10 +55,10 @@ def test_the_tutorial_runs_word_by_word(tmp_path: Path, default_models_dir: Path
         assert service.client.get("/events/count").json()["count"] == 1
         assert service.client.get("/feedback/count").json()["count"] == 241 - 1, "one is said twice"
     store = ModelStore(tmp_path / "models")
-    asked = store.desired()
-    assert asked is not None
-    assert (asked.kind, "-triples-" in asked.version) == ("activate", True)
-    assert (store.folder(asked.version) / CARD).read_text(encoding="utf-8") in done.stdout
+    requested = store.read_request()
+    assert requested is not None
+    assert (requested.kind, "-triples-" in requested.version) == ("activate", True)
+    assert (store.folder(requested.version) / CARD).read_text(encoding="utf-8") in done.stdout
     assert read_config(tmp_path / "retrain.toml").train.minutes == 10
     for first in ("T-1004", "T-1123", "T-1143"):
         assert f'"hits":[{{"id":"{first}"' in done.stdout

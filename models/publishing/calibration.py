@@ -19,12 +19,12 @@ _MARGIN = 1.25  # Factor over the largest measured component; larger components 
 _LEVELS = 127  # On each side of zero. -128 is not used, because the range is symmetric.
 
 
-def calibrate(encoder: Encoder, proved: NDArray[np.float32]) -> Calibration:
+def calibrate(encoder: Encoder, verified: NDArray[np.float32]) -> Calibration:
     """Calibrates a version. `proved` are its unit vectors of PROOF_TEXTS, (texts, dimension)."""
     vectors = encoder.encode(short_texts(_SHORT_TEXTS)).vectors
-    largest = max(float(np.abs(vectors).max()), float(np.abs(proved).max()))
+    largest = max(float(np.abs(vectors).max()), float(np.abs(verified).max()))
     limit = min(1.0, _MARGIN * largest)
-    return Calibration(int8=Int8(limit=limit, texts=len(vectors) + len(proved)))
+    return Calibration(int8=Int8(limit=limit, texts=len(vectors) + len(verified)))
 
 
 def to_int8(vectors: NDArray[np.float32], range_: Int8, full: int) -> NDArray[np.int8]:

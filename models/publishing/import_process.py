@@ -1,7 +1,7 @@
 """The child process that publishes an untrusted folder with limits on itself. limited.py starts it.
 
 It reads a request from stdin, and prints each step and the answer as a line of JSON. It exits when its parent
-dies, because stdin then ends. `open_asked` prepares the folder, with torch if necessary:
+dies, because stdin then ends. `open_with_overrides` prepares the folder, with torch if necessary:
 
     folder ─▶ Simile's graph, from the weights         BERT and its relatives, word tables
            ─▶ torch.onnx.export, verified by torch     every other family that transformers supports
@@ -27,7 +27,7 @@ from models.graph.families import knows
 from models.manifest import FILE_NAME as MANIFEST
 from models.progress import Say
 from models.publishing.publish import Prepared, prepare, publish
-from models.sources.folder import Asked, Source, read_source
+from models.sources.folder import Overrides, Source, read_source
 from models.store import ModelStore
 
 _INSTALL = "`make setup` installs it, or in Simile's folder: pip install -c constraints.txt '.[train]'"
@@ -46,7 +46,11 @@ def main() -> None:
     _limit(resource.RLIMIT_DATA, request["memory_mb"] << 20)
     _limit(resource.RLIMIT_CORE, 0)
     pooling, max_length, prompts = request["asked"]
-    opened = partial(open_asked, Asked(tuple(pooling), max_length, prompts)) if request["torch"] else None
+    opened = (
+        partial(open_with_overrides, Overrides(tuple(pooling), max_length, prompts))
+        if request["torch"]
+        else None
+    )
     store = ModelStore(Path(request["store"]))
     try:
         manifest = publish(
@@ -87,10 +91,10 @@ def _limit(which: int, most: int) -> None:
         resource.setrlimit(which, (most, hard))
 
 
-def open_asked(asked: Asked, folder: Path, say: Say) -> Prepared:
+def open_with_overrides(overrides: Overrides, folder: Path, say: Say) -> Prepared:
     """Reads a folder as requested, and prepares its graph, with torch if necessary."""
     if find_spec("torch") is None or find_spec("transformers") is None:
-        source = read_source(folder, asked)
+        source = read_source(folder, overrides)
         if _needs_torch(source) and source.onnx is None:
             family = source.config.get("model_type")
             raise Unsupported(
@@ -100,7 +104,7 @@ def open_asked(asked: Asked, folder: Path, say: Say) -> Prepared:
         return prepare(source)
     from models.publishing.from_torch.backbone import converted  # noqa: PLC0415  torch
 
-    source = read_source(folder, asked, converted)
+    source = read_source(folder, overrides, converted)
     if not _needs_torch(source):
         return prepare(source)
     from models.publishing.from_torch.export import prepare_trained  # noqa: PLC0415

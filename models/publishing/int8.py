@@ -88,7 +88,7 @@ _MIN_MEAN, _MIN_PROOF = 0.99, 0.95
 def add_int8(
     folder: Path,
     encoder: Encoder,
-    proved: Vectors,
+    verified: Vectors,
     backbone: Backbone,
     tensors: Tensors,
     head: Head,
@@ -115,7 +115,7 @@ def add_int8(
         onnx.save(int8_model(backbone, tensors, head, spans), file)
         quantized = Encoder(folder, encoder.manifest, form=INT8)
         cost = _measure(encoder, quantized, examples[1::2], len(texts), progress)
-    turned = cosines(quantized.encode(PROOF_TEXTS).vectors, proved)
+    turned = cosines(quantized.encode(PROOF_TEXTS).vectors, verified)
     quantized.close()
     if cost.cosine_mean >= _MIN_MEAN and turned.min() >= _MIN_PROOF:
         return cost

@@ -25,7 +25,7 @@ from models.errors import ModelError, ModelUnavailable, ProofFailed, Unsupported
 from models.manifest import Manifest, read_manifest
 from models.progress import Say, silent
 from models.publishing.default import locate, publish_named
-from models.sources.folder import NOTHING_ASKED, Asked
+from models.sources.folder import NO_OVERRIDES, Overrides
 from models.store import ModelStore
 
 MAX_SECONDS = 1800  # Six times the time of the largest measured model on four busy cores.
@@ -56,7 +56,7 @@ def publish_limited(
     origin: str = "",
     say: Say = silent,
     *,
-    asked: Asked = NOTHING_ASKED,
+    overrides: Overrides = NO_OVERRIDES,
     torch: bool = True,
     limits: Limits = Limits(),  # noqa: B008  it cannot be changed
 ) -> Manifest:
@@ -79,7 +79,7 @@ def publish_limited(
         "folder": str(located.folder),
         "origin": located.origin,
         "lineage": located.lineage,
-        "asked": [asked.pooling, asked.max_length, dict(asked.prompts)],
+        "asked": [overrides.pooling, overrides.max_length, dict(overrides.prompts)],
         "torch": torch,
         "cpu_seconds": _cpu_seconds(limits),
         "memory_mb": limits.memory_mb,

@@ -62,10 +62,10 @@ def prove(
             "rows. Take both from one folder."
         )
     with Progress("texts", (2 if reference is None else 3) * len(rows), "verifying", say=say) as progress:
-        return _proved(encoder, rows, reference, known, computed_in, progress)
+        return _verified(encoder, rows, reference, known, computed_in, progress)
 
 
-def _proved(
+def _verified(
     encoder: Encoder,
     rows: Sequence[Sequence[int]],
     reference: Reference | None,

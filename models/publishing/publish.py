@@ -230,16 +230,16 @@ def _build(
     say("verifying it against the weights" if prepared.reference else "verifying it")
     try:
         encoder = Encoder(folder, manifest, threads=cpus.available())
-        proved = prove(encoder, prepared.reference, known, prepared.computed_in, say)
+        verified = prove(encoder, prepared.reference, known, prepared.computed_in, say)
     except Exception as error:
         if not type(error).__module__.startswith("onnxruntime"):  # Its errors share no base class.
             raise
         reason = str(error).splitlines()[0]
         raise ProofFailed(f"ONNX Runtime cannot compute the graph: {reason}") from error
-    write_golden(folder, proved)
-    found: dict[str, object] = {"calibration": calibrate(encoder, proved)}
+    write_golden(folder, verified)
+    found: dict[str, object] = {"calibration": calibrate(encoder, verified)}
     if prepared.weights:
-        found["quantised"] = add_int8(folder, encoder, proved, *prepared.weights, prepared.source.head, say)
+        found["quantised"] = add_int8(folder, encoder, verified, *prepared.weights, prepared.source.head, say)
     published = manifest.model_copy(update=found)
     write_card(folder, published)
     return published

@@ -82,7 +82,7 @@ def split(
     content: Content,
     encoder: Encoder,
     prompt: str = "",
-    wanted: Callable[[], bool] = lambda: True,
+    is_needed: Callable[[], bool] = lambda: True,
     length: int | None = None,
 ) -> Split | None:
     """Splits a text into passages.
@@ -97,9 +97,9 @@ def split(
     Returns:
         None if the text is short enough for one passage.
     """
-    tokens = encoder.spans(content.text, wanted)
-    titled = encoder.spans(content.lead, wanted) if content.title else tokens[:0]
-    if not wanted():
+    tokens = encoder.spans(content.text, is_needed)
+    titled = encoder.spans(content.lead, is_needed) if content.title else tokens[:0]
+    if not is_needed():
         return None
     room = encoder.room - len(encoder.spans(prompt))
     size = min(length or usual_tokens(room), room)

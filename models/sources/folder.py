@@ -176,7 +176,7 @@ Convert = Callable[[Path], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Overrides:
     """Settings of an import that a folder does not contain, or that override the folder."""
 
     pooling: tuple[str, ...] = ()  # Only for a folder without modules.json.
@@ -184,7 +184,7 @@ class Asked:
     prompts: Mapping[str, str] = field(default_factory=dict)  # Added to the folder's prompts.
 
 
-NOTHING_ASKED = Asked()
+NO_OVERRIDES = Overrides()
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class Source:
         return self.config.get("model_type") == STATIC
 
 
-def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | None = None) -> Source:
+def read_source(folder: Path, overrides: Overrides = NO_OVERRIDES, convert: Convert | None = None) -> Source:
     """Reads a folder.
 
     Args:
@@ -235,7 +235,7 @@ def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | N
         raise Unsupported(NO_MODEL.format(folder=folder, file="config.json"))
     skipped = skipped_links(folder)
     modules = read_modules(folder)
-    if modules and asked.pooling:
+    if modules and overrides.pooling:
         raise Unsupported(f"{folder / 'modules.json'} says how the model pools: leave --pooling out.")
     backbone = folder / modules[0].path if modules else folder
     weights = weight_files(backbone)
@@ -250,9 +250,9 @@ def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | N
     prompts = {
         str(name): str(prompt) for name, prompt in (said.get("prompts") or {}).items() if prompt is not None
     }
-    prompts |= asked.prompts
+    prompts |= overrides.prompts
     default = prompts.get(str(said.get("default_prompt_name")), "")
-    head = read_head(folder, modules, asked.pooling, tokenizer, prompts)
+    head = read_head(folder, modules, overrides.pooling, tokenizer, prompts)
     if head.tokens != "last" and not table and config.get("model_type") != "bert":
         raise Unsupported(f"The pooling {'+'.join(head.names)} is supported for BERT folders only.")
     source = Source(
@@ -260,7 +260,7 @@ def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | N
         backbone=backbone,
         config=config,
         tokenizer=tokenizer,
-        max_length=_max_length(backbone, config, settings, tokenizer, asked.max_length),
+        max_length=_max_length(backbone, config, settings, tokenizer, overrides.max_length),
         head=head,
         prompts=prompts,
         default_prompt=default,
@@ -334,13 +334,13 @@ def _max_length(
     config: Mapping[str, Any],
     settings: Mapping[str, Any],
     tokenizer: Mapping[str, Any],
-    asked: int | None,
+    overrides: int | None,
 ) -> int:
     """Returns the limit of sentence-transformers: its setting, else the limits of tokenizer and positions."""
     positions = _positions(config)
-    if asked is not None and positions and asked > positions:
-        raise Unsupported(f"--max-length is {asked}, but the model has only {positions} positions.")
-    own = settings.get("max_seq_length") if asked is None else asked
+    if overrides is not None and positions and overrides > positions:
+        raise Unsupported(f"--max-length is {overrides}, but the model has only {positions} positions.")
+    own = settings.get("max_seq_length") if overrides is None else overrides
     limits = [own, positions]
     if own is None:
         limits.append(LONGEST)

@@ -162,7 +162,7 @@ class Tokenizer:
         texts: Sequence[str],
         truncate: bool = True,
         left: bool = False,
-        wanted: Callable[[], bool] = lambda: True,
+        is_needed: Callable[[], bool] = lambda: True,
     ) -> list[Tokens]:
         """Tokenizes texts.
 
@@ -178,7 +178,7 @@ class Tokenizer:
         """
         for index, text in enumerate(texts):
             _check_text(index, text)
-        found = self._content(texts, truncate, left, wanted)
+        found = self._content(texts, truncate, left, is_needed)
         return [self._tokens(index, *content, truncate, left) for index, content in enumerate(found)]
 
     def check_ids(self, ids: Sequence[int], truncate: bool = True, left: bool = False) -> Tokens:
@@ -207,7 +207,7 @@ class Tokenizer:
             for id, token, special, (start, stop) in tokens
         )
 
-    def spans(self, text: str, wanted: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
+    def spans(self, text: str, is_needed: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
         """Returns start and end of every token in characters, shape (n, 2).
 
         To limit memory, the text is read in pieces. Tokens around their ends may differ from those of the
@@ -216,7 +216,7 @@ class Tokenizer:
         _check_text(0, text)
         found = [np.empty((0, 2), np.int64)]
         at = 0
-        while at < len(text) and wanted():
+        while at < len(text) and is_needed():
             end = min(at + _SPANS_PIECE, len(text))
             if end < len(text):  # Cut at the last whitespace, if any.
                 space = max(text.rfind(" ", at + 1, end), text.rfind("\n", at + 1, end))
@@ -249,7 +249,7 @@ class Tokenizer:
         return Tokens([*self._before, *kept, *self._after], truncated=True)
 
     def _content(
-        self, texts: Sequence[str], truncate: bool, left: bool, wanted: Callable[[], bool]
+        self, texts: Sequence[str], truncate: bool, left: bool, is_needed: Callable[[], bool]
     ) -> list[tuple[list[int], int]]:
         """Returns the ids of each text without special ids, and their count.
 
@@ -262,7 +262,7 @@ class Tokenizer:
         looked_at = [0] * len(texts)
         rest = list(enumerate(texts))
         size = self._first
-        while rest and wanted():
+        while rest and is_needed():
             split = [(index, *self._cuts.split(text, size, left)) for index, text in rest]
             before = [len(text) for _, text in rest]
             encoded = self._encode([piece for _, piece, _ in split])

@@ -225,7 +225,7 @@ class Import:
                 await self._store(rows[middle:])
                 return
             if isinstance(error, Backend):  # Raises if the model fails on any text.
-                with self._corpus.live.borrow() as generation:
+                with self._corpus.active.borrow() as generation:
                     await self._corpus.embed(generation, [HARMLESS], [self._collection])
             self.tally.fail(rows[0][0], error.message)
         else:
@@ -345,7 +345,7 @@ async def import_response(
     """Answers an import. `fields` are those that the tally does not have."""
     sequence = tally.sequence or await runtime.corpus.store.sequence()
     answer = collect_fields(model, tally, documents=tally.seen.distinct, **(fields | {"sequence": sequence}))
-    version = tally.version or runtime.live.generation.version
+    version = tally.version or runtime.active.generation.version
     return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})
 
 

@@ -206,7 +206,7 @@ async def read_map_of_the_documents(
     """
     collection = await existing(request, runtime)
     maps = runtime.settings.maps_dir
-    version = params.version or runtime.live.generation.version
+    version = params.version or runtime.active.generation.version
     if not is_version(version):
         raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.")
     file = maps / version / f"{collection}.json"

@@ -73,7 +73,7 @@ async def embed(request: Request, runtime: Runtime, plan: Plan) -> Embedded:
         ServiceError: As `Batcher.embed`.
 
     """
-    with runtime.live.borrow(pinned(request, plan.model, runtime)) as generation:
+    with runtime.active.borrow(pinned(request, plan.model, runtime)) as generation:
         manifest = generation.manifest
         check_dimensions(plan.dimensions, manifest.dimension, plan.dimensions_field)
         try:
@@ -205,7 +205,7 @@ def pinned(request: Request, model: str | None, runtime: Runtime) -> str | None:
         return header
     if model is None or not is_version(model):
         return None
-    loaded = [generation.version for generation in runtime.live.generations]
+    loaded = [generation.version for generation in runtime.active.generations]
     if model in runtime.controller.published or model in loaded:
         return model
     hint = did_you_mean(model, {*runtime.controller.published, *loaded})

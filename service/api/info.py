@@ -108,7 +108,9 @@ class Info(BaseModel):
         description="The unique id of this folder. null if the folder cannot be written"
     )
     threads: int = Field(description="Threads of all workers together")
-    lone_threads: int = Field(description="Threads that compute a single text together, after their start")
+    single_text_threads: int = Field(
+        description="Threads that compute a single text together, after their start"
+    )
     workers: WorkersInfo
     cache: CacheInfo | None = Field(description="null without one (SIMILE_CACHE_MB=0)")
     index: IndexInfo
@@ -123,7 +125,7 @@ async def describe_service_and_model(runtime: Service) -> Response:
     `index.device` searches the largest index: `cpu`, or a GPU such as `cuda:0`.
     """
     models_id = await asyncio.to_thread(runtime.store.id)  # Another service may renew it.
-    with runtime.live.borrow() as generation:
+    with runtime.active.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
         largest, cache, layout = generation.indexes.largest, runtime.batcher.cache, runtime.layout
         measured = largest.measured
@@ -151,7 +153,7 @@ async def describe_service_and_model(runtime: Service) -> Response:
             "models_dir": str(runtime.store.root.absolute()),
             "models_id": models_id,
             "threads": layout.workers * layout.threads,
-            "lone_threads": runtime.batcher.single_text.threads if encoder.opens_alone else 1,
+            "lone_threads": runtime.batcher.single_text.threads if encoder.opens_single_text else 1,
             "workers": layout._asdict(),
             "cache": None
             if cache is None
@@ -226,7 +228,7 @@ async def check_health(request: Request) -> Response:
     illness = await runtime.health.ask()
     if illness is not None:
         raise Unhealthy(f"Unhealthy: {illness}", retry_after_seconds=5)
-    return json_response({"status": "healthy", "model_version": runtime.live.generation.version})
+    return json_response({"status": "healthy", "model_version": runtime.active.generation.version})
 
 
 @router.get("/ready", tags=["operation"], **describe(None, Ready))

@@ -76,13 +76,13 @@ class Listed(BaseModel):
 
 class ModelsAnswer(BaseModel):
     active: str
-    wanted: str | None
+    requested: str | None
     models: list[Listed]
     schedule: dict[str, Any] | None
 
 
-class Wanted(BaseModel):
-    wanted: str
+class Requested(BaseModel):
+    requested: str
 
 
 class Report(RootModel[dict[str, Any]]):
@@ -115,9 +115,9 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
         for version, state in states.items()
         if version not in there and state["state"] in _IN_MEMORY
     ]
-    loaded = {generation.version for generation in runtime.live.generations}
+    loaded = {generation.version for generation in runtime.active.generations}
     listed = [shown | {"loaded": shown["version"] in loaded} for shown in listed]
-    answer = {"active": runtime.live.generation.version, "wanted": found.wanted, "models": listed}
+    answer = {"active": runtime.active.generation.version, "wanted": found.requested, "models": listed}
     return json_response(answer | {"schedule": found.schedule})
 
 
@@ -126,7 +126,7 @@ class _Found(NamedTuple):
 
     manifests: list[Manifest]
     problems: dict[str, str]
-    wanted: str | None
+    requested: str | None
     schedule: dict[str, Any] | None
     trouble: str | None = None
 
@@ -134,7 +134,7 @@ class _Found(NamedTuple):
 def _look(store: ModelStore) -> _Found:
     try:
         schedule = schedule_state(store.root, datetime.now(UTC))
-        return _Found(store.versions(), store.problems(), store.wanted(), schedule)
+        return _Found(store.versions(), store.problems(), store.requested(), schedule)
     except OSError as error:
         return _Found([], {}, None, None, f"the models folder cannot be read now ({error.strerror or error})")
 
@@ -206,23 +206,23 @@ async def _of_report(runtime: Runtime, version: str, path: str) -> bytes:
         raise NotFound(f"There is no {path} of {version}: it came here without a promotion gate.") from error
 
 
-_WANTS = (NotFound, Conflict, Storage)
+_REQUEST_ERRORS = (NotFound, Conflict, Storage)
 
 
 @router.post(
     "/models/{version}/activate",
     status_code=202,
-    **describe(Role.ADMIN, Wanted, statuses=(200, 202), raises=_WANTS),
+    **describe(Role.ADMIN, Requested, statuses=(200, 202), raises=_REQUEST_ERRORS),
 )
 async def activate_version(request: Request, runtime: Service, version: str) -> Response:
     """Request a version: 202, and `GET /models` shows the progress. For the active version: 200."""
-    served = version == runtime.live.generation.version
+    served = version == runtime.active.generation.version
     # For the active version, a build of another version is dropped. The folder may name another version that
     # does not count yet (Controller.requested).
     others: set[str | None] = set()
     if served:
         requested = await runtime.controller.requested()
-        others = {requested and requested.version, await asyncio.to_thread(runtime.store.wanted)}
+        others = {requested and requested.version, await asyncio.to_thread(runtime.store.requested)}
         others -= {None, version}
     if not served or others:
         with _refusing(version):
@@ -234,7 +234,7 @@ async def activate_version(request: Request, runtime: Service, version: str) -> 
 @router.post(
     "/models/rollback",
     status_code=202,
-    **describe(Role.ADMIN, Wanted, statuses=[202], raises=_WANTS),
+    **describe(Role.ADMIN, Requested, statuses=[202], raises=_REQUEST_ERRORS),
 )
 async def go_back_to_the_previous_version(request: Request, runtime: Service) -> Response:
     """Go back to the previous version. The service does not return to the current version by itself."""
@@ -260,7 +260,7 @@ class Kept(BaseModel):
 @router.post(
     "/models/{version}/keep",
     status_code=202,
-    **describe(Role.ADMIN, Kept, statuses=(200, 202), raises=_WANTS),
+    **describe(Role.ADMIN, Kept, statuses=(200, 202), raises=_REQUEST_ERRORS),
 )
 async def keep_version(
     request: Request, runtime: Service, version: str, params: Annotated[KeepParameters, Query()]

@@ -191,7 +191,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         lists = [json_array(map(plan.shown.of, hits)) for hits in found]
         return in_chunks(json_array(lists) if plan.several else lists[0])
 
-    with runtime.live.borrow(plan.version) as generation:
+    with runtime.active.borrow(plan.version) as generation:
         search = plan.search(runtime.settings, generation)
         if plan.several:
             _check_work(runtime.settings, len(plan.queries), search)

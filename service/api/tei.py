@@ -293,7 +293,7 @@ async def _answer_in_steps(
 ) -> Response:
     """Answers with the result of `work`, which stops at its next step when the request ends."""
     left = threading.Event()
-    with runtime.live.borrow(pinned(request, model, runtime)) as generation:
+    with runtime.active.borrow(pinned(request, model, runtime)) as generation:
         steps = work(generation.encoder)
         try:
             content = await asyncio.get_running_loop().run_in_executor(_threads, _stepwise, steps, left)

@@ -54,7 +54,7 @@ class ThroughputEstimate:
         self._hang_seconds = hang_seconds
         self._overhead_tokens = overhead_tokens
         self._paces: WeakKeyDictionary[Encoder, _Pace] = WeakKeyDictionary()
-        self._live = _Pace(0)  # of the active version
+        self._active = _Pace(0)  # of the active version
 
     def measured(self, encoder: Encoder, lane: Lane, tokens: int, seconds: float) -> None:
         """Records that a worker embedded `tokens` in `seconds`.
@@ -65,11 +65,11 @@ class ThroughputEstimate:
         pace = self._get_pace(encoder)
         pace.measured((tokens + self._overhead_tokens) / max(seconds, 1e-6))
         if lane is not Lane.CANDIDATE:
-            self._live = pace
+            self._active = pace
 
     def seconds_for(self, tokens: int) -> float:
         """Returns the seconds that all workers together need for `tokens` of the active version."""
-        return tokens / (self._live.tokens_per_second * self.workers)
+        return tokens / (self._active.tokens_per_second * self.workers)
 
     def batch_may_take(self, encoder: Encoder, tokens: int) -> float:
         """Returns the time limit in seconds for a batch of `tokens`, padding included."""

@@ -213,14 +213,14 @@ class InFlight:
 
     def leave(self, call: EmbedCall) -> None:
         """Removes `call` from its items and drops items without any other call."""
-        unwanted = []
+        unneeded = []
         for item in call.items:
             item.waiters = [waiter for waiter in item.waiters if waiter[0] is not call]
             if not item.waiters:
                 item.cancelled = True
                 self._remove(item)
-                unwanted.append(item)
-        self._scheduler.discard(unwanted)
+                unneeded.append(item)
+        self._scheduler.discard(unneeded)
 
     def complete(
         self, items: Sequence[Item], vectors: NDArray[np.float32], started: float, seconds: float

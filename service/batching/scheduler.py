@@ -77,16 +77,16 @@ class FairQueue:
             self.ready.append(item.call)
         item.call.ready.append(item)
 
-    def remove(self, call: EmbedCall, unwanted: set[Item]) -> list[Item]:
+    def remove(self, call: EmbedCall, unneeded: set[Item]) -> list[Item]:
         """Removes the pending items of `call` that are in `unwanted`, and returns them."""
-        removed = [item for item in (*call.untokenized, *call.ready) if item in unwanted]
+        removed = [item for item in (*call.untokenized, *call.ready) if item in unneeded]
         if not removed:
             return removed
         for item in removed:
             self.uncount(item)
         had, waited = len(call.untokenized), len(call.ready)
-        call.untokenized = deque(item for item in call.untokenized if item not in unwanted)
-        call.ready = deque(item for item in call.ready if item not in unwanted)
+        call.untokenized = deque(item for item in call.untokenized if item not in unneeded)
+        call.ready = deque(item for item in call.ready if item not in unneeded)
         self.ahead -= waited - len(call.ready)
         if had and not call.untokenized:
             (self.new if call in self.new else self.untokenized).remove(call)
@@ -277,9 +277,9 @@ class Scheduler:
 
     def discard(self, items: Iterable[Item]) -> None:
         with self._wake:
-            unwanted = set(items)
-            for call in {item.call for item in unwanted}:
-                self.lanes[call.lane].remove(call, unwanted)
+            unneeded = set(items)
+            for call in {item.call for item in unneeded}:
+                self.lanes[call.lane].remove(call, unneeded)
 
     def drain(self) -> list[Item]:
         with self._wake:

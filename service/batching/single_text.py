@@ -55,9 +55,9 @@ class SingleTextSession:
         encoder = call.encoder
         if self.threads == 1 or len(items) > 1 or call.lane is not Lane.INTERACTIVE:
             return False
-        if not encoder.opens_alone or not self._is_idle():
+        if not encoder.opens_single_text or not self._is_idle():
             return False
-        if encoder.has_alone:
+        if encoder.has_single_text:
             return True
         self._request(encoder)
         return False
@@ -66,7 +66,7 @@ class SingleTextSession:
         """Closes the second session of `encoder` after it failed on a text."""
         with self._lock:
             self._tried.add(encoder)
-        if encoder.drop_alone():
+        if encoder.drop_single_text():
             log.warning(
                 "The session for single texts failed and is closed. One worker computes them from now on: %s",
                 safe_message(error),
@@ -101,7 +101,7 @@ class SingleTextSession:
                 self._not_before = time.monotonic() + RETRY_SECONDS
                 return
             self._tried.add(encoder)
-            encoder.open_alone(self.threads)
+            encoder.open_single_text(self.threads)
             memory.give_back()  # Opening the session read the whole file.
         except Exception as error:  # noqa: BLE001  the service works without the second session
             self._tried.add(encoder)

@@ -22,7 +22,7 @@ from service.http.connections import check_certificate
 from service.index import gpu
 from service.index.ivf_snapshots import damage
 from service.lifecycle.canary import canary_lines
-from service.lifecycle.model_loader import build_measurement_key, kept_form, require_device, wanted_form
+from service.lifecycle.model_loader import build_measurement_key, kept_form, requested_form, require_device
 from service.settings import PREFIX, Settings, otlp_endpoints
 from service.store.filters.grammar import indexed_fields
 from service.store.filters.names import NameFaults, shown
@@ -92,17 +92,17 @@ def report(settings: Settings) -> str:
 
 def _form(settings: Settings) -> str:
     try:
-        form = wanted_form(settings)
+        form = requested_form(settings)
     except StartupError as error:
         return f"none: {error}"
     if settings.measures_form:
         kept, store = None, ModelStore(settings.models_dir)
         try:
-            if (version := store.wanted()) is not None:
-                asked = build_measurement_key(
+            if (version := store.requested()) is not None:
+                measurement = build_measurement_key(
                     store.folder(version), layout_for(settings), settings.precision_loss
                 )
-                kept = kept_form(settings.data_dir, asked)
+                kept = kept_form(settings.data_dir, measurement)
         except ModelError:  # The start reports it.
             pass
         if kept is None:
@@ -121,7 +121,7 @@ def _keys(settings: Settings) -> str:
 
 def _model(settings: Settings) -> str:
     try:
-        requested = ModelStore(settings.models_dir).wanted()
+        requested = ModelStore(settings.models_dir).requested()
     except ModelError as error:
         return str(error)
     return requested or f"none published yet; the first start publishes {settings.model!r}"

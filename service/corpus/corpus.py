@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.search.content import Content
+from service.active import ActiveGeneration, Generation
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
 from service.corpus.search import Hits, Query, Search, find
 from service.errors import Conflict, Hung, ServiceError, Storage, Timeout, Unhealthy
-from service.live import Generation, Live
 from service.observability.logs import safe_message
 from service.store.filters.grammar import Predicate
 from service.store.protocol import DocumentStore
@@ -71,7 +71,7 @@ class Corpus:
 
     def __init__(
         self,
-        live: Live,
+        active: ActiveGeneration,
         batcher: Batcher,
         store: DocumentStore,
         *,
@@ -79,14 +79,14 @@ class Corpus:
         max_collections: int = MAX_COLLECTIONS,
     ) -> None:
         self._max_collections = max_collections
-        self.live = live
+        self.active = active
         self.store = store
         self._batcher = batcher
         self._encoder = DocumentEncoder(batcher, passages=passages)
         self.on_gap: Callable[[], None] = lambda: None  # Called if a follower has no vector after a write.
 
     @property
-    def alone_threads(self) -> int:
+    def single_text_threads(self) -> int:
         """Threads that compute a single text together. 1 means that this is off."""
         return self._batcher.single_text.threads
 
@@ -100,8 +100,8 @@ class Corpus:
         embedded: dict[int, dict[int, Embedding]] = {}
         write = _Write(documents, collection, {*range(len(documents))} - same, embedded)
         while True:
-            with self.live.borrow_all() as generations:
-                live, *followers = generations
+            with self.active.borrow_all() as generations:
+                active, *followers = generations
                 for generation in generations:  # The writer thread iterates over `embedded`.
                     embedded.setdefault(generation.number, {})
                 following = [
@@ -110,7 +110,7 @@ class Corpus:
                     if follower.fault is None
                 ]
                 try:
-                    await self._embed_changed(live, write)
+                    await self._embed_changed(active, write)
                     put = await self.store.put(
                         documents,
                         embedded,
@@ -119,10 +119,10 @@ class Corpus:
                         max_collections=self._max_collections,
                     )
                     # Tokens of followers are not charged to the client.
-                    tokens = sum(embedding.tokens for embedding in embedded[live.number].values())
+                    tokens = sum(embedding.tokens for embedding in embedded[active.number].values())
                     if not put.gaps.isdisjoint(follower.number for follower in followers):
                         self.on_gap()
-                    return Stored(put.truncated, put.sequence, tokens, live.version, put.created)
+                    return Stored(put.truncated, put.sequence, tokens, active.version, put.created)
                 except NeedsVectors as error:  # Another write, or a swap, came first.
                     write.changed.update(error.positions)
                 finally:
@@ -142,7 +142,7 @@ class Corpus:
         try:
             await self._embed_changed(follower, write)
         except Hung as error:
-            if follower is not self.live.generation:  # A swap may have made it active.
+            if follower is not self.active.generation:  # A swap may have made it active.
                 follower.fault = error.message
         except ServiceError as error:
             log.debug("%s will embed a write later: %s", follower.version, error.error_type)
@@ -203,7 +203,7 @@ class Corpus:
         return dict(zip(documents, made, strict=True))
 
     def _lane(self, generation: Generation) -> Lane:
-        return Lane.BACKGROUND if generation is self.live.generation else Lane.CANDIDATE
+        return Lane.BACKGROUND if generation is self.active.generation else Lane.CANDIDATE
 
     async def embed_queries(self, generation: Generation, queries: Sequence[str]) -> NDArray[np.float32]:
         """Returns vectors (n, dimension) of queries with the search prompt, in a low-priority lane."""
@@ -227,7 +227,7 @@ class Corpus:
             Conflict: It is not active, and documents are missing.
 
         """
-        if active or generation is self.live.generation:
+        if active or generation is self.active.generation:
             if not generation.is_complete:
                 raise Unhealthy(
                     "The index is being rebuilt; GET /ready shows how far it is. Embedding works meanwhile.",
@@ -238,7 +238,7 @@ class Corpus:
         if gaps or not generation.is_complete:
             raise Conflict(
                 f"{generation.version} does not hold every document, so it cannot be searched; "
-                f"{self.live.generation.version} is active."
+                f"{self.active.generation.version} is active."
             )
 
     def search(

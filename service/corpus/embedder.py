@@ -14,10 +14,10 @@ from models.search.passages import Split, learned_tokens, passage_tokens, split
 from models.tokens.reading import ENOUGH, Count
 from models.tokens.reading import count as count_words
 from service import memory
+from service.active import Generation
 from service.batching.batcher import Batcher
 from service.batching.executor import LONG_CHARACTERS
 from service.batching.request import Lane
-from service.live import Generation
 from service.store.values import Embedding, Passage
 
 SPLITTERS = 2  # threads per lane
@@ -99,14 +99,14 @@ class DocumentEncoder:
         """
         left = threading.Event()
 
-        def wanted() -> bool:
+        def is_needed() -> bool:
             return not left.is_set()
 
         def places() -> dict[int, Split]:
             each = (
-                (at, split(contents[at], generation.encoder, prompt, wanted, size))
+                (at, split(contents[at], generation.encoder, prompt, is_needed, size))
                 for at, size in long.items()
-                if wanted()
+                if is_needed()
             )
             try:
                 return {at: where for at, where in each if where is not None}

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from models.manifest import Mode
 from models.search.fusion import DENSE_WEIGHT, fuse
+from service.active import Generation
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
-from service.live import Generation
 from service.store.filters.grammar import Predicate
 from service.store.protocol import FilterMatches, Snapshot
 from service.store.scheduling import SLICE_SECONDS, pause

@@ -1,4 +1,4 @@
-"""The middleware around every route. Start reading at `Edge.__call__` and `Exchange.run`.
+"""The middleware around every route. Start reading at `Edge.__call__` and `RequestContext.run`.
 
 It sets the request id, limits the bytes of bodies, enforces the deadline, cancels work after a disconnect,
 counts and times requests, and turns errors into answers. It is one plain ASGI layer, because each further
@@ -131,35 +131,42 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(self, scope, receive, send)
+        context = RequestContext(self, scope, receive, send)
         self._in_flight += 1
         try:
             refusal = self._shedder.refusal(scope)
             if refusal is None:
-                await exchange.run(self._app)
+                await context.run(self._app)
             else:
-                await exchange.refuse(refusal)
+                await context.refuse(refusal)
         finally:
             self._in_flight -= 1
-            exchange.end(self._metrics)
-            if exchange.read_bytes + exchange.sent_bytes >= HEAVY_BYTES:
+            context.end(self._metrics)
+            if context.read_bytes + context.sent_bytes >= HEAVY_BYTES:
                 memory.give_back()
             if self.observers:
-                record = exchange.record()
+                record = context.record()
                 for observe in self.observers:
                     try:
                         observe(record)
                     except Exception:  # The client already has its answer.
                         log.exception("A request could not be logged or traced")
 
-    def deadline_seconds(self, asked_ms: str | None) -> float:
+    def deadline_seconds(self, requested_ms: str | None) -> float:
         """Returns the seconds that a request may take: `x-timeout-ms`, at most the server's limit."""
         own = self._settings.timeout_seconds
-        if asked_ms is None:
+        if requested_ms is None:
             return own
-        if not (asked_ms.isascii() and asked_ms.isdigit() and len(asked_ms) <= 12 and int(asked_ms)):
-            raise Validation(f"x-timeout-ms must be a number of milliseconds above 0, not {asked_ms[:20]!r}.")
-        return min(own, int(asked_ms) / 1000)
+        if not (
+            requested_ms.isascii()
+            and requested_ms.isdigit()
+            and len(requested_ms) <= 12
+            and int(requested_ms)
+        ):
+            raise Validation(
+                f"x-timeout-ms must be a number of milliseconds above 0, not {requested_ms[:20]!r}."
+            )
+        return min(own, int(requested_ms) / 1000)
 
 
 def _as_header(names: Sequence[str]) -> bytes:
@@ -168,12 +175,12 @@ def _as_header(names: Sequence[str]) -> bytes:
     return ", ".join("".join(c if c.isprintable() else "?" for c in name) for name in shown).encode()
 
 
-class Exchange:
+class RequestContext:
     def __init__(self, edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
         self._edge = edge
-        asked = scope["method"]
-        self._method = asked if asked in METHODS else "other"
-        if asked == "HEAD":  # Handled like GET. uvicorn drops the body.
+        method = scope["method"]
+        self._method = method if method in METHODS else "other"
+        if method == "HEAD":  # Handled like GET. uvicorn drops the body.
             scope = {**scope, "method": "GET"}
         self._scope = scope
         self._receive = receive
@@ -301,8 +308,8 @@ class Exchange:
 
     @property
     def _closes(self) -> bool:
-        asked = dict(self._scope["headers"]).get(b"connection", b"").lower()
-        return b"close" in asked or self._scope["http_version"] == "1.0"
+        method = dict(self._scope["headers"]).get(b"connection", b"").lower()
+        return b"close" in method or self._scope["http_version"] == "1.0"
 
     def _begin_watch(self, task: asyncio.Task[Any]) -> None:
         self._watching = asyncio.create_task(self._watch(task))

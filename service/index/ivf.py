@@ -141,13 +141,13 @@ class Clustered(Segment):
         if placed is None or selection.rows < WIDE_SHARE * len(self.names):
             return {}
         count = min(OVER * k, selection.rows)
-        asked = count
+        requested = count
         if selection.bitmap is not None:
-            asked = min(len(self.names), math.ceil(MORE * count * len(self.names) / selection.rows))
+            requested = min(len(self.names), math.ceil(MORE * count * len(self.names) / selection.rows))
         complete: dict[int, Positions] = {}
         for number in {*probes} - {self._lists.nlist}:
             places = [at for at, one in enumerate(probes) if one == number]
-            rows = placed.candidates(queries[places], asked, number)
+            rows = placed.candidates(queries[places], requested, number)
             if rows is None:
                 continue
             for at, row in zip(places, rows, strict=True):

@@ -52,7 +52,7 @@ class IndexMoment:
         found: list[Hits | None] = [None] * len(vectors)
         if (width := self._width(depth, allowed)) is not None:
             wide = self.index.search(vectors, width, None, self.view, heads_only=heads_only)
-            found = _passing(wide, depth, allowed)
+            found = _matching(wide, depth, allowed)
         rest = [at for at, hits in enumerate(found) if hits is None]
         if rest:
             again = self.index.search(vectors[rest], depth, allowed.all, self.view, heads_only=heads_only)
@@ -70,13 +70,13 @@ class IndexMoment:
         return math.ceil(MORE * depth / share) if share >= least else None
 
 
-def _passing(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits | None]:
+def _matching(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits | None]:
     """Returns the matching hits of each query, as `Index.search` would. None if they are too few."""
     revisions = [get_revisions(names) for _, names in found]
-    passing = allowed.among(np.unique(np.concatenate(revisions)))
+    matching = allowed.among(np.unique(np.concatenate(revisions)))
     answers: list[Hits | None] = []
     for (scores, names), each in zip(found, revisions, strict=True):
-        inside = np.isin(each, passing)
+        inside = np.isin(each, matching)
         kept = scores[inside]
         # Documents that tie with the last hit may be missing from `found`.
         is_complete = len(kept) >= depth and kept[depth - 1] > scores[-1]

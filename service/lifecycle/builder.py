@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from models.search.content import Content
+from service.active import Generation, Retired
 from service.corpus.corpus import Corpus
 from service.errors import Backend, Hung, ServiceError, Tokenizer, Validation
-from service.live import Generation, Retired
 from service.store.values import DEFAULT_COLLECTION, Embedding, Unembedded
 
 log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class Builder:
             collections = [document.collection for document in documents.values()]
             embedded = await corpus.embed(generation, contents, collections)
         except Hung as error:
-            if generation is not corpus.live.generation:
+            if generation is not corpus.active.generation:
                 generation.fault = error.message
             raise
         except (Backend, Tokenizer, Validation) as error:
@@ -249,7 +249,7 @@ class CatchUp:
 
     def note(self) -> None:
         """Starts a task for each follower, because a follower missed a vector."""
-        for follower in self._corpus.live.followers:
+        for follower in self._corpus.active.followers:
             if not follower.is_complete or follower.fault is not None or self._stopped:
                 continue
             self._behind.add(follower)
@@ -276,7 +276,7 @@ class CatchUp:
                     pause = RETRY_SECONDS
                 except Hung:
                     log.exception("%s is closed", follower.version)
-                    self._corpus.live.leave(follower)
+                    self._corpus.active.leave(follower)
                 except ServiceError as error:
                     log.warning("Documents of %s are missing: %s", follower.version, error.message)
                     self._behind.add(follower)

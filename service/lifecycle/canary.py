@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from service.active import Generation
 from service.corpus.corpus import Corpus
 from service.corpus.search import Hit, Query, Search
 from service.errors import Overloaded, Unusable
-from service.live import Generation
 from service.observability.logs import safe_message
 from service.settings import Settings
 
@@ -58,7 +58,7 @@ async def compared(corpus: Corpus, new: Generation, settings: Settings) -> tuple
             log.warning("The canary queries could not be asked of %s: %s", new.version, safe_message(error))
             return None
 
-    found = await corpus.store.compare_once(new.version, new.number, corpus.live.generation.number, ask)
+    found = await corpus.store.compare_once(new.version, new.number, corpus.active.generation.number, ask)
     if found is None:
         return None, None
     overlap, lowest = found["overlap_at_10"], found["collections"][0]
@@ -84,24 +84,26 @@ async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> dict[
 
     """
     queries = await canary_queries(corpus, settings)
-    with corpus.live.borrow() as old:
+    with corpus.active.borrow() as old:
         await corpus.check_complete(old, active=True)
-        asked = {name: some for name, some in queries.items() if some and old.indexes.of(name).documents}
-        if not asked:
+        by_collection = {
+            name: some for name, some in queries.items() if some and old.indexes.of(name).documents
+        }
+        if not by_collection:
             return None
-        distinct = list(dict.fromkeys(query for some in asked.values() for query in some))
+        distinct = list(dict.fromkeys(query for some in by_collection.values() for query in some))
         vectors = {}
         for generation in (old, new):
             rows = await corpus.embed_queries(generation, distinct)
             vectors[generation] = dict(zip(distinct, rows, strict=True))
         shares: dict[str, list[float]] = {}
-        for name, some in asked.items():
+        for name, some in by_collection.items():
             search = replace(_TOP, collection=name)
             for query in some:
                 found: list[set[str]] = []
                 for generation, get_vector in vectors.items():
-                    asked_for = [Query(vector=get_vector[query])]
-                    found.append(await corpus.search(generation, asked_for, search, _ids, kept=True))
+                    query_batch = [Query(vector=get_vector[query])]
+                    found.append(await corpus.search(generation, query_batch, search, _ids, kept=True))
                 if any(found):  # Otherwise the collection was emptied meanwhile.
                     common = len(found[0] & found[1]) / max(map(len, found))
                     shares.setdefault(name, []).append(common)

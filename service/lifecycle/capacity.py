@@ -13,10 +13,10 @@ from models.manifest import QUERIES, Manifest
 from models.search.passages import passage_tokens
 from models.sources.files import optional_json
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
+from service.active import Generation
 from service.index.index_set import StoredIndexes
 from service.index.ivf import training_bytes
 from service.index.maintenance import BASE_ROWS
-from service.live import Generation
 from service.memory import BESIDE, MACHINE, MODEL, free, limit
 
 # Memory to publish a model. Measured: 1.06 GB for 90 MB of weights, and 2.32 GB for 269 MB.
@@ -24,7 +24,7 @@ PUBLISHING, PUBLISHING_BYTES = 7.0, 430_000_000
 # Peak memory to open a tokenizer, divided by the size of tokenizer.json. Measured with 250,000 tokens: 9 and
 # 14.
 WORDS = 14
-ALONE = 0.5  # memory of the session for single texts, divided by the size of the model's file
+SINGLE_TEXT_SHARE = 0.5  # memory of the session for single texts, divided by the size of the model's file
 # Peak memory of a growing index, divided by the size of its rows. A merge holds its input and its result.
 # Measured with 20,000 to 200,000 vectors of 128 and 384 dimensions.
 GROWING = 2.5
@@ -99,7 +99,7 @@ def needed(rows: Collection[int], dimension: int, folder: Path, *, alone: bool =
 
 def _model(folder: Path, *, alone: bool) -> float:
     """Estimates the bytes of an open model of a generation."""
-    more = ALONE if alone else 0
+    more = SINGLE_TEXT_SHARE if alone else 0
     inside, outside = graph_bytes(folder)
     tokenizer = folder / TOKENIZER
     words = tokenizer.stat().st_size if tokenizer.is_file() else 0
@@ -109,7 +109,7 @@ def _model(folder: Path, *, alone: bool) -> float:
     return (MODEL + more) * inside + (BESIDE + more) * max(0, outside - embeddings) + WORDS * words
 
 
-def expected_rows(live: Generation, documents: int, manifest: Manifest) -> list[int]:
+def expected_rows(active: Generation, documents: int, manifest: Manifest) -> list[int]:
     """Estimates the rows of each collection: as many as now, or more if the passages become shorter.
 
     Args:
@@ -118,17 +118,17 @@ def expected_rows(live: Generation, documents: int, manifest: Manifest) -> list[
         manifest: The manifest of the new version.
 
     """
-    if isinstance(live.indexes, StoredIndexes):  # The database holds them.
+    if isinstance(active.indexes, StoredIndexes):  # The database holds them.
         return []
     rows = []
-    for name, index in live.indexes.collections.items():
-        was, will_be = passage_tokens(live.manifest, name), passage_tokens(manifest, name)
+    for name, index in active.indexes.collections.items():
+        was, will_be = passage_tokens(active.manifest, name), passage_tokens(manifest, name)
         behind = math.ceil(max(1.0, was / will_be) * (index.rows - index.documents))
         # Shorter passages also divide texts that had a single vector.
         within = math.ceil(manifest.max_length / will_be) if will_be < min(was, manifest.max_length) else 0
         if index.rows:
             rows.append(index.documents * (1 + within) + behind)
-    lacking = documents - live.indexes.documents
+    lacking = documents - active.indexes.documents
     return [*rows, lacking] if lacking > 0 else rows
 
 

@@ -21,12 +21,12 @@ from typing import Any
 from models.engines.form import read_form
 from models.errors import ModelError, Unreadable
 from models.manifest import read_manifest
-from models.store import REQUESTED, DesiredVersion, Kind, ModelStore
+from models.store import REQUESTED, Kind, ModelStore, RequestedVersion
+from service.active import ActiveGeneration, Generation
 from service.corpus.corpus import Corpus
 from service.errors import Conflict, ServiceError, machine_error
 from service.lifecycle.model_loader import ModelLoader, read_when_there
 from service.lifecycle.swap import READY, RETRY_SECONDS, Swap
-from service.live import Generation, Live
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.store.values import FAILED, Active, Known
@@ -66,7 +66,7 @@ class Controller:
         self._requesting = asyncio.Lock()  # keeps the same order of requests in the store and the folder
         self._reported: str | None = None  # id of the last request in the models folder
         self._by_file: str | None = None  # id of the last request that only the file `wanted` named
-        self.following = Following(loader, corpus.live, metrics, self._went_over)
+        self.following = Following(loader, corpus.active, metrics, self._went_over)
 
     @property
     def waits(self) -> bool:
@@ -92,7 +92,7 @@ class Controller:
         """Starts the next look. Another process may have activated `generation`."""
         swap = self.swap
         if generation is not None and swap is not None and swap.generation is generation:
-            swap.went_live(generation)
+            swap.mark_activated(generation)
         self.poke()
 
     async def run(self) -> None:
@@ -110,7 +110,7 @@ class Controller:
 
     async def look(self) -> bool:
         """Looks once. A failed step does not prevent the next step. Returns True if more must be deleted."""
-        await self._step("opening the active version", self._open_what_is_live)
+        await self._step("opening the active version", self._open_active)
         await self._step(_READING, self._read_folder)
         await self._step(_FOLLOWING, self._follow)
         await self._step("closing generations", self._expire)
@@ -137,7 +137,7 @@ class Controller:
         else:
             self._complaints.pop(name, None)
 
-    async def _open_what_is_live(self) -> None:
+    async def _open_active(self) -> None:
         if self.following.behind is not None:
             await self._stop_swap()
             await self.following.open()
@@ -147,7 +147,7 @@ class Controller:
         list.
         """
         published = await asyncio.to_thread(self._store.names)
-        if self._corpus.live.generation.version not in published:
+        if self._corpus.active.generation.version not in published:
             raise FileNotFoundError(errno.ENOENT, "The active version is not there", str(self._store.root))
         self.published = published
 
@@ -158,64 +158,66 @@ class Controller:
             self._more_to_purge = await self._corpus.store.tidy()
 
     async def _follow(self) -> None:
-        desired = await self.requested()
+        requested = await self.requested()
         facts = await self._known()
-        if desired is None:  # The folder cannot be read, or contains no request. A build continues.
+        if requested is None:  # The folder cannot be read, or contains no request. A build continues.
             return
-        if facts.live != self._corpus.live.generation.version:  # A swap is in progress.
+        if facts.active != self._corpus.active.generation.version:  # A swap is in progress.
             if self.following.behind is None:
                 self.poke()
             return
-        target = next_target(
-            desired,
-            live=facts.live,
+        target = choose_requested(
+            requested,
+            active=facts.active,
             handled=facts.handled,
             judged=facts.verdicts,
-            refused=await asyncio.to_thread(was_refused, self._store, desired.version),
+            refused=await asyncio.to_thread(was_refused, self._store, requested.version),
         )
-        form = self._corpus.live.generation.encoder.form
-        if target is None and not self._form_failed and form != self._loader.get_form(facts.live):
+        form = self._corpus.active.generation.encoder.form
+        if target is None and not self._form_failed and form != self._loader.get_form(facts.active):
             # A changed precision is a decision in itself.
-            target = DesiredVersion(facts.live, "activate", "")
+            target = RequestedVersion(facts.active, "activate", "")
         kept = target is None
         if kept:
-            target = self._kept_target(facts.live)
+            target = self._kept_target(facts.active)
         if self.swap is not None:
-            await self._go_on(self.swap, target, facts.live, kept=kept)
+            await self._go_on(self.swap, target, facts.active, kept=kept)
         elif target is not None:
             self._begin(target, kept=kept)
         elif facts.building:  # The process ended during a swap.
             await self._corpus.store.abandon()
-        if desired.version == facts.live and desired.id not in {"", facts.handled}:
-            await self._corpus.store.keep_decision(desired.id)
+        if requested.version == facts.active and requested.id not in {"", facts.handled}:
+            await self._corpus.store.keep_decision(requested.id)
 
-    async def requested(self) -> DesiredVersion | None:
+    async def requested(self) -> RequestedVersion | None:
         """Reports the request in the models folder to the store. Returns the request that counts."""
-        asked, at = await asyncio.to_thread(self._asked)
-        standing = await self._corpus.store.requested(asked, at)
-        if asked is not None:
-            self._reported = asked.id
+        measurement, at = await asyncio.to_thread(self._requested)
+        standing = await self._corpus.store.requested(measurement, at)
+        if measurement is not None:
+            self._reported = measurement.id
         if standing is not None and _BY_FILE in standing.id:
             return standing._replace(id="")
         return standing
 
-    def _asked(self) -> tuple[DesiredVersion | None, float]:
+    def _requested(self) -> tuple[RequestedVersion | None, float]:
         """Returns the request in the models folder, and its time (see `Replicas.requested`).
 
         A request without an id, in the file `wanted` alone, counts at the second look: `write_request`
         replaces two files, and a look between them sees one new and one old file.
         """
         locked = self._store.is_locked()
-        asked = self._store.desired()
+        measurement = self._store.read_request()
         reported = self._reported or self._store.read_state().get(REQUESTED)
-        if asked is not None and not asked.id:
-            asked = asked._replace(id=f"{asked.version}{_BY_FILE}{self._store.asked_at()}")
-            seen, self._by_file = self._by_file, asked.id
-            if asked.id != reported and (locked or asked.id != seen):
+        if measurement is not None and not measurement.id:
+            measurement = measurement._replace(
+                id=f"{measurement.version}{_BY_FILE}{self._store.requested_at()}"
+            )
+            seen, self._by_file = self._by_file, measurement.id
+            if measurement.id != reported and (locked or measurement.id != seen):
                 return None, -inf
-        if asked is None or reported is None:
-            return asked, self._store.asked_at()
-        return asked, -inf if asked.id == reported else inf
+        if measurement is None or reported is None:
+            return measurement, self._store.requested_at()
+        return measurement, -inf if measurement.id == reported else inf
 
     async def request(self, version: str, kind: Kind) -> None:
         """Requests a version. The request counts after this returns.
@@ -226,9 +228,9 @@ class Controller:
 
         """
         async with self._requesting:
-            asked = await asyncio.to_thread(self._store.new_request, version, kind)
-            await self._corpus.store.request(asked)
-            await asyncio.to_thread(self._store.write_request, asked)
+            measurement = await asyncio.to_thread(self._store.new_request, version, kind)
+            await self._corpus.store.request(measurement)
+            await asyncio.to_thread(self._store.write_request, measurement)
         self.poke()
 
     def keep(self, version: str, seconds: float) -> bool:
@@ -252,20 +254,22 @@ class Controller:
         elif version == self._kept:
             self._kept = ""
         self.poke()
-        return any(other.version == version and other.is_complete for other in self._corpus.live.generations)
+        return any(
+            other.version == version and other.is_complete for other in self._corpus.active.generations
+        )
 
-    def _kept_target(self, live: str) -> DesiredVersion | None:
+    def _kept_target(self, active: str) -> RequestedVersion | None:
         """Returns the version to keep loaded. None if its time is over, or it is active or deleted."""
         if (
-            self._kept in {"", live}
+            self._kept in {"", active}
             or time.monotonic() > self._kept_until
             or self._kept not in self.published
         ):
             self._kept = ""
             return None
-        return DesiredVersion(self._kept, "want", "")
+        return RequestedVersion(self._kept, "want", "")
 
-    def _begin(self, target: DesiredVersion, *, kept: bool) -> None:
+    def _begin(self, target: RequestedVersion, *, kept: bool) -> None:
         if time.monotonic() < self._not_before:
             return
         log.info("%s is built to be %s", target.version, "kept loaded" if kept else "activated")
@@ -273,12 +277,12 @@ class Controller:
         self._task = asyncio.create_task(self.swap.run())
         self._task.add_done_callback(lambda _: self.poke())
 
-    async def _go_on(self, swap: Swap, target: DesiredVersion | None, live: str, *, kept: bool) -> None:
+    async def _go_on(self, swap: Swap, target: RequestedVersion | None, active: str, *, kept: bool) -> None:
         """Lets the swap in progress continue, drops it, or cleans up after it."""
         assert self._task is not None  # noqa: S101  they are set together
         finished = self._task.done()
         if finished:
-            self._form_failed |= swap.state == FAILED and swap.version == live
+            self._form_failed |= swap.state == FAILED and swap.version == active
             self._kept = ""  # It is active now, or cannot be opened.
             if self._task.exception() is not None:  # It could not even store its failure.
                 log.error("The swap to %s failed", swap.version, exc_info=self._task.exception())
@@ -306,11 +310,11 @@ class Controller:
         """Closes followers: the previous version after its grace, and others soon. Skips the candidate."""
         facts = await self._known()
         now = time.monotonic()
-        live = self._corpus.live
-        if facts.live != live.generation.version:
+        active = self._corpus.active
+        if facts.active != active.generation.version:
             return
         kept: dict[Generation, float] = {}
-        for follower in live.followers:
+        for follower in active.followers:
             if self.swap is not None and follower is self.swap.generation:
                 continue
             back = follower.version == facts.previous
@@ -323,7 +327,7 @@ class Controller:
                 kept[follower] = expiry
             else:
                 log.info("%s is closed. Its vectors stay for a rollback", follower.version)
-                live.leave(follower)
+                active.leave(follower)
         self._expiry = kept
 
     async def previous(self) -> str | None:
@@ -337,10 +341,10 @@ class Controller:
         for version, verdict in facts.verdicts.items():
             state = "failed" if verdict.state == FAILED else "retired"
             found[version] = as_state(state, reason=verdict.reason)
-        live, swap = self._corpus.live.generation.version, self.swap
-        found[live] = as_state("active")
+        active, swap = self._corpus.active.generation.version, self.swap
+        found[active] = as_state("active")
         if swap is not None:
-            state = "active" if swap.version == live else swap.state  # It may be built in another form.
+            state = "active" if swap.version == active else swap.state  # It may be built in another form.
             found[swap.version] = as_state(
                 state, swap.done, swap.total, swap.reason, eta_seconds=swap.eta_seconds
             )
@@ -353,10 +357,10 @@ class Controller:
         if _READING in self._complaints:
             return
         facts = await self._known()
-        if facts.live != self._corpus.live.generation.version:
+        if facts.active != self._corpus.active.generation.version:
             return
         state = {
-            "live": facts.live,
+            "live": facts.active,
             "previous": facts.previous,
             "versions": await self.states(),
             REQUESTED: self._reported,
@@ -382,12 +386,12 @@ class Following:
     def __init__(
         self,
         loader: ModelLoader,
-        live: Live,
+        active: ActiveGeneration,
         metrics: Metrics,
         went_over: Callable[[Generation | None], None],
     ) -> None:
         self._loader = loader
-        self._live = live
+        self._active = active
         self._metrics = metrics
         self._went_over = went_over
         self._ahead: Active | None = None  # The active generation, while it is not open here.
@@ -402,11 +406,11 @@ class Following:
 
     def follow(self, active: Active) -> None:
         """Serves the active generation of the store: at once if it is a follower, otherwise after `open`."""
-        if active.number == self._live.generation.number:
+        if active.number == self._active.generation.number:
             self._ahead = None
             self._went_over(None)
             return
-        for follower in self._live.followers:
+        for follower in self._active.followers:
             if follower.number == active.number:
                 self._go_over(follower)
                 return
@@ -422,12 +426,12 @@ class Following:
         store = self._loader.store
         opening = partial(self._loader.open, active.version, read_form(active.form))
         encoder = await read_when_there(store, active.version, opening, _log_and_wait)
-        self._live.follow(self._live.generation.another(active.number, encoder))
+        self._active.follow(self._active.generation.another(active.number, encoder))
         self.follow(self._ahead or active)
 
     def _go_over(self, generation: Generation) -> None:
         generation.is_loaded = generation.is_complete = True  # The store has checked this.
-        self._live.replace(generation)
+        self._active.replace(generation)
         self._ahead = None
         self._metrics.serve(generation.manifest, generation.encoder.form)
         self._went_over(generation)
@@ -438,14 +442,14 @@ async def _log_and_wait(reason: str, seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-def next_target(
-    desired: DesiredVersion | None,
+def choose_requested(
+    requested: RequestedVersion | None,
     *,
-    live: str,
+    active: str,
     handled: str | None,
     judged: Container[str],
     refused: bool,
-) -> DesiredVersion | None:
+) -> RequestedVersion | None:
     """Returns the request to carry out, or None.
 
     A version that failed, was rolled back from, or was refused needs an explicit decision. Each decision
@@ -460,13 +464,13 @@ def next_target(
         refused: True if a promotion gate refused the version.
 
     """
-    if desired is None or desired.version == live:
+    if requested is None or requested.version == active:
         return None
-    if desired.kind != "want" and desired.id == handled:
-        desired = desired._replace(kind="want")
-    if desired.kind == "want" and (desired.version in judged or refused):
+    if requested.kind != "want" and requested.id == handled:
+        requested = requested._replace(kind="want")
+    if requested.kind == "want" and (requested.version in judged or refused):
         return None
-    return desired
+    return requested
 
 
 def was_refused(store: ModelStore, version: str) -> bool:

@@ -42,10 +42,10 @@ from models.manifest import read_manifest
 from models.publishing.proof import check_golden
 from models.store import Store
 from models.tokens.texts import example_texts
+from service.active import Generation, IndexesOf
 from service.batching.workers import Layout
 from service.errors import StartupError, machine_error
 from service.lifecycle import capacity
-from service.live import Generation, IndexesOf
 from service.settings import PREFIX, Settings
 from service.store.protocol import Store as Documents
 from service.store.values import Active
@@ -63,7 +63,7 @@ _MEASURE_SECONDS = 5.0  # for the repeats of one engine, so a large encoder runs
 _FACTS = ("model name", "cpu family", "model", "CPU implementer", "CPU part")  # of x86 and of Arm
 
 
-def wanted_form(settings: Settings) -> Form:
+def requested_form(settings: Settings) -> Form:
     """Returns the precision and engine that the settings request.
 
     Raises:
@@ -138,7 +138,7 @@ class ModelLoader:
         self._place = place
 
     @property
-    def opens_alone(self) -> bool:
+    def opens_single_text(self) -> bool:
         """True if a version can have a second session for single texts (single_text.py)."""
         return self.form.runtime == "onnxruntime" and not self._deterministic
 
@@ -155,14 +155,14 @@ class ModelLoader:
         """
         return self._opened(version, form) if form else self._by_loss(version, self._opened)
 
-    def open_proved(self, version: str) -> Encoder:
+    def open_verified(self, version: str) -> Encoder:
         """Opens a version for a swap, and compares its vectors with the published ones.
 
         Raises:
             ModelError: The version cannot be served, or its vectors differ.
 
         """
-        return self._by_loss(version, partial(self._opened, proved=True))
+        return self._by_loss(version, partial(self._opened, verified=True))
 
     def _by_loss(self, version: str, opened: Callable[[str, Form], Encoder]) -> Encoder:
         form = self.get_form(version)
@@ -181,7 +181,7 @@ class ModelLoader:
         self._in_fp32.add(version)
         return encoder
 
-    def _opened(self, version: str, form: Form, *, proved: bool = False) -> Encoder:
+    def _opened(self, version: str, form: Form, *, verified: bool = False) -> Encoder:
         encoder = self.store.open(
             version,
             self.layout.threads,
@@ -191,7 +191,7 @@ class ModelLoader:
             place=self._place,
         )
         # The checksums are enough in fp32. The vectors of other engines depend on the machine.
-        if proved or encoder.form != FP32:
+        if verified or encoder.form != FP32:
             check_golden(encoder, self.store.folder(version))
         return encoder
 
@@ -255,12 +255,12 @@ def fastest_form(loader: ModelLoader, version: str, folder: Path, max_loss: floa
         ModelError: The version cannot be opened in fp32.
 
     """
-    asked = build_measurement_key(loader.store.folder(version), loader.layout, max_loss)
-    if (kept := kept_form(folder, asked)) is not None:
+    requested = build_measurement_key(loader.store.folder(version), loader.layout, max_loss)
+    if (kept := kept_form(folder, requested)) is not None:
         return kept
-    log.info("SIMILE_PRECISION=auto measures %s", ", ".join(asked["forms"]))
+    log.info("SIMILE_PRECISION=auto measures %s", ", ".join(requested["forms"]))
     rates = {}
-    for form in map(read_form, asked["forms"]):
+    for form in map(read_form, requested["forms"]):
         if rate := _rate(loader, version, form, max_loss):
             rates[form] = rate
     best, stays = max(rates, key=lambda form: rates[form]), now if now in rates else FP32
@@ -268,7 +268,7 @@ def fastest_form(loader: ModelLoader, version: str, folder: Path, max_loss: floa
     said = ", ".join(f"{form} {rate:.0f}" for form, rate in rates.items())
     log.info("SIMILE_PRECISION=auto is %s: texts a second of one processor: %s", chosen, said)
     measured = {str(form): round(rate, 1) for form, rate in rates.items()}
-    kept_now = asked | {"form": str(chosen), "texts_per_second": measured}
+    kept_now = requested | {"form": str(chosen), "texts_per_second": measured}
     try:
         replace_text(folder / FORM_FILE, json.dumps(kept_now, indent=2) + "\n")
     except OSError as error:
@@ -298,15 +298,15 @@ def build_measurement_key(version: Path, layout: Layout, max_loss: float) -> dic
     }
 
 
-def kept_form(folder: Path, asked: dict[str, Any]) -> Form | None:
+def kept_form(folder: Path, requested: dict[str, Any]) -> Form | None:
     """Returns the form that was chosen before for the same `asked`, or None."""
     try:
         kept = read_json(folder / FORM_FILE)
-        same = {name: kept[name] for name in asked} == asked
+        same = {name: kept[name] for name in requested} == requested
         form = read_form(kept["form"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return form if same and str(form) in asked["forms"] else None
+    return form if same and str(form) in requested["forms"] else None
 
 
 def processor(cpuinfo: Path = cpus.CPUINFO) -> str:
@@ -409,7 +409,7 @@ def _again(store: Documents, loader: ModelLoader, active: Active, settings: Sett
 def _first(store: Documents, loader: ModelLoader, settings: Settings) -> tuple[int, Encoder]:
     """Publishes, requests and opens a first version, and stores whether to add the examples."""
     models = loader.store
-    version = models.wanted() if settings.model == "default" else None
+    version = models.requested() if settings.model == "default" else None
     if version is None:
         # Importing the onnx package takes a third of a second, which later starts do not need.
         from models.publishing.limited import publish_limited  # noqa: PLC0415
@@ -419,7 +419,7 @@ def _first(store: Documents, loader: ModelLoader, settings: Settings) -> tuple[i
             raise StartupError(reason)
         say = partial(log.info, "Publishing %s: %s", settings.model)
         version = publish_limited(models, settings.model, say=say, torch=False).version
-        models.want(version)
+        models.request(version)
     _prepare(loader, version, settings)
     encoder = loader.open(version)
     return store.activate(encoder.manifest, stored_form(encoder), examples=settings.examples), encoder

@@ -25,14 +25,14 @@ from typing import TypeVar
 from models.encoder import Encoder
 from models.errors import ModelError
 from models.manifest import read_manifest
-from models.store import DesiredVersion
+from models.store import RequestedVersion
+from service.active import Generation, Retired
 from service.corpus.corpus import Corpus
 from service.errors import Backend, Overloaded, ServiceError, Storage, Timeout, Unhealthy, machine_error
 from service.lifecycle import canary, capacity
 from service.lifecycle.builder import Builder, Progress
 from service.lifecycle.capacity import expected_rows
 from service.lifecycle.model_loader import ModelLoader, read_when_there, stored_form
-from service.live import Generation, Retired
 from service.observability.logs import safe_message
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 BUILDING, READY = "building", "ready"
 # Transient errors: a full queue or disk, or a database that is slow or cannot be reached.
-PASSING = (Overloaded, Storage, Timeout, Unhealthy)
+TRANSIENT_ERRORS = (Overloaded, Storage, Timeout, Unhealthy)
 RETRY_SECONDS, MEMORY_LOOK_SECONDS = 2.0, 5.0
 # Writes wait at most this long for the last documents: at the first attempt, and at later attempts.
 LAST_SECONDS, MAX_LAST_SECONDS = 0.5, 2.0
@@ -60,7 +60,7 @@ class Swap:
 
     def __init__(
         self,
-        desired: DesiredVersion,
+        requested: RequestedVersion,
         loader: ModelLoader,
         corpus: Corpus,
         settings: Settings,
@@ -68,7 +68,7 @@ class Swap:
         *,
         kept: bool = False,
     ) -> None:
-        self.desired = desired
+        self.requested = requested
         self.kept = kept
         self.state = BUILDING
         self.done, self.total = 0, 0
@@ -83,11 +83,11 @@ class Swap:
         self._compared = False
         self._too_different: str | None = None
         self._decided, self._wanted = asyncio.Event(), asyncio.Event()
-        self.renew(desired, kept=kept)
+        self.renew(requested, kept=kept)
 
     @property
     def version(self) -> str:
-        return self.desired.version
+        return self.requested.version
 
     @property
     def eta_seconds(self) -> float | None:
@@ -97,14 +97,14 @@ class Swap:
         eta = self._progress.eta_seconds
         return None if eta is None else round(eta, 1)
 
-    def renew(self, desired: DesiredVersion, *, kept: bool = False) -> None:
+    def renew(self, requested: RequestedVersion, *, kept: bool = False) -> None:
         """Repeats the request for this version. A decision is never replaced by a weaker request."""
         if not kept:
             self.kept = False
             self._wanted.set()
-        if self.desired.kind == "want":
-            self.desired = desired
-        if desired.kind != "want":
+        if self.requested.kind == "want":
+            self.requested = requested
+        if requested.kind != "want":
             self._decided.set()
 
     async def run(self) -> None:
@@ -141,7 +141,7 @@ class Swap:
         self.state, self._progress = BUILDING, builder.progress
         swap = partial(self._swap, generation, _LastDocuments(self._corpus, generation))
         await self._patiently(builder.warm)
-        if generation.is_complete and self.desired.kind == "rollback" and await self._patiently(swap):
+        if generation.is_complete and self.requested.kind == "rollback" and await self._patiently(swap):
             return
         if not generation.is_loaded:
             await self._patiently(builder.load)
@@ -163,7 +163,7 @@ class Swap:
 
     async def _compare(self, generation: Generation) -> None:
         """Runs the canary queries once. A rollback skips them, to be quick."""
-        if self._compared or self.desired.kind == "rollback":
+        if self._compared or self.requested.kind == "rollback":
             return
         self._compared = True
         compared = partial(canary.compared, self._corpus, generation, self._settings)
@@ -178,7 +178,7 @@ class Swap:
         while True:
             try:
                 return await work()
-            except (*PASSING, OSError) as error:
+            except (*TRANSIENT_ERRORS, OSError) as error:
                 fault = machine_error(error) if isinstance(error, OSError) else error
                 if fault is None:
                     raise
@@ -200,14 +200,14 @@ class Swap:
 
     async def _wait_for_memory(self) -> None:
         """Waits until the generation fits into memory."""
-        store, live = self._loader.store, self._corpus.live.generation
+        store, active = self._loader.store, self._corpus.active.generation
         manifest = await self._read(lambda: read_manifest(store.folder(self.version)))
         folder, dimension = store.root / self.version, manifest.dimension
-        alone = self._corpus.alone_threads > 1 and self._loader.opens_alone
+        alone = self._corpus.single_text_threads > 1 and self._loader.opens_single_text
         said = False  # Log the reason once, because its numbers change with each look.
         while self._settings.memory_check:
             documents = await self._patiently(self._corpus.store.count_all)
-            rows = expected_rows(live, documents, manifest)
+            rows = expected_rows(active, documents, manifest)
             look = partial(capacity.shortage, documents, rows, dimension, folder, MACHINE, alone=alone)
             shortage = await self._read(look)
             if shortage is None:
@@ -218,18 +218,18 @@ class Swap:
 
     async def _open(self) -> Generation:
         """Returns the generation, which follows every write from now on. Reuses a generation in memory."""
-        live = self._corpus.live
-        for follower in live.followers:
+        active = self._corpus.active
+        for follower in active.followers:
             if follower.version == self.version and not follower.is_loaded:  # Its index may have a gap.
-                live.leave(follower)
+                active.leave(follower)
             elif follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
         await self._patiently(self._wait_for_memory)
-        opened = partial(self._read, partial(self._loader.open_proved, self.version))
+        opened = partial(self._read, partial(self._loader.open_verified, self.version))
         encoder = await self._patiently(opened)
         number = await self._begin(encoder)
-        live.follow(generation := live.generation.another(number, encoder))
-        self._metrics.by_version.keep(live.encoding)
+        active.follow(generation := active.generation.another(number, encoder))
+        self._metrics.by_version.keep(active.encoding)
         return generation
 
     async def _begin(self, encoder: Encoder) -> int:
@@ -240,8 +240,8 @@ class Swap:
 
     async def _swap(self, generation: Generation, last: "_LastDocuments") -> bool:
         """Swaps. Returns False if documents are missing, or if the index has a gap."""
-        started, live = math.nan, self._corpus.live
-        rollback = self.desired.kind == "rollback"
+        started, active = math.nan, self._corpus.active
+        rollback = self.requested.kind == "rollback"
 
         def may() -> bool:
             nonlocal started
@@ -249,28 +249,28 @@ class Swap:
             return not generation.retired and generation.fault is None
 
         def replace(last: int) -> None:
-            left = live.generation
+            left = active.generation
             left.complete_through = last  # Only newer documents can be missing after a rollback.
-            live.replace(generation)
-            self.went_live(generation)
+            active.replace(generation)
+            self.mark_activated(generation)
             self._metrics.swap_pause_seconds.observe(time.monotonic() - started)
 
-        return await self._corpus.store.go_live(
+        return await self._corpus.store.make_active(
             generation.number,
             generation.complete_through,
-            self.desired.id,
+            self.requested.id,
             rollback=rollback,
             may=may,
             last=last,
             then=replace,
         )
 
-    def went_live(self, generation: Generation) -> None:
+    def mark_activated(self, generation: Generation) -> None:
         """Records that this process serves the version now. Another process may have activated it."""
         if not self.swapped:
             self.swapped = True
             log.info("%s is live", self.version)
-            self._metrics.swaps.labels("rollback" if self.desired.kind == "rollback" else "done").inc()
+            self._metrics.swaps.labels("rollback" if self.requested.kind == "rollback" else "done").inc()
             self._metrics.serve(generation.manifest, generation.encoder.form)
 
     def _tell(self, done: int, total: int) -> None:
@@ -281,12 +281,14 @@ class Swap:
         log.error("%s cannot be activated: %s", self.version, reason)
         self.state, self.reason = FAILED, reason
         self._metrics.swaps.labels("failed").inc()
-        if self.version == self._corpus.live.generation.version:  # It stays active in its old form.
+        if self.version == self._corpus.active.generation.version:  # It stays active in its old form.
             return
         while True:
             try:
-                await self._corpus.store.keep_verdict(self.version, Verdict(FAILED, reason), self.desired.id)
-            except PASSING:
+                await self._corpus.store.keep_verdict(
+                    self.version, Verdict(FAILED, reason), self.requested.id
+                )
+            except TRANSIENT_ERRORS:
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
@@ -296,11 +298,11 @@ class Swap:
 
         Runs on the writer thread, after any swap that is already in progress.
         """
-        live, generation = self._corpus.live, self.generation
+        active, generation = self._corpus.active, self.generation
         if generation is None or generation.is_rollback_target:
             return
         with contextlib.suppress(Unhealthy):  # The writer has stopped, because the service stops.
-            self._corpus.store.after_writes(partial(live.leave_unless_live, generation))
+            self._corpus.store.after_writes(partial(active.leave_unless_active, generation))
 
 
 class _LastDocuments:

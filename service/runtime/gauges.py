@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 
 from models.files.retrainings import read_runs
 from service import memory
-from service.live import Generation, Live
+from service.active import ActiveGeneration, Generation
 from service.observability.metrics import GENERATION_STATES, Metrics
 from service.runtime.health import Health, Readiness
 from service.store.sql import records
@@ -26,7 +26,11 @@ SAMPLE_SECONDS = 0.5
 
 
 def show(
-    metrics: Metrics, live: Live, health: Health, readiness: Readiness, folders: Mapping[str, Path]
+    metrics: Metrics,
+    active: ActiveGeneration,
+    health: Health,
+    readiness: Readiness,
+    folders: Mapping[str, Path],
 ) -> None:
     """Registers the gauges of the service, its machine and the schedule of retrainings.
 
@@ -34,11 +38,11 @@ def show(
         folders: Folders whose disks are shown, by name. `models` contains schedule.json of the retrainings.
 
     """
-    encoder = live.generation.encoder
+    encoder = active.generation.encoder
     metrics.serve(encoder.manifest, encoder.form)
-    metrics.documents.set_function(lambda: live.generation.indexes.documents + live.generation.missing)
-    metrics.index_missing.set_function(lambda: live.generation.missing)
-    metrics.index_recall.set_function(lambda: _recall(live))
+    metrics.documents.set_function(lambda: active.generation.indexes.documents + active.generation.missing)
+    metrics.index_missing.set_function(lambda: active.generation.missing)
+    metrics.index_recall.set_function(lambda: _recall(active))
     metrics.damaged_documents.set_function(lambda: len(records.known_damage))
     loop = asyncio.get_running_loop()
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
@@ -105,24 +109,24 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, int) else math.nan
 
 
-def _recall(live: Live) -> float:
-    measured = live.generation.indexes.largest.measured
+def _recall(active: ActiveGeneration) -> float:
+    measured = active.generation.indexes.largest.measured
     return math.nan if measured is None else measured.recall
 
 
-def scrape(metrics: Metrics, live: Live, building: Generation | None) -> bytes:
+def scrape(metrics: Metrics, active: ActiveGeneration, building: Generation | None) -> bytes:
     """Returns all metrics as Prometheus text. Blocks for some milliseconds.
 
     Args:
         building: The generation that is being built.
 
     """
-    metrics.by_version.keep(live.encoding)
+    metrics.by_version.keep(active.encoding)
     sizes: dict[str, int] = {}
     states = dict.fromkeys(GENERATION_STATES, 0)
-    for generation in live.generations:
+    for generation in active.generations:
         sizes[generation.version] = sizes.get(generation.version, 0) + generation.indexes.nbytes
-        states[_state(generation, live.generation, building)] += 1
+        states[_state(generation, active.generation, building)] += 1
     for version, size in sizes.items():
         metrics.by_version.index_bytes.labels(version).set(size)
     for state, count in states.items():

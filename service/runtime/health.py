@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from service.active import ActiveGeneration
 from service.batching.batcher import Batcher
 from service.errors import ServiceError
 from service.lifecycle.controller import Following
-from service.live import Live
 from service.runtime.index_keeper import IndexKeeper
 from service.runtime.watchdog import Watchdog
 from service.store.protocol import DocumentStore
@@ -35,8 +35,8 @@ TEXT = "Is the model well?"
 class Health:
     """Tells whether the model and the workers can answer."""
 
-    def __init__(self, live: Live, batcher: Batcher, watchdog: Watchdog) -> None:
-        self._live = live
+    def __init__(self, active: ActiveGeneration, batcher: Batcher, watchdog: Watchdog) -> None:
+        self._active = active
         self._batcher = batcher
         self._watchdog = watchdog
         self._trying: asyncio.Task[None] | None = None
@@ -44,7 +44,7 @@ class Health:
     @property
     def illness(self) -> str | None:
         """The reason why `/health` is red, or None."""
-        failures = map(self._batcher.failure, self._live.generation.encoders)
+        failures = map(self._batcher.failure, self._active.generation.encoders)
         return self._watchdog.illness or next(filter(None, failures), None)
 
     async def ask(self) -> str | None:
@@ -74,7 +74,7 @@ class Health:
     async def _pass(self) -> None:
         """Runs a forward pass of each encoder. The batcher records the outcome."""
         try:
-            with self._live.borrow() as generation:
+            with self._active.borrow() as generation:
                 async with asyncio.timeout(PASS_SECONDS):
                     for encoder in generation.encoders:
                         await self._batcher.embed(encoder, [TEXT], bypass_cache=True)

@@ -87,7 +87,7 @@ class MapMaker:
 
     async def look(self) -> None:
         """Makes missing and stale maps, one after another."""
-        if not self._corpus.live.generation.is_complete:
+        if not self._corpus.active.generation.is_complete:
             return
         before, self._counted = self._counted, dict(await self._corpus.store.collections())
         self._mapped = {file: count for file, count in self._mapped.items() if file.stem in self._counted}
@@ -97,7 +97,7 @@ class MapMaker:
             if MAP_MIN_DOCUMENTS <= count <= self._settings.map_documents and before.get(name) == count
         }
         for name in sorted(sizes, key=lambda name: -sizes[name])[:MAX_COLLECTIONS]:
-            file = self._settings.maps_dir / self._corpus.live.generation.version / f"{name}.json"
+            file = self._settings.maps_dir / self._corpus.active.generation.version / f"{name}.json"
             if file not in self._mapped:
                 self._mapped[file] = await asyncio.to_thread(_count_points, file)
             if not self._mapped[file] / GROWN < sizes[name] < self._mapped[file] * GROWN:

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from service.active import Generation, Retired, apply
 from service.corpus.corpus import Corpus
 from service.corpus.examples import put_examples
 from service.errors import ServiceError
 from service.lifecycle.builder import Builder
-from service.live import Generation, Retired, apply
 from service.observability import logs, outages
 from service.observability.metrics import Metrics
 from service.store.values import Changes
@@ -41,7 +41,7 @@ class IndexKeeper:
     ) -> None:
         self._ready = ready
         self.progress = "starting"
-        self._corpus, self._live = corpus, corpus.live
+        self._corpus, self._active = corpus, corpus.active
         self._metrics = metrics
         self._follow = follow
         self._loop = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ class IndexKeeper:
     @property
     def is_complete(self) -> bool:
         """True if the start is complete and the active index contains every document."""
-        return self._ready.is_set() and self._live.generation.is_complete
+        return self._ready.is_set() and self._active.generation.is_complete
 
     async def keep_whole(self) -> None:
         """Completes the active index at the start, and again after each failed update.
@@ -62,7 +62,7 @@ class IndexKeeper:
         while True:
             self._torn.clear()
             try:
-                await self._make_whole(self._live.generation)
+                await self._make_whole(self._active.generation)
             except Retired:  # Another version is active now.
                 continue
             except ServiceError as error:  # A failing model, a full queue or a full disk may recover.
@@ -94,7 +94,7 @@ class IndexKeeper:
                 generation.is_loaded = generation.is_complete = False
                 self._torn.set()
                 return
-        if not self._ready.is_set() and self._live.generation.is_complete:
+        if not self._ready.is_set() and self._active.generation.is_complete:
             self.progress = "loading the example documents"
             await self._corpus.store.fill_with_examples(partial(put_examples, self._corpus))
             self._ready.set()
@@ -105,15 +105,15 @@ class IndexKeeper:
     def on_commit(self, changes: Changes) -> None:
         """Updates all indexes. Runs on the writer thread, before the write is answered."""
         committed = time.monotonic()
-        for generation in self._live.generations:
+        for generation in self._active.generations:
             try:
                 apply(generation, changes)
             except Exception:  # The write is on disk, so the index can be loaded again.
                 log.exception("The index of %s could not be updated after a write", generation.version)
-                if generation is self._live.generation:
+                if generation is self._active.generation:
                     self._reload(generation)
                 else:
-                    self._live.leave(generation)
+                    self._active.leave(generation)
         self._metrics.index_lag_seconds.observe(time.monotonic() - committed)
 
     def _reload(self, generation: Generation) -> None:

@@ -18,6 +18,7 @@ from fastapi import Depends, Request
 
 from models import cpus
 from models.store import ModelStore
+from service.active import ActiveGeneration, IndexesOf, in_memory, in_store
 from service.auth.access import Visitors
 from service.batching.batcher import Batcher
 from service.batching.cache import Cache
@@ -32,8 +33,7 @@ from service.index.gpu import GpuThread, open_gpu
 from service.index.ivf_snapshots import tidy
 from service.lifecycle.builder import CatchUp
 from service.lifecycle.controller import Controller
-from service.lifecycle.model_loader import ModelLoader, active_generation, require_device, wanted_form
-from service.live import IndexesOf, Live, in_memory, in_store
+from service.lifecycle.model_loader import ModelLoader, active_generation, requested_form, require_device
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
@@ -80,7 +80,9 @@ class Runtime:
             hang_seconds=settings.hang_seconds,
             cache=Cache(cache_bytes, self.metrics) if cache_bytes else None,
             sizes=sizes_on(settings.place),
-            single_text_threads=threads_for_single_text(settings.lone_threads, self.layout, cpus.available()),
+            single_text_threads=threads_for_single_text(
+                settings.single_text_threads, self.layout, cpus.available()
+            ),
         )
         self._documents: DocumentStore  # `open` and `start` create the other parts.
         self._data_lock: DataDirLock | None = None  # None if the documents are in a database.
@@ -100,7 +102,7 @@ class Runtime:
         """
         if self._is_open:
             return
-        form = wanted_form(self.settings)
+        form = requested_form(self.settings)
         require_device(self.settings)  # Fails before files are written or a model is published.
         self._loader = loader = ModelLoader(
             self.store,
@@ -125,7 +127,7 @@ class Runtime:
             generation = active_generation(self._documents, loader, self.settings, indexes)
             self._renew_id()
             self.visitors = Visitors(self._documents.visitor_secret())
-            self.live = Live(generation, on_close=self.batcher.forget)
+            self.active = ActiveGeneration(generation, on_close=self.batcher.forget)
             undo.pop_all()
         self._data_lock, self._is_open = data_lock, True
 
@@ -175,10 +177,10 @@ class Runtime:
         """Starts all that must run before the port opens. Background tasks do the rest after that."""
         await asyncio.to_thread(self.open)
         asyncio.get_running_loop().set_exception_handler(logs.on_loop)
-        generation = self.live.generation
+        generation = self.active.generation
         self.batcher.start()
         self.corpus = Corpus(
-            self.live,
+            self.active,
             self.batcher,
             self._documents,
             passages=self.settings.passages,
@@ -192,7 +194,7 @@ class Runtime:
         heartbeat = Heartbeat(asyncio.get_running_loop(), hang_seconds)
         self.watchdog = Watchdog([self.batcher, self._documents, heartbeat], hang_seconds, self.beat)
         self.watchdog.start()
-        self.health = Health(self.live, self.batcher, self.watchdog)
+        self.health = Health(self.active, self.batcher, self.watchdog)
         self.controller = Controller(self._loader, self.corpus, self.settings, self.metrics)
         self.readiness = Readiness(
             lambda: self.leaving or self.stopping,
@@ -206,7 +208,7 @@ class Runtime:
         alone = self.settings.database is None
         folders = {"data": self.settings.data_dir} if alone else {}
         folders["models"] = self.store.root
-        gauges.show(self.metrics, self.live, self.health, self.readiness, folders)
+        gauges.show(self.metrics, self.active, self.health, self.readiness, folders)
         self.metrics.replicas.set_function(lambda: 1 + self._documents.others)
         self.metrics.swap_waiting.set_function(lambda: self.controller.waits)
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
@@ -217,7 +219,7 @@ class Runtime:
         except ServiceError as error:  # The port opens anyway, and `/health` shows the reason.
             log.warning("The model fails: %s", error.message)
         self._keep("The task of /health", self.health.run)
-        self.live.lost = lambda: self._documents.lost or self.controller.following.behind
+        self.active.lost = lambda: self._documents.lost or self.controller.following.behind
         self._keep("The lease of the replica", self._keep_in_touch)
         await self._documents.joined()
         self._keep("The position of the store", self._documents.keep_noting)
@@ -241,11 +243,11 @@ class Runtime:
     def scrape(self) -> bytes:
         """Returns all metrics as Prometheus text. Blocks for some milliseconds."""
         swap = self.controller.swap
-        return gauges.scrape(self.metrics, self.live, None if swap is None else swap.generation)
+        return gauges.scrape(self.metrics, self.active, None if swap is None else swap.generation)
 
     async def _keep_in_touch(self) -> None:
         following = self.controller.following
-        await self._documents.keep_in_touch(lambda: self.live.generation.number, following.follow)
+        await self._documents.keep_in_touch(lambda: self.active.generation.number, following.follow)
 
     def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(lasting(name, work)))
@@ -259,7 +261,7 @@ class Runtime:
         self.batcher.stop()
         self.corpus.close()
         self._documents.close()
-        self.live.close()
+        self.active.close()
         if self._owner is not None:
             self._owner.close()
         if self.tracing is not None:

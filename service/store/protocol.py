@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.manifest import Manifest
-from models.store import DesiredVersion
+from models.store import RequestedVersion
 from service.store.filters.explain import FieldSample
 from service.store.filters.grammar import Predicate
 from service.store.values import (
@@ -447,11 +447,11 @@ class Generations(Protocol):
     async def abandon(self) -> None:
         """Drops the generations that are being built."""
 
-    async def go_live(
+    async def make_active(
         self,
         generation: int,
         complete_through: int,
-        desired: str,
+        requested: str,
         /,
         *,
         rollback: bool,
@@ -476,10 +476,10 @@ class Generations(Protocol):
 
         """
 
-    async def keep_decision(self, desired: str, /) -> None:
+    async def keep_decision(self, requested: str, /) -> None:
         """Notes that the request with this id was carried out or has failed."""
 
-    async def keep_verdict(self, version: str, verdict: Verdict, desired: str, /) -> None:
+    async def keep_verdict(self, version: str, verdict: Verdict, requested: str, /) -> None:
         """Notes why a version is not chosen automatically again, and that the request was handled."""
 
     async def compare_once(
@@ -589,7 +589,7 @@ class Replicas(Protocol):
     def starting(self) -> AbstractContextManager[None]:
         """Lets one process at a time start while the store has no generation yet."""
 
-    async def requested(self, asked: DesiredVersion | None, at: float, /) -> DesiredVersion | None:
+    async def requested(self, requested: RequestedVersion | None, at: float, /) -> RequestedVersion | None:
         """Returns the request that counts, given the request in the models folder of this process.
 
         A request counts from the moment when the store learns of it, so the clocks of machines do not matter.
@@ -602,7 +602,7 @@ class Replicas(Protocol):
 
         """
 
-    async def request(self, asked: DesiredVersion, /) -> None:
+    async def request(self, requested: RequestedVersion, /) -> None:
         """Makes a request, which counts until the next one."""
 
 

@@ -42,10 +42,10 @@ class NeedsVectors(Exception):
     Nothing was stored.
     """
 
-    def __init__(self, positions: list[int], live: int) -> None:
+    def __init__(self, positions: list[int], active: int) -> None:
         super().__init__(f"{len(positions)} documents have no vector")
         self.positions = positions
-        self.live = live
+        self.active = active
 
 
 class Moved(Exception):
@@ -234,7 +234,7 @@ class Verdict:
 class Known:
     """Facts about versions, of one moment."""
 
-    live: str
+    active: str
     verdicts: Mapping[str, Verdict]
     past: set[str]
     previous: str | None

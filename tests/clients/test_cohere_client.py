@@ -83,10 +83,10 @@ def test_short_vectors_and_truncation(service: Running) -> None:
     ],
 )
 def test_bad_input_is_a_bad_request_that_says_what_is_wrong(
-    service: Running, asked: dict[str, object], word: str
+    service: Running, requested: dict[str, object], word: str
 ) -> None:
     with pytest.raises(cohere.BadRequestError) as refused:
-        client_of(service).embed(model="any", input_type="search_query", **asked)
+        client_of(service).embed(model="any", input_type="search_query", **requested)
     assert word in refused.value.body["message"]
 
 

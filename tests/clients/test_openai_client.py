@@ -97,10 +97,10 @@ def test_a_pinned_version_answers(service: Running) -> None:
     ],
 )
 def test_bad_input_is_a_bad_request_that_says_what_is_wrong(
-    service: Running, asked: dict[str, object], word: str
+    service: Running, requested: dict[str, object], word: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client_of(service).embeddings.create(model="any", **asked)
+        client_of(service).embeddings.create(model="any", **requested)
     assert refused.value.status_code == 400
     assert word in refused.value.body["message"]
     assert refused.value.type == "invalid_request_error"

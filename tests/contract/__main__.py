@@ -171,7 +171,7 @@ def published(root: Path) -> list[str]:
         (folder / REPORT).write_text('{"verdict": "refused"}', encoding="utf-8")
         return first.model_copy(update={"version": version, "fingerprint": "0" * 64, "files": {}})
 
-    store.want(versions.pop(0))
+    store.request(versions.pop(0))
     return [*versions, first.version, store.publish(build).version]
 
 

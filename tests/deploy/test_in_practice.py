@@ -77,9 +77,9 @@ def test_a_replica_serves_the_owners_model_from_a_folder_that_it_cannot_write(
         try:
             replica.start(("unshare", "-m", "sh", "-c", mount, str(tmp_path / "models")))
             replica.client.headers.update(BEARER)
-            asked = {"inputs": "A first sentence."}
-            ours = replica.client.post("/embed", json=asked)
-            theirs = owner.client.post("/embed", json=asked)
+            requested = {"inputs": "A first sentence."}
+            ours = replica.client.post("/embed", json=requested)
+            theirs = owner.client.post("/embed", json=requested)
             assert ours.status_code == 200
             assert ours.json() == theirs.json()
             assert ours.headers["x-model-version"] == theirs.headers["x-model-version"]

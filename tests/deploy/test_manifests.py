@@ -153,10 +153,12 @@ def test_probes_ask_routes_that_exist_and_are_open(name: str) -> None:
     container = pod(name).container
     [port] = container["ports"]
     assert port == {"name": "http", "containerPort": Settings.model_fields["port"].default}
-    asked = {kind: container[kind]["httpGet"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
-    assert asked["readinessProbe"] == {"path": "/ready", "port": "http"}
-    assert asked["livenessProbe"] == asked["startupProbe"] == {"path": "/health", "port": "http"}
-    assert {probe["path"] for probe in asked.values()} <= open_routes
+    requested = {
+        kind: container[kind]["httpGet"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")
+    }
+    assert requested["readinessProbe"] == {"path": "/ready", "port": "http"}
+    assert requested["livenessProbe"] == requested["startupProbe"] == {"path": "/health", "port": "http"}
+    assert {probe["path"] for probe in requested.values()} <= open_routes
     assert one("Service", name)["spec"]["ports"][0]["targetPort"] == "http"
 
 
@@ -196,8 +198,8 @@ def test_what_points_at_pods_finds_them(kind: str) -> None:
         if kind == "HorizontalPodAutoscaler":
             assert spec["scaleTargetRef"]["name"] in labels
             continue
-        wanted = spec["selector"] if kind == "Service" else spec["selector"]["matchLabels"]
-        assert [wanted == has for has in labels.values()].count(True) == 1, document["metadata"]["name"]
+        requested = spec["selector"] if kind == "Service" else spec["selector"]["matchLabels"]
+        assert [requested == has for has in labels.values()].count(True) == 1, document["metadata"]["name"]
 
 
 def test_the_autoscaler_of_replicas_asks_for_series_that_there_are_and_that_the_adapter_gives() -> None:

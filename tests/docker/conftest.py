@@ -17,12 +17,12 @@ import pytest
 from tests.docker.stack import ROOT, TAG, Stack, docker, image_environment
 
 HERE = Path(__file__).parent
-ASKED_FOR = "TEST_DOCKER"
+REQUESTED_FOR = "TEST_DOCKER"
 NO_ENGINE = "No Docker engine; `make test-docker DOCKER_ENGINE=SCRIPT` sources a script that starts one"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if os.environ.get(ASKED_FOR) == "1":
+    if os.environ.get(REQUESTED_FOR) == "1":
         return
     for item in items:
         if HERE in item.path.parents:

@@ -35,7 +35,7 @@ def offline(service_image: str) -> Iterator[str]:
         docker("rm", "--force", "--volumes", name)
 
 
-def asked(container: str, path: str) -> Any:
+def requested(container: str, path: str) -> Any:
     """The answer of the service inside; only its own network reaches it."""
     read = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:8000{path}').read().decode())"
     return json.loads(docker("exec", container, "python", "-c", read))
@@ -80,10 +80,10 @@ def test_on_every_address_without_keys_it_refuses_to_start_and_says_what_to_do(s
 def test_without_a_network_it_serves_its_model_from_the_seed(offline: str) -> None:
     docker("exec", offline, "sh", "-c", "until python -I -S /simile/bin/healthcheck.py; do sleep .2; done")
     [seed] = docker("exec", offline, "ls", "/simile/share/simile/seed").split()
-    info = asked(offline, "/info")
+    info = requested(offline, "/info")
     assert info["model_version"] == seed
     assert info["fingerprint"] == "c81e5503b62cfb47b7555e76575e1b59234617a42aa907c31228bc55abac6b01"
-    assert asked(offline, "/ready") == {"status": "ready"}
+    assert requested(offline, "/ready") == {"status": "ready"}
 
 
 def test_its_first_process_is_an_init_and_its_service_cannot_write_outside_its_volumes(offline: str) -> None:

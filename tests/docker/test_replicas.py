@@ -66,11 +66,11 @@ class Traffic:
                 id = f"{number}-{turn % 20}"
                 text = f"The lamp {id} was repaired {turn} times."
                 document = {"id": id, "text": text, "metadata": {"by": number, "turn": turn}}
-                wanted = {"queries": ["lamp"], "k": 5, "filter": {"turn": turn, "by": number}}
+                requested = {"queries": ["lamp"], "k": 5, "filter": {"turn": turn, "by": number}}
                 try:
                     written = client.post("/documents", json={"documents": [document]})
                     assert written.status_code == 200, written.text
-                    found = client.post("/search", json=wanted)
+                    found = client.post("/search", json=requested)
                     assert found.status_code == 200, found.text
                     assert [hit["text"] for hit in found.json()["results"][0]] == [text]
                 except (AssertionError, httpx2.HTTPError) as error:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from models.manifest import Manifest
 from models.publishing.default import publish_named
-from models.publishing.import_process import open_asked
-from models.sources.folder import NOTHING_ASKED, Asked
+from models.publishing.import_process import open_with_overrides
+from models.sources.folder import NO_OVERRIDES, Overrides
 from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS, short_texts
 from service.settings import Settings
@@ -48,8 +48,8 @@ def reference(folder: Path, texts: list[str], **how: Any) -> NDArray[np.float32]
     return vectors
 
 
-def imported(folder: Path, store: ModelStore, asked: Asked = NOTHING_ASKED) -> Manifest:
-    return publish_named(store, str(folder), opened=partial(open_asked, asked))
+def imported(folder: Path, store: ModelStore, requested: Overrides = NO_OVERRIDES) -> Manifest:
+    return publish_named(store, str(folder), opened=partial(open_with_overrides, requested))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,7 +57,7 @@ def test_a_family_is_served_as_sentence_transformers_computes_it(tmp_path: Path,
     folder = family_source(tmp_path / name, name)
     store = ModelStore(tmp_path / "models")
     manifest = imported(folder, store)
-    store.want(manifest.version)
+    store.request(manifest.version)
     expected = reference(folder, TEXTS)
     assert np.abs(expected @ expected.T).min() < 0.9, "all texts would look alike"
     settings = Settings(data_dir=tmp_path / "data", models_dir=store.root, allowed_hosts=HOST, cache_mb=0)
@@ -90,12 +90,12 @@ def test_a_family_is_trained_exported_and_swapped_to(tmp_path: Path, name: str) 
     trained = export_run(run.out, store)
     assert (trained.pooling, trained.dimension) == (base.pooling, base.dimension)
     expected = reference(run.best, TEXTS)
-    store.want(base.version)
+    store.request(base.version)
     settings = Settings(data_dir=tmp_path / "data", models_dir=store.root, allowed_hosts=HOST, cache_mb=0)
     with serving(settings) as client:
         before = client.post("/embed", json={"inputs": TEXTS}).json()
         client.post("/documents", json={"documents": [{"id": "a", "text": "river"}]})
-        store.want(trained.version)
+        store.request(trained.version)
         wait_until_active(client, trained.version)
         after = client.post("/embed", json={"inputs": TEXTS}).json()
         np.testing.assert_allclose(after, expected, atol=CLOSE)
@@ -133,7 +133,7 @@ def test_families_of_other_dimensions_are_swapped_and_rolled_back_under_load(tmp
     names = ["bert", "gemma3", "static", "qwen3"]
     versions = {name: imported(family_source(tmp_path / name, name), store) for name in names}
     assert {manifest.dimension for manifest in versions.values()} == {24, 32}
-    store.want(versions["bert"].version)
+    store.request(versions["bert"].version)
     settings = Settings(data_dir=tmp_path / "data", models_dir=store.root, allowed_hosts=HOST, cache_mb=0)
     stop, trouble, served = threading.Event(), [], set()
     with serving(settings) as client:
@@ -153,7 +153,7 @@ def test_families_of_other_dimensions_are_swapped_and_rolled_back_under_load(tmp
             thread.start()
         try:
             for name in names[1:]:
-                store.want(versions[name].version)
+                store.request(versions[name].version)
                 wait_until_active(client, versions[name].version)
             assert client.post("/models/rollback").status_code in (200, 202)
             wait_until_active(client, versions["static"].version)

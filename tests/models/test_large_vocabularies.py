@@ -69,7 +69,7 @@ def test_a_vocabulary_of_250000_is_imported_and_served(tmp_path: Path, kind: str
     taken, thought = int(opened.stdout), needed([], 32, store.folder(manifest.version))
     assert thought / 3 < taken < thought, "what a start and a swap ask for is near what is taken"
     expected = reference(folder, SOME)
-    store.want(manifest.version)
+    store.request(manifest.version)
     settings = Settings(data_dir=tmp_path / "data", models_dir=store.root, allowed_hosts=HOST, cache_mb=0)
     with serving(settings) as client:
         found = client.post("/embed", json={"inputs": SOME}).json()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from models.errors import ProofFailed, Unsupported
-from models.sources.folder import Asked
+from models.sources.folder import Overrides
 from models.store import ModelStore
 
 pytest.importorskip("sentence_transformers")
@@ -128,7 +128,7 @@ def test_positions_behind_the_padding_are_counted_for_the_longest_text(tmp_path:
     raw = raw_source(tmp_path / "raw", kind, sizes)
     positions = sizes["max_position_embeddings"]
     with pytest.raises(Unsupported, match=f"takes fewer than {positions} tokens"):
-        imported(raw, ModelStore(tmp_path / "models"), Asked(max_length=positions))
+        imported(raw, ModelStore(tmp_path / "models"), Overrides(max_length=positions))
 
 
 def test_a_family_that_torch_cannot_export_is_refused_in_one_line(

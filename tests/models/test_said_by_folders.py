@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from sentence_transformers.sentence_transformer import modules
 
 from models.errors import Unsupported
-from models.sources.folder import Asked
+from models.sources.folder import Overrides
 from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS
 from tests.models.families import FAMILIES, WIDTH, assembled, family_source, raw_source
@@ -142,8 +142,8 @@ def test_a_plain_folder_takes_pooling_length_and_prompts_from_the_command(
     behind = [modules.Pooling(WIDTH, pooling or "mean")]
     expected = reference(assembled(raw, tmp_path / "model", behind), TEXTS)
     store = ModelStore(tmp_path / "models")
-    asked = Asked((pooling,) if pooling else (), 64, {"query": "find: "})
-    manifest = imported(raw, store, asked)
+    requested = Overrides((pooling,) if pooling else (), 64, {"query": "find: "})
+    manifest = imported(raw, store, requested)
     assert (manifest.max_length, manifest.search_prompt) == (64, "find: ")
     np.testing.assert_allclose(store.open(manifest.version).encode(TEXTS).vectors, expected, atol=CLOSE)
     assert reference(store.folder(manifest.version), ["a"], prompt_name="query").shape == (1, WIDTH)
@@ -236,7 +236,7 @@ def test_without_torch_the_error_names_the_command_that_installs_it(
 def test_pooling_is_refused_where_the_folder_says_its_own(tmp_path: Path) -> None:
     folder = family_source(tmp_path / "model", "bert")
     with pytest.raises(Unsupported, match="leave --pooling out"):
-        imported(folder, ModelStore(tmp_path / "models"), Asked(("mean",)))
+        imported(folder, ModelStore(tmp_path / "models"), Overrides(("mean",)))
 
 
 def test_words_by_mecab_without_its_package_are_refused_by_name(

@@ -59,7 +59,7 @@ def test_a_damaged_version_does_not_keep_its_model_from_being_published_again(
     ["", ".", "..", "../models", "/etc", "wanted", "20200101T000000-a-0000000", "20200101T000000-A-00000000"],
 )
 def test_no_path_is_made_of_a_name_that_is_no_version(store: ModelStore, version: str, name: str) -> None:
-    for act in (store.folder, store.verify, store.open, store.want):
+    for act in (store.folder, store.verify, store.open, store.request):
         with pytest.raises(UnknownVersion):
             act(name)
     with pytest.raises(UnknownVersion):
@@ -72,19 +72,19 @@ def test_wanting_is_one_pointer_that_always_names_a_version(
 ) -> None:
     other = publish(store, make_tiny_source(tmp_path / "other", seed=1)).version
     with pytest.raises(UnknownVersion):
-        store.want("20200101T000000-unknown-00000000")
-    assert store.wanted() == version
+        store.request("20200101T000000-unknown-00000000")
+    assert store.requested() == version
     seen: set[str | None] = set()
     done = threading.Event()
 
     def watch() -> None:
         while not done.is_set():
-            seen.add(store.wanted())
+            seen.add(store.requested())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     for turn in range(200):
-        store.want((version, other)[turn % 2])
+        store.request((version, other)[turn % 2])
     done.set()
     watcher.join()
     assert seen == {version, other}  # never a half-written name
@@ -94,12 +94,12 @@ def test_wanting_is_one_pointer_that_always_names_a_version(
 def test_a_pointer_to_nothing_is_no_wish_and_is_reported(store: ModelStore, version: str) -> None:
     for content in ("20200101T000000-gone-00000000\n", "../../etc\n", "\x00"):
         (store.root / "wanted").write_text(content)
-        assert store.wanted() is None
+        assert store.requested() is None
         assert "not a published version" in store.problems()["wanted"]
     (store.root / "wanted").write_text(f"{version}\n\n")  # as an editor leaves it
-    assert store.wanted() == version
+    assert store.requested() == version
     (store.root / "wanted").unlink()
-    assert store.wanted() is None
+    assert store.requested() is None
     assert store.problems() == {}
 
 
@@ -111,7 +111,7 @@ def test_the_state_is_what_was_written_last(store: ModelStore, tmp_path: Path) -
     (store.root / "state.json").write_text("half")
     assert store.read_state() == {}
     fresh = ModelStore(tmp_path / "new" / "models")
-    assert (fresh.versions(), fresh.wanted(), fresh.problems(), fresh.read_state()) == ([], None, {}, {})
+    assert (fresh.versions(), fresh.requested(), fresh.problems(), fresh.read_state()) == ([], None, {}, {})
     fresh.write_state({"live": None})
     assert fresh.read_state() == {"live": None}
 

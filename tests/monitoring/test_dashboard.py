@@ -15,11 +15,11 @@ WIDTH = 24  # of Grafana's grid
 def test_the_dashboard_asks_the_datasource_that_is_provisioned() -> None:
     [source] = read_yaml(MONITORING / "grafana/provisioning/datasources/prometheus.yml")["datasources"]
     named = {"type": source["type"], "uid": source["uid"]}
-    asked: list[Any] = [panel["datasource"] for panel in panels()]
-    asked += [target["datasource"] for panel in panels() for target in panel["targets"]]
-    asked += [entry["datasource"] for entry in dashboard()["annotations"]["list"]]
-    asked += [variable["datasource"] for variable in dashboard()["templating"]["list"]]
-    assert all(datasource == named for datasource in asked)
+    requested: list[Any] = [panel["datasource"] for panel in panels()]
+    requested += [target["datasource"] for panel in panels() for target in panel["targets"]]
+    requested += [entry["datasource"] for entry in dashboard()["annotations"]["list"]]
+    requested += [variable["datasource"] for variable in dashboard()["templating"]["list"]]
+    assert all(datasource == named for datasource in requested)
     assert source["url"] == "http://prometheus:9090"
 
 

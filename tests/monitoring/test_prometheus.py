@@ -102,11 +102,11 @@ def test_every_rule_is_loaded_and_evaluated_without_an_error(watched: Watched) -
 def test_what_rules_and_dashboard_ask_for_is_in_a_scrape_or_recorded(watched: Watched) -> None:
     there = samples(scraped(watched.service)) | LATER
     recorded = {rule.name for rule in rules() if not rule.alert}
-    asked = [(rule.name, rule.expression) for rule in rules()] + queries()
-    for who, expression in asked:
+    requested = [(rule.name, rule.expression) for rule in rules()] + queries()
+    for who, expression in requested:
         found = names(expression)
         assert found <= there | recorded, f"{who}: {found - there - recorded}"
-    assert recorded <= {name for _, expression in asked for name in names(expression)}, (
+    assert recorded <= {name for _, expression in requested for name in names(expression)}, (
         "recorded, and nobody asks for it"
     )
 
@@ -166,9 +166,9 @@ def test_every_documented_series_is_on_the_dashboard() -> None:
     text = (ROOT / "docs/METRICS.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `(simile_[a-z0-9_]+)`", text, flags=re.MULTILINE))
     recorded = {rule.name: rule.expression for rule in rules() if not rule.alert}
-    asked = {name for _, query in queries() for name in names(query)}
-    asked |= {name for record in asked & recorded.keys() for name in names(recorded[record])}
-    shown = asked | {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked}
+    requested = {name for _, query in queries() for name in names(query)}
+    requested |= {name for record in requested & recorded.keys() for name in names(recorded[record])}
+    shown = requested | {re.sub(r"_(bucket|sum|count)$", "", name) for name in requested}
     assert len(documented) > 40
     assert documented <= shown, documented - shown
 

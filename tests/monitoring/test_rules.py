@@ -107,9 +107,9 @@ def test_docker_is_asked_for_containers_and_not_for_what_compose_calls_them() ->
 def test_every_route_setting_and_series_of_the_page_exists(tmp_path: Path) -> None:
     text = PAGE.read_text(encoding="utf-8")
     paths = create_app(Settings(data_dir=tmp_path / "never-made")).openapi()["paths"]
-    asked = re.findall(r"curl (?:-X (POST|DELETE) )?http://127\.0\.0\.1:8000(/[^`\s]*)", text)
-    assert len(asked) >= 20
-    for method, path in asked:
+    requested = re.findall(r"curl (?:-X (POST|DELETE) )?http://127\.0\.0\.1:8000(/[^`\s]*)", text)
+    assert len(requested) >= 20
+    for method, path in requested:
         template = path.replace("VERSION", "{version}").replace("ID", "{id}")
         assert (method or "GET").lower() in paths[template], path
     settings = set(re.findall(r"SIMILE_([A-Z_]+)", text)) - {""}

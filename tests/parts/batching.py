@@ -25,8 +25,8 @@ class Place:
     def ask(
         self, *texts: str, encoder: CountingEncoder | None = None, **options: Any
     ) -> asyncio.Task[Answer]:
-        asked = (encoder or self.encoder).as_encoder()
-        return asyncio.create_task(self.batcher.embed(asked, texts, **options))
+        requested = (encoder or self.encoder).as_encoder()
+        return asyncio.create_task(self.batcher.embed(requested, texts, **options))
 
     async def busy(self) -> asyncio.Task[Answer]:
         """Keeps the worker in a batch until the gate opens."""

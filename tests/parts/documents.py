@@ -43,5 +43,5 @@ def hits(client: TestClient, q: str, **options: Any) -> list[dict[str, Any]]:
 
 def encoder_of(client: TestClient) -> Encoder:
     """Returns the active model of the client's service."""
-    encoder: Encoder = client.app.state.runtime.live.generation.encoder  # type: ignore[attr-defined]
+    encoder: Encoder = client.app.state.runtime.active.generation.encoder  # type: ignore[attr-defined]
     return encoder

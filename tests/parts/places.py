@@ -92,9 +92,9 @@ class Place:
 
     def until_followed(self) -> None:
         """Until the followers have every document. Writes do not wait for them."""
-        live = self.app.state.runtime.live
-        documents = live.generation.indexes.documents
-        self.until(lambda: all(other.indexes.documents == documents for other in live.followers))
+        active = self.app.state.runtime.active
+        documents = active.generation.indexes.documents
+        self.until(lambda: all(other.indexes.documents == documents for other in active.followers))
 
     def activate(self, version: str) -> None:
         assert self.client.post(f"/models/{version}/activate").status_code == 202

@@ -30,7 +30,7 @@ class Place:
     def __init__(self) -> None:
         self.store = PostgresStore(postgres.new_database(), [], connections=16, answer_seconds=20)
         self.store.start(lambda _: None, lambda _: None)
-        self.live = self.store.activate(manifest("a"), "fp32")
+        self.active = self.store.activate(manifest("a"), "fp32")
 
     def write(self, job: Callable[[Connection], T]) -> T:
         return self.store.writer.submit(job).result()
@@ -41,7 +41,7 @@ class Place:
 
     def put(self, *given: Document, embeddings: Sequence[Embedding] = ()) -> None:
         rows = dict(enumerate(embeddings or [Embedding(unit(), truncated=False) for _ in given]))
-        self.write(lambda connection: writes.put(connection, given, {self.live: rows}))
+        self.write(lambda connection: writes.put(connection, given, {self.active: rows}))
 
 
 def unit() -> np.ndarray[Any, np.dtype[np.float32]]:

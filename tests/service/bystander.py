@@ -25,13 +25,13 @@ _BARE = "import sys; from tests.service.bystander import serve_bare; serve_bare(
 
 class Look(NamedTuple):
     what: str
-    asked: float
+    requested: float
     took: float
     status: int
 
     @property
     def answered(self) -> float:
-        return self.asked + self.took
+        return self.requested + self.took
 
 
 class Bystander:
@@ -49,7 +49,7 @@ class Bystander:
         now = time.monotonic()
         while True:
             looks = [look for look in self.looks() if look.answered >= begin]
-            settled = {look.what for look in looks if look.asked >= now}
+            settled = {look.what for look in looks if look.requested >= now}
             if settled == {CONTROL, HEALTH, EMBED} or time.monotonic() > now + seconds:
                 return looks
             time.sleep(PAUSE_SECONDS)
@@ -91,7 +91,7 @@ def _ask(what: str, port: int, write: threading.Lock) -> None:
     body = None if method == "GET" else b'{"inputs": "a bystander"}'
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     while True:
-        asked = time.monotonic()
+        requested = time.monotonic()
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
@@ -100,7 +100,7 @@ def _ask(what: str, port: int, write: threading.Lock) -> None:
         except (OSError, http.client.HTTPException):
             connection.close()
             status = 0
-        look = Look(what, asked, time.monotonic() - asked, status)
+        look = Look(what, requested, time.monotonic() - requested, status)
         with write:
             print(json.dumps(look), flush=True)
         time.sleep(PAUSE_SECONDS)

@@ -61,7 +61,7 @@ def running(app: FastAPI) -> Iterator[TestClient]:
 
 @pytest.fixture
 def encoder(runtime: Runtime, running: TestClient) -> Encoder:
-    return runtime.live.generation.encoder
+    return runtime.active.generation.encoder
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def serving_prompts(
     app = create_app(Settings(data_dir=folder / "data", model=str(source), allowed_hosts=HOST))
     with TestClient(app) as client:
         wait_until_ready(client)
-        yield client, app.state.runtime.live.generation.encoder
+        yield client, app.state.runtime.active.generation.encoder
 
 
 def turned(client: TestClient, models_dir: Path) -> dict[str, object]:

@@ -88,7 +88,7 @@ def searches() -> Iterator[Case]:
     yield got(route, "too large an answer", f"/search?q=metadata&mode=lexical&k={MAX_K}", REFUSED)
     yield from filters(route, f"/search?q=red&k={MAX_K}&fields=&filter=")
     yield from _ranked()
-    yield from _asked(most)
+    yield from _requested(most)
 
 
 def filters(route: str, path: str) -> Iterator[Case]:
@@ -102,8 +102,8 @@ def filters(route: str, path: str) -> Iterator[Case]:
     yield got(route, "a deep filter", path + quote('{"$and":[' * (LINE // 30), safe=""), REFUSED)
 
 
-def queries(asked: list[str], mode: str, k: int, **others: object) -> object:
-    return {"queries": asked, "mode": mode, "k": k, **others}
+def queries(requested: list[str], mode: str, k: int, **others: object) -> object:
+    return {"queries": requested, "mode": mode, "k": k, **others}
 
 
 def _ranked() -> Iterator[Case]:
@@ -114,8 +114,8 @@ def _ranked() -> Iterator[Case]:
     yield posted(route, f"{hybrid} hybrid queries", lambda: queries([distinct(long)] * hybrid, "hybrid", 1))
     for mode in ("dense", "lexical"):
         for count in (hits // MAX_K, MANY):
-            asked = lambda mode, count: queries(["red"] * count, mode, hits // count, fields=[])  # noqa: E731
-            yield posted(route, f"{mode}, all hits of {count} queries", asked, mode, count)
+            requested = lambda mode, count: queries(["red"] * count, mode, hits // count, fields=[])  # noqa: E731
+            yield posted(route, f"{mode}, all hits of {count} queries", requested, mode, count)
     yield Case(route, "2,048 vectors", _vectors)
 
 
@@ -125,7 +125,7 @@ def _vectors(facts: Facts) -> Request:
     return Request("/search", packed({"queries": vectors, "model": facts.version, "k": k, "fields": []}))
 
 
-def _asked(most: int) -> Iterator[Case]:
+def _requested(most: int) -> Iterator[Case]:
     """Yields queries of up to `most` characters, and filters."""
     route = "POST /search"
     for kind in KINDS:

@@ -76,7 +76,7 @@ class CountingEncoder:
     packs = False
     form = FP32
     step = 1
-    opens_alone = False
+    opens_single_text = False
     file_bytes = 0
     queries: Encoder | None = None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from models.encoder import Encoder
 from service import __main__
-from service.live import Live
+from service.active import ActiveGeneration
 
 FAULTS = Path(os.environ["FAULTS"])
 
@@ -47,8 +47,8 @@ def asleep(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
 
 def main() -> None:
     Encoder.forward = asleep("hang", Encoder.forward)  # type: ignore[method-assign]
-    Live.borrow = asleep("block", Live.borrow)  # type: ignore[method-assign]  # on the event loop
-    Live.borrow = holding("hold", Live.borrow)  # type: ignore[method-assign]
+    ActiveGeneration.borrow = asleep("block", ActiveGeneration.borrow)  # type: ignore[method-assign]  # on the event loop
+    ActiveGeneration.borrow = holding("hold", ActiveGeneration.borrow)  # type: ignore[method-assign]
     Encoder.forward = holding("hold2", Encoder.forward)  # type: ignore[method-assign]
     sys.argv = sys.argv[:1]
     __main__.main()

@@ -36,16 +36,16 @@ class KilledSnapshots:
         self._rng = rng
         self.used = self.refused = self.hurt = 0
 
-    def check(self, connection: sqlite3.Connection, number: int, *, live: bool) -> None:
+    def check(self, connection: sqlite3.Connection, number: int, *, active: bool) -> None:
         """Checks the vectors of a generation in the store and in a new index."""
         texts: dict[int, str] = dict(connection.execute("SELECT revision, text FROM documents").fetchall())
         names, stored = _stored(connection, number)
         revisions = names >> PASSAGE_BITS
-        assert not live or revisions.tolist() == sorted(texts)
+        assert not active or revisions.tolist() == sorted(texts)
         for revision, vector in zip(revisions.tolist(), stored, strict=True):
             np.testing.assert_array_equal(vector, get_vector(texts[revision], number))
         file = self._root / f"{number}.lists"
-        if live and file.exists() and self._rng.random() < HURT:
+        if active and file.exists() and self._rng.random() < HURT:
             self._hurt(file)
         there, sound = file.exists(), is_whole(file)
         now = sequence(connection)
@@ -140,8 +140,8 @@ def _check_answers(index: Index, revisions: Revisions, stored: NDArray[np.float3
     assert living(index) == revisions.tolist()
     rounded = [part.rows().names for part in index.view.parts if part.segment.is_float16]
     half = np.isin(revisions << PASSAGE_BITS, np.concatenate([np.empty(0, np.int64), *rounded]))
-    wanted = np.where(half[:, None], stored.astype(np.float16), stored)
-    np.testing.assert_array_equal(stored_vectors(index, revisions << PASSAGE_BITS), wanted)
+    requested = np.where(half[:, None], stored.astype(np.float16), stored)
+    np.testing.assert_array_equal(stored_vectors(index, revisions << PASSAGE_BITS), requested)
     if index.kind == APPROXIMATE:  # A view with a base scores all rows in float16.
         stored = stored.astype(np.float16).astype(np.float32)
     queries = np.random.default_rng(seed).standard_normal((QUERIES, DIMENSION)).astype(np.float32)

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from service.store.sql.generations import kept_numbers, live_number
+from service.store.sql.generations import get_active_number, kept_numbers
 from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.schema import connect, migrate
 from tests.service.killed_snapshots import KilledSnapshots
@@ -102,12 +102,12 @@ class Store:
                 if row.metadata["thread"] == thread
             )
             self._expected[thread] = found
-        live = live_number(connection)
-        assert live >= self._swapped, f"kill {self.kills}: a swap that was answered is undone"
+        serving = get_active_number(connection)
+        assert serving >= self._swapped, f"kill {self.kills}: a swap that was answered is undone"
         [active] = connection.execute("SELECT count(*) FROM generations WHERE state = 'active'").fetchone()
         assert active == 1
         for number in kept_numbers(connection):
-            self.snapshots.check(connection, number, live=number == live)
+            self.snapshots.check(connection, number, serving=number == serving)
         [orphans] = connection.execute(
             "SELECT count(*) FROM vectors WHERE revision NOT IN (SELECT revision FROM documents) "
             "AND generation IN (SELECT number FROM generations WHERE state <> 'dropped')"

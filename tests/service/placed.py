@@ -33,7 +33,7 @@ class Place:
 
     @property
     def encoder(self) -> Encoder:
-        return self.runtime.live.generation.encoder
+        return self.runtime.active.generation.encoder
 
     def embed(self, inputs: str | list[str], **headers: str) -> httpx2.Response:
         """Embeds over a new connection, as another client would."""

@@ -35,7 +35,7 @@ from service.index.ivf import Clustered
 from service.index.ivf_snapshots import IvfSnapshots, Origin, tidy
 from service.settings import INDEXES
 from service.store.filters.grammar import Predicate
-from service.store.sql.generations import begin, go_live, kept_numbers, live_number
+from service.store.sql.generations import begin, get_active_number, kept_numbers, make_active
 from service.store.sql.records import collections, unembedded
 from service.store.sqlite import vectors
 from service.store.sqlite.documents import sequence
@@ -133,7 +133,7 @@ def say(word: str, thread: int, operation: dict[str, Any]) -> None:
 
 def put(transaction: Transaction, documents: list[Document], *, gaps: bool) -> None:
     connection = transaction.connection
-    numbers = {live_number(connection)} if gaps else kept_numbers(connection)
+    numbers = {get_active_number(connection)} if gaps else kept_numbers(connection)
     given = {
         number: {at: embedding(document.text, number) for at, document in enumerate(documents)}
         for number in numbers
@@ -193,7 +193,7 @@ def build_or_swap(transaction: Transaction, number: int) -> bool:
         rows = {revision: embedding(each.content.text, number) for revision, each in found.items()}
         add_vectors(transaction, number, rows)
         return False
-    go_live(transaction.connection, number, "", rollback=False)
+    make_active(transaction.connection, number, "", rollback=False)
     transaction.changes.sequence = sequence(transaction.connection)
     return True
 

@@ -45,7 +45,7 @@ def published(root: Path, count: int) -> list[str]:
         version = publish(made, source, origin=f"tiny-{seed}").version  # returns an existing version
         shutil.copytree(made.folder(version), root / version)
         versions.append(version)
-    store.want(versions[0])
+    store.request(versions[0])
     return versions
 
 
@@ -56,7 +56,7 @@ def published_pair(root: Path, prompts: dict[str, str] | None = None) -> list[st
         source = tiny_source(Path(folder, "teacher"), prompts=prompts)
         teacher = publish(store, source, origin="teacher")
         student, both = publish_pair(store, teacher, source)
-    store.want(teacher.version)
+    store.request(teacher.version)
     return [teacher.version, student.version, both.version]
 
 

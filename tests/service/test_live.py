@@ -3,8 +3,8 @@
 import pytest
 
 from models.encoder import Encoder
+from service.active import ActiveGeneration, Generation, in_memory
 from service.errors import Conflict
-from service.live import Generation, Live, in_memory
 from tests.service.fakes import CountingEncoder
 
 
@@ -23,15 +23,15 @@ def generation(name: int) -> tuple[Generation, ClosingEncoder]:
 def test_a_request_keeps_its_generation_when_another_takes_its_place() -> None:
     old, old_encoder = generation(1)
     new, new_encoder = generation(2)
-    live = Live(old)
-    with live.borrow() as borrowed:
-        live.follow(new)
-        live.replace(new)
-        assert live.followers == (old,)
-        live.leave(old)
+    active = ActiveGeneration(old)
+    with active.borrow() as borrowed:
+        active.follow(new)
+        active.replace(new)
+        assert active.followers == (old,)
+        active.leave(old)
         assert borrowed is old
         assert not old_encoder.closed
-        with live.borrow() as later:
+        with active.borrow() as later:
             assert later is new
     assert old_encoder.closed
     assert not new_encoder.closed
@@ -43,9 +43,9 @@ def test_a_pair_that_closes_is_told_of_for_both_of_its_encoders() -> None:
     student = ClosingEncoder(2).as_encoder()
     encoder.queries = student
     told: list[Encoder] = []
-    live = Live(pair, on_close=told.append)
-    assert live.encoding == {"v1", "v2"}
-    live.close()
+    active = ActiveGeneration(pair, on_close=told.append)
+    assert active.encoding == {"v1", "v2"}
+    active.close()
     assert told == [pair.encoder, student]
 
 
@@ -57,8 +57,8 @@ def test_a_retired_generation_that_nobody_uses_closes_at_once() -> None:
 
 def test_a_borrower_that_fails_gives_its_generation_back() -> None:
     old, encoder = generation(1)
-    live = Live(old)
-    with pytest.raises(ValueError, match="mine"), live.borrow():
+    active = ActiveGeneration(old)
+    with pytest.raises(ValueError, match="mine"), active.borrow():
         raise ValueError("mine")
     old.retire()
     assert encoder.closed
@@ -67,43 +67,43 @@ def test_a_borrower_that_fails_gives_its_generation_back() -> None:
 def test_who_comes_between_the_retirement_and_the_new_reference_gets_the_new_one() -> None:
     old, _ = generation(1)
     new, _ = generation(2)
-    live = Live(old)
+    active = ActiveGeneration(old)
     enter = old._enter
     old.retire()
 
     def replaced_meanwhile() -> bool:
-        live.replace(new)
+        active.replace(new)
         return enter()
 
     old._enter = replaced_meanwhile  # type: ignore[method-assign]
-    with live.borrow() as borrowed:
+    with active.borrow() as borrowed:
         assert borrowed is new
 
 
 def test_a_version_that_is_named_is_borrowed_while_it_follows() -> None:
     old, encoder = generation(1)
     new, _ = generation(2)
-    live = Live(old)
-    live.follow(new)
-    live.replace(new)
-    with live.borrow("v1") as named, live.borrow("v2") as served:
+    active = ActiveGeneration(old)
+    active.follow(new)
+    active.replace(new)
+    with active.borrow("v1") as named, active.borrow("v2") as served:
         assert (named, served) == (old, new)
-        live.leave(old)
+        active.leave(old)
         assert not encoder.closed, "whoever has it keeps it"
-        with pytest.raises(Conflict, match="v1 is not kept warm; v2 can be used"), live.borrow("v1"):
+        with pytest.raises(Conflict, match="v1 is not kept warm; v2 can be used"), active.borrow("v1"):
             pass
     assert encoder.closed
 
 
 def test_of_two_generations_of_one_version_the_whole_one_is_borrowed() -> None:
-    live_one, _ = generation(1)
-    live = Live(live_one)
+    active_one, _ = generation(1)
+    active = ActiveGeneration(active_one)
     making, lingering = generation(2)[0], generation(2)[0]
     lingering.is_complete = True
-    live.follow(making)
-    live.follow(lingering)
-    with live.borrow("v2") as named:
+    active.follow(making)
+    active.follow(lingering)
+    with active.borrow("v2") as named:
         assert named is lingering
-    live.leave(lingering)
-    with live.borrow("v2") as named:
+    active.leave(lingering)
+    with active.borrow("v2") as named:
         assert named is making

@@ -170,7 +170,7 @@ def test_a_full_disk_is_one_line_and_the_reason_of_a_build(tmp_path: Path) -> No
             response = service.put({f"{step}": "green garden " * 50})
             assert response.status_code == 507
             assert response.json()["error"].startswith("The disk is full")
-        ModelStore(tmp_path / "models").want(second)
+        ModelStore(tmp_path / "models").request(second)
         wait_for(lambda: "disk is full" in (reason_of(service.client, second) or ""), service)
         said = once_a_minute(service, "disk is full", since)
         assert len(said) <= 5, said
@@ -183,7 +183,7 @@ def test_a_full_disk_is_one_line_and_the_reason_of_a_build(tmp_path: Path) -> No
         service.client.close()
 
 
-def asked(service: Service, path: str) -> httpx2.Response:
+def requested(service: Service, path: str) -> httpx2.Response:
     """Returns the answer, and retries failed connections."""
 
     def answer() -> httpx2.Response | None:
@@ -202,18 +202,18 @@ def test_descriptors_that_run_out_are_503_a_few_lines_and_pass(tmp_path: Path, t
         pid = service.process.pid
         usual = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         left = len([*Path(f"/proc/{pid}/fd").iterdir()]) + 1
-        [model] = asked(service, "/models").json()["models"]
+        [model] = requested(service, "/models").json()["models"]
         while model["fingerprint"] is not None:  # Its manifest was readable.
             left -= 1
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (left, usual[1]))
-            [model] = asked(service, "/models").json()["models"]
+            [model] = requested(service, "/models").json()["models"]
         assert model["state"] == "active"
         for _ in range(20):
-            report = asked(service, f"/models/{model['version']}/report")
+            report = requested(service, f"/models/{model['version']}/report")
             while report.status_code == 404:  # A descriptor was freed in between.
                 left -= 1
                 resource.prlimit(pid, resource.RLIMIT_NOFILE, (left, usual[1]))
-                report = asked(service, f"/models/{model['version']}/report")
+                report = requested(service, f"/models/{model['version']}/report")
             assert (report.status_code, report.json()["error_type"]) == (503, "Unhealthy")
             assert "no file descriptor left" in report.json()["error"]
         resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
@@ -221,7 +221,7 @@ def test_descriptors_that_run_out_are_503_a_few_lines_and_pass(tmp_path: Path, t
         assert 1 <= len(said) <= 8, said  # one per affected part
         assert "Traceback" not in service.log.read_text()
         assert "Too many open files" not in service.log.read_text()
-        assert asked(service, "/models").json()["models"][0]["fingerprint"] is not None
+        assert requested(service, "/models").json()["models"][0]["fingerprint"] is not None
         assert service.put({"b": "green garden"}).status_code == 200
 
 
@@ -245,7 +245,7 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, second = published(tmp_path / "models", 2)
-    out, opening = threading.Event(), ModelLoader.open_proved
+    out, opening = threading.Event(), ModelLoader.open_verified
     tries: list[str] = []
     out.set()
 
@@ -255,14 +255,14 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return opening(self, version)
 
-    monkeypatch.setattr(ModelLoader, "open_proved", denied)
+    monkeypatch.setattr(ModelLoader, "open_verified", denied)
     monkeypatch.setattr(model_loader, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(model_loader, "MAX_SECONDS", 0.01)
     settings = Settings(
         data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=0, allowed_hosts=HOST
     )
     with serving(settings) as client:
-        ModelStore(tmp_path / "models").want(second)
+        ModelStore(tmp_path / "models").request(second)
 
         def listed() -> dict[str, Any]:
             models = client.get("/models").json()["models"]

@@ -11,7 +11,7 @@ from service.__main__ import refuse_clashes
 from service.batching.workers import layout_for
 from service.cli import check
 from service.errors import StartupError
-from service.lifecycle.model_loader import wanted_form
+from service.lifecycle.model_loader import requested_form
 from service.settings import Settings, read
 
 
@@ -85,15 +85,15 @@ def test_a_device_that_is_none_is_refused_with_those_that_are(
     ("asked", "computed"), [("fp32", "fp32"), ("fp16", "fp16"), ("auto", "fp16"), (None, "fp32")]
 )
 def test_a_gpu_computes_in_the_precision_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, asked: str | None, computed: str
+    monkeypatch: pytest.MonkeyPatch, requested: str | None, computed: str
 ) -> None:
     monkeypatch.setenv("SIMILE_DEVICE", "cuda:1")
     monkeypatch.setenv("SIMILE_GPU_MEM_MB", "2048")
-    if asked is not None:
-        monkeypatch.setenv("SIMILE_PRECISION", asked)
+    if requested is not None:
+        monkeypatch.setenv("SIMILE_PRECISION", requested)
     settings = read()
     assert settings.place == Place("cuda", 1, 2048)
-    assert str(wanted_form(settings)) == f"{computed}/onnxruntime-cuda"
+    assert str(requested_form(settings)) == f"{computed}/onnxruntime-cuda"
     assert layout_for(settings)[:2] == (2, 1)
 
 
@@ -104,7 +104,7 @@ def test_a_precision_that_a_gpu_does_not_compute_in_is_refused(
     monkeypatch.setenv("SIMILE_DEVICE", "cuda")
     monkeypatch.setenv("SIMILE_PRECISION", precision)
     with pytest.raises(StartupError, match=f"SIMILE_PRECISION={precision}: a GPU computes in fp32 or fp16"):
-        wanted_form(read())
+        requested_form(read())
 
 
 def test_the_gpu_is_the_default_where_its_extra_is_installed(

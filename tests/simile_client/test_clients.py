@@ -27,7 +27,7 @@ TEXTS = ["river red", "window paper red", "paper"]
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("client")
     store = ModelStore(folder / "models")
-    store.want(publish(store, tiny_source(folder / "source")).version)
+    store.request(publish(store, tiny_source(folder / "source")).version)
     with Service(folder) as running:
         running.wait_until_ready()
         yield f"http://127.0.0.1:{running.port}"
@@ -64,7 +64,7 @@ def test_vectors_are_of_unit_length_and_similarity_is_their_cosine(service: str)
 
 
 def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
-    async def asked() -> None:
+    async def requested() -> None:
         with Client(service) as waiting:
             async with AsyncClient(service) as client:
                 await client.put([Document("window", "async", {"n": 9})])
@@ -77,7 +77,7 @@ def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
                 assert (await client.info())["dimension"] == waiting.info()["dimension"]
                 assert await client.delete("async") == 1
 
-    asyncio.run(asked())
+    asyncio.run(requested())
 
 
 def test_dots_are_an_id_and_no_way_up(service: str) -> None:
@@ -173,12 +173,12 @@ def test_it_waits_as_long_as_the_service_asks_and_tries_again(monkeypatch: pytes
         assert client.info() == {"dimension": 3}
     assert pauses == [7.0, 1.0]
 
-    async def asked(url: str) -> object:
+    async def requested(url: str) -> object:
         async with AsyncClient(url) as client:
             return await client.info()
 
     with full(*answers) as url:
-        assert asyncio.run(asked(url)) == {"dimension": 3}
+        assert asyncio.run(requested(url)) == {"dimension": 3}
     assert pauses == [7.0, 1.0] * 2
 
 

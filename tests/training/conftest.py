@@ -77,7 +77,7 @@ def job(tmp_path: Path, tiny_models_dir: Path, recipe: Recipe, corpus: Corpus) -
     """The tiny model is active, and the evaluation set says that it is perfect."""
     shutil.copytree(tiny_models_dir, tmp_path / "models")
     store = ModelStore(tmp_path / "models")
-    version = store.wanted()
+    version = store.requested()
     assert version is not None
     encoder = store.open(version)
     data = gold(tmp_path / "data", lambda texts: encoder.encode(texts).vectors, corpus.texts)

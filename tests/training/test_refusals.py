@@ -236,7 +236,7 @@ def test_files_of_models_that_are_nested_too_deeply_are_refused(tmp_path: Path) 
     store = ModelStore(tmp_path)
     for name in ("state.json", "asked.json"):
         (tmp_path / name).write_text("[" * N)
-    assert (store.read_state(), store.desired()) == ({}, None)
+    assert (store.read_state(), store.read_request()) == ({}, None)
 
 
 MANY = ".a" * (MAX_DEPTH - 10)

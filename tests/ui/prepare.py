@@ -85,7 +85,7 @@ def main() -> None:
         publish(place, source, origin=f"made for tests, {source.name}")
         for place, source in zip(places, sources, strict=True)
     )
-    store.want(first.version)
+    store.request(first.version)
     write_runs(store.root, SCHEDULE)
     write_progress(store.root, PROGRESS)
     store.publish(lambda into: _refused(into, places[2].folder(third.version), third, first.version))

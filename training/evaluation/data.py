@@ -46,8 +46,8 @@ Layout = Callable[[Path, str, tuple[str, ...]], Iterator[Row]]
 
 
 def own(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
-    wanted = ("score", "sentence1", "sentence2", *(["subset"] if subsets else []))
-    return _table_rows(folder / f"{split}.tsv.gz", wanted)
+    requested = ("score", "sentence1", "sentence2", *(["subset"] if subsets else []))
+    return _table_rows(folder / f"{split}.tsv.gz", requested)
 
 
 def senteval_year(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:

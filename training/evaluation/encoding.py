@@ -41,7 +41,7 @@ def encode_once(encode: Encode, sentences: Iterable[str]) -> Encode:
                 )
             table[start : start + len(chunk)] = vectors
             progress.add(len(chunk))
-    return lambda asked: table[[row[sentence] for sentence in asked]]
+    return lambda chosen: table[[row[sentence] for sentence in chosen]]
 
 
 def remembering(encode: Encode) -> Encode:

@@ -65,8 +65,8 @@ class WordIndex:
         match = expression(query)
         if not match:
             return {}
-        asked = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank, rowid LIMIT ?"
-        with closing(self._connection.execute(asked, (match, depth))) as rows:
+        statement = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank, rowid LIMIT ?"
+        with closing(self._connection.execute(statement, (match, depth))) as rows:
             return dict(rows.fetchall())
 
     def close(self) -> None:

@@ -51,10 +51,10 @@ class Collection(NamedTuple):
         queries: dict[str, dict[str, str]] = {}
         for id, text in self.queries.items():
             queries.setdefault(within.get(id, DEFAULT), {})[id] = text
-        for part, asked in sorted(queries.items()):
+        for part, part_queries in sorted(queries.items()):
             found = documents.get(part, {})
-            relevant = {query: self.relevant[query] for query in asked if query in self.relevant}
-            yield part, self._replace(documents=found, queries=asked, relevant=relevant, within=None)
+            relevant = {query: self.relevant[query] for query in part_queries if query in self.relevant}
+            yield part, self._replace(documents=found, queries=part_queries, relevant=relevant, within=None)
 
 
 def collections(data: Path) -> dict[str, Path]:
@@ -73,10 +73,10 @@ def load(folder: Path, split: str = "test") -> Collection:
     """
     documents = {name: content for _, name, content in _contents(_file(folder, _CORPUS))}
     queries: dict[str, str] = {}
-    for where, name, asked in _contents(_file(folder, _QUERIES)):
-        if not asked.text:
+    for where, name, part_queries in _contents(_file(folder, _QUERIES)):
+        if not part_queries.text:
             raise TrainingError(f"{where}: the query has no text.")
-        queries[name] = asked.text
+        queries[name] = part_queries.text
     relevant: dict[str, dict[str, float]] = {}
     judgements = _file(folder, f"qrels.{split}.tsv", f"qrels/{split}.tsv")
     for where, query, document, gain in _read(judgements):

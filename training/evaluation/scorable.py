@@ -224,8 +224,8 @@ class Server:
                 raise TrainingError(f"{self._typed} cannot be reached: {error}") from None
             if answer.status_code not in _BUSY or attempt == _TRIES:
                 break
-            asked = answer.headers.get("retry-after", "")  # in seconds; dates are ignored
-            time.sleep(min(float(asked), _LONGEST_WAIT_SECONDS) if asked.isdecimal() else 1.0)
+            requested = answer.headers.get("retry-after", "")  # in seconds; dates are ignored
+            time.sleep(min(float(requested), _LONGEST_WAIT_SECONDS) if requested.isdecimal() else 1.0)
         if answer.status_code not in allowed:
             raise TrainingError(f"{self._shown}{path} refused ({answer.status_code}): {answer.text[:300]}")
         return answer

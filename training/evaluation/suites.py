@@ -127,18 +127,18 @@ class _Loaded(NamedTuple):
 def _load(data: Path, suites: tuple[str, ...]) -> _Loaded:
     """Reads all sets before anything is encoded, so a damaged file costs seconds."""
     similar, geometric = "sts" in suites, "geometry" in suites
-    wanted = [known.key for known in SETS if similar or (geometric and known.key == STSB)]
-    absent = [key for key in wanted if is_absent(key, data)]
+    requested = [known.key for known in SETS if similar or (geometric and known.key == STSB)]
+    absent = [key for key in requested if is_absent(key, data)]
     folders = collections(data) if "retrieval" in suites else {}
     if "retrieval" in suites:
-        wanted += ["retrieval"]
+        requested += ["retrieval"]
         absent += [] if folders else ["retrieval"]
     tasks, missing = load_tasks(data) if {"transfer", "clustering"} & set(suites) else ({}, [])
-    wanted += [*tasks, *missing]
+    requested += [*tasks, *missing]
     absent += missing
     others = _present(OTHERS, data) if similar else []
-    if len(absent) == len(wanted) and not others:
-        raise TrainingError(f"{data} holds none of {', '.join(wanted)}.")
+    if len(absent) == len(requested) and not others:
+        raise TrainingError(f"{data} holds none of {', '.join(requested)}.")
     return _Loaded(
         {key: load(key, data) for key in ([*_present(SETS, data), *others] if similar else [])},
         [load(STSB, data, split) for split in _SPLITS] if geometric and STSB not in absent else [],

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     if read and not read[0].is_file():
         raise TrainingError(f"There is no file {read[0]}.")
     file = target(options.json, *read) if options.json else None
-    wanted = chosen(options)
+    requested = chosen(options)
     to_stderr(LOADING)
     from training.methods.recipe import load_recipe  # noqa: PLC0415  torch
 
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
             f"A report is on single texts; {recipe.name} reads rows of several. Name another --recipe."
         )
     to_stderr("reading the corpus")
-    corpus = read_corpus(read[0]) if read else from_service(options.from_service, wanted=wanted)
+    corpus = read_corpus(read[0]) if read else from_service(options.from_service, requested=requested)
     with open_base(options.base, models_dir(os.environ)) as base:
         figures, found, max_length = look_at(corpus, recipe, base.folder)
         name = base.name

@@ -34,7 +34,7 @@ def find_anchor(store: ModelStore, active: str) -> str:
 
 def active_version(store: ModelStore) -> str:
     """The version in service, or that it would start with when none has run yet. Raise TrainingError."""
-    version = store.read_state().get("live") or store.wanted()
+    version = store.read_state().get("live") or store.requested()
     if not version:
         raise TrainingError(
             f"{store.root} has no active version to compare with. Start the service once, "

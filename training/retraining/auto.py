@@ -114,7 +114,7 @@ def build_material(gathered: Gathered, config: Config, tokenizer: Path) -> Mater
         len(documents),
         judged_to_train_on(gathered, config),
         len(build_queries([(document.title, document.text) for document in documents]))
-        + sum(map(len, gathered.asked.values())),
+        + sum(map(len, gathered.queried.values())),
         reading.why_not,
         takes_tokens(json.loads(tokenizer.read_bytes())),
         sum(bool(document.title) for document in documents),

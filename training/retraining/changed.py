@@ -64,21 +64,21 @@ def _shown(
     hits: int,
 ) -> dict[str, Any]:
     difference, name, at = change
-    asked = searches[name]
-    query = list(asked.queries)[at]
+    queried = searches[name]
+    query = list(queried.queries)[at]
     return {
         "search": name,
-        "query": _short(asked.queries[query]),
+        "query": _short(queried.queries[query]),
         "difference": difference,
-        "relevant": [_id(id) for id in asked.relevant[query]],
-        "active": _answer(asked, before[name], at, hits),
-        "candidate": _answer(asked, after[name], at, hits),
+        "relevant": [_id(id) for id in queried.relevant[query]],
+        "active": _answer(queried, before[name], at, hits),
+        "candidate": _answer(queried, after[name], at, hits),
     }
 
 
-def _answer(asked: Collection, figures: Mapping[str, Any], at: int, number: int) -> list[dict[str, str]]:
+def _answer(queried: Collection, figures: Mapping[str, Any], at: int, number: int) -> list[dict[str, str]]:
     hits = figures.get(HYBRID, figures)[HITS][at][:number]
-    return [{"id": _id(id), "text": _short(asked.documents[id].whole)} for id in hits]
+    return [{"id": _id(id), "text": _short(queried.documents[id].whole)} for id in hits]
 
 
 def _id(name: str) -> str:

@@ -159,23 +159,23 @@ class Use(NamedTuple):
 
     judgements: list[Judgement]
     line: str
-    asked: dict[str, tuple[str, ...]]  # the queries of the same searches, by collection
+    queried: dict[str, tuple[str, ...]]  # the queries of the same searches, by collection
     dropped: Mapping[str, int] = MappingProxyType({})  # answers that do not count, by trust.REASONS
     warnings: Sequence[str] = ()
 
 
-def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, visitors: int) -> Use:
+def used_at(url: str, requested: Sequence[str], bias: float | None, least: int, visitors: int) -> Use:
     """Judgements from the events of the service at `url`, as `build_judgments` makes them.
 
     wanted: the names of the collections to read, or service.ALL. Raise TrainingError.
     """
-    asked: dict[str, dict[str, None]] = {}
+    queried: dict[str, dict[str, None]] = {}
 
     def rows() -> Iterator[dict[str, Any]]:
-        for collection in fetch_collections(url, wanted):
+        for collection in fetch_collections(url, requested):
             for row in fetch_events(url, collection):
                 query = valid(row["query"], f"{shown(url)}, events")
-                asked.setdefault(collection, {})[folded(query)] = None
+                queried.setdefault(collection, {})[folded(query)] = None
                 yield row | {
                     "query": query,
                     "id": qualified(collection, row["id"]),
@@ -197,7 +197,7 @@ def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, vis
     if lost := trust.dropped_line(dropped):
         line += f"; {lost}"
     kept = {session.query for session in sessions}
-    of_kept = {name: tuple(query for query in queries if query in kept) for name, queries in asked.items()}
+    of_kept = {name: tuple(query for query in queries if query in kept) for name, queries in queried.items()}
     named = any(session.user for session in sessions)
     return Use(found, line, of_kept, dropped, trust.warnings(relevant, dropped, users=named))
 
@@ -231,9 +231,9 @@ def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[l
             skips.setdefault((session.query, id), []).append(session)
     said: list[Judgement] = []
     dropped = Counter[str]()
-    wanted = dict(zip(impressions.pairs, attraction.tolist(), strict=True))
-    for pair in sorted({*wanted, *read.over_share, *read.untrusted}):
-        value = wanted.get(pair, 1.0)
+    requested = dict(zip(impressions.pairs, attraction.tolist(), strict=True))
+    for pair in sorted({*requested, *read.over_share, *read.untrusted}):
+        value = requested.get(pair, 1.0)
         found, passed = clicks.get(pair, []), skips.get(pair, [])
         count = len(found)
         if value >= _RELEVANT and count >= least and _visitors(found) >= visitors:

@@ -48,7 +48,7 @@ def pooled(halves: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def asked(folds: Sequence[Fold]) -> dict[str, Collection]:
+def queried(folds: Sequence[Fold]) -> dict[str, Collection]:
     """The judged queries of all folds, in their order, as one search."""
     return {JUDGED: merged([fold.searches[JUDGED] for fold in folds])} if folds else {}
 

@@ -71,7 +71,7 @@ def documents_in(file: Path) -> Documents:
     return _distinct((_of_record(record) for record in records), str(file))
 
 
-def documents_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Documents:
+def documents_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Documents:
     """The documents of the service at `url`. Raise TrainingError, or NothingToLearn when it has none.
 
     wanted: the names of the collections to read, or service.ALL.
@@ -79,7 +79,7 @@ def documents_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Documents:
     where = shown(url)
     found = (
         _of_service(document, where, name)
-        for name in fetch_collections(url, wanted)
+        for name in fetch_collections(url, requested)
         for document in fetch_documents(url, name)
     )
     return _distinct(found, where)

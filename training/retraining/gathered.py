@@ -32,7 +32,7 @@ class Gathered(NamedTuple):
     split: Split
     found: Judged
     learned: frozenset[str]  # sides.learned of the models so far
-    asked: Mapping[str, Sequence[str]] = MappingProxyType({})  # queries that nobody judged, by collection
+    queried: Mapping[str, Sequence[str]] = MappingProxyType({})  # queries that nobody judged, by collection
     served: Searches = Searches()  # as the service was told to search
     used: Use = Use([], "", {})
 
@@ -104,14 +104,14 @@ def _unjudged(config: Config, used: Use, found: Judged) -> dict[str, list[str]]:
     if not config.events.queries:
         return {}
     judged = [*found.train, *found.dev, *found.held]
-    every = [*judged, *chain.from_iterable(used.asked.values())]
+    every = [*judged, *chain.from_iterable(used.queried.values())]
     near = {
         every[each.place] for each in near_duplicates(every, keep=len(judged)) if each.first < len(judged)
     }
     said = {plain(query) for query in (*judged, *near)}
     return {
         collection: [query for query in queries if plain(query) not in said]
-        for collection, queries in used.asked.items()
+        for collection, queries in used.queried.items()
     }
 
 

@@ -81,12 +81,12 @@ def judgements_in(file: Path) -> Iterator[Judgement]:
             yield Judgement(build_text(record, _QUERY), _document(record), _relevant(record))
 
 
-def judgements_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Iterator[Judgement]:
+def judgements_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Iterator[Judgement]:
     """Judgements sent to `POST /feedback` of the service at `url`. Raise TrainingError.
 
     wanted: the names of the collections to read, or service.ALL.
     """
-    for collection in fetch_collections(url, wanted):
+    for collection in fetch_collections(url, requested):
         for row in fetch_feedback(url, collection):
             query = valid(row["query"], f"{shown(url)}, feedback")
             yield Judgement(
@@ -138,7 +138,7 @@ def judged(
             contradicted += 1
         elif relevant:
             yes = [judgement for judgement in of_voters.values() if judgement.relevant]
-            answers.setdefault(query, {})[id] = _lone(yes, trusted)
+            answers.setdefault(query, {})[id] = _single_answer(yes, trusted)
         else:
             negatives.setdefault(query, []).append(id)
     # Where some answers of a query are vouched for, those that rest on one key are left out.
@@ -183,7 +183,7 @@ def _voter(judgement: Judgement, trusted: Collection[str]) -> str | None:
     return key if key is None or key in (trusted or [NO_KEY]) else build_visitor(key, judgement.user)
 
 
-def _lone(yes: Collection[Judgement], trusted: Collection[str]) -> str | None:
+def _single_answer(yes: Collection[Judgement], trusted: Collection[str]) -> str | None:
     """The key that an answer rests on; None where a file, a trusted key or a second voter says the same.
 
     Callers without a key are trusted unless others are named: a service without keys serves its own machine,

@@ -24,24 +24,24 @@ SAMPLE = 256  # queries, those of the least digests: the share is known to withi
 
 class Looks(NamedTuple):
     number: float  # of this one, from 1
-    asked: tuple[str, ...]  # digests
+    queried: tuple[str, ...]  # digests
 
 
 def count_looks(store: ModelStore, searches: Mapping[str, Collection]) -> Looks:
     """Tonight's look at the queries that decide, among `searches`."""
     queries = (query for name in deciding(searches) for query in searches[name].queries.values())
-    asked = tuple(sorted({digest(query) for query in queries})[:SAMPLE])
-    before = (_share(asked, look.asked) * look.number for look in _looks(store))
-    return Looks(1 + max(before, default=0.0), asked)
+    queried = tuple(sorted({digest(query) for query in queries})[:SAMPLE])
+    before = (_share(queried, look.queried) * look.number for look in _looks(store))
+    return Looks(1 + max(before, default=0.0), queried)
 
 
-def _share(asked: Sequence[str], earlier: Sequence[str]) -> float:
+def _share(queried: Sequence[str], earlier: Sequence[str]) -> float:
     """Share of the queries of `asked` that `earlier` has; both are samples.
 
     What lies behind the end of a sample may have been asked or not, so only what is before it counts.
     """
-    ends = [sample[-1] for sample in (asked, earlier) if len(sample) == SAMPLE]
-    known = {query for query in asked if not ends or query <= min(ends)}
+    ends = [sample[-1] for sample in (queried, earlier) if len(sample) == SAMPLE]
+    known = {query for query in queried if not ends or query <= min(ends)}
     return len(known & {*earlier}) / max(1, len(known))
 
 

@@ -36,7 +36,7 @@ from training.model.encoder import compute_digest
 from training.retraining import searches as own
 from training.retraining.anchor import active_version, find_anchor
 from training.retraining.changed import answers, changed
-from training.retraining.crossfit import Fold, asked, pooled
+from training.retraining.crossfit import Fold, pooled, queried
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.drift import compute_drift
@@ -183,7 +183,7 @@ def judge(
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
     was, now = before.get("own", {}), after.get("own", {})
-    searches = {**job.searches, **asked(job.folds)}
+    searches = {**job.searches, **queried(job.folds)}
     content["changed"] = changed(searches, was, now)
     content["overlap"] = own.overlap(was, now)
     content["curve"] = read_curve(artifacts.root.parent / _RUN)
@@ -209,31 +209,31 @@ def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:
     return begin(known)
 
 
-def _asked(job: Job) -> Identity:
+def _queried(job: Job) -> Identity:
     """The part of its run's lineage by which a job is known again."""
     if job.staged:
-        return job.staged.asked()
+        return job.staged.queried()
     return {"corpus": job.corpus.digest, "recipe": job.recipe.digest(), "seed": job.recipe.seed}
 
 
 def _check_new(job: Job, active: str, base: Base) -> None:
     """The same text, recipe and base give the same model again, and it was judged already."""
-    asked = _asked(job)
+    queried = _queried(job)
     digest = compute_digest(read_source(base.folder))
     for manifest in job.store.versions():
         if job.pair != (manifest.query_encoder is not None):
             continue
         lineage = build_lineage(job.store, manifest)
         same_start = lineage.get("base_digest") == digest and job.steps in {None, lineage.get("steps")}
-        judged = manifest.gate is not None and asked.items() <= lineage.items()
+        judged = manifest.gate is not None and queried.items() <= lineage.items()
         if judged and (same_start or manifest.version == active):
             raise known(manifest, "came of this very text by this recipe")
 
 
 def _name(job: Job, base: Base) -> str:
     """A folder for this very run, so that the same job goes on in it and another begins its own."""
-    asked = _asked(job)
-    of_job = asked["corpus"], asked["recipe"], asked["seed"], job.steps, job.options.precision
+    queried = _queried(job)
+    of_job = queried["corpus"], queried["recipe"], queried["seed"], job.steps, job.options.precision
     parts = (*of_job, base.folder.name, base.name)
     return f"{job.recipe.name}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 

@@ -33,7 +33,7 @@ from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.choosing import CANDIDATES, choose_by, compute_score
 from training.retraining.config import Config, GateTable
-from training.retraining.crossfit import Fold, asked
+from training.retraining.crossfit import Fold, queried
 from training.retraining.gate.verdict import JUDGED
 from training.retraining.gathered import Gathered, counts, gather, of_keys
 from training.retraining.halves import OF_LABELS, all_judging, all_training, build_halves
@@ -97,7 +97,7 @@ def build_job(
     data = optional_data_folder(config.gate.data)  # absent sets are none where the own text judges
     require_judge(config, bool(searches or folds), data)
     searches |= own.guarding(split, found.held, found.groups, config.corpus.candidates)
-    looks = count_looks(store, {**searches, **asked(folds)})
+    looks = count_looks(store, {**searches, **queried(folds)})
     dev = own.dev_collections(split, found.dev, CANDIDATES)
     corpus = material(split, found)
     say(f"training on {corpus}")
@@ -108,7 +108,7 @@ def build_job(
     if recipe.source.kind in OF_LABELS:
         learned |= sides.learned(found.train)
     if recipe.source.kind is LISTS:
-        of_people = {sides.digest(query) for queries in gathered.asked.values() for query in queries}
+        of_people = {sides.digest(query) for queries in gathered.queried.values() for query in queries}
         learned |= of_people & {sides.digest(text) for text in corpus.texts[:: corpus.columns]}
     return Job(
         recipe=recipe,
@@ -137,7 +137,7 @@ def build_job(
             "corpus_report": report,
             "learned": sorted(learned),
             "cross_fitted": bool(folds),
-            "asked": looks.asked,
+            "asked": looks.queried,
         },
     )
 
@@ -173,7 +173,7 @@ def build_rows(
             config.train.negatives,
             withheld,
             found.negatives,
-            gathered.asked,
+            gathered.queried,
         )
     if corpus.digest == corpus.rows:
         return corpus

@@ -57,7 +57,7 @@ def publish(
         raise ModelError(f"{candidate.version} changed while it was published.")
     if said.verdict == "refused":
         return Outcome(candidate.version, False, said.reason, verdict)
-    return want(store, active, candidate.version, verdict)
+    return request(store, active, candidate.version, verdict)
 
 
 def _copy(
@@ -116,20 +116,20 @@ def _held_out(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"{counts['queries_held_out']:,} labelled queries were held out and judged it."
 
 
-def want(store: ModelStore, active: str, candidate: str, verdict: Verdict | None) -> Outcome:
+def request(store: ModelStore, active: str, candidate: str, verdict: Verdict | None) -> Outcome:
     """Unless somebody changed the active version meanwhile: that decision is newer than this comparison.
 
     active: may still be on its way to service, as where the same retraining has just published it.
     """
     now, by_hand = active_version(store), activated_by_hand(store)
     reason = ""
-    if active not in {now, store.wanted()}:
+    if active not in {now, store.requested()}:
         reason = f"{now} became active while it was trained; it was compared with {active}."
     if by_hand not in {None, active}:
         reason = f"{by_hand} was activated by hand and is about to go live; it was compared with {active}."
     if reason:
         return Outcome(candidate, False, reason, verdict)
-    store.want(candidate)
+    store.request(candidate)
     return Outcome(candidate, True, "", verdict)
 
 
@@ -138,11 +138,11 @@ def activated_by_hand(store: ModelStore) -> str | None:
 
     None too where the service has tried it since, and left it.
     """
-    asked = store.desired()
-    if asked is None or asked.kind == "want" or asked.version == active_version(store):
+    queried = store.read_request()
+    if queried is None or queried.kind == "want" or queried.version == active_version(store):
         return None
-    known = store.read_state().get(REQUESTED) == asked.id  # else what it says of the version may be older
-    return None if known and left(store, asked.version) else asked.version
+    known = store.read_state().get(REQUESTED) == queried.id  # else what it says of the version may be older
+    return None if known and left(store, queried.version) else queried.version
 
 
 def left(store: ModelStore, version: str) -> str:
@@ -154,8 +154,8 @@ def left(store: ModelStore, version: str) -> str:
 def known(manifest: Manifest, how: str) -> NothingToLearn:
     """The error for a version that is here already, with what to do about it."""
     verdict = "not asked" if manifest.gate is None else manifest.gate.verdict
-    asked = f"`python -m models activate {manifest.version}` serves it"
-    there = {"refused": f" It was refused; {asked} anyway.", "accepted": f" It was accepted; {asked}."}
+    queried = f"`python -m models activate {manifest.version}` serves it"
+    there = {"refused": f" It was refused; {queried} anyway.", "accepted": f" It was accepted; {queried}."}
     return NothingToLearn(
         f"{manifest.version} {how}.{there.get(verdict, '')} Add text, or change the recipe or its seed."
     )

@@ -30,12 +30,12 @@ def measure_reading(documents: Sequence[Document], tokenizer: Path) -> Reading:
 
 
 def unread_collections(
-    documents: Sequence[Document], asked: Container[str], tokenizer: Path, say: Say = silent
+    documents: Sequence[Document], queried: Container[str], tokenizer: Path, say: Say = silent
 ) -> set[str]:
     """The names of those, among `asked`, of which the tokenizer cannot read most documents."""
     of_collection: dict[str, list[Document]] = {}
     for document in documents:
-        if document.collection in asked:
+        if document.collection in queried:
             of_collection.setdefault(document.collection, []).append(document)
     found = {name for name, some in of_collection.items() if not measure_reading(some, tokenizer).most}
     if found:

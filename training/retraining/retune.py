@@ -43,7 +43,7 @@ from training.retraining.gate.words import report
 from training.retraining.gathered import Gathered, counts, of_keys
 from training.retraining.judgements import Judged
 from training.retraining.looks import count_looks
-from training.retraining.publication import Outcome, known, left, publish, want
+from training.retraining.publication import Outcome, known, left, publish, request
 from training.retraining.readability import unread_collections
 from training.retraining.scoring import describe_model, short
 from training.retraining.sides import unlearned
@@ -81,8 +81,8 @@ def retune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> O
         halves = _halves(gathered, config, dev, searches)
         tuned = _chosen(halves, dev, model)
         if not tuned:  # too few of them in each collection
-            asked = {name for search in dev.values() for name, _ in search.parts()}
-            unread = unread_collections(split.train, asked, store.folder(active) / TOKENIZER, say)
+            queried = {name for search in dev.values() for name, _ in search.parts()}
+            unread = unread_collections(split.train, queried, store.folder(active) / TOKENIZER, say)
             halves, tuned = [], tune_by_text(dev, model, unread)
         learned = _with(served.search, tuned, passages=passages)
         if learned == served.search:
@@ -103,7 +103,7 @@ def retune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> O
     if before_it is not None:
         _require_unjudged(store, before_it)
         if verdict.accepted and not _refused(before_it):
-            return want(store, active, before_it.version, verdict)
+            return request(store, active, before_it.version, verdict)
     about = {
         "candidate": describe_model(manifest),
         "active": describe_model(served),
@@ -116,7 +116,7 @@ def retune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> O
         "gate": config.gate.mode,
         "require": require,
         "looks": round(looks.number, 2),
-        "asked": looks.asked,
+        "asked": looks.queried,
         "learned": sorted(gathered.learned),
         "documents": counts(gathered.documents, split, found, gathered.used),
         "corpus_report": {"warnings": warnings},

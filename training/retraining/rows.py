@@ -41,7 +41,7 @@ def build_corpus(
     negatives: int,
     withheld: AbstractSet[str] = frozenset(),
     not_relevant: Mapping[str, Sequence[str]] | None = None,
-    asked: Mapping[str, Sequence[str]] | None = None,
+    queried: Mapping[str, Sequence[str]] | None = None,
 ) -> Corpus:
     """Raise NothingToLearn when there is nothing of that kind.
 
@@ -54,7 +54,7 @@ def build_corpus(
         texts = (document.text for document in documents if plain(document.text) not in withheld)
         return Corpus.of(texts, "what may be trained on")
     if kind is LISTS:
-        return _lists(documents, active, withheld, asked or {})
+        return _lists(documents, active, withheld, queried or {})
     if kind not in (PAIRS, TRIPLES):
         raise TrainingError("This recipe reads pairs that people labelled; a retraining has none to give it.")
     kept: dict[str, list[Document]] = {}
@@ -99,7 +99,7 @@ def _lists(
     documents: Sequence[Document],
     active: Callable[[], Scorable],
     withheld: AbstractSet[str],
-    asked: Mapping[str, Sequence[str]],
+    queried: Mapping[str, Sequence[str]],
 ) -> Corpus:
     """Queries of each collection with its documents; a collection with fewer than a list has gives none."""
     of_collection: dict[str, list[Document]] = {}
@@ -114,7 +114,7 @@ def _lists(
             query
             for query in (
                 *build_queries([(document.title, document.text) for document in some]),
-                *map(Query, asked.get(collection, ())),
+                *map(Query, queried.get(collection, ())),
             )
             if not withheld & {plain(query.text), plain(query.rest)}
         ]

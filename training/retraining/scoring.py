@@ -51,16 +51,16 @@ class KnownScores:
     """Remembers the scores of the active version, for a second recipe that the same data judge."""
 
     def __init__(self) -> None:
-        self._asked: tuple[Any, ...] = ()
+        self._queried: tuple[Any, ...] = ()
         self._found: dict[str, Any] = {}
 
     def of(self, store: ModelStore, version: str, *data: Any, say: Say) -> dict[str, Any]:
         """The answer of `compute_scores`, or its last one where the arguments are the same. Raise Damaged."""
-        if self._asked == (store.root, version, *data):
+        if self._queried == (store.root, version, *data):
             store.verify(version)  # as opening it would
         else:
             self._found = compute_scores(store, version, *data, say=say)
-            self._asked = store.root, version, *data
+            self._queried = store.root, version, *data
         return dict(self._found)
 
 

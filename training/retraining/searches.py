@@ -133,12 +133,12 @@ def score(
     found = (
         (content, learned_tokens(learned.get(part)))
         for collection in made.values()
-        for part, asked in collection.parts()
-        for content in asked.documents.values()
+        for part, queried in collection.parts()
+        for content in queried.documents.values()
     )
     texts = dict.fromkeys(found)
-    asked = chain.from_iterable(collection.queries.values() for collection in made.values())
-    queries = encode_once(encode_queries, asked)
+    queried = chain.from_iterable(collection.queries.values() for collection in made.values())
+    queries = encode_once(encode_queries, queried)
     parts = chain.from_iterable(passages(content, size) for content, size in texts)
     documents = encode_once(encode_documents, parts)
     scores = {}
@@ -239,8 +239,8 @@ def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Seque
     """
     by_id = {document.id: document for document in (*split.held, *split.train, *split.dev)}
     within = {id: document.collection for id, document in by_id.items()}
-    wanted = dict.fromkeys(id for ids in judged.values() for id in ids)
-    documents = {id: by_id[id].content for id in wanted}
+    requested = dict.fromkeys(id for ids in judged.values() for id in ids)
+    documents = {id: by_id[id].content for id in requested}
     documents |= {document.id: document.content for document in (*split.held, *others)}
     queries: dict[str, str] = {}
     relevant: dict[str, dict[str, float]] = {}
@@ -268,10 +268,10 @@ def _one_each(
 
 def _bounded(collection: Collection, candidates: int) -> Collection:
     """Answers are never left out, so that there may be more of them than `candidates`."""
-    asked = sorted(collection.queries, key=lambda name: place(f"asked\0{name}"))[:MAX_QUERIES]
+    queried = sorted(collection.queries, key=lambda name: place(f"asked\0{name}"))[:MAX_QUERIES]
     collection = collection._replace(
-        queries={name: collection.queries[name] for name in asked},
-        relevant={name: collection.relevant[name] for name in asked},
+        queries={name: collection.queries[name] for name in queried},
+        relevant={name: collection.relevant[name] for name in queried},
     )
     answers = {name for found in collection.relevant.values() for name in found}
     spare = max(0, candidates - len(answers))

@@ -52,7 +52,7 @@ USUAL = Setting(weight=1.0)  # of a collection for which nothing was learned
 # Titles and known items are made of the text's own words, so they lean to words: on MLQA they chose a weight
 # with which people's questions found 2.6 points less. So they choose the usual one, or none. Vectors of text
 # that the model cannot read mean nothing, so there they may choose any.
-OF_TEXT_ALONE = (DENSE_WEIGHT, 1.0)
+OF_TEXT_ONLY = (DENSE_WEIGHT, 1.0)
 
 
 class Tuned(NamedTuple):
@@ -78,15 +78,15 @@ def tune(
     def settings(collection: str) -> list[Setting]:
         return [Setting(weight, tokens) for tokens in lengths for weight in weights_of(collection)]
 
-    asked: dict[str, list[list[float]]] = {}
+    queried: dict[str, list[list[float]]] = {}
     for search in searches:
         for _, collection, figures in by_collection(search, model, settings):
-            asked.setdefault(collection, []).append(figures)
+            queried.setdefault(collection, []).append(figures)
     return {
         collection: choose(
             np.array(rows).reshape(len(rows), len(lengths), -1), lengths, weights_of(collection)
         )
-        for collection, rows in sorted(asked.items())
+        for collection, rows in sorted(queried.items())
         if len(rows) >= MIN_QUERIES
     }
 
@@ -99,7 +99,7 @@ def tune_by_text(
     unread: collections whose documents the model cannot read.
     """
     made = [search for name, search in searches.items() if name != JUDGED]
-    return tune(made, model, lambda collection: WEIGHTS if collection in unread else OF_TEXT_ALONE)
+    return tune(made, model, lambda collection: WEIGHTS if collection in unread else OF_TEXT_ONLY)
 
 
 def list_lengths(reads: int) -> tuple[int | None, ...]:
@@ -155,13 +155,13 @@ def by_collection(
 ) -> Iterator[tuple[str, str, list[float]]]:
     """Each query with its collection, and its nDCG@10 at each of the collection's `settings`."""
     for collection, part in search.parts():
-        asked = settings(collection)
+        queried = settings(collection)
         # Equal scores are ranked as in evaluation/retrieval.py: an answer is no better for standing first.
         ids = sorted(part.documents, reverse=True)
         contents = [part.documents[id] for id in ids]
         queries = [*part.queries.values()]
         vectors, split = model.encode_queries(queries), cache(model.split)
-        lengths = [*dict.fromkeys(setting.passage_tokens for setting in asked)]
+        lengths = [*dict.fromkeys(setting.passage_tokens for setting in queried)]
         texts = chain.from_iterable(split(content, tokens) for tokens in lengths for content in contents)
         encode = encode_once(model.encode_documents, texts)
         with closing(WordIndex([content.whole for content in contents])) as words:
@@ -169,7 +169,7 @@ def by_collection(
             found = candidates(queries, vectors, splits, words)
             for query, (near, worded) in zip(part.queries, found, strict=True):
                 relevant, figures = part.relevant[query], []
-                for weight, tokens in asked:
+                for weight, tokens in queried:
                     nearest = near[lengths.index(tokens)] if weight else {}
                     ranked = fused(nearest, worded, weight, _DEPTH)
                     figures.append(judge([ids[at] for at in ranked], relevant).ndcg10)

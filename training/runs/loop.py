@@ -283,19 +283,19 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     Yields:
         A function that returns True if the loop should end. Outside the main thread it always returns False.
     """
-    asked = threading.Event()
+    requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield requested.is_set
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
+        if requested.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        requested.set()
 
     before = {number: signal.signal(number, ask) for number in _SIGNALS}
     try:
-        yield asked.is_set
+        yield requested.is_set
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

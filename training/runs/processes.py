@@ -55,11 +55,11 @@ class World(NamedTuple):
         dist.all_reduce(number)
         return number
 
-    def any(self, asked: bool) -> bool:
+    def any(self, requested: bool) -> bool:
         """Returns True in all processes if `asked` is True in any of them."""
         if self.size == 1:
-            return asked
-        return bool(self.total(torch.tensor(float(asked), device=_device())))
+            return requested
+        return bool(self.total(torch.tensor(float(requested), device=_device())))
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         if self.size == 1:

@@ -175,8 +175,8 @@ def _scores(record: Record, count: int) -> tuple[float, ...]:
     except (TypeError, ValueError):
         scores = ()
     if len(scores) != count or not all(map(math.isfinite, scores)):
-        wanted = "a number" if count == 1 else f"{count} numbers, one for each document"
-        raise TrainingError(f"{record.at}: `{name}` must be {wanted}.")
+        requested = "a number" if count == 1 else f"{count} numbers, one for each document"
+        raise TrainingError(f"{record.at}: `{name}` must be {requested}.")
     return scores
 
 
@@ -193,7 +193,7 @@ def _label(record: Record) -> int:
     return int(found)
 
 
-def from_service(url: str, kind: Kind = TEXTS, wanted: Sequence[str] = ONLY_DEFAULT) -> Corpus:
+def from_service(url: str, kind: Kind = TEXTS, requested: Sequence[str] = ONLY_DEFAULT) -> Corpus:
     """Reads the documents of the service at `url`.
 
     Args:
@@ -213,7 +213,7 @@ def from_service(url: str, kind: Kind = TEXTS, wanted: Sequence[str] = ONLY_DEFA
             content_of(document, document["text"]).whole,
             f"{url}, document {qualified(name, str(document.get('id')))!r}",
         )
-        for name in fetch_collections(url, wanted)
+        for name in fetch_collections(url, requested)
         for document in fetch_documents(url, name)
     )
     return Corpus.of(texts, url)

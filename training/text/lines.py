@@ -147,11 +147,13 @@ def _from_json(lines: Iterable[Line]) -> Iterator[Record]:
         yield Record(record, line.at)
 
 
-def _from_table(file: Path, lines: Iterable[Line], wanted: Iterable[tuple[str, ...]]) -> Iterator[Record]:
+def _from_table(file: Path, lines: Iterable[Line], requested: Iterable[tuple[str, ...]]) -> Iterator[Record]:
     rows = iter(lines)
     first = next(rows, None)
     header = first.text.split("\t") if first else []
-    missing = [" or ".join(f"`{name}`" for name in names) for names in wanted if not set(names) & set(header)]
+    missing = [
+        " or ".join(f"`{name}`" for name in names) for names in requested if not set(names) & set(header)
+    ]
     if missing:
         raise TrainingError(f"{file} has no column {', '.join(missing)} in its first row.")
     for row in rows:

@@ -28,14 +28,14 @@ _PAGE = 1000  # rows, the maximum of the service
 _TIMEOUT = 60.0  # seconds
 
 
-def fetch_collections(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Sequence[str]:
+def fetch_collections(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Sequence[str]:
     """Returns the names of the collections that `wanted` means.
 
     Like all functions here that send requests, raises TrainingError if the service does not answer as
     expected.
     """
-    if tuple(wanted) != ALL:
-        return wanted
+    if tuple(requested) != ALL:
+        return requested
     with _client() as client:
         answer = _get(client, url, "/collections")
     rows = answer.get("collections") if isinstance(answer, dict) else None
@@ -86,10 +86,10 @@ def fetch_info(url: str) -> dict[str, Any]:
     return answer
 
 
-def fetch_count(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:
+def fetch_count(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> int:
     """Returns the number of documents in these collections."""
     count = 0
-    for collection in fetch_collections(url, wanted):
+    for collection in fetch_collections(url, requested):
         with _client() as client:
             answer = _get(client, url, f"{_scope(collection)}/documents/count")
         if not isinstance(answer, dict) or not isinstance(answer.get("count"), int):

@@ -84,23 +84,23 @@ def written(name: str) -> Iterator[Bytes]:
 
 
 def _from_service(remote: Remote, condition: str | None, collection: str | None, *, every: bool) -> Pages:
-    asked = {} if condition is None else {"filter": condition}
+    requested = {} if condition is None else {"filter": condition}
     with contextlib.closing(remote):
         names = [collection]
         if every:
-            names = [found["name"] for found in _asked(remote, "/collections", {})["collections"]]
+            names = [found["name"] for found in _requested(remote, "/collections", {})["collections"]]
         paths = {name: f"{build_path(name)}/documents" for name in names}
-        total = sum(_asked(remote, f"{path}/count", asked)["count"] for path in paths.values())
+        total = sum(_requested(remote, f"{path}/count", requested)["count"] for path in paths.values())
         for name, path in paths.items():
             mark = {"collection": name} if every else {}
             after: str | None = ""
             while after is not None:
-                part = _asked(remote, path, asked | {"after": after, "limit": str(PAGE)})
+                part = _requested(remote, path, requested | {"after": after, "limit": str(PAGE)})
                 yield [mark | document for document in part["documents"]], total
                 after = part["next"]
 
 
-def _asked(remote: Remote, path: str, parameters: dict[str, str]) -> dict[str, Any]:
+def _requested(remote: Remote, path: str, parameters: dict[str, str]) -> dict[str, Any]:
     answer = remote.get(f"{path}?{urlencode(parameters)}" if parameters else path)
     if answer.status != 200:
         raise CommandError(f"{remote.url} refused: {answer.error}")

@@ -107,13 +107,13 @@ def require_umap() -> Any:
 
 def _read(store: OfflineStore, collection: str, most: int) -> tuple[str, Points]:
     """Returns the active version, and the documents of its map."""
-    live = next((row for row in store.generations() if row.is_active), None)
-    if live is None:
+    active = next((row for row in store.generations() if row.is_active), None)
+    if active is None:
         raise CommandError("No version was active here yet. Start the service once.")
-    dimension = store.number("SELECT dimension FROM generations WHERE number = ?", live.number)
+    dimension = store.number("SELECT dimension FROM generations WHERE number = ?", active.number)
     with Progress("documents read") as progress:
         heads = []
-        for head in store.heads(live.number, dimension, collection, most, CHARACTERS):
+        for head in store.heads(active.number, dimension, collection, most, CHARACTERS):
             heads.append(head)
             progress.tell(len(heads))
     if len(heads) < MAP_MIN_DOCUMENTS:
@@ -121,7 +121,7 @@ def _read(store: OfflineStore, collection: str, most: int) -> tuple[str, Points]
             f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs {MAP_MIN_DOCUMENTS}."
         )
     ids, texts, metadata, vectors = zip(*heads, strict=True)
-    return live.version, Points([*ids], [*texts], [*metadata], np.array(vectors, np.float32))
+    return active.version, Points([*ids], [*texts], [*metadata], np.array(vectors, np.float32))
 
 
 def _earlier(maps: Path, version: str, collection: str) -> Earlier | None:

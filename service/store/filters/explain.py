@@ -101,10 +101,10 @@ def _about(name: str, operations: dict[str, Any], sample: FieldSample) -> Iterat
     where = "" if sample.complete else f" in {looked_at}"
     for operator, operand in operations.items():
         operands = operand if operator == "$in" else [operand]
-        wanted = {_name_kinds(one) for one in operands}
-        if operator not in ("equality", "$in", *RANGES) or not wanted or wanted & kinds:
+        needed = {_name_kinds(one) for one in operands}
+        if operator not in ("equality", "$in", *RANGES) or not needed or needed & kinds:
             continue
-        given = " or ".join(sorted({_SINGULAR[kind] for kind in wanted}))
+        given = " or ".join(sorted({_SINGULAR[kind] for kind in needed}))
         does = "equals" if operator in ("equality", "$in") else f"is compared by {operator} with"
         within = (path for path in sample.kinds if path.startswith(f"{name}."))
         inside = next(within, None) if kinds == {_OBJECT} else None

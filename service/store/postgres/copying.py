@@ -244,23 +244,23 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
     """Returns the generation of the target for the vectors."""
     there = target.active()
     copying = await target.search(lambda snapshot: fact(cast("AnyConnection", snapshot), COPYING))
-    wanted = f"{active.version} {active.form}"
+    needed = f"{active.version} {active.form}"
     if there is None:
         manifest = SimpleNamespace(
             version=active.version, fingerprint=active.fingerprint, dimension=dimension
         )
         # Before anything else, so that no service starts after a kill.
-        await target.writer.run(partial(note, name=COPYING, value=wanted))
+        await target.writer.run(partial(note, name=COPYING, value=needed))
         number = target.activate(cast("Manifest", manifest), active.form)
         if isinstance(target, PostgresStore):  # The index is built at the end.
             await target.writer.run(lambda connection: vectors.drop_index(connection, number))
         return number
-    if copying == wanted:
+    if copying == needed:
         return there.number
     raise CommandError(
         "A service has used the target already. Name an empty database, or a new data directory."
         if copying is None
-        else f"The target has an unfinished copy of {copying}, and this one is of {wanted}. Copy again with "
+        else f"The target has an unfinished copy of {copying}, and this one is of {needed}. Copy again with "
         f"{START_OVER}."
     )
 

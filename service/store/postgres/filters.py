@@ -243,18 +243,18 @@ def keep_field_indexes(raw: Raw, fields: Sequence[str]) -> None:
     if row is None or not row[0]:
         return
     raw.execute("SET statement_timeout = 0")
-    wanted = {name: definition for field in fields for name, definition in _definitions(field).items()}
+    needed = {name: definition for field in fields for name, definition in _definitions(field).items()}
     there = raw.execute(
         "SELECT relname, indisvalid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
         "WHERE indrelid = 'documents'::regclass AND starts_with(relname, %s)",
         (_INDEX_PREFIX,),
     ).fetchall()
     for name, valid in there:
-        if not valid or name not in wanted:
+        if not valid or name not in needed:
             raw.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode())
-    missing = wanted.keys() - {name for name, valid in there if valid}
+    missing = needed.keys() - {name for name, valid in there if valid}
     for name in sorted(missing):
-        raw.execute(f"CREATE INDEX CONCURRENTLY {name} ON documents {wanted[name]}".encode())
+        raw.execute(f"CREATE INDEX CONCURRENTLY {name} ON documents {needed[name]}".encode())
     if missing:
         raw.execute("ANALYZE documents")  # The planner needs the frequencies of values.
         log.info("The declared fields have indexes: %s", ", ".join(fields))

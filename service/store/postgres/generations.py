@@ -3,7 +3,7 @@
     ready here ─▶ called ─▶ all other living replicas are ready ─▶ one of them commits ─▶ all are notified
                               └─ after PATIENCE_SECONDS without the others
 
-Start at `begin`, `take_lacking` and `go_live`. The table `lacking` lists exactly the documents
+Start at `begin`, `take_lacking` and `make_active`. The table `lacking` lists exactly the documents
 without a vector, in the transactions that add and remove vectors. A cursor over revisions would miss
 documents, because of two concurrent writes the lower revision may be committed last. A change of a
 generation's state takes an exclusive lock. Work that depends on the states shares the lock. A generation that
@@ -304,14 +304,14 @@ Last = Callable[[Mapping[int, Unembedded]], Mapping[int, Embedding] | None]
 class Answer(Enum):
     """The answer to a replica that is ready to swap."""
 
-    LIVE = auto()  # Another replica has committed the swap.
+    ACTIVATED = auto()  # Another replica has committed the swap.
     LACKS = auto()  # Too many vectors are missing, or the swap may not happen here.
     WAIT = auto()  # Another replica is not ready, or the request has changed.
     NOW = auto()
 
 
 def roll_call(
-    connection: Connection, replica: str, generation: int, desired: str, *, rollback: bool
+    connection: Connection, replica: str, generation: int, requested: str, *, rollback: bool
 ) -> Answer:
     """Notes that this replica is ready, and returns whether the swap can be committed.
 
@@ -326,12 +326,12 @@ def roll_call(
         return Answer.WAIT
     state, version, nearly = row
     if state == ACTIVE:
-        return Answer.LIVE
+        return Answer.ACTIVATED
     if not nearly or not vectors.is_indexed(connection, generation):
         return Answer.LACKS
     active = generations.active(connection)
     other_form = active is not None and active.version == version
-    if not (other_form or _is_wanted(connection, version, desired)):
+    if not (other_form or _is_requested(connection, version, requested)):
         return Answer.WAIT
     replicas.stand(connection, replica, generation, ready=True)
     [waited] = connection.execute(
@@ -345,20 +345,20 @@ def roll_call(
     return Answer.NOW
 
 
-def _is_wanted(connection: Connection, version: str, desired: str) -> bool:
+def _is_requested(connection: Connection, version: str, requested: str) -> bool:
     """Returns whether the request still stands. It may have changed, or failed on another replica."""
     found = replicas.request(connection)
     if found is not None and found.standing.version != version:
         return False
     judged = version in generations.verdicts(connection)
-    return not judged or (desired != "" and fact(connection, HANDLED) != desired)
+    return not judged or (requested != "" and fact(connection, HANDLED) != requested)
 
 
-def go_live(
+def make_active(
     connection: Connection,
     replica: str,
     generation: int,
-    desired: str,
+    requested: str,
     *,
     rollback: bool,
     may: Callable[[], bool],
@@ -374,7 +374,7 @@ def go_live(
     hold_states(connection)
     if not may():
         return Answer.LACKS
-    answer = roll_call(connection, replica, generation, desired, rollback=rollback)
+    answer = roll_call(connection, replica, generation, requested, rollback=rollback)
     if answer is not Answer.NOW:
         return answer
     lacking = last_lacking(connection, generation)
@@ -387,6 +387,6 @@ def go_live(
         add_vectors(connection, generation, embedded)
     # No write is in progress, so the remaining rows belong to deleted documents.
     connection.execute("DELETE FROM lacking WHERE generation = ?", (generation,))
-    generations.go_live(connection, generation, desired, rollback=rollback)
+    generations.make_active(connection, generation, requested, rollback=rollback)
     replicas.announce(connection)
     return Answer.NOW

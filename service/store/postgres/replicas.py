@@ -24,7 +24,7 @@ from typing import LiteralString, NamedTuple
 
 import psycopg
 
-from models.store import DesiredVersion
+from models.store import RequestedVersion
 from service.errors import Unhealthy
 from service.observability import outages
 from service.store.postgres.connection import PARAMETERS, reason
@@ -109,7 +109,7 @@ def leave(connection: Connection, replica: str) -> None:
 class Request(NamedTuple):
     """The request that counts, and whether another request was reported before."""
 
-    standing: DesiredVersion
+    standing: RequestedVersion
     at: float  # Unix time by the clock of the database.
     known: bool
 
@@ -124,28 +124,29 @@ def request(connection: Connection, id: str = "") -> Request | None:
         "EXISTS (SELECT 1 FROM requests WHERE id = ?) FROM requests ORDER BY number DESC LIMIT 1",
         (id,),
     ).fetchone()
-    return None if row is None else Request(DesiredVersion(*row[:3]), *row[3:])
+    return None if row is None else Request(RequestedVersion(*row[:3]), *row[3:])
 
 
-def is_newer(asked: DesiredVersion, at: float, found: Request | None) -> bool:
+def is_newer(requested: RequestedVersion, at: float, found: Request | None) -> bool:
     """Returns whether a request replaces the current one, as `protocol.Replicas.requested` says."""
-    return found is None or not (found.known or found.standing == asked or at <= found.at)
+    return found is None or not (found.known or found.standing == requested or at <= found.at)
 
 
-def keep_request(connection: Connection, asked: DesiredVersion, at: float = inf) -> DesiredVersion:
+def keep_request(connection: Connection, requested: RequestedVersion, at: float = inf) -> RequestedVersion:
     """Stores a request unless it was reported before or is older. Returns the request that counts."""
     connection.execute("SELECT pg_advisory_xact_lock(?)", (_REQUEST_LOCK,))
-    found = request(connection, asked.id)
-    if found is not None and not is_newer(asked, at, found):
+    found = request(connection, requested.id)
+    if found is not None and not is_newer(requested, at, found):
         return found.standing
     connection.execute(
-        "INSERT INTO requests (id, version, kind) VALUES (?, ?, ?)", (asked.id, asked.version, asked.kind)
+        "INSERT INTO requests (id, version, kind) VALUES (?, ?, ?)",
+        (requested.id, requested.version, requested.kind),
     )
     connection.execute(
         "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?", (KEPT_REQUESTS,)
     )
     announce(connection)
-    return asked
+    return requested
 
 
 def claim(connection: Connection, name: str, replica: str) -> tuple[bool, str | None]:

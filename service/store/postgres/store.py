@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 import psycopg
 
 from models.manifest import Manifest
-from models.store import DesiredVersion
+from models.store import RequestedVersion
 from service.errors import CommandError, ServiceError, StartupError, Unhealthy
 from service.store.filters.grammar import Predicate, compile_in
 from service.store.postgres import (
@@ -312,25 +312,27 @@ class PostgresStore(Touch, CommonMethods):
         try:
             return await self._put(*args, **kwargs)
         except NeedsVectors as error:
-            if served != error.live:
+            if served != error.active:
                 await self.stop_serving(served)
             raise
 
-    async def requested(self, asked: DesiredVersion | None, at: float) -> DesiredVersion | None:
-        found = await self.readers.own(lambda it: replicas.request(it, "" if asked is None else asked.id))
-        if asked is None or not replicas.is_newer(asked, at, found):
+    async def requested(self, requested: RequestedVersion | None, at: float) -> RequestedVersion | None:
+        found = await self.readers.own(
+            lambda it: replicas.request(it, "" if requested is None else requested.id)
+        )
+        if requested is None or not replicas.is_newer(requested, at, found):
             standing = None if found is None else found.standing
-            if asked is not None and found is not None and standing != asked and at > -inf:
+            if requested is not None and found is not None and standing != requested and at > -inf:
                 log.warning(
                     "The models folder names %s (%s), which is ignored: %s was requested later, maybe on "
                     "another replica. Activate %s again if you want it.",
-                    *(asked.version, asked.kind, found.standing.version, asked.version),
+                    *(requested.version, requested.kind, found.standing.version, requested.version),
                 )
             return standing
-        return await self.writer.run(lambda connection: replicas.keep_request(connection, asked, at))
+        return await self.writer.run(lambda connection: replicas.keep_request(connection, requested, at))
 
-    async def request(self, asked: DesiredVersion) -> None:
-        await self.writer.run(lambda connection: replicas.keep_request(connection, asked))
+    async def request(self, requested: RequestedVersion) -> None:
+        await self.writer.run(lambda connection: replicas.keep_request(connection, requested))
 
     async def once(self, name: str, work: Callable[[], Awaitable[str]]) -> str:
         def settle(result: str | None) -> Callable[[Connection], None]:
@@ -357,11 +359,11 @@ class PostgresStore(Touch, CommonMethods):
     async def abandon(self) -> None:
         await self.writer.run(lambda connection: generations.abandon(connection, self.replica))
 
-    async def go_live(
+    async def make_active(
         self,
         generation: int,
         _complete_through: int,
-        desired: str,
+        requested: str,
         /,
         *,
         rollback: bool,
@@ -370,19 +372,19 @@ class PostgresStore(Touch, CommonMethods):
         then: Callable[[int], None],
     ) -> bool:
         def call(connection: Connection) -> Answer:
-            return generations.roll_call(connection, self.replica, generation, desired, rollback=rollback)
+            return generations.roll_call(connection, self.replica, generation, requested, rollback=rollback)
 
         def commit(connection: Connection) -> Answer:
-            return generations.go_live(
-                connection, self.replica, generation, desired, rollback=rollback, may=may, last=last
+            return generations.make_active(
+                connection, self.replica, generation, requested, rollback=rollback, may=may, last=last
             )
 
         while (answer := await self.writer.run(call)) is not Answer.LACKS:
             if answer is Answer.NOW:
                 answer = await self.writer.run(commit)
-            if answer is Answer.LIVE and not may():
+            if answer is Answer.ACTIVATED and not may():
                 return False
-            if answer in {Answer.LIVE, Answer.NOW}:
+            if answer in {Answer.ACTIVATED, Answer.NOW}:
                 then(0)
                 return True
             await self.news(NEWS_SECONDS)

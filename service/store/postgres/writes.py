@@ -15,7 +15,7 @@ from service.store.postgres.fulltext import Terms, parse_terms
 from service.store.postgres.generations import share_states
 from service.store.postgres.writer import in_turn
 from service.store.sql.feedback import DELETED_ROWS, store_events
-from service.store.sql.generations import kept_numbers, live_number
+from service.store.sql.generations import get_active_number, kept_numbers
 from service.store.sql.records import has_collection, refuse_another
 from service.store.values import (
     DEFAULT_COLLECTION,
@@ -58,8 +58,8 @@ def put(
 ) -> Put:
     """Stores documents, as `protocol.Documents.put` says, with one statement for all of them."""
     share_states(connection)
-    live = live_number(connection)
-    numbers = {live, *kept_numbers(connection)}
+    active = get_active_number(connection)
+    numbers = {active, *kept_numbers(connection)}
     _make_collection(connection, collection, max_collections)
     before = _stored(connection, documents, collection)
     embedded = dict(embedded)  # The event loop may add embeddings meanwhile.
@@ -74,9 +74,9 @@ def put(
             for at, revision in same.items()
             if revision in of_revision and not (split and of_revision[revision].cut)
         }
-    lacking = [at for at in range(len(documents)) if at not in given[live] and at not in kept[live]]
+    lacking = [at for at in range(len(documents)) if at not in given[active] and at not in kept[active]]
     if lacking:
-        raise NeedsVectors(lacking, live)
+        raise NeedsVectors(lacking, active)
     changed = [
         at
         for at in range(len(documents))
@@ -110,7 +110,7 @@ def put(
             )
         if len({*given[number], *kept[number]}) < len(documents):
             gaps.add(number)
-    truncated = sum((given[live].get(at) or kept[live][at]).truncated for at in range(len(documents)))
+    truncated = sum((given[active].get(at) or kept[active][at]).truncated for at in range(len(documents)))
     done = _sequence(connection, len(changed) + len(removed))
     return Put(truncated, done, frozenset(gaps), len(documents) - len(before))
 

@@ -21,7 +21,7 @@ ACTIVE, BUILDING, STANDBY, DROPPED = "active", "building", "standby", "dropped"
 HANDLED = "handled wish"  # The fact with the id of the last request that was carried out or failed.
 COMPARED = "canary of "  # Followed by a version: the fact with the comparison of its answers.
 _COMPARISON = f"substr(name, 1, {len(COMPARED)}) = '{COMPARED}'"
-EXAMPLES, WANTED, LOADED = "examples", "wanted", "loaded"  # A fact and its two values.
+EXAMPLES, NEEDED, LOADED = "examples", "wanted", "loaded"  # A fact and its two values.
 KEPT_HISTORY = 100
 
 
@@ -29,7 +29,7 @@ def known(connection: Connection, published: Container[str]) -> Known:
     rows = connection.execute("SELECT state, version FROM generations").fetchall()
     states = dict(rows)
     return Known(
-        live=states[ACTIVE],
+        active=states[ACTIVE],
         verdicts=verdicts(connection),
         past={version for (version,) in connection.execute("SELECT version FROM history")},
         previous=previous(connection, published),
@@ -47,7 +47,7 @@ def active(connection: Connection) -> Active | None:
     return None if row is None else Active(*row)
 
 
-def live_number(connection: Connection) -> int:
+def get_active_number(connection: Connection) -> int:
     """Returns the number of the active generation. Every write needs a vector of it."""
     row = connection.execute("SELECT number FROM generations WHERE state = ?", (ACTIVE,)).fetchone()
     return int(row[0])
@@ -78,13 +78,13 @@ def activate(connection: Connection, manifest: Manifest, form: str, *, examples:
     execute = connection.execute
     execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, ACTIVE))
     if examples:
-        note(connection, EXAMPLES, WANTED)
+        note(connection, EXAMPLES, NEEDED)
     return insert(connection, manifest, form, ACTIVE)
 
 
-def examples_wanted(connection: Connection) -> bool:
+def need_examples(connection: Connection) -> bool:
     """Returns whether the example corpus was requested and is not stored yet."""
-    return fact(connection, EXAMPLES) == WANTED
+    return fact(connection, EXAMPLES) == NEEDED
 
 
 def examples_loaded(connection: Connection) -> None:
@@ -125,7 +125,7 @@ def abandon(connection: Connection) -> None:
     connection.execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, BUILDING))
 
 
-def go_live(connection: Connection, number: int, desired: str, *, rollback: bool) -> None:
+def make_active(connection: Connection, number: int, requested: str, *, rollback: bool) -> None:
     """Activates a generation, and keeps the one that was active for a rollback.
 
     Args:
@@ -141,7 +141,7 @@ def go_live(connection: Connection, number: int, desired: str, *, rollback: bool
     execute("UPDATE generations SET state = ? WHERE number = ?", (ACTIVE, number))
     execute("DELETE FROM verdicts WHERE version = ?", (version,))
     if rollback:
-        judge(connection, left, Verdict(ROLLED_BACK, f"rolled back from, to {version}"), desired)
+        judge(connection, left, Verdict(ROLLED_BACK, f"rolled back from, to {version}"), requested)
         execute(
             "DELETE FROM history WHERE position > (SELECT max(position) FROM history WHERE version = ?)",
             (version,),
@@ -151,17 +151,17 @@ def go_live(connection: Connection, number: int, desired: str, *, rollback: bool
     execute(
         "UPDATE generations SET state = ? WHERE state = ? AND version <> ?", (DROPPED, STANDBY, back or "")
     )
-    handled(connection, desired)
+    handled(connection, requested)
 
 
-def judge(connection: Connection, version: str, verdict: Verdict, desired: str) -> None:
+def judge(connection: Connection, version: str, verdict: Verdict, requested: str) -> None:
     """Stores a verdict, so that the version is not chosen automatically again."""
     connection.execute(
         "INSERT INTO verdicts (version, state, reason) VALUES (?, ?, ?) "
         "ON CONFLICT (version) DO UPDATE SET state = excluded.state, reason = excluded.reason",
         (version, verdict.state, verdict.reason),
     )
-    handled(connection, desired)
+    handled(connection, requested)
 
 
 def verdicts(connection: Connection) -> dict[str, Verdict]:
@@ -169,10 +169,10 @@ def verdicts(connection: Connection) -> dict[str, Verdict]:
     return {version: Verdict(state, reason) for version, state, reason in rows}
 
 
-def handled(connection: Connection, desired: str) -> None:
+def handled(connection: Connection, requested: str) -> None:
     """Notes the id of the last request that was carried out. A hand-written `wanted` file has no id."""
-    if desired:
-        note(connection, HANDLED, desired)
+    if requested:
+        note(connection, HANDLED, requested)
 
 
 def remember_canary(connection: Connection, version: str, canary: Mapping[str, Any]) -> None:

@@ -158,7 +158,7 @@ class CommonMethods:
     keep_verdict = writing(generations.judge)
     once: Callable[[str, Callable[[], Awaitable[str]]], Coroutine[Any, Any, str]]
     _keep_canary = writing(generations.remember_canary)
-    _examples_wanted = reading_itself(generations.examples_wanted)
+    _need_examples = reading_itself(generations.need_examples)
     _examples_loaded = writing(generations.examples_loaded)
 
     async def compare_once(self, version: str, new: int, active: int, compare: Compare) -> Overlap | None:
@@ -173,7 +173,7 @@ class CommonMethods:
 
     async def fill_with_examples(self, put: Callable[[], Awaitable[None]]) -> None:
         async def work() -> str:
-            if not await self._examples_wanted():
+            if not await self._need_examples():
                 return "not wanted"
             await put()
             await self._examples_loaded()

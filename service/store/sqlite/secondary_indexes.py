@@ -113,13 +113,13 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
     """
     with starting("The document store"), connection:
         connection.execute("BEGIN IMMEDIATE")
-        there, wanted = fulltext.numbers(connection), {number for number, _ in _collections(connection)}
-        for number in there - wanted:
+        there, needed = fulltext.numbers(connection), {number for number, _ in _collections(connection)}
+        for number in there - needed:
             fulltext.drop(connection, number)
-        if wanted - there or fact(connection, LEXICAL_RULES) != RULES:
-            for number in there & wanted:
+        if needed - there or fact(connection, LEXICAL_RULES) != RULES:
+            for number in there & needed:
                 fulltext.clear(connection, number)
-            for number in wanted - there:
+            for number in needed - there:
                 fulltext.make(connection, number)
             _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
             note(connection, LEXICAL_RULES, RULES)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from models.manifest import Manifest
-from models.store import DesiredVersion
+from models.store import RequestedVersion
 from service.errors import ServiceError
 from service.store.filters.grammar import Predicate, indexed_fields
 from service.store.protocol import VectorSink
@@ -54,10 +54,10 @@ class Alone:
     def starting(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    async def requested(self, asked: DesiredVersion | None, _at: float, /) -> DesiredVersion | None:
-        return asked
+    async def requested(self, requested: RequestedVersion | None, _at: float, /) -> RequestedVersion | None:
+        return requested
 
-    async def request(self, asked: DesiredVersion) -> None:
+    async def request(self, requested: RequestedVersion) -> None:
         """Does nothing: the models folder has the request."""
 
     async def once(self, _name: str, work: Callable[[], Awaitable[str]], /) -> str:
@@ -171,7 +171,7 @@ class SqliteStore(Alone, CommonMethods):
 
     begin = writing(generations.begin)
     abandon = writing(generations.abandon)
-    go_live = writing(vectors.swap)
+    make_active = writing(vectors.swap)
     lacking = reading_itself(vectors.lacking)
     next_lacking = reading_itself(vectors.next_lacking)
     add_vectors = writing(vectors.add_vectors)

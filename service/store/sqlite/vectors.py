@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from service.store.protocol import VectorSink
 from service.store.sql.connection import Connection
-from service.store.sql.generations import DROPPED, go_live, kept_numbers
+from service.store.sql.generations import DROPPED, kept_numbers, make_active
 from service.store.sql.records import Reading, collections, last_revision, sizes, unembedded
 from service.store.sqlite.documents import sequence
 from service.store.sqlite.writer import Transaction
@@ -250,18 +250,18 @@ def swap(
     transaction: Transaction,
     generation: int,
     complete_through: int,
-    desired: str,
+    requested: str,
     *,
     rollback: bool,
     may: Callable[[], bool],
     last: object,
     then: Callable[[int], None],
 ) -> bool:
-    """Activates a generation, as `protocol.Generations.go_live` says."""
+    """Activates a generation, as `protocol.Generations.make_active` says."""
     connection = transaction.connection
     if not may() or lacking(connection, generation, complete_through, 1):
         return False
-    go_live(connection, generation, desired, rollback=rollback)
+    make_active(connection, generation, requested, rollback=rollback)
     # The index must be at the current moment of the store.
     transaction.changes.sequence = sequence(connection)
     transaction.then.append(partial(then, last_revision(connection)))

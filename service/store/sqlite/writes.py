@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from service.store.sql.feedback import DELETED_ROWS, delete_events_of_document
-from service.store.sql.generations import DROPPED, has_dropped, kept_numbers, live_number
+from service.store.sql.generations import DROPPED, get_active_number, has_dropped, kept_numbers
 from service.store.sql.records import compute_checksums, encode_parts, refuse_another
 from service.store.sqlite import secondary_indexes, vectors
 from service.store.sqlite.documents import get_number, sequence
@@ -44,9 +44,9 @@ def upsert(
     max_collections: int = MAX_COLLECTIONS,
 ) -> Put:
     """Stores documents, as `protocol.Documents.put` says."""
-    live = live_number(transaction.connection)
-    others = kept_numbers(transaction.connection) - {live}
-    job = _Upsert(transaction, collection, live, others, split, set(), set())
+    active = get_active_number(transaction.connection)
+    others = kept_numbers(transaction.connection) - {active}
+    job = _Upsert(transaction, collection, active, others, split, set(), set())
     embedded = dict(embedded)  # The event loop may add embeddings meanwhile.
     if get_number(transaction.connection, collection) is None:
         refuse_another(transaction, collection, max_collections)
@@ -61,7 +61,7 @@ def upsert(
         else:
             truncated += cut
     if lacking:
-        raise NeedsVectors(lacking, live)
+        raise NeedsVectors(lacking, active)
     return Put(truncated, _sequence(transaction), frozenset(job.gaps), len(job.created))
 
 
@@ -117,7 +117,7 @@ class _Upsert(NamedTuple):
 
     transaction: Transaction
     collection: str
-    live: int
+    active: int
     others: Iterable[int]
     split: bool
     gaps: set[int]  # Those of `others` without a vector.
@@ -141,15 +141,15 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     checksums = compute_checksums(parts)
     same_content = old is not None and old[1:3] == document.content
     embeddings: dict[int, Embedding] = {}
-    for number in (job.live, *job.others):
+    for number in (job.active, *job.others):
         found = given.get(number) or (_kept(job, number, old[0]) if same_content else None)
         if found is None:
             job.gaps.add(number)
         else:
             embeddings[number] = found
-    if job.live not in embeddings:
+    if job.active not in embeddings:
         return None
-    cut = embeddings[job.live].truncated
+    cut = embeddings[job.active].truncated
     if same_content and old[3] == metadata and old[4] in {None, checksums}:
         for number, embedding in embeddings.items():
             if _kept(job, number, old[0]) is None:  # Missing or damaged.

@@ -106,5 +106,5 @@ def test_a_limit_that_the_model_does_not_fit_into_is_said_when_it_is_opened(
 
 def _used_mb() -> int:
     """MiB of the first GPU, everybody's."""
-    asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
-    return int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+    requested = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    return int(subprocess.run(requested, capture_output=True, text=True, check=True).stdout)

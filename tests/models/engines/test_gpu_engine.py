@@ -183,22 +183,22 @@ def test_the_words_for_memory_that_ran_out_are_known(words: str) -> None:
     "words", ["CUDA failure 700: an illegal memory access was encountered", "the model broke"]
 )
 def test_another_failure_is_passed_on_at_once(words: str) -> None:
-    asked: list[slice] = []
+    requested: list[slice] = []
 
     def compute(part: slice) -> np.ndarray:
-        asked.append(part)
+        requested.append(part)
         raise RuntimeError(words)
 
     with pytest.raises(RuntimeError, match=words):
         Halving().run(compute, 64, 8)
-    assert asked == [slice(0, 64)]
+    assert requested == [slice(0, 64)]
 
 
-def _fitting(most: int, asked: list[int]) -> Callable[[slice], np.ndarray]:
+def _fitting(most: int, requested: list[int]) -> Callable[[slice], np.ndarray]:
     """Computes a limited number of rows at once: the vector of a row is its number."""
 
     def compute(part: slice) -> np.ndarray:
-        asked.append(part.stop - part.start)
+        requested.append(part.stop - part.start)
         if part.stop - part.start > most:
             raise RuntimeError(POOL_AT_ITS_LIMIT)
         return np.arange(part.start, part.stop, dtype=np.float32)[:, None]
@@ -209,21 +209,21 @@ def _fitting(most: int, asked: list[int]) -> Callable[[slice], np.ndarray]:
 def test_a_batch_too_large_is_halved_until_it_fits_and_that_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    halving, asked = Halving(), list[int]()
+    halving, requested = Halving(), list[int]()
     for _ in range(3):
-        found = halving.run(_fitting(3, asked), 13, 8)
+        found = halving.run(_fitting(3, requested), 13, 8)
         np.testing.assert_array_equal(found[:, 0], range(13))
-    assert asked[:4] == [13, 6, 3, 3]
+    assert requested[:4] == [13, 6, 3, 3]
     [said] = caplog.records
     assert said.levelno == logging.WARNING
     assert "13 x 8 tokens" in said.getMessage()
 
 
 def test_a_single_row_too_large_says_what_helps() -> None:
-    asked: list[int] = []
+    requested: list[int] = []
     with pytest.raises(DeviceMemory, match=r"row of 512 tokens .* SIMILE_GPU_MEM_MB"):
-        Halving().run(_fitting(0, asked), 8, 512)
-    assert asked == [8, 4, 2, 1]
+        Halving().run(_fitting(0, requested), 8, 512)
+    assert requested == [8, 4, 2, 1]
 
 
 def test_a_pool_that_is_really_full_is_answered_in_halves(folder: Path, tmp_path: Path) -> None:

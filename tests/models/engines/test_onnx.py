@@ -104,7 +104,7 @@ def test_the_default_model_gives_a_text_one_vector_by_one_thread_by_two_and_in_a
     default_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = Encoder.open(next(default_models_dir.glob("2*")))
-    encoder.open_alone(2)
+    encoder.open_single_text(2)
     computed = counted(encoder._alone, monkeypatch)
     chance = np.random.default_rng(1)
     lengths = [3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 128, 129, 200, 255, 256]

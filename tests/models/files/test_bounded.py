@@ -51,9 +51,9 @@ def test_files_beside_the_versions_that_are_damaged_say_nothing(tmp_path: Path, 
         (tmp_path / name).touch()
         BAD[damage][0](tmp_path / name)
     (tmp_path / "wanted").write_text(version)
-    desired = ModelStore(tmp_path).desired()
-    assert desired is not None
-    assert (desired.version, desired.kind) == (version, "want")
+    requested = ModelStore(tmp_path).read_request()
+    assert requested is not None
+    assert (requested.version, requested.kind) == (version, "want")
     assert read_runs(tmp_path) == {}
 
 

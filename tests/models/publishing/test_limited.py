@@ -260,8 +260,8 @@ def soft(which: int, limit: int) -> Iterator[None]:
 
 def test_a_lower_limit_of_the_process_stays() -> None:
     with soft(resource.RLIMIT_NOFILE, 500):
-        for asked, holds in ((505, 500), (500, 500), (495, 495), (505, 495)):
-            import_process._limit(resource.RLIMIT_NOFILE, asked)
+        for requested, holds in ((505, 500), (500, 500), (495, 495), (505, 495)):
+            import_process._limit(resource.RLIMIT_NOFILE, requested)
             assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == holds
 
 

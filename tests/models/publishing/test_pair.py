@@ -157,11 +157,11 @@ def test_a_student_of_another_shape_is_refused(
 
 def test_the_teacher_of_a_student_in_use_is_kept(place: Place) -> None:
     """The next training begins with it: the newest version that has its vectors."""
-    place.store.want(place.student.version)
+    place.store.request(place.student.version)
     with pytest.raises(InUse, match="the anchor of retrainings"):
         place.store.prune(place.pair.version)
     place.store.prune(place.teacher.version)  # the pair has the same
-    place.store.want(place.pair.version)
+    place.store.request(place.pair.version)
     place.store.prune(place.student.version)  # the pair has a copy
     assert place.store.verify(place.pair.version) == place.pair
 

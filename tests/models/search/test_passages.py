@@ -170,8 +170,8 @@ def test_a_huge_text_is_split_in_pieces_with_the_same_tokens(encoder: Encoder) -
 
 
 def test_a_text_that_nobody_waits_for_is_not_split_any_further(encoder: Encoder) -> None:
-    asked = iter([True, False, False])
-    assert split(Content("red river " * 100_000), encoder, wanted=lambda: next(asked)) is None
+    requested = iter([True, False, False])
+    assert split(Content("red river " * 100_000), encoder, requested=lambda: next(requested)) is None
 
 
 def test_the_thread_of_a_document_that_nobody_waits_for_any_more_ends_and_gives_its_memory_back(
@@ -179,9 +179,9 @@ def test_the_thread_of_a_document_that_nobody_waits_for_any_more_ends_and_gives_
 ) -> None:
     begun, ended, given_back = threading.Event(), threading.Event(), threading.Event()
 
-    def spans(text: str, wanted: Callable[[], bool]) -> object:
+    def spans(text: str, requested: Callable[[], bool]) -> object:
         begun.set()
-        while wanted():
+        while requested():
             ended.wait(0.01)
         ended.set()
         return np.empty((0, 2), np.int64)

@@ -94,15 +94,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "EntryNotFound")
             return
         content = (self.hub.folder / path).read_bytes()
-        asked = self.headers.get("Range", "") if body else ""
-        start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0
+        requested = self.headers.get("Range", "") if body else ""
+        start = int(requested.removeprefix("bytes=").partition("-")[0]) if requested else 0
         headers = {"ETag": f'"{self._etag(path)}"', "X-Repo-Commit": COMMIT}
-        if asked:
+        if requested:
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         if body:
-            self.hub.sent.append((path, asked))
+            self.hub.sent.append((path, requested))
         broken = body and path.endswith(".safetensors") and self.hub.breaks != 0
-        self._send(content[start:], headers, body, 206 if asked else 200, broken=broken)
+        self._send(content[start:], headers, body, 206 if requested else 200, broken=broken)
 
     def _send(
         self, content: bytes, headers: dict[str, str], body: bool, status: int = 200, *, broken: bool = False

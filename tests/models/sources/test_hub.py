@@ -23,10 +23,10 @@ class Hub:
 
     def __init__(self, folder: Path, cache: Path) -> None:
         self.folder, self.cache = folder, cache
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
     def snapshot_download(self, name: str, *, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
-        self.asked.append(name)
+        self.requested.append(name)
         for file in self.folder.rglob("*"):
             path = file.relative_to(self.folder).as_posix()
             allowed = any(fnmatch.fnmatch(path, pattern) for pattern in allow_patterns)
@@ -61,7 +61,7 @@ def test_of_a_bert_neither_onnx_nor_pickles_nor_code_are_fetched(hub: Hub) -> No
     assert not {
         name for name in found if name.startswith(("onnx", "openvino")) or name.endswith((".bin", ".py"))
     }
-    assert hub.asked == ["somebody/model"]
+    assert hub.requested == ["somebody/model"]
 
 
 @pytest.mark.parametrize(

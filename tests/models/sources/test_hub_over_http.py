@@ -75,7 +75,10 @@ def test_a_broken_download_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) ->
     hub.breaks = 1
     status, said = _import(hub, tmp_path)
     assert status == 0, said
-    assert [asked for path, asked in hub.sent if path == "model.safetensors"] == ["", f"bytes={10 << 20}-"]
+    assert [requested for path, requested in hub.sent if path == "model.safetensors"] == [
+        "",
+        f"bytes={10 << 20}-",
+    ]
     assert len(ModelStore(tmp_path / "models").versions()) == 1
 
 

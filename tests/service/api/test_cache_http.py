@@ -141,10 +141,10 @@ def test_a_swap_answers_from_the_new_version_and_the_old_ones_vectors_go_with_it
     with serving(settings) as client:
         old = client.post("/embed", json={"inputs": ["red river", "the cat sleeps"]}).json()
         runtime: Runtime = client.app.state.runtime  # type: ignore[attr-defined]
-        store.want(versions[1])
+        store.request(versions[1])
         wait_until_active(client, versions[1])
         answer = client.post("/embed", json={"inputs": "red river"})
-        expected = runtime.live.generation.encoder.encode(["red river"]).vectors
+        expected = runtime.active.generation.encoder.encode(["red river"]).vectors
         assert answer.headers["x-model-version"] == versions[1]
         np.testing.assert_allclose(orjson.loads(answer.content), expected, atol=1e-6)
         assert np.abs(np.subtract(old[0], expected[0])).max() > 0.01

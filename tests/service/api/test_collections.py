@@ -125,9 +125,9 @@ def test_one_is_deleted_and_made_again_in_the_commit_of_other_writes(client: Tes
     vector = Embedding(np.full(32, 32**-0.5, np.float32), truncated=False)
 
     def put(id: str, text: str, collection: str) -> Future[Any]:
-        live = corpus.live.generation.number
+        active = corpus.active.generation.number
         job = partial(
-            upsert, documents=[Document(id, text)], embedded={live: {0: vector}}, collection=collection
+            upsert, documents=[Document(id, text)], embedded={active: {0: vector}}, collection=collection
         )
         return sqlite_of(corpus).writer.submit(job)
 
@@ -305,7 +305,7 @@ def test_all_of_them_change_to_the_next_model_together(place: Settings) -> None:
         client.post(f"/models/{version}/activate")
         wait_until_active(client, version)
         check(client, TEXTS)
-        encoder = client.app.state.runtime.live.generation.encoder  # type: ignore[attr-defined]
+        encoder = client.app.state.runtime.active.generation.encoder  # type: ignore[attr-defined]
         expected = encoder.encode([QUERY, TEXTS["tickets"]["d"]]).vectors
         [hit] = client.get("/collections/tickets/search", params={"q": QUERY, "k": 1}).json()["hits"][:1]
         scores = encoder.encode([*TEXTS["tickets"].values()]).vectors @ expected[0]

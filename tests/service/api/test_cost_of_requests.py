@@ -115,7 +115,7 @@ class Outcome:
     def slow(self, said: str, begin: float, end: float) -> None:
         """Records a slow step between `begin` and `end`, because of the host or the service."""
         bare = [look for look in self.looks if look.what == CONTROL]
-        stalled = [look.took for look in bare if look.answered > begin and look.asked < end]
+        stalled = [look.took for look in bare if look.answered > begin and look.requested < end]
         doubtful = self.starved or max(stalled, default=STALL_SECONDS) >= STALL_SECONDS
         (self.doubted if doubtful else self.failed).append(said)
 
@@ -159,7 +159,7 @@ def look_at_bystander(outcome: Outcome) -> None:
         worst = max(seen, key=lambda look: look.took, default=None)
         if worst and worst.took > BYSTANDER_SECONDS:
             said = f"the bystander's {what} took {worst.took:.1f} s"
-            outcome.slow(said, worst.asked, worst.answered)
+            outcome.slow(said, worst.requested, worst.answered)
 
 
 def look_at_memory(outcome: Outcome, process: int, before: int) -> None:

@@ -138,6 +138,6 @@ def test_a_browser_shows_the_page_and_asks_no_other_host(service: Service, tmp_p
     assert "Refused to" not in done.stderr
     own = f"http://127.0.0.1:{service.port}"
     sent = [event["params"] for event in json.loads(log.read_bytes())["events"] if "params" in event]
-    asked = {one["url"] for one in sent if one.get("initiator") == own}  # without Chromium's own requests
-    assert f"{own}/openapi.json" in asked
-    assert all(address.startswith(f"{own}/") for address in asked), asked
+    requested = {one["url"] for one in sent if one.get("initiator") == own}  # without Chromium's own requests
+    assert f"{own}/openapi.json" in requested
+    assert all(address.startswith(f"{own}/") for address in requested), requested

@@ -59,14 +59,14 @@ def send(client: TestClient, *events: dict[str, Any], path: str = "/events") -> 
     return answer["stored"], [(each["event"], each["error_type"]) for each in answer["refused"]]
 
 
-def listed(client: TestClient, **asked: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = client.get("/events", params=asked).json()["events"]
-    assert client.get("/events/count", params=asked).json() == {"count": len(rows)}
+def listed(client: TestClient, **requested: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = client.get("/events", params=requested).json()["events"]
+    assert client.get("/events/count", params=requested).json() == {"count": len(rows)}
     return rows
 
 
-def ids(client: TestClient, **asked: str) -> list[str]:
-    return [row["id"] for row in listed(client, **asked)]
+def ids(client: TestClient, **requested: str) -> list[str]:
+    return [row["id"] for row in listed(client, **requested)]
 
 
 def counted(client: TestClient, series: str) -> float:

@@ -248,12 +248,12 @@ def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
     ],
 )
 def test_a_delete_takes_what_it_names_and_nothing_else(
-    client: TestClient, asked: dict[str, str], left: list[tuple[str, str]]
+    client: TestClient, requested: dict[str, str], left: list[tuple[str, str]]
 ) -> None:
     judge(client, *(said(query, id) for query in "qr" for id in "ab"))
-    assert client.delete("/feedback", params=asked).json() == {"deleted": 4 - len(left)}
+    assert client.delete("/feedback", params=requested).json() == {"deleted": 4 - len(left)}
     assert [(query, id) for query, id, _ in listed(client)] == left
-    assert client.delete("/feedback", params=asked).json() == {"deleted": 0}
+    assert client.delete("/feedback", params=requested).json() == {"deleted": 0}
 
 
 def test_of_a_list_each_bad_judgement_is_reported_and_the_others_are_stored(client: TestClient) -> None:

@@ -42,18 +42,18 @@ def judge(client: TestClient, name: str, *judgements: dict[str, Any], path: str 
     return client.post(path, json={"feedback": list(judgements)}, headers=bearer(ALL[name]))
 
 
-def listed(client: TestClient, **asked: str) -> list[tuple[str, str, str, bool]]:
+def listed(client: TestClient, **requested: str) -> list[tuple[str, str, str, bool]]:
     """Returns key, query, id and verdict of each judgment, and checks the count."""
-    answer = client.get("/feedback", params=asked, headers=bearer(KEYS["reader"]))
+    answer = client.get("/feedback", params=requested, headers=bearer(KEYS["reader"]))
     assert answer.status_code == 200, answer.text
-    counted = client.get("/feedback/count", params=asked, headers=bearer(KEYS["reader"])).json()["count"]
+    counted = client.get("/feedback/count", params=requested, headers=bearer(KEYS["reader"])).json()["count"]
     rows = answer.json()["feedback"]
     assert counted == len(rows)
     return [(row["key"], row["query"], row["id"], row["relevant"]) for row in rows]
 
 
-def forget(client: TestClient, name: str, **asked: str) -> Any:
-    return client.delete("/feedback", params=asked, headers=bearer(ALL[name]))
+def forget(client: TestClient, name: str, **requested: str) -> Any:
+    return client.delete("/feedback", params=requested, headers=bearer(ALL[name]))
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_pages_of_one_keys_judgements_hold_each_once(client: TestClient) -> None
     found: list[str] = []
     after: int | None = 0
     while after is not None:
-        asked: dict[str, str | int] = {"key": "other", "limit": 3, "after": after}
-        page = client.get("/feedback", params=asked, headers=bearer(KEYS["reader"])).json()
+        requested: dict[str, str | int] = {"key": "other", "limit": 3, "after": after}
+        page = client.get("/feedback", params=requested, headers=bearer(KEYS["reader"])).json()
         found += [row["query"] for row in page["feedback"]]
         after = page["next"]
     assert found == [f"q{at}" for at in range(7)]
@@ -93,8 +93,8 @@ def test_pages_of_one_keys_judgements_hold_each_once(client: TestClient) -> None
 def test_a_writer_deletes_its_own_and_an_admin_any(client: TestClient) -> None:
     for name in ("writer", "other", "boss"):
         assert judge(client, name, said("q", "d1"), said("r", "d2")).status_code == 200
-    for asked in ({"key": "other"}, {"query": "q"}, {"id": "d1"}, {"query": "q", "key": "boss"}):
-        refused(forget(client, "writer", **asked), 403, "Forbidden", "role admin", "key=writer")
+    for requested in ({"key": "other"}, {"query": "q"}, {"id": "d1"}, {"query": "q", "key": "boss"}):
+        refused(forget(client, "writer", **requested), 403, "Forbidden", "role admin", "key=writer")
     assert len(listed(client)) == 6, "a refused delete took something"
     assert forget(client, "writer", key="writer", query="q").json() == {"deleted": 1}
     assert forget(client, "writer", key="writer").json() == {"deleted": 1}
@@ -248,10 +248,10 @@ def report(client: TestClient, name: str, **changed: object) -> Any:
     return client.post("/events", json=EVENT | changed, headers=bearer(ALL[name]))
 
 
-def forget_events(client: TestClient, name: str, **asked: str) -> Any:
-    return client.delete("/events", params=asked, headers=bearer(ALL[name]))
+def forget_events(client: TestClient, name: str, **requested: str) -> Any:
+    return client.delete("/events", params=requested, headers=bearer(ALL[name]))
 
 
-def of_keys(client: TestClient, **asked: str) -> list[str]:
-    answer = client.get("/events", params=asked, headers=bearer(KEYS["reader"]))
+def of_keys(client: TestClient, **requested: str) -> list[str]:
+    answer = client.get("/events", params=requested, headers=bearer(KEYS["reader"]))
     return [row["key"] for row in answer.json()["events"]]

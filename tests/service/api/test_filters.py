@@ -80,9 +80,9 @@ def ids(client: TestClient, collection: str, filter: dict[str, Any]) -> set[str]
     ],
 )
 def test_a_field_is_every_way_to_read_its_dots(
-    service: TestClient, filter: dict[str, Any], passing: set[str]
+    service: TestClient, filter: dict[str, Any], matching: set[str]
 ) -> None:
-    assert ids(service, "names", filter) == passing
+    assert ids(service, "names", filter) == matching
 
 
 def test_fields_show_the_values_that_a_filter_compares(service: TestClient) -> None:
@@ -231,7 +231,7 @@ def test_documents_of_an_older_version_keep_working_and_are_listed_by_the_check(
     assert "note: 1 documents have names" in check_data(settings)
     assert running.delete("/documents/o2").json()["deleted"] == 1
     assert "that no filter could name" not in check_data(settings)
-    assert ModelStore(settings.models_dir).wanted() is not None
+    assert ModelStore(settings.models_dir).requested() is not None
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,13 @@ def _empty_at_first(client: TestClient) -> None:
 
 def test_search_gives_the_best_by_cosine_with_ties_by_id(client: TestClient, runtime: Runtime) -> None:
     put(client, *CORPUS)
-    encoder = runtime.live.generation.encoder
+    encoder = runtime.active.generation.encoder
     vectors = encoder.encode([str(document["text"]) for document in CORPUS]).vectors
     scores = vectors @ encoder.encode(["blue river"]).vectors[0]
     expected = sorted(zip(-scores.round(5), (str(document["id"]) for document in CORPUS), strict=True))[:25]
     response = client.get("/search", params={"q": "blue river", "k": 25}).json()
     assert response["query"] == "blue river"
-    assert response["model"] == runtime.live.generation.version
+    assert response["model"] == runtime.active.generation.version
     assert response["mode"] == "dense"
     assert [hit["id"] for hit in response["hits"]] == [id for _, id in expected]
     np.testing.assert_allclose(
@@ -168,9 +168,9 @@ def test_many_queries_and_vectors_give_the_same_hits_as_one_by_one(
     texts = client.post("/search", json={"queries": queries, "k": 5}).json()
     assert [[hit["id"] for hit in hits] for hits in texts["results"]] == one_by_one
     vectors = (
-        runtime.live.generation.encoder.encode(queries).vectors * 3
+        runtime.active.generation.encoder.encode(queries).vectors * 3
     ).tolist()  # Their length does not matter.
-    body = {"queries": vectors, "k": 5, "model": runtime.live.generation.version}
+    body = {"queries": vectors, "k": 5, "model": runtime.active.generation.version}
     answered = client.post("/search", json=body).json()
     assert [[hit["id"] for hit in hits] for hits in answered["results"]] == one_by_one
 
@@ -181,7 +181,7 @@ def test_many_queries_and_vectors_give_the_same_hits_as_one_by_one(
 def test_a_vector_that_cannot_be_compared_is_refused(
     client: TestClient, runtime: Runtime, vector: list[object]
 ) -> None:
-    body = {"queries": [vector], "model": runtime.live.generation.version}
+    body = {"queries": [vector], "model": runtime.active.generation.version}
     response = client.post("/search", json=body)
     assert (response.status_code, response.json()["error_type"]) == (422, "Validation")
 
@@ -279,9 +279,9 @@ def test_a_document_larger_than_an_answer_may_be_is_a_page_of_its_own(
 
 
 def test_a_prompt_beside_a_vector_is_refused(client: TestClient, runtime: Runtime) -> None:
-    generation = runtime.live.generation
-    asked = {"queries": [[1.0] * generation.encoder.dimension], "model": generation.version, "k": 1}
-    assert client.post("/search", json=asked).status_code == 200
-    refused = client.post("/search", json=asked | {"prompt_name": "query"})
+    generation = runtime.active.generation
+    requested = {"queries": [[1.0] * generation.encoder.dimension], "model": generation.version, "k": 1}
+    assert client.post("/search", json=requested).status_code == 200
+    refused = client.post("/search", json=requested | {"prompt_name": "query"})
     assert refused.status_code == 422
     assert "vectors take none" in refused.json()["error"]

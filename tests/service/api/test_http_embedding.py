@@ -96,7 +96,7 @@ def test_a_long_text_is_cut_on_the_side_that_was_asked_for(client: TestClient, d
 
 
 def test_every_answer_names_the_version_that_made_it(client: TestClient, runtime: Runtime) -> None:
-    generation = runtime.live.generation
+    generation = runtime.active.generation
     for response in (
         client.post("/embed", json={"inputs": "a"}),
         client.post("/similarity", json={"pairs": [["a", "b"]]}),

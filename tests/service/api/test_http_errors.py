@@ -212,7 +212,7 @@ def test_a_failing_model_is_424_and_health_is_red_until_a_pass_succeeds(
     monkeypatch.setattr("service.runtime.health.ASK_SECONDS", 20)
     assert client.get("/health").status_code == 200
     with monkeypatch.context() as patch:
-        patch.setattr(runtime.live.generation.encoder, "forward", broken)
+        patch.setattr(runtime.active.generation.encoder, "forward", broken)
         refused(client.post("/embed", json={"inputs": "a"}), 424, "Backend", "injected")
         refused(client.get("/search", params={"q": "a"}), 424, "Backend")
         red = client.get("/health")
@@ -233,7 +233,7 @@ def held(
 ) -> threading.Event:
     """Blocks forward passes until the event is set. `begun` receives an entry for each."""
     release = threading.Event()
-    forward = runtime.live.generation.encoder.forward
+    forward = runtime.active.generation.encoder.forward
 
     def waiting(ids: list[list[int]], **options: bool) -> np.ndarray:
         if begun is not None:
@@ -241,7 +241,7 @@ def held(
         release.wait(LIMIT)
         return forward(ids, **options)
 
-    monkeypatch.setattr(runtime.live.generation.encoder, "forward", waiting)
+    monkeypatch.setattr(runtime.active.generation.encoder, "forward", waiting)
     return release
 
 
@@ -324,13 +324,13 @@ def test_a_stopping_service_is_503(client: TestClient, runtime: Runtime) -> None
 def test_a_search_before_the_index_is_whole_is_503_and_embedding_works(
     client: TestClient, runtime: Runtime
 ) -> None:
-    runtime.live.generation.is_complete = False
+    runtime.active.generation.is_complete = False
     try:
         refused(client.get("/search", params={"q": "a"}), 503, "Unhealthy", "rebuilt")
         refused(client.get("/ready"), 503, "Unhealthy")
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
     finally:
-        runtime.live.generation.is_complete = True
+        runtime.active.generation.is_complete = True
 
 
 # 504

@@ -40,7 +40,7 @@ def test_embeddings_are_the_encoders_own_in_openais_shape(
     answer = response.json()
     EmbeddingList.model_validate(answer)
     assert set(answer) == {"object", "data", "model", "usage"}
-    assert (answer["object"], answer["model"]) == ("list", runtime.live.generation.version)
+    assert (answer["object"], answer["model"]) == ("list", runtime.active.generation.version)
     assert [(item["object"], item["index"]) for item in answer["data"]] == [
         ("embedding", at) for at in range(4)
     ]
@@ -132,7 +132,7 @@ def test_every_other_failure_has_openais_body_too(
 def test_the_models_are_the_published_versions(client: TestClient, runtime: Runtime) -> None:
     answer = client.get("/v1/models").json()
     ModelList.model_validate(answer)
-    manifest = runtime.live.generation.manifest
+    manifest = runtime.active.generation.manifest
     created = int(datetime.fromisoformat(manifest.created).timestamp())
     assert answer == {
         "object": "list",

@@ -105,7 +105,7 @@ def test_a_version_that_is_not_kept_is_409_on_every_route(place: Place) -> None:
 def test_a_version_that_waits_for_its_activation_can_be_tried(place: Place) -> None:
     with place.serving(activate="manual") as client:
         place.fill()
-        place.store.want(place.b)
+        place.store.request(place.b)
         place.until(lambda: place.state(place.b)["state"] == "ready")
         for path in ("/embed", "/search"):
             response = client.post(path, json=BODIES[path], headers={HEADER: place.b})
@@ -120,7 +120,7 @@ def test_a_kept_version_that_lacks_a_document_is_not_searched(
     with place.serving() as client:
         place.fill()
         place.activate(place.b)
-        [kept] = [g for g in place.app.state.runtime.live.followers if g.version == place.a]
+        [kept] = [g for g in place.app.state.runtime.active.followers if g.version == place.a]
 
         with monkeypatch.context() as patch:
             patch.setattr(kept.encoder, "forward", broken)

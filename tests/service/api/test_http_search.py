@@ -36,15 +36,15 @@ def _filled(running: TestClient) -> None:
     assert running.post("/documents", json={"documents": documents}).status_code == 200
 
 
-def answer(client: TestClient, **asked: object) -> dict[str, object]:
-    response = client.get("/search", params=asked)  # type: ignore[arg-type]
+def answer(client: TestClient, **requested: object) -> dict[str, object]:
+    response = client.get("/search", params=requested)  # type: ignore[arg-type]
     assert response.status_code == 200, response.text
     found: dict[str, object] = response.json()
     return found
 
 
-def hits(client: TestClient, **asked: object) -> list[tuple[str, float]]:
-    return [(hit["id"], hit["score"]) for hit in answer(client, **asked)["hits"]]  # type: ignore[attr-defined]
+def hits(client: TestClient, **requested: object) -> list[tuple[str, float]]:
+    return [(hit["id"], hit["score"]) for hit in answer(client, **requested)["hits"]]  # type: ignore[attr-defined]
 
 
 def put(client: TestClient, documents: Mapping[str, str]) -> None:
@@ -81,12 +81,14 @@ def test_a_search_by_words_asks_no_model(
     def fails(*_: object, **__: object) -> None:
         raise AssertionError("the model was asked")
 
-    monkeypatch.setattr(runtime.live.generation.encoder, "forward", fails)
+    monkeypatch.setattr(runtime.active.generation.encoder, "forward", fails)
     monkeypatch.setattr(runtime.batcher, "embed", fails)
     response = client.get("/search", params={"q": "harbour", "mode": "lexical"})
     assert response.status_code == 200
     assert response.json()["mode"] == "lexical"
-    assert response.headers["x-model-version"] == response.json()["model"] == runtime.live.generation.version
+    assert (
+        response.headers["x-model-version"] == response.json()["model"] == runtime.active.generation.version
+    )
     assert response.headers["x-compute-tokens"] == "0"
     monkeypatch.undo()
 
@@ -94,7 +96,7 @@ def test_a_search_by_words_asks_no_model(
 def test_words_are_searched_while_the_index_is_rebuilt(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime.live.generation, "is_complete", False)
+    monkeypatch.setattr(runtime.active.generation, "is_complete", False)
     assert len(hits(client, q="harbour", mode="lexical")) == 10
     for mode in ("dense", "hybrid"):
         assert client.get("/search", params={"q": "harbour", "mode": mode}).status_code == 503
@@ -224,14 +226,14 @@ def test_a_setting_says_the_mode_unless_the_search_does_or_only_dense_can_answer
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert answer(client, q="harbour")["mode"] == "dense"
-    wanted = {mode: hits(client, q="harbour", mode=mode) for mode in ("dense", "lexical", "hybrid")}
+    requested = {mode: hits(client, q="harbour", mode=mode) for mode in ("dense", "lexical", "hybrid")}
     settings = runtime.settings.model_copy(update={"search_mode": "hybrid"})
     monkeypatch.setattr(runtime, "settings", settings)
     assert answer(client, q="harbour")["mode"] == "hybrid"
-    assert hits(client, q="harbour") == wanted["hybrid"]
-    assert hits(client, q="harbour", mode="lexical") == wanted["lexical"]
+    assert hits(client, q="harbour") == requested["hybrid"]
+    assert hits(client, q="harbour", mode="lexical") == requested["lexical"]
     found = client.post("/search", json={"queries": ["harbour"]}).json()["results"][0]
-    assert [(hit["id"], hit["score"]) for hit in found] == wanted["hybrid"]
+    assert [(hit["id"], hit["score"]) for hit in found] == requested["hybrid"]
     assert answer(client, id="doc-017")["mode"] == "dense"
     assert answer(client, q="harbour", min_score=0.0)["mode"] == "dense"
     of_ids = client.post("/search", json={"queries": [{"id": "doc-017"}], "min_score": -1})
@@ -256,13 +258,13 @@ def test_what_is_like_a_document_is_found_by_its_vector_without_the_model(
         raise AssertionError("the model was asked")
 
     monkeypatch.setattr(runtime.batcher, "embed", fails)
-    asked = answer(client, id="doc-017", k=20)
+    requested = answer(client, id="doc-017", k=20)
     found = hits(client, id="doc-017", k=20)
     posted = client.post("/search", json={"queries": [{"id": "doc-017"}, {"id": "doc-001"}], "k": 20}).json()
     first = hits(client, id="doc-001", k=20, filter='{"n": {"$lt": 3}}')
     monkeypatch.undo()
-    assert asked["id"] == "doc-017"
-    assert "query" not in asked
+    assert requested["id"] == "doc-017"
+    assert "query" not in requested
     assert len(found) == 20
     assert [id for id, _ in found] == [id for id, _ in by_text[:20]]
     np.testing.assert_allclose([score for _, score in found], [score for _, score in by_text[:20]], atol=1e-5)
@@ -305,13 +307,13 @@ def test_a_document_without_a_vector_is_a_conflict(client: TestClient, runtime: 
     [(mode, {"q": "harbour cat"}) for mode in ("dense", "lexical", "hybrid")]
     + [("dense", {"id": "doc-001"})],
 )
-def test_pages_make_up_the_whole_list(client: TestClient, mode: str, asked: dict[str, str]) -> None:
-    everything = hits(client, **asked, mode=mode, k=1000)
-    pages = [hits(client, **asked, mode=mode, k=7, offset=offset) for offset in range(0, 140, 7)]
+def test_pages_make_up_the_whole_list(client: TestClient, mode: str, requested: dict[str, str]) -> None:
+    everything = hits(client, **requested, mode=mode, k=1000)
+    pages = [hits(client, **requested, mode=mode, k=7, offset=offset) for offset in range(0, 140, 7)]
     assert [hit for page in pages for hit in page] == everything
-    assert hits(client, **asked, mode=mode, offset=10_000) == []
-    if "q" in asked:
-        body = {"queries": [asked["q"]], "mode": mode, "k": 3, "offset": 2}
+    assert hits(client, **requested, mode=mode, offset=10_000) == []
+    if "q" in requested:
+        body = {"queries": [requested["q"]], "mode": mode, "k": 3, "offset": 2}
         [posted] = client.post("/search", json=body).json()["results"]
         assert [(hit["id"], hit["score"]) for hit in posted] == everything[2:5]
 

@@ -93,16 +93,16 @@ def test_a_long_text_is_counted_no_further_when_the_deadline_has_passed(
 ) -> None:
     answered, ended = threading.Event(), threading.Event()
     tokenize = encoder.tokenize
-    asked: list[bool] = []
+    requested: list[bool] = []
 
-    def slow(texts: list[str], *, truncate: bool, wanted: Callable[[], bool]) -> object:
-        def still_wanted() -> bool:
+    def slow(texts: list[str], *, truncate: bool, needed: Callable[[], bool]) -> object:
+        def still_needed() -> bool:
             assert answered.wait(LIMIT)
-            asked.append(wanted())
-            return asked[-1]
+            requested.append(needed())
+            return requested[-1]
 
         try:
-            return tokenize(texts, truncate=truncate, wanted=still_wanted)
+            return tokenize(texts, truncate=truncate, needed=still_needed)
         finally:
             ended.set()
 
@@ -112,4 +112,4 @@ def test_a_long_text_is_counted_no_further_when_the_deadline_has_passed(
         assert client.post("/embed", json=body, headers={"x-timeout-ms": "200"}).status_code == 504
         answered.set()
         assert ended.wait(LIMIT)
-    assert asked == [False]
+    assert requested == [False]

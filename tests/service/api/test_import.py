@@ -313,7 +313,7 @@ def test_a_disk_that_fails_in_the_middle_is_507_and_says_what_was_stored(
         def body() -> Iterator[bytes]:
             yield first
             stored = GROUP_DOCUMENTS * UNDER_WAY
-            until(lambda: place.runtime.live.generation.indexes.documents == stored)
+            until(lambda: place.runtime.active.generation.indexes.documents == stored)
             connection.execute("PRAGMA query_only = 1")
             for at in range(300):
                 yield line(f"b{at}", TEXTS[at])

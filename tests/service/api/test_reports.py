@@ -19,7 +19,7 @@ from tests.service.observability.test_metrics import samples
 def judged(runtime: Runtime) -> str:
     """A copy of the active version with a report of the gate."""
     store = ModelStore(runtime.store.root)
-    active = store.verify(str(store.wanted()))
+    active = store.verify(str(store.requested()))
     version = active.version[:-8] + "0" * 8
 
     def build(folder: Path) -> Manifest:

@@ -22,14 +22,14 @@ def test_a_hit_shows_what_its_fields_lead_to_and_no_more(
     data: st.DataObject, metadata: dict[str, Any]
 ) -> None:
     there = st.sampled_from([name for name, _ in named_values(metadata)]) if metadata else fields
-    asked = data.draw(st.lists(there | fields, min_size=1, max_size=4))
+    requested = data.draw(st.lists(there | fields, min_size=1, max_size=4))
     hit = Hit(Record("a", b'"a"', orjson.dumps(metadata)), np.float32(1))
-    parts = parse_fields([f"metadata.{field}" for field in asked]).of(hit)
+    parts = parse_fields([f"metadata.{field}" for field in requested]).of(hit)
     shown = orjson.loads(b"".join(parts))["metadata"]
-    for field in asked:
+    for field in requested:
         assert [*values_at(shown, field)] == [*values_at(metadata, field)]
     for name, _ in named_values(shown):
-        assert any(f"{name}.".startswith(f"{field}.") or field.startswith(f"{name}.") for field in asked)
+        assert any(f"{name}.".startswith(f"{field}.") or field.startswith(f"{name}.") for field in requested)
 
 
 LONG = ".".join(["metadata", *["x" * 100] * MAX_FIELD_PARTS])
@@ -46,9 +46,9 @@ LONG = ".".join(["metadata", *["x" * 100] * MAX_FIELD_PARTS])
         (["x" * MAX_CHARACTERS, "x"], f"{MAX_CHARACTERS:,}"),
     ],
 )
-def test_fields_have_limits_together(asked: list[str], most: str) -> None:
+def test_fields_have_limits_together(requested: list[str], most: str) -> None:
     with pytest.raises(Validation, match=f"^fields has .* at most {most} go in one request"):
-        parse_fields(asked)
+        parse_fields(requested)
 
 
 @pytest.mark.parametrize(
@@ -61,5 +61,5 @@ def test_fields_have_limits_together(asked: list[str], most: str) -> None:
         ["title", "text", "metadata"],
     ],
 )
-def test_large_requests_within_the_limits_are_served(asked: list[str]) -> None:
-    parse_fields(asked)
+def test_large_requests_within_the_limits_are_served(requested: list[str]) -> None:
+    parse_fields(requested)

@@ -52,9 +52,9 @@ def sent(client: TestClient, **changed: object) -> None:
     assert answer.json() == {"stored": 1, "refused": []}, answer.text
 
 
-def users(client: TestClient, route: str = "events", **asked: str) -> list[str]:
-    rows = client.get(f"/{route}", params=asked).json()[route]
-    assert client.get(f"/{route}/count", params=asked).json() == {"count": len(rows)}
+def users(client: TestClient, route: str = "events", **requested: str) -> list[str]:
+    rows = client.get(f"/{route}", params=requested).json()[route]
+    assert client.get(f"/{route}/count", params=requested).json() == {"count": len(rows)}
     return [row["user"] for row in rows]
 
 
@@ -248,8 +248,8 @@ def test_a_visitors_rows_of_several_keys_need_an_admin(tmp_path: Path, tiny_mode
         rows = client.get("/events", headers=bearer(KEYS["reader"])).json()["events"]
         assert rows[0]["user"] == rows[1]["user"] != "", "one visitor, whatever the key"
 
-        def forget(name: str, **asked: str) -> Any:
-            return client.delete("/events", params={"user": RAW, **asked}, headers=bearer(ALL[name]))
+        def forget(name: str, **requested: str) -> Any:
+            return client.delete("/events", params={"user": RAW, **requested}, headers=bearer(ALL[name]))
 
         refused(forget("writer"), 403, "Forbidden", "key=writer")
         assert forget("writer", key="writer").json() == {"deleted": 1}

@@ -186,10 +186,10 @@ async def test_an_interactive_text_does_not_wait_for_the_turn_of_a_background_on
     there.encoder.allow(1)
     await first
     await there.passes(2)
-    asked = there.ask(documents[-1])
+    requested = there.ask(documents[-1])
     await asyncio.sleep(0)  # Lets the call join the queue.
     there.encoder.allow(3)  # Fewer passes than there are documents before it.
-    assert (await asked).vectors[0, 2] == ord("p")
+    assert (await requested).vectors[0, 2] == ord("p")
     there.encoder.allow()
     answer = await build
     assert answer.vectors[:, 2].tolist() == list(map(ord, "abcdefghijklmnop"))
@@ -278,13 +278,13 @@ async def test_an_interactive_text_joins_a_background_one_that_is_being_tokenize
     there.encoder.tokenize = held  # type: ignore[method-assign]
     build = there.ask("dog", lane=Lane.BACKGROUND)
     await until(lambda: seen == [["dog"]])
-    asked = there.ask("dog")
+    requested = there.ask("dog")
     await there.shared(1)
     scheduler = there.batcher._scheduler
     assert [scheduler.lanes[lane].texts for lane in Lane] == [1, 0, 0]
     build.cancel()
     gate.set()
-    assert (await asked).tokens == [3]
+    assert (await requested).tokens == [3]
     assert there.computed == 1
 
 

@@ -27,27 +27,27 @@ from tests.service.fakes import CountingEncoder, on_loop, run, running, until
 class Widening(CountingEncoder):
     """Records texts that all threads computed, by their first characters, and opened sessions."""
 
-    opens_alone = True
+    opens_single_text = True
     file_bytes = 0
 
     def __init__(self, *, ready: bool = False, error: Exception | None = None) -> None:
         """`ready` means that the second session is open. `error` is raised when it is opened."""
         super().__init__()
-        self.has_alone = ready
+        self.has_single_text = ready
         self.alone: list[str] = []
         self.opened: list[int] = []
         self.alone_fails = False
         self._error = error
 
-    def open_alone(self, threads: int) -> None:
+    def open_single_text(self, threads: int) -> None:
         assert threading.current_thread().name == "open-alone"
         self.opened.append(threads)
         if self._error is not None:
             raise self._error
-        self.has_alone = True
+        self.has_single_text = True
 
-    def drop_alone(self) -> bool:
-        had, self.has_alone = self.has_alone, False
+    def drop_single_text(self) -> bool:
+        had, self.has_single_text = self.has_single_text, False
         return had
 
     def forward(
@@ -175,7 +175,7 @@ def test_a_text_that_all_threads_fail_on_is_answered_by_one_and_they_are_left(
         async with running(workers=2, single_text_threads=2) as batcher:
             for _ in range(3 * MIN_SINGLE_TEXTS):
                 await ask(batcher, encoder, "a")
-            assert (encoder.alone, encoder.has_alone, encoder.opened) == (["a"], False, [])
+            assert (encoder.alone, encoder.has_single_text, encoder.opened) == (["a"], False, [])
             assert batcher.failure(encoder.as_encoder()) is None
 
     with caplog.at_level(logging.WARNING):
@@ -188,7 +188,7 @@ def test_a_text_that_all_threads_fail_on_is_answered_by_one_and_they_are_left(
 async def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_threads_together() -> None:
     for ready, opens, learnt in ((False, True, 1), (True, True, 0), (True, False, 1)):
         encoder = Widening(ready=ready)
-        encoder.opens_alone = opens
+        encoder.opens_single_text = opens
         async with running(workers=2, single_text_threads=2) as batcher:
             await ask(batcher, encoder, "a")
             pace = batcher._executor._throughput._of(encoder.as_encoder())
@@ -216,9 +216,9 @@ def one_by_one(client: TestClient, count: int) -> NDArray[np.float32]:
 def test_a_service_answers_lone_texts_with_the_vector_that_they_have_in_a_batch(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings: Settings = new_settings(tmp_path, tiny_models_dir, workers=2, lone_threads=2, cache_mb=0)
+    settings: Settings = new_settings(tmp_path, tiny_models_dir, workers=2, single_text_threads=2, cache_mb=0)
     with serving(settings) as client:
-        encoder = client.app.state.runtime.live.generation.encoder  # type: ignore[attr-defined]
+        encoder = client.app.state.runtime.active.generation.encoder  # type: ignore[attr-defined]
         assert client.get("/info").json()["lone_threads"] == 2
         inputs = ["the same text", "another one, which is longer"]
         together = np.array(client.post("/embed", json={"inputs": inputs}).json(), np.float32)[0]

@@ -340,8 +340,8 @@ def test_what_a_killed_backup_left_goes_with_the_next_and_one_at_work_stays(
         running[0].wait()
         assert len([*tmp_path.glob(".simile-backup-*/simile.db")]) == 4
         settings = Settings(data_dir=made / "data", models_dir=made / "models")
-        asked = Namespace(folder=tmp_path / "tuesday", models=False, data_dir=None)
-        said = backing.run(asked, settings)
+        requested = Namespace(folder=tmp_path / "tuesday", models=False, data_dir=None)
+        said = backing.run(requested, settings)
         assert "1 unfinished backups were removed" in said
         assert len([*tmp_path.glob(".simile-backup-*/simile.db")]) == 3, "the one at work stays"
     finally:
@@ -350,8 +350,8 @@ def test_what_a_killed_backup_left_goes_with_the_next_and_one_at_work_stays(
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
-    asked = Namespace(folder=tmp_path / "wednesday", models=False, data_dir=None)
-    assert "1 unfinished" in backing.run(asked, settings)
+    requested = Namespace(folder=tmp_path / "wednesday", models=False, data_dir=None)
+    assert "1 unfinished" in backing.run(requested, settings)
     assert {path.name for path in tmp_path.iterdir()} == {
         *(each.name for each in others),
         "tuesday",

@@ -34,7 +34,7 @@ class Fake:
     """
 
     def __init__(self) -> None:
-        self.asked: list[list[str]] = []
+        self.requested: list[list[str]] = []
         self.stored: list[str] = []
         self.release = threading.Event()
         self.reply: Callable[[int, list[str]], Reply | None] = lambda _, ids: done(len(ids))
@@ -46,8 +46,8 @@ class Fake:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 ids = [json.loads(line)["id"] for line in body.splitlines()]
-                fake.asked.append(ids)
-                reply = fake.reply(len(fake.asked), ids)
+                fake.requested.append(ids)
+                reply = fake.reply(len(fake.requested), ids)
                 if reply is None:
                     self.close_connection = True
                     return
@@ -123,17 +123,17 @@ def test_chunks_grow_and_shrink_to_about_a_second(
 
     fake.reply = reply
     assert put(fake, written(tmp_path, 20_000)) == "20000 documents are stored."
-    sizes = [len(ids) for ids in fake.asked]
+    sizes = [len(ids) for ids in fake.requested]
     assert sizes[:5] == [16, 64, 256, 1024, 1500]
     assert max(sizes) == TARGET_SECONDS / seconds
-    fake.asked.clear()
+    fake.requested.clear()
     seconds = 0.5
     put(fake, written(tmp_path, 100))
-    assert [len(ids) for ids in fake.asked][:5] == [16, 4, 3, 3, 3]
-    fake.asked.clear()
+    assert [len(ids) for ids in fake.requested][:5] == [16, 4, 3, 3, 3]
+    fake.requested.clear()
     seconds = 0.0
     put(fake, written(tmp_path, 20_000))
-    assert max(len(ids) for ids in fake.asked) == MAX_LINES
+    assert max(len(ids) for ids in fake.requested) == MAX_LINES
 
 
 def test_the_bar_says_how_many_how_fast_and_how_long_from_the_first_chunk_on(
@@ -155,7 +155,7 @@ def test_the_bar_says_how_many_how_fast_and_how_long_from_the_first_chunk_on(
     assert told[1].startswith("16 documents, ")
     assert "%, 1/s, about " in told[1]
     assert told[1].endswith(" min left")
-    assert len(told) == len(fake.asked) + 1, "each chunk of a second and a half is told"
+    assert len(told) == len(fake.requested) + 1, "each chunk of a second and a half is told"
 
 
 def test_a_command_without_a_terminal_writes_a_line_from_time_to_time(
@@ -189,7 +189,7 @@ def test_what_is_not_answered_in_time_is_sent_again_in_halves(
     file = written(tmp_path, 24)
     assert put(fake, file) == "24 documents are stored."
     assert fake.stored == [f"{at:05}" for at in range(24)]
-    assert [len(ids) for ids in fake.asked] == [16, 8, 4, 4]
+    assert [len(ids) for ids in fake.requested] == [16, 8, 4, 4]
     assert waits == []
 
 
@@ -228,7 +228,7 @@ def test_a_busy_service_is_waited_for_as_long_as_it_says(
     fake.reply = reply
     assert put(fake, written(tmp_path, 3)) == "3 documents are stored."
     assert waits == [7.0, 1.0, 7.0]
-    assert len(fake.asked) == 4
+    assert len(fake.requested) == 4
 
 
 def test_a_service_that_restarts_is_waited_for_and_one_that_is_gone_is_told(
@@ -244,7 +244,7 @@ def test_a_service_that_restarts_is_waited_for_and_one_that_is_gone_is_told(
         fake.server.socket.close()
         return None
 
-    fake.asked.clear()
+    fake.requested.clear()
     fake.reply = gone
     with pytest.raises(
         CommandError, match=r"does not answer .*\n16 documents are stored\. Of .*, lines 17 to 80"
@@ -317,8 +317,8 @@ def test_an_answer_that_is_too_deep_or_no_json_is_told_as_what_it_is(
 
 
 def test_nobody_at_the_address_is_told_at_once(tmp_path: Path, waits: list[float]) -> None:
-    asked = ["import", str(written(tmp_path, 3)), "--url", f"http://127.0.0.1:{free_port()}"]
+    requested = ["import", str(written(tmp_path, 3)), "--url", f"http://127.0.0.1:{free_port()}"]
     with pytest.raises(CommandError, match=r"does not answer .*\n0 documents are stored\.\n") as raised:
-        import_files.run(parser().parse_args(asked))
+        import_files.run(parser().parse_args(requested))
     assert "not known" not in str(raised.value), "nothing was sent"
     assert waits == []

@@ -190,7 +190,7 @@ def test_as_many_queries_are_compared_at_once_as_take_no_longer_than_a_slice(
     expected: list[int],
 ) -> None:
     sizes: list[int] = []
-    index = runtime.live.generation.indexes.of("default")
+    index = runtime.active.generation.indexes.of("default")
     assert isinstance(index, Index)
     search = index.search
 
@@ -215,13 +215,13 @@ def test_hits_that_are_too_large_are_counted_and_never_read(
     monkeypatch.setattr(runtime, "settings", few)
     text = "quagga " + "x" * 600_000
     assert client.post("/documents", json={"documents": [{"id": "q1", "text": text}]}).status_code == 200
-    asked = {"queries": ["quagga", "quagga"], "mode": "lexical"}  # The same document twice counts twice.
-    refused = client.post("/search", json=asked)
+    requested = {"queries": ["quagga", "quagga"], "mode": "lexical"}  # The same document twice counts twice.
+    refused = client.post("/search", json=requested)
     assert refused.status_code == 422
     assert "SIMILE_MAX_ANSWER_MB" in refused.json()["error"]
     assert read == []
     monkeypatch.undo()
-    assert client.post("/search", json=asked).status_code == 200
+    assert client.post("/search", json=requested).status_code == 200
     client.delete("/documents/q1")
 
 
@@ -276,17 +276,17 @@ def test_metadata_are_parsed_only_where_a_part_of_them_is_shown(
     assert legacy in whole.text
     page = client.get("/documents", params={"after": "d06", "limit": 1})
     assert legacy in page.text
-    asked = {"q": TEXTS[7], "k": "1", "mode": "lexical"}
-    assert legacy in client.get("/search", params=asked).text
-    assert client.get("/search", params=asked | {"fields": "text"}).json()["hits"][0]["text"] == TEXTS[7]
-    assert [*client.get("/search", params=asked | {"fields": ""}).json()["hits"][0]] == ["id", "score"]
+    requested = {"q": TEXTS[7], "k": "1", "mode": "lexical"}
+    assert legacy in client.get("/search", params=requested).text
+    assert client.get("/search", params=requested | {"fields": "text"}).json()["hits"][0]["text"] == TEXTS[7]
+    assert [*client.get("/search", params=requested | {"fields": ""}).json()["hits"][0]] == ["id", "score"]
     assert client.get("/documents/count").json()["count"] >= len(TEXTS)
 
 
 @pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_part_of_large_metadata_is_shown_and_filtered_by(client: TestClient, legacy: str) -> None:
-    asked = {"q": TEXTS[7], "k": "1", "mode": "lexical", "fields": "metadata.n", "filter": '{"n": 7}'}
-    [hit] = client.get("/search", params=asked).json()["hits"]
+    requested = {"q": TEXTS[7], "k": "1", "mode": "lexical", "fields": "metadata.n", "filter": '{"n": 7}'}
+    [hit] = client.get("/search", params=requested).json()["hits"]
     assert (hit["id"], hit["metadata"]) == ("d07", {"n": 7})
 
 

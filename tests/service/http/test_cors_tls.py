@@ -39,12 +39,12 @@ def client(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> I
 
 
 def test_a_named_origin_may_ask_without_a_key_what_it_may_send(client: TestClient) -> None:
-    asked = "authorization, content-type, x-request-id, x-model-version, x-timeout-ms"
-    answer = client.options("/embed", headers=PREFLIGHT | {"Access-Control-Request-Headers": asked})
+    requested = "authorization, content-type, x-request-id, x-model-version, x-timeout-ms"
+    answer = client.options("/embed", headers=PREFLIGHT | {"Access-Control-Request-Headers": requested})
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == PAGE
     allowed = answer.headers["access-control-allow-headers"].lower()
-    assert all(name in allowed for name in asked.split(", "))
+    assert all(name in allowed for name in requested.split(", "))
     assert "access-control-allow-credentials" not in answer.headers
     assert answer.headers["x-request-id"]
     given = client.options("/embed", headers=PREFLIGHT | {"x-request-id": "mine"})

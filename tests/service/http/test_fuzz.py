@@ -208,14 +208,14 @@ SAME_LENGTH = set(GETS) - {"/metrics", "/info", "/models", "/search?q=river"}
 @pytest.mark.parametrize("path", GETS)
 def test_head_is_get_without_its_body(service: Service, path: str) -> None:
     with Wire(service) as wire:
-        asked = wire.send(head(path, method="HEAD")).answer("HEAD")
+        requested = wire.send(head(path, method="HEAD")).answer("HEAD")
         got = wire.send(head(path, method="GET")).answer("GET")
-    assert asked.status == got.status
+    assert requested.status == got.status
     own = {"x-request-id", "date", "content-length", "etag", "last-modified"}
     kept = {name.lower() for name in got.headers} - own
-    assert {name.lower() for name in asked.headers} - own == kept
+    assert {name.lower() for name in requested.headers} - own == kept
     if path in SAME_LENGTH:
-        assert asked.headers["content-length"] == got.headers["content-length"] == str(len(got.body))
+        assert requested.headers["content-length"] == got.headers["content-length"] == str(len(got.body))
 
 
 def test_a_path_without_get_says_what_it_takes(service: Service) -> None:

@@ -178,8 +178,8 @@ def test_a_page_of_another_site_may_still_ask_and_is_not_read(service: Service) 
 
 
 def test_a_preflight_to_another_name_is_421(service: Service) -> None:
-    asked = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Host": "evil.example.org"}
-    answer = service.client.options("/documents", headers=asked)
+    requested = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Host": "evil.example.org"}
+    answer = service.client.options("/documents", headers=requested)
     assert answer.status_code == 421
     assert answer.headers["x-request-id"]
 

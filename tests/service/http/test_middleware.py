@@ -34,7 +34,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> I
     )
     with TestClient(app, headers=READER) as client:
         wait_until_ready(client)
-        encoder = app.state.runtime.live.generation.encoder
+        encoder = app.state.runtime.active.generation.encoder
         forward, release = encoder.forward, threading.Event()
 
         def held(ids: list[list[int]], *, normalize: bool = True) -> Any:

@@ -157,14 +157,14 @@ def test_requests_for_another_protocol_sent_at_once_are_all_answered(service: Se
 
 
 def test_line_ends_after_an_answer_keep_no_connection_open(service: Service) -> None:
-    with Wire(service) as asked, Wire(service) as refused:
-        assert asked.send(post("/embed", BODY)).answer().status == 200
+    with Wire(service) as requested, Wire(service) as refused:
+        assert requested.send(post("/embed", BODY)).answer().status == 200
         large = 17 << 20
         refused.send(head("/embed", f"Content-Length: {large}")).answer().refused("/embed", 413, "TooLarge")
         refused.send([bytes(1 << 20)] * 17)
         for _ in range(3):
-            asked.send(b"\r\n")
-        assert asked.closed()
+            requested.send(b"\r\n")
+        assert requested.closed()
         assert refused.closed()
 
 

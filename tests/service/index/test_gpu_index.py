@@ -48,7 +48,7 @@ class Gpu:
     def __init__(self) -> None:
         self.thread = 0
         self.copies = self.most = 0  # copies now, and their largest number
-        self.asked: list[tuple[int, int, int]] = []  # queries, candidates, lists
+        self.requested: list[tuple[int, int, int]] = []  # queries, candidates, lists
         self.in_hand = threading.Lock()
         self.trouble: Callable[[], None] = lambda: None
 
@@ -71,7 +71,7 @@ class Lists:
 
     def search(self, queries: NDArray[np.float32], k: int, *, params: Any) -> Any:
         self.gpu.used()
-        self.gpu.asked.append((len(queries), k, params.nprobe))
+        self.gpu.requested.append((len(queries), k, params.nprobe))
         assert self.gpu.in_hand.acquire(blocking=False), "two searches at once"
         try:
             if max(k, params.nprobe) > LIMIT:
@@ -121,8 +121,8 @@ class Pair:
 
     def check(self, k: int, allowed: NDArray[np.int64] | None = None, queries: int = 20) -> None:
         """Checks that both indexes return identical answers."""
-        asked = mixture(queries, seed=k)
-        answers = [index.search(asked, k, allowed) for index in (self.cpu, self.gpu)]
+        requested = mixture(queries, seed=k)
+        answers = [index.search(requested, k, allowed) for index in (self.cpu, self.gpu)]
         for (scores, names), (again, others) in zip(*answers, strict=True):
             np.testing.assert_array_equal(scores, again)
             np.testing.assert_array_equal(names, others)
@@ -142,9 +142,9 @@ def pair(tmp_path: Path, owner: GpuThread) -> Iterator[Pair]:
 def test_a_search_is_answered_as_by_the_cpu_and_by_one_call(pair: Pair, gpu: Gpu) -> None:
     assert (pair.cpu.device, pair.gpu.device) == ("cpu", "cuda:0")
     for k in (1, 10, 30):
-        gpu.asked.clear()
+        gpu.requested.clear()
         pair.check(k)
-        [(queries, candidates, _)] = gpu.asked
+        [(queries, candidates, _)] = gpu.requested
         assert (queries, candidates) == (20, ivf.OVER * (k + 16))
 
 
@@ -153,10 +153,10 @@ def test_dead_rows_and_wide_filters_are_left_out_of_what_it_finds(pair: Pair, gp
     assert len(pair.gpu.view.parts) == 2
     chance = np.random.default_rng(6).random(ROWS + 50)
     for share in (None, 0.9, 0.7):
-        gpu.asked.clear()
+        gpu.requested.clear()
         pair.check(10, None if share is None else np.flatnonzero(chance < share))
-        assert sum(queries for queries, *_ in gpu.asked) == 20
-        assert min(candidates for _, candidates, _ in gpu.asked) > ivf.OVER * 26
+        assert sum(queries for queries, *_ in gpu.requested) == 20
+        assert min(candidates for _, candidates, _ in gpu.requested) > ivf.OVER * 26
 
 
 def test_its_candidates_are_the_cpus_where_the_codes_err_too(
@@ -168,21 +168,21 @@ def test_its_candidates_are_the_cpus_where_the_codes_err_too(
     for index in (pair.cpu, pair.gpu):
         [part] = index.view.parts
         found.append(part.segment.nearest(mixture(20, seed=9), 50, part.selection(some))[1])
-    assert gpu.asked
+    assert gpu.requested
     np.testing.assert_array_equal(np.sort(found[0]), np.sort(found[1]))
 
 
 @pytest.mark.parametrize("share", [0.3, 0.05])
 def test_a_narrow_filter_is_not_asked_of_it(pair: Pair, gpu: Gpu, share: float) -> None:
     pair.check(10, np.flatnonzero(np.random.default_rng(6).random(ROWS) < share))
-    assert not gpu.asked
+    assert not gpu.requested
 
 
 def test_where_the_nearest_do_not_pass_the_cpu_looks_further(pair: Pair, gpu: Gpu) -> None:
     query = mixture(1, seed=7)
     far = np.sort(np.argsort(pair.vectors @ query[0])[: ROWS * 6 // 10])
     found = [index.search(query, 10, far) for index in (pair.cpu, pair.gpu)]
-    assert gpu.asked
+    assert gpu.requested
     np.testing.assert_array_equal(found[0][0][1], found[1][0][1])
     assert len(found[1][0][1]) == 10
 
@@ -194,7 +194,7 @@ def test_more_than_it_can_do_at_once_is_done_by_the_cpu(
     monkeypatch.setattr(device, "LIMIT", 30)  # fewer lists than a search reads
     monkeypatch.setattr(ivf, "OVER", 1)
     pair.check(10)
-    assert not gpu.asked
+    assert not gpu.requested
     assert pair.gpu.device == "cuda:0"
 
 
@@ -215,7 +215,7 @@ def test_one_thread_asks_it_whoever_searches(pair: Pair, gpu: Gpu) -> None:
     for thread in threads:
         thread.join(LIMIT)
     assert not failures
-    assert len(gpu.asked) == 36
+    assert len(gpu.requested) == 36
 
 
 def fails(message: str) -> Callable[[], None]:
@@ -235,12 +235,12 @@ def test_a_base_that_has_no_room_there_is_searched_on_the_cpu_and_the_next_one_i
     assert "GpuResources.cpp" not in caplog.text
     assert pair.gpu.device == "cpu"
     pair.check(10)
-    assert not gpu.asked
+    assert not gpu.requested
     gpu.trouble = lambda: None
     pair.apply((firsts(range(ROWS, ROWS + 400)), mixture(400, seed=5)))
     assert pair.gpu.device == "cuda:0"
     pair.check(10)
-    assert gpu.asked
+    assert gpu.requested
     pair.close()
 
 
@@ -255,9 +255,9 @@ def test_one_that_fails_is_asked_no_more_and_every_search_is_answered(
     assert caplog.text.count("cuda:0 failed") == 1
     assert pair.gpu.device == "cpu"
     gpu.trouble = lambda: None
-    gpu.asked.clear()
+    gpu.requested.clear()
     pair.check(10)
-    assert not gpu.asked
+    assert not gpu.requested
 
 
 def test_one_that_hangs_is_waited_for_no_longer_than_it_should_take(
@@ -306,10 +306,10 @@ def test_a_closed_owner_has_freed_all_and_the_cpu_answers(pair: Pair, gpu: Gpu, 
 def test_info_says_where_the_index_is_and_another_version_is_there_too(
     tmp_path: Path, owner: GpuThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
-    def given(wanted: str) -> GpuThread:
-        asked.append(wanted)
+    def given(needed: str) -> GpuThread:
+        requested.append(needed)
         return owner
 
     monkeypatch.setattr("service.runtime.runtime.open_gpu", given)
@@ -321,7 +321,7 @@ def test_info_says_where_the_index_is_and_another_version_is_there_too(
         def told() -> object:
             return client.get("/info").json()["index"]["device"]
 
-        assert (told(), asked) == ("cpu", ["cuda:0"])
+        assert (told(), requested) == ("cpu", ["cuda:0"])
         place.fill()
         place.until(lambda: told() == "cuda:0")
         place.activate(place.b)
@@ -335,9 +335,9 @@ def test_the_cpu_needs_no_owner() -> None:
 
 @pytest.mark.skipif(HAS_GPU_PART, reason="this FAISS has a part for GPUs")
 @pytest.mark.parametrize("wanted", ["cuda", "cuda:1"])
-def test_a_faiss_without_a_part_for_gpus_is_refused_with_the_extra_that_brings_it(wanted: str) -> None:
-    with pytest.raises(StartupError, match=rf"SIMILE_INDEX_DEVICE={wanted}: .*not support GPUs.*docs/GPU.md"):
-        find(wanted)
+def test_a_faiss_without_a_part_for_gpus_is_refused_with_the_extra_that_brings_it(needed: str) -> None:
+    with pytest.raises(StartupError, match=rf"SIMILE_INDEX_DEVICE={needed}: .*not support GPUs.*docs/GPU.md"):
+        find(needed)
 
 
 def test_a_gpu_that_is_not_there_is_refused_at_the_start_and_by_check(
@@ -365,9 +365,9 @@ def test_a_gpu_that_cannot_be_opened_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("wanted", ["gpu", "cuda:", "cuda:x", "0", "CPU"])
-def test_a_device_that_there_cannot_be_is_refused_by_its_name(wanted: str) -> None:
-    with pytest.raises(ValueError, match=f"SIMILE_INDEX_DEVICE={wanted}: name `cpu`"):
-        Settings(index_device=wanted)
+def test_a_device_that_there_cannot_be_is_refused_by_its_name(needed: str) -> None:
+    with pytest.raises(ValueError, match=f"SIMILE_INDEX_DEVICE={needed}: name `cpu`"):
+        Settings(index_device=needed)
 
 
 @pytest.mark.skipif(

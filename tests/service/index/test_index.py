@@ -78,10 +78,10 @@ def test_a_filtered_search_finds_all_the_allowed_living_rows_and_no_other() -> N
     index = Index.load(12, [(firsts(range(2500)), vectors[:2500])])
     index.apply((firsts(range(2500, 4000)), vectors[2500:]), remove=range(0, 4000, 3))
     living: Rows = {revision: vectors[revision] for revision in range(4000) if revision % 3}
-    for passing in (0, 1, 3, 40, 2000, 4000):
-        allowed = [*chance.choice(4000, passing, replace=False).tolist(), 77_777]
+    for matching in (0, 1, 3, 40, 2000, 4000):
+        allowed = [*chance.choice(4000, matching, replace=False).tolist(), 77_777]
         rows = {revision: living[revision] for revision in allowed if revision in living}
-        for query in coarse_vectors(5, 12, seed=passing):
+        for query in coarse_vectors(5, 12, seed=matching):
             assert found(index, query, 10, allowed) == nearest(rows, query, 10)
 
 

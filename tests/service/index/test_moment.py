@@ -30,7 +30,7 @@ class Place(NamedTuple):
     rows: dict[int, NDArray[np.float32]]
     far: set[int]  # documents far from the last query
 
-    def passing(self, filter: dict[str, object]) -> "Counted":
+    def matching(self, filter: dict[str, object]) -> "Counted":
         return Counted(self.store, FilterCache(), compile_filter(filter, ()), DEFAULT_COLLECTION)
 
 
@@ -89,7 +89,7 @@ def test_the_hits_are_those_of_brute_force(
 ) -> None:
     allowed = {n for n in range(1, DOCUMENTS + 1) if n % 5 and passes(n)}  # type: ignore[operator]
     rows = {name: vector for name, vector in place.rows.items() if not (heads_only and name & 0xFFFF)}
-    answers = place.moment.search(QUERIES, depth, place.passing(filter), heads_only=heads_only)
+    answers = place.moment.search(QUERIES, depth, place.matching(filter), heads_only=heads_only)
     for query, (scores, names) in zip(QUERIES, answers, strict=True):
         expected = best(rows, query, depth, allowed)
         np.testing.assert_allclose(scores, [score for score, _ in expected], atol=2e-6)
@@ -97,14 +97,14 @@ def test_the_hits_are_those_of_brute_force(
 
 
 def test_what_half_of_all_pass_is_never_looked_for_as_a_whole(place: Place) -> None:
-    passing = place.passing({"n": {"$gte": 1300}})
-    assert len(list(place.moment.search(QUERIES, 11, passing, heads_only=False))) == len(QUERIES)
-    assert passing.found_all == 0
+    matching = place.matching({"n": {"$gte": 1300}})
+    assert len(list(place.moment.search(QUERIES, 11, matching, heads_only=False))) == len(QUERIES)
+    assert matching.found_all == 0
 
 
 def test_a_query_that_is_far_from_what_passes_is_answered_from_all_of_it(place: Place) -> None:
-    passing = place.passing({"far": True})
-    answers = list(place.moment.search(QUERIES, 11, passing, heads_only=False))
-    assert passing.found_all == 1
+    matching = place.matching({"far": True})
+    answers = list(place.moment.search(QUERIES, 11, matching, heads_only=False))
+    assert matching.found_all == 1
     expected = best(place.rows, QUERIES[-1], 11, place.far)
     np.testing.assert_allclose(answers[-1][0], [score for score, _ in expected], atol=2e-6)

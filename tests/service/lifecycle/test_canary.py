@@ -87,11 +87,11 @@ def test_each_collection_is_asked_and_has_an_overlap_of_its_own(
     place: Place, tmp_path: Path, from_file: bool
 ) -> None:
     pair = [place.a, place.b]
-    asked: dict[str, list[str]] = {}
+    requested: dict[str, list[str]] = {}
     by_hand: dict[str, float] = {}
     for name, documents in {"default": DOCUMENTS, "tickets": TICKETS}.items():
-        asked[name] = QUERIES if from_file else expected_queries(documents, 20)
-        by_hand[name] = overlap(place.store.root, pair, asked[name], documents)
+        requested[name] = QUERIES if from_file else expected_queries(documents, 20)
+        by_hand[name] = overlap(place.store.root, pair, requested[name], documents)
     assert abs(by_hand["default"] - by_hand["tickets"]) > 0.02, "the two cannot be told apart"
     file: dict[str, Any] = {"canary_file": write_queries(tmp_path, QUERIES), "canary_queries": 2}
     options = file if from_file else {}  # All queries of a file are asked.
@@ -102,9 +102,9 @@ def test_each_collection_is_asked_and_has_an_overlap_of_its_own(
         found = place.state(place.b)["canary"]
     assert [one["collection"] for one in found["collections"]] == sorted(by_hand, key=lambda n: by_hand[n])
     for one in found["collections"]:
-        assert one["queries"] == len(asked[one["collection"]])
+        assert one["queries"] == len(requested[one["collection"]])
         assert one["overlap_at_10"] == pytest.approx(by_hand[one["collection"]], abs=0.026)
-    assert found["queries"] == sum(map(len, asked.values()))
+    assert found["queries"] == sum(map(len, requested.values()))
     mean = sum(one["overlap_at_10"] * one["queries"] for one in found["collections"]) / found["queries"]
     assert found["overlap_at_10"] == pytest.approx(mean, abs=1e-4)
 
@@ -114,7 +114,7 @@ def test_a_version_that_changes_another_collection_than_the_default_waits_too(pl
     with place.serving(canary_min_overlap=0.95):
         place.put({"a": "red river"}).raise_for_status()
         fill_tickets(place)
-        place.store.want(place.b)
+        place.store.request(place.b)
         state = place.until_state(place.b, "ready")
         assert "in the collection 'tickets'" in state["reason"]
         assert state["canary"]["collections"][-1] == {
@@ -144,11 +144,11 @@ def test_many_collections_share_the_queries_and_the_largest_are_asked(
 def test_they_are_background_work_and_a_way_back_asks_none(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
     embed = Corpus.embed_queries
 
     async def noted(self: Corpus, generation: Any, queries: list[str]) -> Any:
-        asked.append(generation.version)
+        requested.append(generation.version)
         return await embed(self, generation, queries)
 
     monkeypatch.setattr(Corpus, "embed_queries", noted)
@@ -159,9 +159,9 @@ def test_they_are_background_work_and_a_way_back_asks_none(
         place.until(lambda: samples(client)[texts] >= len(DOCUMENTS))
         before = samples(client)[interactive]
         place.activate(place.b)
-        assert asked == [place.a, place.b]
+        assert requested == [place.a, place.b]
         place.rollback(place.a)
-        assert asked == [place.a, place.b]
+        assert requested == [place.a, place.b]
         assert samples(client)[interactive] == before
 
 
@@ -170,7 +170,7 @@ def test_a_version_that_answers_too_differently_waits_for_a_decision(place: Plac
         with place.serving(canary_min_overlap=0.99) as client:
             if not again:
                 place.fill()
-                place.store.want(place.b)
+                place.store.request(place.b)
             state = place.until_state(place.b, "ready")
             assert f"only {state['canary']['overlap_at_10']:g} is what" in state["reason"]
             assert "SIMILE_CANARY_MIN_OVERLAP=0.99" in state["reason"]
@@ -184,7 +184,7 @@ def test_a_version_that_answers_too_differently_waits_for_a_decision(place: Plac
                 assert samples(client)["simile_canary_overlap"] > 0
                 assert client.post(f"/models/{place.a}/activate").status_code == 200
                 place.until(lambda: math.isnan(samples(client)["simile_canary_overlap"]))
-                place.store.want(place.b)
+                place.store.request(place.b)
 
 
 @pytest.mark.long
@@ -192,7 +192,7 @@ def test_a_version_that_answers_alike_enough_goes_through(place: Place) -> None:
     by_hand = overlap(place.store.root, [place.a, place.b], expected_queries(DOCUMENTS, 20), DOCUMENTS)
     with place.serving(canary_min_overlap=by_hand - 0.02):
         place.fill()
-        place.store.want(place.b)
+        place.store.request(place.b)
         place.until_active(place.b)
 
 
@@ -203,13 +203,13 @@ def test_what_keeps_them_from_being_asked_keeps_no_version_back(
     with place.serving(canary_min_overlap=0.99, canary_file=file):
         place.fill()
         file.unlink()
-        place.store.want(place.b)
+        place.store.request(place.b)
         place.until_active(place.b)
         assert place.state(place.b)["canary"] is None
         assert f"could not be asked of {place.b}: Unusable: it cannot be read" in caplog.text
         write_queries(tmp_path, QUERIES)
         monkeypatch.setattr(Corpus, "embed_queries", fails)
-        place.store.want(place.c)
+        place.store.request(place.c)
         place.until_active(place.c)
         assert f"could not be asked of {place.c}: Backend" in caplog.text
 
@@ -221,8 +221,8 @@ def test_the_share_of_one_version_is_not_told_of_the_next(
 
     with place.serving() as client:
         place.fill()
-        for wanted in (place.b, place.a):
-            place.activate(wanted)
+        for requested in (place.b, place.a):
+            place.activate(requested)
             assert samples(client)["simile_canary_overlap"] > 0
         place.rollback(place.b)
         assert math.isnan(samples(client)["simile_canary_overlap"]), "a way back is not compared"

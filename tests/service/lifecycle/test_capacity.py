@@ -195,9 +195,9 @@ def test_a_version_waits_for_the_memory_of_every_collection_and_of_every_passage
         place.fill()
         long = [{"id": f"long{at}", "text": " ".join(TEXTS[at : at + 40])} for at in range(5)]
         client.post("/collections/notes/documents", json={"documents": long})
-        live = place.app.state.runtime.live.generation.indexes
-        notes = live.of("notes")
-        assert (notes.documents, live.of("default").rows) == (5, 60)
+        active = place.app.state.runtime.active.generation.indexes
+        notes = active.of("notes")
+        assert (notes.documents, active.of("default").rows) == (5, 60)
         assert notes.rows > 10, "no text is so long that it has passages"
         place.activate(place.b)
     assert seen[0] == (65, sorted([notes.rows, 60]))
@@ -235,7 +235,7 @@ def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
     monkeypatch.setattr("service.lifecycle.swap.MEMORY_LOOK_SECONDS", 0.05)
     with place.serving() as client:
         place.fill()
-        place.store.want(place.b)
+        place.store.request(place.b)
         place.until(lambda: place.state(place.b)["reason"] is not None)
         state = place.state(place.b)
         assert (state["state"], state["eta_seconds"]) == ("building", None)
@@ -246,7 +246,7 @@ def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
         time.sleep(0.7)
         assert place.active() == place.a
         assert place.everything() == DOCUMENTS
-        assert place.app.state.runtime.live.followers == (), "it was opened all the same"
+        assert place.app.state.runtime.active.followers == (), "it was opened all the same"
         assert sum("need about" in record.getMessage() for record in caplog.records) == 1
         write(machine, second_version(str(500 * MIB), 0))
         place.until_active(place.b)
@@ -278,7 +278,7 @@ def test_a_version_that_waits_for_memory_can_be_given_up(
 
 @pytest.mark.parametrize(("lone_threads", "asked"), [(2, True), (1, False)])
 def test_a_new_version_waits_for_the_memory_of_its_lone_texts_too(
-    place: Place, monkeypatch: pytest.MonkeyPatch, lone_threads: int, asked: bool
+    place: Place, monkeypatch: pytest.MonkeyPatch, single_text_threads: int, requested: bool
 ) -> None:
     seen: list[bool] = []
 
@@ -289,9 +289,9 @@ def test_a_new_version_waits_for_the_memory_of_its_lone_texts_too(
         )  # it is being built: nothing else opens
 
     monkeypatch.setattr(capacity, "shortage", shortage)
-    with place.serving(threads=1, lone_threads=lone_threads):
+    with place.serving(threads=1, single_text_threads=single_text_threads):
         assert place.app.state.runtime.batcher.single_text.has_room()
         place.activate(place.b)
         place.until_active(place.b)
         place.until(place.app.state.runtime.batcher.single_text.has_room)
-    assert seen == [asked]
+    assert seen == [requested]

@@ -258,11 +258,11 @@ class Speeds:
 
     def __init__(self, **seconds: float) -> None:
         self._seconds = seconds
-        self.asked: list[Form] = []
+        self.requested: list[Form] = []
 
     def __call__(self, encoder: Encoder, texts: Sequence[str]) -> float:
         encoder.encode(texts[:1])
-        self.asked.append(encoder.form)
+        self.requested.append(encoder.form)
         return self._seconds[encoder.form.precision]
 
 
@@ -318,13 +318,13 @@ def test_a_form_that_is_clearly_faster_is_chosen_and_kept(
     speeds = Speeds(fp32=1.0, int8=int8)
     monkeypatch.setattr(model_loader, "_seconds", speeds)
     assert choose(tiny_models_dir, tmp_path, now=now) == chosen
-    assert set(speeds.asked) == {FP32, INT8}
+    assert set(speeds.requested) == {FP32, INT8}
     written = json.loads((tmp_path / FORM_FILE).read_text())
     assert written["form"] == str(chosen)
     assert written["texts_per_second"] == {str(FP32): 64.0, str(INT8): round(64 / int8, 1)}
-    speeds.asked.clear()
+    speeds.requested.clear()
     assert choose(tiny_models_dir, tmp_path, now=now) == chosen
-    assert not speeds.asked
+    assert not speeds.requested
 
 
 @needs_int8
@@ -336,7 +336,7 @@ def test_a_form_that_loses_more_is_left_out_and_the_log_says_how_much(
     monkeypatch.setattr(model_loader, "_seconds", speeds)
     with caplog.at_level(logging.INFO, model_loader.__name__):
         assert choose(tiny_models_dir, tmp_path, loss=0.0) == FP32
-    assert set(speeds.asked) == {FP32}
+    assert set(speeds.requested) == {FP32}
     assert "measures fp32/onnxruntime, int8/onnxruntime" in caplog.text
     assert "leaves int8/onnxruntime out: it loses 0.0" in caplog.text
     assert choose(tiny_models_dir, tmp_path, loss=ANY_LOSS) == INT8  # another loss is another question
@@ -375,7 +375,7 @@ def test_a_large_encoder_is_measured_fewer_times(
     speeds = Speeds(fp32=1.0, bf16=1.0, int8=1.0)
     monkeypatch.setattr(model_loader, "_seconds", speeds)
     choose(tiny_models_dir, tmp_path)
-    assert speeds.asked.count(FP32) == 1
+    assert speeds.requested.count(FP32) == 1
 
 
 @needs_int8

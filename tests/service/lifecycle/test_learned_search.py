@@ -52,7 +52,7 @@ def test_a_version_without_search_is_written_as_before_there_was_any(place: Plac
 def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.store.want(place.a)
+    place.store.request(place.a)
     with place.serving() as client:
         place.fill()
         q = QUERIES[0]
@@ -64,8 +64,8 @@ def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
         learned = client.get("/search", params={"q": q}).json()
         assert learned["mode"] == "hybrid"
         assert learned["model"] == place.b
-        asked = client.get("/search", params={"q": q, "mode": "dense"}).json()
-        assert asked["hits"] == before["hits"], "the same vectors"
+        requested = client.get("/search", params={"q": q, "mode": "dense"}).json()
+        assert requested["hits"] == before["hits"], "the same vectors"
         default_weight = client.post(
             "/search", json={"queries": [q], "mode": "hybrid"}, headers={"X-Model-Version": place.a}
         )
@@ -82,17 +82,17 @@ def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
 
 
 def test_hybrid_that_is_asked_for_is_hybrid_where_words_alone_were_learned(place: Place) -> None:
-    place.store.want(place.a)
+    place.store.request(place.a)
     with place.serving() as client:
         place.fill()
-        asked = {"q": QUERIES[0], "mode": "hybrid"}
-        usual = client.get("/search", params=asked).json()["hits"]
+        requested = {"q": QUERIES[0], "mode": "hybrid"}
+        usual = client.get("/search", params=requested).json()["hits"]
         place.activate(place.c)
-        assert client.get("/search", params=asked).json()["hits"] == usual
+        assert client.get("/search", params=requested).json()["hits"] == usual
 
 
 def test_the_operators_word_wins_over_the_learned_mode(place: Place) -> None:
-    place.store.want(place.c)
+    place.store.request(place.c)
     with place.serving(search_mode="dense") as client:
         place.fill()
         assert client.get("/search", params={"q": QUERIES[0]}).json()["mode"] == "dense"
@@ -105,7 +105,7 @@ def test_shorter_passages_are_embedded_anew_come_to_live_and_go_back(tmp_path: P
     first = publish(store, tiny_source(tmp_path / "source"))
     shorter = {"default": SearchDefaults(mode="dense", weight=0.8, passage_tokens=16)}
     second = with_search(store, first.version, shorter)
-    store.want(first.version)
+    store.request(first.version)
     place = Place(tmp_path, versions=[first.version, second])
     parts = [
         "red river green river " * 3,

@@ -50,7 +50,7 @@ def test_a_folder_that_is_away_while_a_version_is_opened_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on, tries = threading.Event(), threading.Event(), []
-    opened = ModelLoader.open_proved
+    opened = ModelLoader.open_verified
 
     def at_a_bad_moment(self: ModelLoader, version: str) -> Any:
         tries.append(version)
@@ -58,10 +58,10 @@ def test_a_folder_that_is_away_while_a_version_is_opened_is_waited_for(
         go_on.wait(LIMIT)
         return opened(self, version)
 
-    monkeypatch.setattr(ModelLoader, "open_proved", at_a_bad_moment)
+    monkeypatch.setattr(ModelLoader, "open_verified", at_a_bad_moment)
     with place.serving() as client:
         place.fill()
-        place.store.want(place.b)
+        place.store.request(place.b)
         assert begun.wait(LIMIT)
         with away(place):
             go_on.set()
@@ -130,7 +130,7 @@ def test_a_service_whose_folder_is_away_keeps_the_way_back_warm(
         place.until(
             lambda: (
                 controller.swap is None
-                and all(f.is_rollback_target for f in controller._corpus.live.followers)
+                and all(f.is_rollback_target for f in controller._corpus.active.followers)
             )
         )
         with away(place):
@@ -143,7 +143,7 @@ def test_a_service_whose_folder_is_away_keeps_the_way_back_warm(
 
             monkeypatch.setattr(controller, "_expire", counted)
             place.until(lambda: len(looks) > 20)  # far longer than it lingers
-            assert [follower.version for follower in controller._corpus.live.followers] == [place.a]
+            assert [follower.version for follower in controller._corpus.active.followers] == [place.a]
             assert "not there" in str(client.get("/models").json()["models"])
         place.until(lambda: controller.trouble is None)
         place.rollback(place.a)

@@ -101,7 +101,7 @@ def test_the_student_itself_comes_to_live_as_any_version_and_a_restart_serves_th
 
 
 def test_a_search_says_what_encoded_its_queries(place: Place) -> None:
-    place.store.want(place.c)
+    place.store.request(place.c)
     with place.serving() as client:
         place.fill()
         for mode in ("dense", "hybrid"):
@@ -120,7 +120,7 @@ def test_a_search_says_what_encoded_its_queries(place: Place) -> None:
 
 
 def test_a_query_behind_another_prompt_is_the_teachers(place: Place) -> None:
-    place.store.want(place.c)
+    place.store.request(place.c)
     with place.serving() as client:
         place.fill()
         found = searched(place, prompt_name="title", k=3)
@@ -162,7 +162,7 @@ def test_the_service_says_which_student_there_is(place: Place) -> None:
 
 
 def test_equal_texts_of_queries_and_documents_do_not_share_a_vector(place: Place) -> None:
-    place.store.want(place.c)
+    place.store.request(place.c)
     with place.serving() as client:
         place.fill()
         cold = embedded(place)
@@ -177,10 +177,10 @@ def test_equal_texts_of_queries_and_documents_do_not_share_a_vector(place: Place
 def test_a_student_that_fails_is_no_healthy_pair_and_embeds_as_before(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.store.want(place.c)
+    place.store.request(place.c)
     with place.serving() as client:
         place.fill()
-        student = place.app.state.runtime.live.generation.encoder.queries
+        student = place.app.state.runtime.active.generation.encoder.queries
 
         def failing(*_: object, **__: object) -> None:
             raise RuntimeError("no")
@@ -255,7 +255,7 @@ def test_memory_is_counted_for_both_models(place: Place) -> None:
 
 @needs_int8
 def test_a_pair_is_served_in_int8(place: Place) -> None:
-    place.store.want(place.c)
+    place.store.request(place.c)
     with place.serving(precision="int8") as client:
         place.fill()
         info = client.get("/info").json()
@@ -268,10 +268,10 @@ def test_a_pair_is_served_in_int8(place: Place) -> None:
 
 def test_lone_queries_of_a_pair_are_computed_by_all_threads_too(place: Place) -> None:
     """Each model gets a second session at its first single text."""
-    place.store.want(place.c)
-    with place.serving(workers=2, lone_threads=2):
+    place.store.request(place.c)
+    with place.serving(workers=2, single_text_threads=2):
         place.fill()
-        encoder = place.app.state.runtime.live.generation.encoder
-        until(lambda: searched(place) and encoder.queries.has_alone, pause=0)
-        assert not encoder.has_alone
+        encoder = place.app.state.runtime.active.generation.encoder
+        until(lambda: searched(place) and encoder.queries.has_single_text, pause=0)
+        assert not encoder.has_single_text
         assert place.everything() == DOCUMENTS

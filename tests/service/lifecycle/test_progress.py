@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from models.search.content import Content
+from service.active import Generation
 from service.corpus.corpus import Corpus
 from service.errors import Overloaded
 from service.lifecycle.builder import Progress
-from service.live import Generation
 from tests.parts.places import Place
 from tests.service.observability.test_metrics import samples
 

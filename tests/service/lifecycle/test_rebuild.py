@@ -98,7 +98,7 @@ def test_a_text_that_the_model_fails_on_is_left_out_and_counted(
     damage(filled, "DELETE FROM vectors")
     app = create_app(filled)
     app.state.runtime.open()
-    encoder = app.state.runtime.live.generation.encoder
+    encoder = app.state.runtime.active.generation.encoder
     [poison] = [tuple(tokens.ids) for tokens in encoder.tokenize([str(DOCUMENTS[7]["text"])])]
     forward = encoder.forward
 
@@ -124,7 +124,7 @@ def test_a_model_that_fails_on_everything_is_waited_for(
     monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.05)
     app = create_app(filled)
     app.state.runtime.open()
-    encoder = app.state.runtime.live.generation.encoder
+    encoder = app.state.runtime.active.generation.encoder
 
     def broken(ids: list[list[int]], *, normalize: bool = True) -> object:
         raise RuntimeError("injected")
@@ -155,7 +155,7 @@ def test_sending_a_document_again_mends_its_lost_vector(filled: Settings) -> Non
     with TestClient(app) as client:
         wait_until_ready(client)
         damage(filled, "DELETE FROM vectors WHERE revision = 5")
-        app.state.runtime.live.generation.indexes.of(DEFAULT_COLLECTION).apply(None, [5])
+        app.state.runtime.active.generation.indexes.of(DEFAULT_COLLECTION).apply(None, [5])
         text = str(DOCUMENTS[4]["text"])
         assert "d004" not in dict(ranking(client))
         assert (

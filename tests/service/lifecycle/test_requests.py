@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from models.store import DesiredVersion, Kind
-from service.lifecycle.controller import next_target
+from models.store import Kind, RequestedVersion
+from service.lifecycle.controller import choose_requested
 from tests import postgres
 from tests.parts.places import Place
 from tests.service.swapping import QUERIES
@@ -30,30 +30,30 @@ from tests.service.swapping import QUERIES
 def test_a_version_in_disgrace_needs_a_decision_and_each_decision_counts_once(
     what: str, kind: Kind, handled: str | None, judged: bool, refused: bool, chosen: bool
 ) -> None:
-    desired = DesiredVersion("v2", kind, "this")
+    requested = RequestedVersion("v2", kind, "this")
     judged_versions = {"v2"} if judged else set()
-    found = next_target(desired, live="v1", handled=handled, judged=judged_versions, refused=refused)
+    found = choose_requested(requested, active="v1", handled=handled, judged=judged_versions, refused=refused)
     assert (found is not None and found.version == "v2") is chosen, what
 
 
 def test_a_decision_that_was_carried_out_is_only_a_wish_when_it_comes_again() -> None:
-    found = next_target(
-        DesiredVersion("v2", "rollback", "this"), live="v3", handled="this", judged=(), refused=False
+    found = choose_requested(
+        RequestedVersion("v2", "rollback", "this"), active="v3", handled="this", judged=(), refused=False
     )
-    assert found == DesiredVersion("v2", "want", "this"), "it must not judge the version that came after"
+    assert found == RequestedVersion("v2", "want", "this"), "it must not judge the version that came after"
 
 
 def test_nothing_is_aimed_at_when_nothing_or_the_live_version_is_wanted() -> None:
-    for desired in (None, DesiredVersion("v1", "activate", "x")):
-        assert next_target(desired, live="v1", handled=None, judged=(), refused=False) is None
+    for requested in (None, RequestedVersion("v1", "activate", "x")):
+        assert choose_requested(requested, active="v1", handled=None, judged=(), refused=False) is None
 
 
 HOUR = 3600.0
 
 
-def want(place: Place, version: str, ahead: float) -> None:
+def request(place: Place, version: str, ahead: float) -> None:
     """Requests a version by the command, on a machine whose clock is ahead."""
-    place.store.want(version, "activate")
+    place.store.request(version, "activate")
     stamp(place, ahead)
 
 
@@ -64,17 +64,17 @@ def stamp(place: Place, ahead: float) -> None:
 
 def test_requests_count_whatever_the_clocks_say(place: Place) -> None:
     with place.serving():
-        want(place, place.b, 24 * HOUR)  # as a retraining does on another machine
+        request(place, place.b, 24 * HOUR)  # as a retraining does on another machine
         place.until_active(place.b)
         place.activate(place.c)  # by the route, and this machine's clock
         assert place.client.post("/models/rollback").json() == {"wanted": place.b}
         place.until_active(place.b)
-        want(place, place.a, -24 * HOUR)  # the clock was set back
+        request(place, place.a, -24 * HOUR)  # the clock was set back
         place.until_active(place.a)
         (place.store.root / "wanted").write_text(place.b + "\n")  # by hand, without asked.json
         stamp(place, -48 * HOUR)
         place.until_active(place.b)
-    want(place, place.a, -72 * HOUR)  # while no service runs
+    request(place, place.a, -72 * HOUR)  # while no service runs
     with place.serving():
         place.until_active(place.a)
         place.activate(place.b)
@@ -87,11 +87,11 @@ def test_activating_the_active_version_stops_a_build_that_another_folder_request
     with place.serving() as client:
         place.fill()
         go_on = place.hold(monkeypatch, place.b, 1)
-        asked = place.store.new_request(place.b, "activate")
+        in_folder = place.store.new_request(place.b, "activate")
         if not postgres.chosen:
-            place.store.write_request(asked)
+            place.store.write_request(in_folder)
         else:
-            client.portal.call(place.app.state.runtime.corpus.store.request, asked)  # type: ignore[union-attr]
+            client.portal.call(place.app.state.runtime.corpus.store.request, in_folder)  # type: ignore[union-attr]
         place.until_state(place.b, "building")
         assert client.post(f"/models/{place.a}/activate").status_code == 200
         place.until(lambda: place.state(place.b)["state"] != "building")
@@ -104,21 +104,21 @@ def states(client: Any) -> dict[str, tuple[str, bool]]:
     return {one["version"]: (one["state"], one["loaded"]) for one in listed}
 
 
-def asked(client: Any, version: str) -> Any:
+def in_folder(client: Any, version: str) -> Any:
     return client.get("/search", params={"q": QUERIES[0]}, headers={"x-model-version": version})
 
 
 def test_a_kept_version_is_asked_follows_writes_and_is_let_go(place: Place) -> None:
     with place.serving() as client:
         place.fill()
-        assert asked(client, place.b).status_code == 409
+        assert in_folder(client, place.b).status_code == 409
         answer = client.post(f"/models/{place.b}/keep?seconds=600")
         assert (answer.status_code, answer.json()["loaded"]) == (202, False)
         place.until(lambda: states(client)[place.b] == ("ready", True))
-        assert asked(client, place.b).headers["x-model-version"] == place.b
-        assert asked(client, place.b).json()["model"] == place.b
+        assert in_folder(client, place.b).headers["x-model-version"] == place.b
+        assert in_folder(client, place.b).json()["model"] == place.b
         assert place.active() == place.a
-        assert place.store.wanted() == place.a
+        assert place.store.requested() == place.a
         again = client.post(f"/models/{place.b}/keep")
         assert (again.status_code, again.json()) == (
             200,
@@ -126,10 +126,10 @@ def test_a_kept_version_is_asked_follows_writes_and_is_let_go(place: Place) -> N
         )
         assert not place.app.state.runtime.controller.waits, "nobody is asked for a decision"
         client.post("/documents", json={"documents": [{"id": "new", "text": QUERIES[0]}]})
-        place.until(lambda: "new" in [hit["id"] for hit in asked(client, place.b).json().get("hits", [])])
+        place.until(lambda: "new" in [hit["id"] for hit in in_folder(client, place.b).json().get("hits", [])])
         client.post(f"/models/{place.b}/keep?seconds=0")
         place.until(lambda: states(client)[place.b] == ("candidate", False))
-        assert asked(client, place.b).status_code == 409
+        assert in_folder(client, place.b).status_code == 409
 
 
 def test_its_time_ends_by_itself(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,9 +159,9 @@ def test_a_kept_version_goes_live_without_being_built_again(place: Place) -> Non
         place.fill()
         client.post(f"/models/{place.b}/keep")
         place.until(lambda: states(client)[place.b] == ("ready", True))
-        kept = next(one for one in place.app.state.runtime.live.followers if one.version == place.b)
+        kept = next(one for one in place.app.state.runtime.active.followers if one.version == place.b)
         place.activate(place.b)
-        assert place.app.state.runtime.live.generation is kept
+        assert place.app.state.runtime.active.generation is kept
 
 
 def test_what_cannot_be_kept_is_refused_in_a_sentence(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_what_cannot_be_kept_is_refused_in_a_sentence(place: Place, monkeypatch:
         assert client.post(f"/models/{place.b}/keep?seconds=-1").status_code == 422
         assert client.post(f"/models/{place.b}/keep?seconds=86401").status_code == 422
         assert client.post(f"/models/{place.b}/keep?second=5").status_code == 422
-        place.store.want(place.b)
+        place.store.request(place.b)
         place.until(lambda: states(client)[place.b][0] == "ready")
         answer = client.post(f"/models/{place.c}/keep")
         assert answer.status_code == 409

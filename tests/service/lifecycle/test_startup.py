@@ -29,7 +29,7 @@ def test_the_first_start_publishes_wants_and_serves_the_folder_it_is_given(tmp_p
     version = version_served(settings)
     assert "my-encoder" in version
     store = ModelStore(tmp_path / "data/models")
-    assert store.wanted() == version
+    assert store.requested() == version
     state = json.loads((tmp_path / "data/models/state.json").read_bytes())
     assert state["live"] == version
     assert state["previous"] is None

@@ -52,7 +52,7 @@ def test_a_second_rollback_never_returns_to_a_version_rolled_back_from(place: Pl
         place.rollback(place.a)
         assert place.everything() == DOCUMENTS
         assert client.post("/models/rollback").status_code == 409
-        place.store.want(place.c)  # as a retraining that comes to the same model would
+        place.store.request(place.c)  # as a retraining that comes to the same model would
         time.sleep(1.2)
         assert place.active() == place.a
         place.activate(place.c)  # somebody's express decision
@@ -123,7 +123,7 @@ def test_updates_and_deletes_during_a_build_are_kept(place: Place, monkeypatch: 
 def test_manual_builds_and_waits_for_somebody_to_decide(place: Place) -> None:
     with place.serving(activate="manual") as client:
         place.fill()
-        place.store.want(place.b)
+        place.store.request(place.b)
         place.until_state(place.b, "ready")
         assert place.state(place.b)["done"] == place.state(place.b)["total"] == 60
         time.sleep(0.7)
@@ -209,7 +209,7 @@ def test_a_version_that_its_gate_refused_says_why_and_is_served_only_by_decision
     refused = judged(place, Gate(mode="on", verdict="refused", reason="stsb fell"))
     with place.serving() as client:
         place.fill()
-        place.store.want(refused)
+        place.store.request(refused)
         place.until_state(refused, "refused")
         time.sleep(0.8)
         assert place.active() == place.a
@@ -266,7 +266,7 @@ def test_a_cold_version_is_caught_up_before_it_serves(place: Place, monkeypatch:
     with place.serving(grace_seconds=0.1, build_rate=60) as client:
         place.fill()
         place.activate(place.b)
-        place.until(lambda: place.app.state.runtime.live.followers == ())
+        place.until(lambda: place.app.state.runtime.active.followers == ())
         more = {f"since-{at}": TEXTS[100 + at] for at in range(20)}
         body = {"documents": [{"id": id, "text": text} for id, text in more.items()]}
         client.post("/documents", json=body)
@@ -301,7 +301,7 @@ def test_a_version_that_gives_other_vectors_than_it_was_published_with_fails_and
     reason = "differs from the published vector"
     with place.serving() as client:
         place.fill()
-        place.store.want(place.b)
+        place.store.request(place.b)
         place.until_state(place.b, "failed")
         assert reason in place.state(place.b)["reason"]
         time.sleep(1.2)

@@ -21,13 +21,13 @@ from models.encoder import Encoder
 from models.files.fsync import replace_text
 from models.search.content import Content
 from models.search.passages import split
-from models.store import REQUESTED, DesiredVersion, ModelStore
+from models.store import REQUESTED, ModelStore, RequestedVersion
+from service.active import Generation
 from service.batching.workers import Worker
 from service.corpus.corpus import Corpus
 from service.errors import Overloaded
 from service.lifecycle.swap import Swap
-from service.live import Generation
-from service.store.sql.generations import go_live, insert, previous
+from service.store.sql.generations import insert, make_active, previous
 from service.store.sqlite.schema import connect, migrate
 from tests import postgres
 from tests.parts.places import DOCUMENTS, Place, break_model
@@ -145,9 +145,9 @@ def test_memory_of_a_generation_goes_when_it_does(place: Place, monkeypatch: pyt
     monkeypatch.setattr("service.lifecycle.controller.LINGER_SECONDS", 0.1)
     with place.serving(grace_seconds=0.1):
         place.fill()
-        first = weakref.ref(place.app.state.runtime.live.generation.indexes)
+        first = weakref.ref(place.app.state.runtime.active.generation.indexes)
         place.activate(place.b)
-        place.until(lambda: place.app.state.runtime.live.followers == ())
+        place.until(lambda: place.app.state.runtime.active.followers == ())
 
         def gone() -> bool:
             gc.collect()
@@ -184,14 +184,14 @@ def test_a_state_that_cannot_be_written_keeps_nothing_else_from_being_done(
 def test_of_decisions_made_at_once_one_is_carried_out_as_the_decision_it_is(place: Place) -> None:
     versions = [place.a, place.b, place.c]
     for _ in range(20):
-        threads = [threading.Thread(target=place.store.want, args=(v, "activate")) for v in versions]
+        threads = [threading.Thread(target=place.store.request, args=(v, "activate")) for v in versions]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        desired = place.store.desired()
-        assert desired is not None
-        assert desired.kind == "activate"
+        requested = place.store.read_request()
+        assert requested is not None
+        assert requested.kind == "activate"
 
 
 @pytest.mark.parametrize("by", ["this service", "another process"])
@@ -200,7 +200,7 @@ def test_a_look_between_the_two_files_of_a_request_does_not_undo_it(
 ) -> None:
     """The look reads the new asked.json with the old `wanted`."""
     replace, looks = replace_text, 5
-    found: list[DesiredVersion | None] = []
+    found: list[RequestedVersion | None] = []
 
     def slowly(path: Path, text: str) -> None:
         if path.name == "wanted":
@@ -216,10 +216,10 @@ def test_a_look_between_the_two_files_of_a_request_does_not_undo_it(
             if by == "this service":
                 assert client.post(f"/models/{place.b}/activate").status_code == 202
             else:
-                place.store.want(place.b, "activate")
+                place.store.request(place.b, "activate")
         assert len(found) == looks
         if by == "this service" and postgres.chosen:
-            assert {asked and asked.version for asked in found} == {place.b}, "it counts already"
+            assert {in_folder and in_folder.version for in_folder in found} == {place.b}, "it counts already"
         place.until_active(place.b)
         (place.store.root / "wanted").write_text(place.c)  # the file alone still counts
         place.until_active(place.c)
@@ -229,20 +229,20 @@ def test_activating_the_active_version_overrules_a_file_that_was_not_looked_at_y
     with place.serving() as client:
         (place.store.root / "wanted").write_text(place.b)
         assert client.post(f"/models/{place.a}/activate").status_code in {200, 202}
-        asked = place.store.desired()
-        assert asked is not None
-        assert (asked.version, asked.kind) == (place.a, "activate")
+        in_folder = place.store.read_request()
+        assert in_folder is not None
+        assert (in_folder.version, in_folder.kind) == (place.a, "activate")
 
 
 @pytest.mark.parametrize(
     "asked", ['{"version": 7}', "[]", "", '{"version": "X", "kind": "activate", "id": null}']
 )
-def test_an_asked_file_that_makes_no_sense_leaves_a_mere_wish(place: Place, asked: str) -> None:
-    place.store.want(place.b)
-    (place.store.root / "asked.json").write_text(asked.replace("X", place.b))
-    desired = place.store.desired()
-    assert desired is not None
-    assert (desired.version, desired.kind, desired.id) == (place.b, "want", "")
+def test_an_asked_file_that_makes_no_sense_leaves_a_mere_wish(place: Place, in_folder: str) -> None:
+    place.store.request(place.b)
+    (place.store.root / "asked.json").write_text(in_folder.replace("X", place.b))
+    requested = place.store.read_request()
+    assert requested is not None
+    assert (requested.version, requested.kind, requested.id) == (place.b, "want", "")
 
 
 @pytest.mark.sqlite("it looks into SQLite's file")
@@ -254,7 +254,7 @@ def test_a_build_that_nobody_wants_any_more_after_a_start_is_dropped(
         place.fill()
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: (place.state(place.b)["done"] or 0) > 5)
-    place.store.want(place.a)
+    place.store.request(place.a)
     with place.serving():
         connection = sqlite3.connect(place.folder / "data/simile.db")
         place.until(lambda: connection.execute("SELECT count(*) FROM generations").fetchone() == (1,))
@@ -310,12 +310,12 @@ class Rows:
         manifest: Any = SimpleNamespace(version=version, fingerprint="f", dimension=3)
         return insert(self.connection, manifest, "form", state)
 
-    def swap(self, version: str, *, rollback: bool = False, desired: str = "id") -> None:
+    def swap(self, version: str, *, rollback: bool = False, requested: str = "id") -> None:
         row = self.connection.execute(
             "SELECT number FROM generations WHERE version = ? AND state = 'standby'", (version,)
         ).fetchone()
         number = row[0] if row else self.generation(version, "building")
-        go_live(self.connection, number, desired, rollback=rollback)
+        make_active(self.connection, number, requested, rollback=rollback)
 
 
 def test_a_hundred_rollbacks_do_not_push_the_version_before_out_of_the_history(tmp_path: Path) -> None:
@@ -333,8 +333,8 @@ def test_a_hundred_rollbacks_do_not_push_the_version_before_out_of_the_history(t
 def test_a_wish_without_an_id_does_not_make_an_old_decision_new_again(tmp_path: Path) -> None:
     rows = Rows(tmp_path)
     rows.generation("a", "active")
-    rows.swap("b", desired="decided")
-    rows.swap("c", desired="")
+    rows.swap("b", requested="decided")
+    rows.swap("c", requested="")
     [value] = rows.connection.execute("SELECT value FROM facts WHERE name = 'handled wish'").fetchone()
     assert value == "decided"
     rows.connection.close()
@@ -408,7 +408,7 @@ def test_no_write_waits_for_the_version_before_while_it_is_kept(
             expected = DOCUMENTS | written
             del expected["d3"]
             assert place.everything() == expected
-        [warm] = place.app.state.runtime.live.followers
+        [warm] = place.app.state.runtime.active.followers
         place.until(lambda: bool(warm.indexes.documents == len(expected)))
         pinned = client.get(
             "/search", params={"q": "red river", "k": 100}, headers={"x-model-version": place.a}

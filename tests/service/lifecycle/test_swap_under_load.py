@@ -86,8 +86,8 @@ def test_a_student_and_a_pair_come_and_go_under_load(tmp_path: Path) -> None:
             for target in (pair, None, student, None, pair, student, pair, teacher):
                 path = "rollback" if target is None else f"{target}/activate"
                 begin = time.monotonic()
-                wanted = service.client.post(f"/models/{path}").json()["wanted"]
-                wait_until_active(service.client, wanted)
+                requested = service.client.post(f"/models/{path}").json()["wanted"]
+                wait_until_active(service.client, requested)
                 moments.append(time.monotonic())
                 while load.overlapping(begin, time.monotonic())["search"] < MIN_COUNT:
                     assert not load.failures, load.failures

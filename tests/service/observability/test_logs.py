@@ -276,8 +276,8 @@ def test_a_build_that_fails_on_a_document_logs_its_id_and_not_its_text(
 def test_a_process_logs_json_alone_its_servers_messages_too_and_each_request_once(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
-    asked = {"SIMILE_LOG_FORMAT": "json", "SIMILE_ACCESS_LOG": "1", "SIMILE_LOG_LEVEL": "debug"}
-    with Service(tmp_path, tiny_models_dir, **asked) as service:
+    requested = {"SIMILE_LOG_FORMAT": "json", "SIMILE_ACCESS_LOG": "1", "SIMILE_LOG_LEVEL": "debug"}
+    with Service(tmp_path, tiny_models_dir, **requested) as service:
         body = json.dumps({"inputs": ["a river", MARKER]}).encode()
         headers = {"x-request-id": "mine", "content-type": "application/json"}
         answer = service.client.post(f"/embed?{MARKER}=1", content=body, headers=headers)

@@ -55,7 +55,7 @@ def of(metrics: Metrics) -> dict[str, float]:
 def test_every_series_and_every_label_known_beforehand_is_in_the_first_scrape(
     app: FastAPI, running: TestClient, runtime: Runtime
 ) -> None:
-    first = parsed(gauges.scrape(runtime.metrics, runtime.live, None).decode())
+    first = parsed(gauges.scrape(runtime.metrics, runtime.active, None).decode())
     documented = set(re.findall(r"^\| `(simile_[a-z_]+)`", DOCS.read_text(encoding="utf-8"), re.MULTILINE))
     families = {re.sub(r"(_bucket|_count|_sum)?(\{.*)?$", "", name) for name in first}
     assert documented - families == {
@@ -71,7 +71,7 @@ def test_every_series_and_every_label_known_beforehand_is_in_the_first_scrape(
     assert 'simile_requests_total{method="POST",route="/models/rollback",status="202"}' in first
     for kind in ServiceError.__subclasses__():
         assert f'simile_errors_total{{error_type="{kind.error_type}"}}' in first
-    version = runtime.live.generation.version
+    version = runtime.active.generation.version
     for lane in ("interactive", "background"):
         for series in ("tokens_total", "tokenise_seconds_count", "queue_seconds_count", "batch_texts_count"):
             assert f'simile_{series}{{lane="{lane}",version="{version}"}}' in first
@@ -94,7 +94,7 @@ def test_an_invented_method_is_no_label(client: TestClient) -> None:
 
 
 def test_a_batch_is_counted_by_its_texts_tokens_and_padding(client: TestClient, runtime: Runtime) -> None:
-    version = runtime.live.generation.version
+    version = runtime.active.generation.version
     by_lane = f'{{lane="interactive",version="{version}"}}'
     before = samples(client)
     client.post("/embed", json={"inputs": ["river", "river " * 100]})  # 3 tokens, and 64 of 102
@@ -131,7 +131,7 @@ def test_what_waits_for_the_encoder_is_shown_by_lane_until_it_is_done_or_given_u
 
         running = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
         await until(lambda: len(encoder.begun) == 1)
-        asked = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b" * 8, "c", "d" * 4]))
+        requested = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b" * 8, "c", "d" * 4]))
         builds = batcher.embed(encoder.as_encoder(), ["e" * 8] * 2, lane=Lane.BACKGROUND)
         built = asyncio.create_task(builds)
         await asyncio.sleep(0)  # Lets both join the queue.
@@ -147,7 +147,7 @@ def test_what_waits_for_the_encoder_is_shown_by_lane_until_it_is_done_or_given_u
         await asyncio.gather(built, return_exceptions=True)
         assert waiting("background") == (0, 0)
         encoder.gate.set()
-        await asyncio.gather(running, asked)
+        await asyncio.gather(running, requested)
         assert waiting("interactive") == (0, 0)
         await asyncio.to_thread(batcher.stop)
 
@@ -350,7 +350,7 @@ def test_the_time_from_a_commit_to_the_index_is_measured(
 @pytest.mark.sqlite("its index is in the process")
 def test_info_tells_what_really_runs(client: TestClient, runtime: Runtime) -> None:
     info = client.get("/info").json()
-    manifest = runtime.live.generation.manifest
+    manifest = runtime.active.generation.manifest
     assert info["model_version"] == manifest.version
     assert info["fingerprint"] == info["model_sha"] == manifest.fingerprint
     assert info["form"] == "fp32/onnxruntime"
@@ -366,6 +366,6 @@ def test_info_tells_what_really_runs(client: TestClient, runtime: Runtime) -> No
 
 def test_models_lists_the_versions_and_which_is_active(client: TestClient, runtime: Runtime) -> None:
     answer = client.get("/models").json()
-    version = runtime.live.generation.version
+    version = runtime.active.generation.version
     assert (answer["active"], answer["wanted"]) == (version, version)
     assert [(model["version"], model["state"]) for model in answer["models"]] == [(version, "active")]

@@ -73,13 +73,13 @@ class Forge:
 def run() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin.buffer:
-        asked = orjson.loads(line)
+        requested = orjson.loads(line)
         pid = os.fork()
         if pid == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.environ.clear()
-            os.environ.update(asked["environment"])
-            log = os.open(asked["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            os.environ.update(requested["environment"])
+            log = os.open(requested["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             for stream in (1, 2):
                 os.dup2(log, stream)
             sys.argv = ["service"]

@@ -12,7 +12,7 @@ from typing import Self
 
 import pytest
 
-from models.store import DesiredVersion
+from models.store import RequestedVersion
 from service.errors import Conflict, StartupError
 from service.store.postgres import generations, replicas, vectors
 from service.store.postgres.connection import Connection
@@ -47,13 +47,15 @@ def begin(place: Place, replica: str, version: str = "b") -> int:
     return number
 
 
-def call(place: Place, replica: str, number: int, desired: str = "", *, rollback: bool = False) -> Answer:
-    return place.write(lambda it: generations.roll_call(it, replica, number, desired, rollback=rollback))
+def call(place: Place, replica: str, number: int, requested: str = "", *, rollback: bool = False) -> Answer:
+    return place.write(lambda it: generations.roll_call(it, replica, number, requested, rollback=rollback))
 
 
 def swap(place: Place, number: int, replica: str = "a", last: Last = lambda _: None) -> Answer:
     return place.write(
-        lambda it: generations.go_live(it, replica, number, "", rollback=False, may=lambda: True, last=last)
+        lambda it: generations.make_active(
+            it, replica, number, "", rollback=False, may=lambda: True, last=last
+        )
     )
 
 
@@ -89,16 +91,16 @@ def test_a_swap_waits_for_those_that_live_and_for_nobody_else(place: Place) -> N
     end_lease(place, "c")
     assert call(place, "b", number) is Answer.NOW
     assert swap(place, number, "b") is Answer.NOW
-    assert call(place, "a", number) is Answer.LIVE
+    assert call(place, "a", number) is Answer.ACTIVATED
 
 
 def test_a_swap_embeds_the_last_few_itself_and_no_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.put(*(Document(f"{at}", "text") for at in range(6)))
-    number, asked = begin(place, "a"), []
+    number, requested = begin(place, "a"), []
 
     def last(lacking: Mapping[int, Unembedded]) -> Mapping[int, Embedding] | None:
-        asked.append(len(lacking))
-        if len(asked) == 1:
+        requested.append(len(lacking))
+        if len(requested) == 1:
             return None
         return {revision: Embedding(unit(), truncated=False) for revision in lacking}
 
@@ -109,7 +111,7 @@ def test_a_swap_embeds_the_last_few_itself_and_no_more(place: Place, monkeypatch
     assert swap(place, number, last=last) is Answer.LACKS, "it could not embed them in time"
     assert state(place, number) == "building"
     assert swap(place, number, last=last) is Answer.NOW
-    assert asked == [6, 6]
+    assert requested == [6, 6]
     assert place.read(lambda it: generations.lacking(it, number, 0, 10)) == []
     assert place.read(lambda it: vectors.held(it)[number].documents) == 6
 
@@ -152,21 +154,21 @@ def test_another_form_of_the_live_version_waits_for_all(place: Place) -> None:
 
 def test_one_that_slept_does_not_carry_out_what_is_not_wanted_any_more(place: Place) -> None:
     number = begin(place, "a")
-    wanted = DesiredVersion("b", "activate", "first")
-    place.write(lambda it: replicas.keep_request(it, wanted))
+    requested = RequestedVersion("b", "activate", "first")
+    place.write(lambda it: replicas.keep_request(it, requested))
     assert call(place, "a", number, "first") is Answer.NOW
     place.write(lambda it: judge(it, "b", Verdict(FAILED, "elsewhere"), "first"))
     assert call(place, "a", number, "first") is Answer.WAIT, "it failed on another replica"
     assert call(place, "a", number, "second") is Answer.NOW, "a later decision counts"
-    place.write(lambda it: replicas.keep_request(it, DesiredVersion("a", "rollback", "third")))
+    place.write(lambda it: replicas.keep_request(it, RequestedVersion("a", "rollback", "third")))
     assert call(place, "a", number, "second") is Answer.WAIT, "another version is wanted"
     assert "b" in place.read(verdicts)
 
 
 def test_requests_stand_in_the_order_in_which_the_database_hears_of_them(place: Place) -> None:
     def keep(id: str, at: float = inf) -> str:
-        asked = DesiredVersion(f"version-{id}", "activate", id)
-        return place.write(lambda it: replicas.keep_request(it, asked, at)).id
+        requested = RequestedVersion(f"version-{id}", "activate", id)
+        return place.write(lambda it: replicas.keep_request(it, requested, at)).id
 
     assert place.read(replicas.request) is None
     assert keep("b", time.time() + 10**8) == "b", "of a machine whose clock is ahead"
@@ -175,8 +177,8 @@ def test_requests_stand_in_the_order_in_which_the_database_hears_of_them(place: 
     assert keep("c") == "c", "a folder that has changed since the last look"
     assert keep("b") == "c", "a replica that read the folder before the change"
     assert keep("d", time.time() + 3600) == "d", "a folder that was never looked at, with a newer file"
-    later = [DesiredVersion("v", "activate", f"{at}") for at in range(replicas.KEPT_REQUESTS)]
-    place.write(lambda it: [replicas.keep_request(it, asked) for asked in later])
+    later = [RequestedVersion("v", "activate", f"{at}") for at in range(replicas.KEPT_REQUESTS)]
+    place.write(lambda it: [replicas.keep_request(it, requested) for requested in later])
     assert keep("d", time.time() - 3600) == later[-1].id, "one that was forgotten long ago"
     counted = place.read(lambda it: it.execute("SELECT count(*) FROM requests").fetchone())
     assert counted == (replicas.KEPT_REQUESTS,)
@@ -184,11 +186,14 @@ def test_requests_stand_in_the_order_in_which_the_database_hears_of_them(place: 
 
 def test_a_request_that_is_ignored_is_logged_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """A folder that no service has looked at yet, with a file that is older than the standing request."""
-    active, asked = DesiredVersion("b", "activate", "first"), DesiredVersion("c", "rollback", "second")
+    active, requested = (
+        RequestedVersion("b", "activate", "first"),
+        RequestedVersion("c", "rollback", "second"),
+    )
     place.write(lambda it: replicas.keep_request(it, active))
 
-    def look(at: float) -> DesiredVersion | None:
-        return asyncio.run(place.store.requested(asked, at))
+    def look(at: float) -> RequestedVersion | None:
+        return asyncio.run(place.store.requested(requested, at))
 
     assert (look(time.time() - 3600), look(-inf)) == (active, active)
     [said] = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
@@ -196,7 +201,7 @@ def test_a_request_that_is_ignored_is_logged_once(place: Place, caplog: pytest.L
         "The models folder names c (rollback), which is ignored: b was requested later, maybe on another "
         "replica. Activate c again if you want it."
     )
-    assert look(inf) == asked
+    assert look(inf) == requested
 
 
 def test_a_request_of_the_future_is_healed_when_an_old_database_is_opened() -> None:
@@ -205,11 +210,11 @@ def test_a_request_of_the_future_is_healed_when_an_old_database_is_opened() -> N
         connection.execute(MIGRATIONS[0])
         connection.execute("CREATE TABLE simile_schema (version integer NOT NULL)")
         connection.execute("INSERT INTO simile_schema VALUES (1)")
-        wish = json.dumps(["b", "activate", "first", ahead])
-        connection.execute("INSERT INTO facts VALUES ('wish', %s)", (wish,))
+        request = json.dumps(["b", "activate", "first", ahead])
+        connection.execute("INSERT INTO facts VALUES ('wish', %s)", (request,))
     store = PostgresStore(url, [], connections=4, answer_seconds=20)
     store.start(lambda _: None, lambda _: None)
-    first, second = DesiredVersion("b", "activate", "first"), DesiredVersion("c", "activate", "second")
+    first, second = RequestedVersion("b", "activate", "first"), RequestedVersion("c", "activate", "second")
     assert asyncio.run(store.requested(first, ahead)) == first, "as the folder still names it"
     found = asyncio.run(store.readers.own(replicas.request))
     assert found is not None
@@ -267,16 +272,16 @@ def test_a_table_is_dropped_once_nobody_serves_it_and_searches_of_it_are_sent_on
     number = begin(place, "a")
     place.write(lambda it: replicas.stand(it, "a", None))
     run(place, "DELETE FROM lacking")
-    run(place, f"UPDATE replicas SET serves = {place.live}")
+    run(place, f"UPDATE replicas SET serves = {place.active}")
     swap(place, number)
-    assert state(place, place.live) == "standby"
+    assert state(place, place.active) == "standby"
     with pytest.raises(Moved):
-        place.read(lambda it: it.require(place.live, kept=False))
-    place.read(lambda it: it.require(place.live, kept=True))
+        place.read(lambda it: it.require(place.active, kept=False))
+    place.read(lambda it: it.require(place.active, kept=True))
     place.read(lambda it: it.require(number, kept=False))
-    run(place, f"UPDATE generations SET state = 'dropped' WHERE number = {place.live}")
+    run(place, f"UPDATE generations SET state = 'dropped' WHERE number = {place.active}")
     with pytest.raises(Conflict):
-        place.read(lambda it: it.require(place.live, kept=True))
+        place.read(lambda it: it.require(place.active, kept=True))
     assert not place.write(generations.purge), "a replica has not heard of it yet"
     run(place, f"UPDATE replicas SET serves = {number}")
     assert place.write(generations.purge)
@@ -288,7 +293,7 @@ def test_a_start_in_another_form_does_not_take_the_vectors_from_others(place: Pl
     with pytest.raises(StartupError, match="SIMILE_PRECISION"):
         place.store.activate(manifest("a"), "bf16")
     place.write(lambda it: replicas.leave(it, "b"))
-    assert place.store.activate(manifest("a"), "bf16") > place.live
+    assert place.store.activate(manifest("a"), "bf16") > place.active
 
 
 class Two:
@@ -297,7 +302,7 @@ class Two:
     def __init__(self) -> None:
         url = postgres.new_database()
         self.stores = [PostgresStore(url, [], connections=8, answer_seconds=20) for _ in range(2)]
-        self.live = self.stores[0].activate(manifest("a"), "fp32")
+        self.active = self.stores[0].activate(manifest("a"), "fp32")
         self.heard: list[list[int]] = [[], []]
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -309,7 +314,7 @@ class Two:
             def follow(active: Active, heard: list[int] = heard) -> None:
                 heard.append(active.number)
 
-            self.tasks.append(asyncio.create_task(store.keep_in_touch(lambda: self.live, follow)))
+            self.tasks.append(asyncio.create_task(store.keep_in_touch(lambda: self.active, follow)))
         for store in self.stores:
             await store.joined()
             assert store.lost is None
@@ -335,7 +340,7 @@ def test_all_hear_of_a_swap_and_each_goes_over_once() -> None:
                 done.append(at)
 
             swaps = [
-                store.go_live(
+                store.make_active(
                     numbers[0],
                     0,
                     "",

@@ -28,12 +28,12 @@ from tests.waiting import until
 KILLS = int(os.environ.get("KILLS", "0"))  # of a long run, which is to be told
 
 
-class Wishes:
+class Requests:
     """Requests another version when the last requested one is active."""
 
     def __init__(self, made: Cluster, rng: random.Random) -> None:
         self.swaps = 0
-        self.wanted = made.versions[0]
+        self.requested = made.versions[0]
         self._cluster = made
         self._rng = rng
 
@@ -41,20 +41,20 @@ class Wishes:
         """Ask any replica that answers."""
         replica = self._rng.choice(self._cluster.replicas)
         try:
-            if replica.active != self.wanted:
+            if replica.active != self.requested:
                 return
-            target = self._rng.choice([each for each in self._cluster.versions if each != self.wanted])
+            target = self._rng.choice([each for each in self._cluster.versions if each != self.requested])
             if replica.client.post(f"/models/{target}/activate").status_code == 202:
-                self.swaps += self.wanted != self._cluster.versions[0] or self.swaps > 0
-                self.wanted = target
+                self.swaps += self.requested != self._cluster.versions[0] or self.swaps > 0
+                self.requested = target
         except Exception:  # noqa: BLE001  it was killed, or is not ready to say
             return
 
 
-def check_all(made: Cluster, traffic: Traffic, wanted: str) -> None:
+def check_all(made: Cluster, traffic: Traffic, requested: str) -> None:
     """Every replica is ready, serves the requested version, and has exactly the acknowledged documents."""
     made.until(lambda: all(replica.goes() for replica in made.replicas))
-    made.until(lambda: made.everywhere(wanted))
+    made.until(lambda: made.everywhere(requested))
     made.check_stored(STATIC | traffic.written)
     assert made.ask("SELECT count(*) FROM generations WHERE state = 'active'") == [(1,)]
     assert made.ask(
@@ -100,11 +100,11 @@ def kill_some(folder: Path, forge: Forge, kills: int, server: Server | None = No
     rng = random.Random(kills)
     with cluster(folder, forge, server.url if server else None, SIMILE_BUILD_RATE="100") as made:
         made.replicas[0].put(STATIC)
-        traffic, wishes = Traffic(made), Wishes(made, rng)
+        traffic, requests = Traffic(made), Requests(made, rng)
         traffic.start()
         try:
             for _ in range(kills):
-                wishes.look()
+                requests.look()
                 time.sleep(rng.uniform(0, 2))
                 if server is not None:
                     server.kill()
@@ -122,9 +122,9 @@ def kill_some(folder: Path, forge: Forge, kills: int, server: Server | None = No
         assert not traffic.failures, traffic.failures
         if server is not None:
             assert all(replica.process.poll() is None for replica in made.replicas), "no replica had to end"
-        check_all(made, traffic, wishes.wanted)
+        check_all(made, traffic, requests.requested)
         print(
-            f"{kills} kills, {traffic.answered}, {traffic.refused} asked to send again, {wishes.swaps} swaps"
+            f"{kills} kills, {traffic.answered}, {traffic.refused} asked to send again, {requests.swaps} swaps"
         )
 
 

@@ -37,10 +37,10 @@ def test_one_that_slept_through_a_swap_answers_nothing_by_the_retired_version(
         assert first.client.post(f"/models/{target}/activate").status_code == 202
         made.until(lambda: first.active == target == second.active)
         sleeper.process.send_signal(signal.SIGCONT)
-        asked = {"inputs": TEXTS[:1]}
+        requested = {"inputs": TEXTS[:1]}
         answers: list[str | None] = []
         while not (answers and answers[-1]):
-            answers.append(find_version(sleeper, "POST", "/embed", json=asked))
+            answers.append(find_version(sleeper, "POST", "/embed", json=requested))
             answers.append(find_version(sleeper, "GET", "/search", params={"q": QUERIES[0]}))
         assert {*answers} - {None} == {target}
         made.until(sleeper.goes)
@@ -106,18 +106,18 @@ def check_refused(made: Cluster, replica: Replica) -> None:
 @pytest.mark.long
 def test_a_replica_without_its_database_is_well_and_answers_503(tmp_path: Path, forge: Forge) -> None:
     with cluster(tmp_path, forge) as made:
-        replica, asked = made.replicas[0], {"inputs": TEXTS[:1]}
+        replica, requested = made.replicas[0], {"inputs": TEXTS[:1]}
         name = made.ask("SELECT current_database()")[0][0]
         with psycopg.connect(made.url, dbname="postgres", autocommit=True) as elsewhere:
             elsewhere.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false".encode())
             elsewhere.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
             )
-            made.until(lambda: find_version(replica, "POST", "/embed", json=asked) is None)
+            made.until(lambda: find_version(replica, "POST", "/embed", json=requested) is None)
             assert replica.client.get("/ready").status_code == 503
             assert replica.client.get("/health").status_code == 200
             pinned = {"x-model-version": made.versions[0]}
-            assert find_version(replica, "POST", "/embed", json=asked, headers=pinned) == made.versions[0]
+            assert find_version(replica, "POST", "/embed", json=requested, headers=pinned) == made.versions[0]
             elsewhere.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode())
         made.until(lambda: all(each.goes() for each in made.replicas))
         assert replica.put(STATIC).status_code == 200

@@ -103,8 +103,8 @@ def test_twenty_swaps_and_three_rollbacks_fail_no_request_and_mix_no_models(tmp_
                 [third] = {*made.versions} - {active, target}
                 if number in ROLLBACK_AFTER:
                     begin = time.monotonic()
-                    asked = rng.choice(made.replicas).client.post("/models/rollback")
-                    assert asked.json() == {"wanted": active}
+                    requested = rng.choice(made.replicas).client.post("/models/rollback")
+                    assert requested.json() == {"wanted": active}
                     made.until(partial(on_all_or_failed, made, load, active))
                     rollbacks.append(time.monotonic() - begin)
                 else:

@@ -31,14 +31,14 @@ def folder(tmp_path: Path, client: TestClient, runtime: Runtime, monkeypatch: py
         client.delete(f"/collections/{name}")
     shutil.rmtree(runtime.settings.maps_dir, ignore_errors=True)
     command = tmp_path / "python"
-    version = runtime.live.generation.version
+    version = runtime.active.generation.version
     command.write_text(COMMAND.format(folder=tmp_path, version=version), encoding="utf-8")
     command.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(command))
     return tmp_path
 
 
-def asked(folder: Path) -> list[str]:
+def requested(folder: Path) -> list[str]:
     file = folder / "asked"
     return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
@@ -60,19 +60,19 @@ def test_a_collection_that_rests_is_mapped_once_and_again_when_it_has_doubled(
     maker = MapMaker(runtime.corpus, runtime.settings)
     fill(client, folder, 60)
     look(client, maker)
-    assert asked(folder) == [], "it may be growing"
+    assert requested(folder) == [], "it may be growing"
     look(client, maker, 3)
-    assert asked(folder) == ["-m service map --collection default"]
+    assert requested(folder) == ["-m service map --collection default"]
     assert len(client.get("/map").json()["ids"]) == 60
     fill(client, folder, 110)
     look(client, maker, 3)
-    assert len(asked(folder)) == 1
+    assert len(requested(folder)) == 1
     fill(client, folder, 120)
     look(client, maker, 3)
-    assert len(asked(folder)) == 2
+    assert len(requested(folder)) == 2
     fill(client, folder, 60, "/collections/tickets")
     look(client, MapMaker(runtime.corpus, runtime.settings), 2)
-    assert asked(folder)[2:] == ["-m service map --collection tickets"], "what a start finds is known"
+    assert requested(folder)[2:] == ["-m service map --collection tickets"], "what a start finds is known"
 
 
 def test_small_and_large_collections_have_none(client: TestClient, runtime: Runtime, folder: Path) -> None:
@@ -80,7 +80,7 @@ def test_small_and_large_collections_have_none(client: TestClient, runtime: Runt
     fill(client, folder, 49, "/collections/small")
     fill(client, folder, 60)
     look(client, MapMaker(runtime.corpus, few), 3)
-    assert asked(folder) == []
+    assert requested(folder) == []
 
 
 def test_a_failure_is_said_with_its_last_words_and_not_tried_again(
@@ -89,7 +89,7 @@ def test_a_failure_is_said_with_its_last_words_and_not_tried_again(
     (folder / "broken").touch()
     fill(client, folder, 60)
     look(client, MapMaker(runtime.corpus, runtime.settings), 4)
-    assert len(asked(folder)) == 1
+    assert len(requested(folder)) == 1
     assert "No map of the collection default could be made: The disk is full." in caplog.text
 
 

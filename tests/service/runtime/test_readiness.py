@@ -40,7 +40,7 @@ def fall_behind(runtime: Runtime, patch: pytest.MonkeyPatch) -> None:
 
 
 def tear(runtime: Runtime, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(runtime.live.generation, "is_complete", False)
+    patch.setattr(runtime.active.generation, "is_complete", False)
 
 
 def damage(message: str) -> Force:

@@ -106,8 +106,8 @@ def checked(settings: Settings) -> str:
 
 
 def found_ids(client: TestClient, mode: str, **options: Any) -> set[str]:
-    asked = {"queries": ["red river"], "k": 100, "mode": mode, **options}
-    answer = client.post("/search", json=asked)
+    requested = {"queries": ["red river"], "k": 100, "mode": mode, **options}
+    answer = client.post("/search", json=requested)
     assert answer.status_code == 200, answer.text
     return {hit["id"] for hit in answer.json()["results"][0]}
 

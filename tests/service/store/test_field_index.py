@@ -111,7 +111,7 @@ def put(store: sqlite3.Connection, *rows: dict[str, Any]) -> None:
         secondary_indexes.add(store, revision)
 
 
-def passing(store: sqlite3.Connection, where: Predicate) -> list[int]:
+def matching(store: sqlite3.Connection, where: Predicate) -> list[int]:
     found: list[int] = filters.matching(store, where, DEFAULT_COLLECTION).tolist()
     assert found == sorted(set(found))
     assert count(store, where) == len(found)
@@ -136,7 +136,7 @@ def test_a_lookup_finds_what_a_scan_finds(
     put(store, *ROWS)
     for filter in FILTERS:
         where = compile_filter(filter, declared)
-        assert passing(store, where) == expected(filter, ROWS), filter
+        assert matching(store, where) == expected(filter, ROWS), filter
         ids = [document.id for document in page(cast("Snapshot", store), "", 1000, where)[0]]
         assert len(ids) == len(expected(filter, ROWS))
         assert ids == sorted(ids)
@@ -182,12 +182,12 @@ def named(filter: dict[str, Any]) -> set[str]:
 def test_a_lookup_reads_no_metadata(store: sqlite3.Connection) -> None:
     bring_up_to_date(store, FIELDS)
     put(store, *ROWS)
-    before = {str(filter): passing(store, compile_filter(filter, FIELDS)) for filter in FILTERS[:8]}
+    before = {str(filter): matching(store, compile_filter(filter, FIELDS)) for filter in FILTERS[:8]}
     store.execute("UPDATE documents SET metadata = '{}'")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(filters, "FEW", 0)
         for filter in FILTERS[:4]:
-            assert passing(store, compile_filter(filter, FIELDS)) == before[str(filter)]
+            assert matching(store, compile_filter(filter, FIELDS)) == before[str(filter)]
     plan = store.execute(
         "EXPLAIN QUERY PLAN SELECT group_concat(revision) FROM fields "
         "WHERE collection = ? AND field = ? AND value >= ? AND value < ?",
@@ -215,7 +215,7 @@ def test_another_collection_is_not_looked_into(store: sqlite3.Connection) -> Non
     store.execute("UPDATE fields SET collection = 'other' WHERE revision = 8")
     for filter in ({"n": 7}, {"third": {"$ne": 0}}, {"n": {"$gte": 7, "$lt": 8}}):
         where = compile_filter(filter, FIELDS)
-        assert 8 not in passing(store, where)
+        assert 8 not in matching(store, where)
         assert filters.matching(store, where, "other").tolist() == [8]
 
 
@@ -250,7 +250,7 @@ def test_a_change_of_the_declared_fields_indexes_anew(
     assert {field for field, *_ in after} == {"at.x", "tags"}
     assert {row for row in after if row[0] == "at.x"} == {row for row in both if row[0] == "at.x"}
     for filter in FILTERS:
-        assert passing(store, compile_filter(filter, ["at.x", "tags"])) == expected(filter, ROWS)
+        assert matching(store, compile_filter(filter, ["at.x", "tags"])) == expected(filter, ROWS)
     caplog.clear()
     with caplog.at_level(logging.INFO):
         bring_up_to_date(store, ["tags", "at.x"])

@@ -100,10 +100,10 @@ def test_sqlite_selects_what_the_grammar_says(case: tuple[dict[str, Any], list[d
     ],
 )
 def test_a_filter_passes_what_the_contract_says(
-    filter: dict[str, Any], passing: list[dict[str, Any]], failing: list[dict[str, Any]]
+    filter: dict[str, Any], matching: list[dict[str, Any]], failing: list[dict[str, Any]]
 ) -> None:
-    assert select(filter, *passing, *failing) == [True] * len(passing) + [False] * len(failing)
-    assert [matches(filter, row) for row in [*passing, *failing]] == select(filter, *passing, *failing)
+    assert select(filter, *matching, *failing) == [True] * len(matching) + [False] * len(failing)
+    assert [matches(filter, row) for row in [*matching, *failing]] == select(filter, *matching, *failing)
 
 
 @pytest.mark.parametrize(

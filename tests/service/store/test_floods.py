@@ -43,9 +43,9 @@ def store(tmp_path: Path) -> Iterator[Any]:
         opened = SqliteStore(tmp_path / "data")
         version = SimpleNamespace(version="a", fingerprint="a", dimension=4)
     opened.start(lambda _: None, lambda _: None)
-    live = opened.activate(version, "fp32")
+    active = opened.activate(version, "fp32")
     documents = [Document("d", "one"), Document("e", "two")]
-    asyncio.run(opened.put(documents, {live: {0: VECTOR, 1: VECTOR}}))
+    asyncio.run(opened.put(documents, {active: {0: VECTOR, 1: VECTOR}}))
     yield opened
     opened.close()
 

@@ -45,7 +45,7 @@ def put(store: sqlite3.Connection, *texts: str, collection: str = DEFAULT_COLLEC
         secondary_indexes.add(store, revision)
 
 
-def passing(store: sqlite3.Connection, revisions: Iterable[int]) -> FilterMatches:
+def matching(store: sqlite3.Connection, revisions: Iterable[int]) -> FilterMatches:
     listed = Predicate("revision IN (SELECT value FROM json_each(?))", [json.dumps([*revisions])])
     return FilterMatches(store, FilterCache(), listed, DEFAULT_COLLECTION)
 
@@ -114,8 +114,8 @@ def test_any_text_is_found_by_itself_and_gone_when_it_is_removed(text: str) -> N
     assert (2 in found(store, text)) == bool(tokens)
     secondary_indexes.remove(store, 2)
     # Of FTS5 itself, because who searches looks at living documents alone.
-    asked = "SELECT rowid FROM lexical_1 WHERE lexical_1 MATCH ?"
-    assert not tokens or (2,) not in store.execute(asked, (words.expression(text),)).fetchall()
+    requested = "SELECT rowid FROM lexical_1 WHERE lexical_1 MATCH ?"
+    assert not tokens or (2,) not in store.execute(requested, (words.expression(text),)).fetchall()
     assert store.execute("SELECT id FROM lexical_1_docsize").fetchall() == [(1,)]
     store.execute("DELETE FROM documents WHERE revision = 2")
     assert found(store, "xylophones") == [1]
@@ -238,13 +238,13 @@ def test_only_allowed_documents_of_the_collection_are_found(
     put(store, *(f"river {'stone ' * (at % 7)}" for at in range(5)))
     put(store, "river", collection="other")
     put(store, *(f"river {'stone ' * (at % 7)}" for at in range(6, 300)))
-    allowed = passing(store, [6, 50, 51, 299])
+    allowed = matching(store, [6, 50, 51, 299])
     revisions, scores = fulltext.nearest(store, "river", 10, allowed, DEFAULT_COLLECTION)
     assert sorted(revisions.tolist()) == [50, 51, 299]
     everything = dict(zip(*fulltext.nearest(store, "river", 300, None, DEFAULT_COLLECTION), strict=True))
     assert len(everything) == 299
     assert scores.tolist() == [everything[revision] for revision in revisions]
-    none = fulltext.nearest(store, "river", 10, passing(store, []), DEFAULT_COLLECTION)
+    none = fulltext.nearest(store, "river", 10, matching(store, []), DEFAULT_COLLECTION)
     assert none[0].tolist() == none[1].tolist() == []
 
 
@@ -252,7 +252,7 @@ def test_a_filter_that_much_passes_is_tried_on_the_best_alone(
     store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, *(f"river {'stone ' * (at % 50)}" for at in range(400)))
-    even = passing(store, range(2, 401, 2))
+    even = matching(store, range(2, 401, 2))
     expected = fulltext.nearest(store, "river", 400, even, DEFAULT_COLLECTION)
     assert sorted(expected[0].tolist()) == [*range(2, 401, 2)]
     monkeypatch.delattr(FilterMatches, "all")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from models.search.content import Content
+from service.active import Generation, apply
 from service.corpus.corpus import Corpus
 from service.index.index import Index
 from service.lifecycle.builder import HARMLESS
-from service.live import Generation, apply
 from service.store.values import DEFAULT_COLLECTION, Changes, Embedding, build_row_name
 from tests.parts.places import DOCUMENTS, Place
 from tests.service.brute_force import stored_vectors
@@ -53,8 +53,8 @@ def test_after_its_grace_the_version_before_is_closed_and_a_rollback_loads_it_ag
     with place.serving(grace_seconds=0.2) as client:
         place.fill()
         place.activate(place.b)
-        live = place.app.state.runtime.live
-        place.until(lambda: live.followers == ())
+        active = place.app.state.runtime.active
+        place.until(lambda: active.followers == ())
         client.post("/documents", json={"documents": [{"id": "since", "text": TEXTS[80]}]})
         client.delete("/documents/d3")
         assert client.post("/models/rollback").status_code == 202
@@ -69,14 +69,16 @@ def test_a_row_that_is_loaded_and_written_in_one_commit_is_indexed_as_it_was_wri
 ) -> None:
     with place.serving():
         place.fill()
-        live = place.app.state.runtime.live.generation
-        one, two = np.eye(2, live.encoder.dimension, dtype=np.float32)
-        parse_place = (live.number, DEFAULT_COLLECTION)
+        active = place.app.state.runtime.active.generation
+        one, two = np.eye(2, active.encoder.dimension, dtype=np.float32)
+        parse_place = (active.number, DEFAULT_COLLECTION)
         changes = Changes({parse_place: {build_row_name(900): one, build_row_name(901): one}})
-        changes.merge(Changes({parse_place: {build_row_name(900): two}}, sequence=live.indexes.sequence + 1))
-        apply(live, changes)
+        changes.merge(
+            Changes({parse_place: {build_row_name(900): two}}, sequence=active.indexes.sequence + 1)
+        )
+        apply(active, changes)
         np.testing.assert_array_equal(
-            stored_vectors(live.indexes.of(DEFAULT_COLLECTION), [build_row_name(900), build_row_name(901)]),
+            stored_vectors(active.indexes.of(DEFAULT_COLLECTION), [build_row_name(900), build_row_name(901)]),
             [two, one],
         )
 
@@ -88,10 +90,10 @@ def test_within_its_grace_the_version_before_follows_every_write(place: Place) -
         client.post("/documents", json={"documents": [{"id": "since", "text": TEXTS[80]}]})
         place.until_followed()
         client.delete("/documents/d3")
-        [warm] = place.app.state.runtime.live.followers
+        [warm] = place.app.state.runtime.active.followers
         assert warm.version == place.a
         assert warm.indexes.documents == 60
-        assert warm.indexes.sequence == place.app.state.runtime.live.generation.indexes.sequence
+        assert warm.indexes.sequence == place.app.state.runtime.active.generation.indexes.sequence
 
 
 @pytest.mark.long
@@ -103,7 +105,7 @@ def test_a_build_whose_index_cannot_follow_a_write_is_loaded_again_and_finished(
         place.fill()
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: place.state(place.b)["done"] == 20)
-        [building] = place.app.state.runtime.live.followers
+        [building] = place.app.state.runtime.active.followers
         apply = Index.apply
 
         def broken(self: Index, *arguments: Any, **others: Any) -> None:

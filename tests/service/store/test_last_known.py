@@ -123,8 +123,8 @@ def test_a_restore_over_a_loss_starts(used: Path, folder: Path) -> None:
     (folder / "data" / DATABASE).write_bytes(b"")
     (folder / "data" / FILE).write_text('{"sequence": 900, "documents": 700, "at": "then"}')
     here = Settings(data_dir=folder / "data", models_dir=folder / "models")
-    asked = Namespace(folder=folder / "backup", data_dir=None, models_dir=None, force=True)
-    restoring.run(asked, here)
+    requested = Namespace(folder=folder / "backup", data_dir=None, models_dir=None, force=True)
+    restoring.run(requested, here)
     refuse_loss(folder / "data")
     with Service(folder) as service:
         assert len(service.stored()) == 5

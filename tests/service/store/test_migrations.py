@@ -48,7 +48,7 @@ ADDED = {
 def old_store(path: Path, models_dir: Path, schema: int) -> list[bytes]:
     """A store of `schema`, as its version would have left it; its vectors."""
     store = ModelStore(models_dir)
-    version = store.wanted()
+    version = store.needed()
     assert version is not None
     encoder = store.open(version)
     vectors = encoder.encode(list(DOCUMENTS.values())).vectors
@@ -102,21 +102,21 @@ def test_a_store_of_each_schema_is_found_again(tmp_path: Path, tiny_models_dir: 
         page = client.get("/documents", params={"limit": 1000}).json()["documents"]
         assert {document["id"]: document["text"] for document in page} == DOCUMENTS
         assert all(document["metadata"] == {"n": int(document["id"][1:])} for document in page)
-        encoder = app.state.runtime.live.generation.encoder
+        encoder = app.state.runtime.active.generation.encoder
         query = encoder.encode(["a red river"]).vectors[0]
         scores = np.array([np.frombuffer(blob, "<f4") @ query for blob in blobs])
         best = sorted(zip(-scores.round(5), DOCUMENTS, strict=True))[:5]
-        asked = {"q": "a red river", "k": "5", "filter": '{"n": {"$gte": 0}}'}
-        hits = client.get("/search", params=asked).json()["hits"]
+        requested = {"q": "a red river", "k": "5", "filter": '{"n": {"$gte": 0}}'}
+        hits = client.get("/search", params=requested).json()["hits"]
         assert [hit["id"] for hit in hits] == [id for _, id in best]
         np.testing.assert_allclose([hit["score"] for hit in hits], [-score for score, _ in best], atol=1e-5)
-        asked = {"q": DOCUMENTS["d3"], "mode": "lexical", "k": "30"}
-        assert "d3" in {hit["id"] for hit in client.get("/search", params=asked).json()["hits"]}
+        requested = {"q": DOCUMENTS["d3"], "mode": "lexical", "k": "30"}
+        assert "d3" in {hit["id"] for hit in client.get("/search", params=requested).json()["hits"]}
         said = [(row["user"], row["trusted"]) for row in client.get("/feedback").json()["feedback"]]
         assert said == [("", True)] * (1 if schema >= 3 else 0)
         clicked = [(row["user"], row["trusted"]) for row in client.get("/events").json()["events"]]
         assert clicked == [("", True)] * (1 if schema >= 10 else 0)
-        assert client.get("/models").json()["active"] == app.state.runtime.live.generation.version
+        assert client.get("/models").json()["active"] == app.state.runtime.active.generation.version
         assert not any("title" in document for document in page)
         new = {"id": "new", "title": "a title", "text": "stone"}
         assert client.post("/documents", json={"documents": [new]}).json() == {

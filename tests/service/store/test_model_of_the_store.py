@@ -73,7 +73,7 @@ class Service(RuleBasedStateMachine):
         super().__init__()
         self.documents: dict[str, tuple[str, Metadata]] = {}
         self.folder = Path(tempfile.mkdtemp())
-        self.live = 0  # which of the versions
+        self.active = 0  # which of the versions
         shutil.copytree(self.models, self.folder / "models")
         self.open()
 
@@ -144,7 +144,7 @@ class Service(RuleBasedStateMachine):
         passes = chosen[1] if chosen is not None else lambda metadata: True
         body: Metadata = {"queries": [query], "k": k, "mode": "dense"}
         answer = self.client.post("/search", json=body | ({"filter": chosen[0]} if chosen else {})).json()
-        assert answer["model"] == self.versions[self.live]
+        assert answer["model"] == self.versions[self.active]
         known = self.oracle.of(answer["model"])
         scores = {
             id: float(known[text] @ known[query])
@@ -166,9 +166,9 @@ class Service(RuleBasedStateMachine):
 
     @rule()
     def swap(self) -> None:
-        self.live = 1 - self.live
-        self.client.post(f"/models/{self.versions[self.live]}/activate").raise_for_status()
-        until(lambda: self.client.get("/models").json()["active"] == self.versions[self.live])
+        self.active = 1 - self.active
+        self.client.post(f"/models/{self.versions[self.active]}/activate").raise_for_status()
+        until(lambda: self.client.get("/models").json()["active"] == self.versions[self.active])
 
     @invariant()
     def all_is_there(self) -> None:

@@ -216,7 +216,7 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
 
             def search(it: Snapshot, filter: Any = filter, heads_only: bool = heads_only) -> Any:
                 allowed = None if filter is None else it.matching(filter, "default")
-                return it.nearest(place.live, query[None], 10, allowed, "default", heads_only=heads_only)
+                return it.nearest(place.active, query[None], 10, allowed, "default", heads_only=heads_only)
 
             [(found, names)] = place.read(search)
             assert names.tolist() == [-row for _, row in expected]
@@ -238,7 +238,7 @@ def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
     def found(it: Snapshot) -> list[str]:
         allowed = it.matching(where, "default")
         assert allowed.revisions is None, "it is not looked up again"
-        [(_, names)] = it.nearest(place.live, query[None], 5, allowed, "default", heads_only=False)
+        [(_, names)] = it.nearest(place.active, query[None], 5, allowed, "default", heads_only=False)
         ids = it.get_ids(get_revisions(names).tolist())
         return [ids[revision] for revision in get_revisions(names).tolist()]
 
@@ -264,7 +264,7 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     assert len(place.read(lambda it: generations.lacking(it, number, 0, 100))) == 11
 
     def swap(connection: Connection) -> Answer:
-        return generations.go_live(
+        return generations.make_active(
             connection, "me", number, "", rollback=False, may=lambda: True, last=lambda _: None
         )
 
@@ -285,7 +285,7 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     }
     assert len(rows) == 11, "whose time is over, another one takes"
     assert place.write(lambda connection: generations.add_vectors(connection, number, rows)) == 11
-    call = partial(generations.roll_call, replica="me", generation=number, desired="", rollback=False)
+    call = partial(generations.roll_call, replica="me", generation=number, requested="", rollback=False)
     assert place.write(call) is Answer.LACKS, "without an index nothing is found fast"
     with place.store.pool.connection() as raw:
         assert vectors.build_index(raw, number, DIMENSION)
@@ -307,7 +307,7 @@ def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place
     assert not more
     assert len({record.text_json for record in records}) == 1, "each write is whole"
     assert place.read(documents.counts) == [("default", 12)]
-    kept = place.read(lambda it: it.execute(f"SELECT count(*) FROM vectors_{place.live}").fetchone())
+    kept = place.read(lambda it: it.execute(f"SELECT count(*) FROM vectors_{place.active}").fetchone())
     assert kept == (12,)
 
 
@@ -315,7 +315,7 @@ def test_a_delete_beside_an_update_deletes_the_document(place: Place) -> None:
     place.put(Document("a", "old"))
     with ThreadPoolExecutor(1) as pool, place.store.pool.connection() as raw:
         with raw.transaction():
-            rows = {place.live: {0: Embedding(unit(), truncated=False)}}
+            rows = {place.active: {0: Embedding(unit(), truncated=False)}}
             writes.put(Connection(raw), [Document("a", "new")], rows)
             deleting = pool.submit(asyncio.run, place.store.delete_one("a", "default"))
             until_waiting(raw, 1)
@@ -399,7 +399,7 @@ def test_numbers_come_back_byte_for_byte(place: Place) -> None:
         return [record.metadata_json for record in found]
 
     async def both() -> tuple[list[bytes], list[bytes]]:
-        await place.store.put(documents, {place.live: rows})
+        await place.store.put(documents, {place.active: rows})
         today = await stored()
         await place.store.writer.run(forget_text)
         return today, await stored()

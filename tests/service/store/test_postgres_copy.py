@@ -115,11 +115,11 @@ def test_what_postgresql_cannot_store_is_named(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     store.start(lambda _: None, lambda _: None)
     manifest: Any = SimpleNamespace(version="a", fingerprint="a", dimension=4)
-    live = store.activate(manifest, "fp32")
+    active = store.activate(manifest, "fp32")
     embedding = Embedding(np.full(4, 0.5, np.float32), truncated=False)
     ids = ["0", "1", "2", "3", "b\0"]
     given = [Document(id, "nul\0inside" if id == "2" else "text") for id in ids]
-    asyncio.run(store.put(given, {live: dict.fromkeys(range(5), embedding)}))
+    asyncio.run(store.put(given, {active: dict.fromkeys(range(5), embedding)}))
     store.close()
     words = ("--data-dir", str(tmp_path))
     named = r"2 documents have it in their id, title or text: '2', 'b\\x00'\. Delete them"

@@ -38,7 +38,7 @@ def slow_twice(place: Place, table: str) -> None:
         )
 
 
-def goes_live(place: Place, version: str) -> bool:
+def makes_active(place: Place, version: str) -> bool:
     """True if a version goes live; else it failed."""
     assert place.client.post(f"/models/{version}/activate").status_code == 202
     place.until(lambda: place.active() == version or place.state(version)["state"] == "failed")
@@ -60,7 +60,7 @@ def test_a_server_that_stops_before_the_index_is_built_fails_no_version(
     with place.serving():
         place.fill()
         monkeypatch.setattr(vectors, "is_indexed", stopped)
-        assert goes_live(place, place.b), place.state(place.b)
+        assert makes_active(place, place.b), place.state(place.b)
         assert stops > 2
 
 
@@ -68,7 +68,7 @@ def test_a_slow_statement_fails_no_version(place: Place) -> None:
     with place.serving():
         place.fill()
         slow_twice(place, "lacking")
-        assert goes_live(place, place.b), place.state(place.b)
+        assert makes_active(place, place.b), place.state(place.b)
 
 
 def test_a_verdict_is_kept_though_a_statement_is_slow(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_a_verdict_is_kept_though_a_statement_is_slow(place: Place, monkeypatch:
         place.fill()
         slow_twice(place, "verdicts")
         failing_on(monkeypatch, place.b, [*DOCUMENTS.values()], place.store.root)
-        assert not goes_live(place, place.b)
+        assert not makes_active(place, place.b)
         with psycopg.connect(place.where["database"]) as connection:
             sql = "SELECT state FROM verdicts WHERE version = %s"
             place.until(lambda: connection.execute(sql, (place.b,)).fetchone() == ("failed",))

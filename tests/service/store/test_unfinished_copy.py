@@ -48,10 +48,10 @@ def filled(data_dir: Path, characters: int = 0) -> None:
     store = SqliteStore(data_dir)
     store.start(lambda _: None, lambda _: None)
     manifest: Any = SimpleNamespace(version="a", fingerprint="a", dimension=4)
-    live = store.activate(manifest, "fp32")
+    active = store.activate(manifest, "fp32")
     embedding = Embedding(VECTOR, truncated=False)
     documents = [Document(f"{at}", f"text {at}{'x' * characters}") for at in range(COUNT)]
-    asyncio.run(store.put(documents, {live: dict.fromkeys(range(COUNT), embedding)}))
+    asyncio.run(store.put(documents, {active: dict.fromkeys(range(COUNT), embedding)}))
     asyncio.run(store.judge([Judgement("text", "1", relevant=True)], DEFAULT_COLLECTION))
     store.close()
 

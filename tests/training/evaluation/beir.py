@@ -24,8 +24,8 @@ def write_collection(
     """In the project's own names, packed; or in BEIR's, plain."""
     folder.mkdir(parents=True, exist_ok=True)
     corpus = [{"_id": key, "title": title, "text": text} for key, (title, text) in documents.items()]
-    asked = [{"_id": key, "text": text} for key, text in queries.items()]
-    for name, rows in {"corpus": corpus, "queries": asked}.items():
+    requested = [{"_id": key, "text": text} for key, text in queries.items()]
+    for name, rows in {"corpus": corpus, "queries": requested}.items():
         _write(folder / f"{name}.jsonl", [json.dumps(row) for row in rows], plain)
     header = "query-id\tcorpus-id\tscore" if plain else "query_id\tcorpus_id\tscore"
     judged = [header, *("\t".join(map(str, row)) for row in qrels)]

@@ -79,9 +79,9 @@ def sampled(name: str) -> Collection:
     whole = load_collection(FOLDER / name)
     queries = dict(list(whole.queries.items())[::5])
     relevant = {query: whole.relevant[query] for query in queries}
-    wanted = {document for gains in relevant.values() for document in gains}
-    others = [id for id in whole.documents if id not in wanted]
-    documents = {id: whole.documents[id] for id in [*wanted, *others[::25]]}
+    requested = {document for gains in relevant.values() for document in gains}
+    others = [id for id in whole.documents if id not in requested]
+    documents = {id: whole.documents[id] for id in [*requested, *others[::25]]}
     return Collection(documents, queries, relevant, whole.empty)
 
 

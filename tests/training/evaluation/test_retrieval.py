@@ -213,7 +213,7 @@ def test_each_part_is_searched_as_its_collection_has_learned(tmp_path: Path) -> 
     both = {f"{part}{name}": content for part in "xy" for name, content in documents.items()}
     queries = {"xq": "zebra", "yq": "zebra"}
     within = {name: name[0] for name in (*both, *queries)}
-    asked = Collection(both, queries, {name: {f"{name[0]}c": 1.0} for name in queries}, 0, within)
+    requested = Collection(both, queries, {name: {f"{name[0]}c": 1.0} for name in queries}, 0, within)
     lengths: list[int | None] = []
 
     def split(content: Content, passage_tokens: int | None) -> list[str]:
@@ -228,7 +228,7 @@ def test_each_part_is_searched_as_its_collection_has_learned(tmp_path: Path) -> 
         return encode(["east"] * len(texts))
 
     learned = {"y": SearchDefaults(mode="hybrid", weight=1.0, passage_tokens=16)}
-    lists, _ = search(asked, east, encode, split, learned)
+    lists, _ = search(requested, east, encode, split, learned)
     of_x, of_y = ([name[1:] for name in ranked] for ranked in lists["hybrid"])
     assert of_x == ["c", "b", "a"], "the word, and then the heads"
     assert of_y == ["a", "b", "c"], "the best passages alone"

@@ -31,7 +31,7 @@ def prompted(tmp_path_factory: pytest.TempPathFactory) -> ModelStore:
     folder = tmp_path_factory.mktemp("prompted")
     source = tiny_source(folder / "source", prompts={"query": "when do i ", "passage": "a stone: "})
     store = ModelStore(folder / "models")
-    store.want(publish(store, source).version)
+    store.request(publish(store, source).version)
     return store
 
 

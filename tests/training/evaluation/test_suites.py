@@ -207,16 +207,16 @@ def test_a_model_that_gives_another_number_of_vectors_is_refused() -> None:
 
 
 def test_a_text_that_was_asked_for_before_is_not_encoded_again() -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def encode(texts: list[str]) -> Vectors:
-        asked.extend(texts)
+        requested.extend(texts)
         return np.array([[float(text), 1.0] for text in texts], np.float32)
 
     once = remembering(encode)
     assert once(["2", "1", "2"]).tolist() == [[2, 1], [1, 1], [2, 1]]
     assert once(["3", "1"]).tolist() == [[3, 1], [1, 1]]
-    assert asked == ["2", "1", "3"]
+    assert requested == ["2", "1", "3"]
 
 
 def test_a_years_subsets_are_ranked_together_and_not_averaged() -> None:

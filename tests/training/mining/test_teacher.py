@@ -102,8 +102,8 @@ def test_a_long_document_is_its_best_passage() -> None:
     (found,) = listed(documents, [Query("nothing alike")], model)
     assert found.documents[0] == "near"
     assert found.scores[0] == pytest.approx(0.9, abs=1e-6)
-    asked = Query("nothing alike", 7, "far | middle")
-    (found,) = listed(documents, [asked], model)
+    requested = Query("nothing alike", 7, "far | middle")
+    (found,) = listed(documents, [requested], model)
     assert found.documents[0] == "middle"
     assert found.scores[0] == pytest.approx(0.4, abs=1e-6)
 
@@ -117,9 +117,9 @@ def test_a_document_is_embedded_and_found_by_its_title_too_as_in_the_service() -
     assert [query.source for query in queries] == [None, 1, 1]
     of = {"Harbour cat paper window": 0.9, text: 0.7}
     model = cosines(of, 0.2)._replace(split=lambda content, _: [content.whole])
-    asked, title, sentence = lists([*documents[:1], titled, *documents[1:]], queries, model)
-    assert asked.documents[0] == "Harbour cat garden bridge. paper window"  # found by a word of its title
-    assert asked.scores[0] == pytest.approx(0.2 + 0.25 * 1.2, abs=1e-5)
+    requested, title, sentence = lists([*documents[:1], titled, *documents[1:]], queries, model)
+    assert requested.documents[0] == "Harbour cat garden bridge. paper window"  # found by a word of its title
+    assert requested.scores[0] == pytest.approx(0.2 + 0.25 * 1.2, abs=1e-5)
     assert title.documents[0] == text
     assert title.scores[0] == pytest.approx(0.7)
     assert sentence.documents[0] == "Harbour cat paper window"

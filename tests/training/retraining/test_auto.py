@@ -139,11 +139,11 @@ def test_beside_a_pair_only_the_search_is_tuned(
     """A model without a student would be slower, and is not trained at all."""
     teacher = job.store.versions()[0]
     _, both = publish_pair(job.store, teacher, tiny_source)
-    job.store.want(both.version)
+    job.store.request(both.version)
     assert retrain(documents(WORDS, 420), BETTER, ("slower = 1.0", "slower = 0.25")) == 0
     said = capsys.readouterr()
     assert f"nothing to learn by distil-hybrid: {both.version} is a pair" in said.out + said.err
-    tuned = job.store.verify(str(job.store.wanted()))
+    tuned = job.store.verify(str(job.store.requested()))
     assert (tuned.parent, tuned.query_encoder) == (both.version, both.query_encoder)
     assert tuned.search
 
@@ -153,7 +153,7 @@ def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(halves, "FEW", 1)  # the half that is held out is enough
-    active = str(job.store.wanted())
+    active = str(job.store.requested())
     found = documents(WORDS, 420)
     assert retrain(found, BETTER, judged=80) == 0
     said = capsys.readouterr()
@@ -167,11 +167,11 @@ def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     places = [said.err.index(words) for words in order]
     assert places == sorted(places)
     assert said.err[: places[-1]].count(f"scoring {active}") == 2, "more queries judge text alone"
-    wanted = str(job.store.wanted())
-    served, manifest = job.store.verify(active), job.store.verify(wanted)
+    requested = str(job.store.requested())
+    served, manifest = job.store.verify(active), job.store.verify(requested)
     assert manifest.fingerprint == served.fingerprint
     assert manifest.parent == active
-    report = json.loads((job.store.folder(wanted) / REPORT).read_bytes())
+    report = json.loads((job.store.folder(requested) / REPORT).read_bytes())
     assert report["meta"]["recipe"] == "search"
     [(name, settings)] = manifest.search.items()
     assert name == "default"
@@ -189,8 +189,8 @@ def test_what_was_published_stays_where_its_search_cannot_be_and_is_set_where_it
     job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service answers with the version of before all the while."""
-    live, found = str(job.store.wanted()), documents(WORDS, 420)
-    job.store.write_state({"live": live})
+    active, found = str(job.store.requested()), documents(WORDS, 420)
+    job.store.write_state({"live": active})
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -198,14 +198,14 @@ def test_what_was_published_stays_where_its_search_cannot_be_and_is_set_where_it
     with monkeypatch.context() as patched:
         patched.setattr(auto, "retune", full)
         assert retrain(found) == 0
-    published = str(job.store.wanted())
+    published = str(job.store.requested())
     said = capsys.readouterr()
     assert f"search failed, and {published} keeps the one that it has: " in said.err
     assert f"{published} is published and wanted" in said.out
     assert retrain(found, train="steps = 3") == 0
-    wanted = job.store.verify(str(job.store.wanted()))
-    made = job.store.verify(str(wanted.parent))
-    assert wanted.search
+    requested = job.store.verify(str(job.store.requested()))
+    made = job.store.verify(str(requested.parent))
+    assert requested.search
     assert (made.origin, made.lineage["steps"]) == ("distil-hybrid", 3)
 
 
@@ -248,7 +248,7 @@ LOOSE = (
 def test_a_text_that_the_model_cannot_read_becomes_readable(
     job: Job, retrain: Auto, unread_text: list[dict[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    active = str(job.store.wanted())
+    active = str(job.store.requested())
     assert retrain(unread_text, *LOOSE, train="minutes = 0.05") == 0
     said = capsys.readouterr()
     assert "adapt, because the model cannot read the text" in said.err
@@ -257,8 +257,8 @@ def test_a_text_that_the_model_cannot_read_becomes_readable(
         for each in job.store.versions()
         if "-adapt-" in each.version and "-search-" not in each.version
     ]
-    wanted = str(job.store.wanted())
-    assert version in {wanted, job.store.verify(wanted).parent}, "its search may be learned as well"
+    requested = str(job.store.requested())
+    assert version in {requested, job.store.verify(requested).parent}, "its search may be learned as well"
     texts = [each["text"] for each in unread_text]
     read = [read_texts(texts, job.store.folder(each) / "tokenizer.json")[0] for each in (active, version)]
     assert "are unknown" in read[0]
@@ -271,7 +271,7 @@ def test_a_text_that_the_model_cannot_read_becomes_readable(
     rows = {row["name"] for row in report["rows"]}
     assert {"own titles", "megabytes"} <= rows
     assert "drift from the anchor" not in rows, "there is no text that the anchor could read"
-    job.store.want(active)
+    job.store.request(active)
     assert retrain(unread_text, *LOOSE, train="minutes = 0.05") in {0, 4}
     assert "came of this very text by this recipe" in capsys.readouterr().err
 
@@ -405,7 +405,7 @@ def test_beside_a_pair_only_the_search_is_advised(
     job: Job, tmp_path: Path, tiny_source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, both = publish_pair(job.store, job.store.versions()[0], tiny_source)
-    job.store.want(both.version)
+    job.store.request(both.version)
     assert _advise(job, tmp_path, WORDS, 420, judged=80) == 0
     said = capsys.readouterr()
     assert "\n1. search, because" in said.out

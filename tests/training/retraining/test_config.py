@@ -177,12 +177,12 @@ def retrain(job: Job) -> Retrain:
 def test_held_out_text_judges_and_the_report_tells_of_it(
     job: Job, retrain: Retrain, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    active = job.store.wanted()
+    active = job.store.requested()
     assert retrain() == 0
     said = capsys.readouterr()
     assert "is published and wanted" in said.out
     assert "Search for a text by its title" in said.out
-    version = job.store.wanted()
+    version = job.store.requested()
     assert version not in {active, None}
     report = json.loads((job.store.folder(str(version)) / REPORT).read_bytes())
     counts = report["meta"]["documents"]

@@ -134,12 +134,12 @@ def test_the_place_of_an_id_is_the_same_in_another_process() -> None:
     assert 0 <= place("ticket 4711") < 1
 
 
-def first(wanted: bool, name: str, count: int = 1) -> list[str]:
+def first(requested: bool, name: str, count: int = 1) -> list[str]:
     """Ids that are held out, or are not, at a share of 0.1."""
     return [
         f"{name} {at}"
         for at in range(1000)
-        if choose_part(place(f"{name} {at}"), 0.1) == (JUDGE if wanted else TRAIN)
+        if choose_part(place(f"{name} {at}"), 0.1) == (JUDGE if requested else TRAIN)
     ][:count]
 
 

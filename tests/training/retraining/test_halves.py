@@ -22,7 +22,7 @@ from training.methods.stages import find_stages
 from training.retraining.adapt import adapt_job
 from training.retraining.auto import build_material
 from training.retraining.config import Config, GateTable
-from training.retraining.crossfit import Fold, asked, pooled
+from training.retraining.crossfit import Fold, pooled, queried
 from training.retraining.documents import Document
 from training.retraining.gate.verdict import LABELLED
 from training.retraining.gathered import Gathered, gather
@@ -42,8 +42,8 @@ ANSWERED = 40
 def config(tmp_path: Path) -> Config:
     """500 documents with a title and two sentences each; 40 queries, each on a document of its own."""
     rows = documents(WORDS, 500)
-    asked = [(f"query {at * 7919}", each["id"]) for at, each in enumerate(rows[:ANSWERED])]
-    return configured(tmp_path, rows, asked, least=2)
+    queried = [(f"query {at * 7919}", each["id"]) for at, each in enumerate(rows[:ANSWERED])]
+    return configured(tmp_path, rows, queried, least=2)
 
 
 def job_for(method: str, gathered: Gathered, config: Config, job: Job, *, labels: bool = False) -> Job:
@@ -210,11 +210,11 @@ def test_the_queries_of_both_halves_keep_their_order() -> None:
         for name in "ba"
     ]
     corpus = Corpus.of(["a text"], "a text")
-    assert list(asked([Fold(corpus, {"judged": half}, {}) for half in halves])["judged"].queries) == [
+    assert list(queried([Fold(corpus, {"judged": half}, {}) for half in halves])["judged"].queries) == [
         "b",
         "a",
     ]
-    assert asked([]) == {}
+    assert queried([]) == {}
 
 
 @pytest.fixture
@@ -223,8 +223,8 @@ def place(job: Job) -> Path:
     place = job.store.root.parent
     rng = random.Random(1)
     rows = [{"id": f"d{at}", "text": " ".join(rng.choices(WORDS, k=12))} for at in range(260)]
-    asked = [(f"{' '.join(rng.choices(WORDS, k=4))} {at}", f"d{at}") for at in range(40)]
-    write_documents(place, rows, asked)
+    queried = [(f"{' '.join(rng.choices(WORDS, k=4))} {at}", f"d{at}") for at in range(40)]
+    write_documents(place, rows, queried)
     config = tiny_config(
         'file = "documents.jsonl"',
         "active",
@@ -247,7 +247,7 @@ def test_every_judged_query_judges_a_model_that_did_not_see_it(
     said = capsys.readouterr()
     assert "training without half of the judged queries, 2 of 2" in said.err
     assert "Search on your judged queries" in said.out
-    version = str(job.store.wanted())
+    version = str(job.store.requested())
     report = json.loads((job.store.folder(version) / REPORT).read_bytes())
     assert report["meta"]["cross_fitted"] is True
     judged = report["candidate"]["own"]["judged"]

@@ -308,10 +308,10 @@ def test_what_was_learned_trains_with_its_answers_and_what_is_new_judges() -> No
 
 
 def test_what_nearly_equals_a_learned_query_does_not_judge_the_model_that_trains_on_it() -> None:
-    asked = "what are the opening hours of the bridge at your shop"
-    known = learned({asked: ["a"]})
-    found = sides({asked: ["a"], f"{asked}?": ["b"]}, 0.9999, [asked, f"{asked}?"], known)
-    assert found.train == {asked: ["a"], f"{asked}?": ["b"]}
+    queried = "what are the opening hours of the bridge at your shop"
+    known = learned({queried: ["a"]})
+    found = sides({queried: ["a"], f"{queried}?": ["b"]}, 0.9999, [queried, f"{queried}?"], known)
+    assert found.train == {queried: ["a"], f"{queried}?": ["b"]}
     assert not found.judge
 
 

@@ -85,25 +85,25 @@ def test_rows_and_searches_are_of_the_collections_that_are_named(
     said: list[str] = []
     config = config_of(service, tmp_path / "judgements.jsonl", method, *names)
     found = prepare(config, load_recipe(method), job.store, job.work, said.append)
-    wanted = NAMES if names == ("*",) else names
-    assert found.about["collections"] == dict.fromkeys(sorted(wanted), COUNT)
+    requested = NAMES if names == ("*",) else names
+    assert found.about["collections"] == dict.fromkeys(sorted(requested), COUNT)
     assert found.corpus.columns == (2 if method == "pairs" else 4)
     rows = [
         [text for text in found.corpus.texts[at : at + found.corpus.columns] if text]
         for at in range(0, len(found.corpus.texts), found.corpus.columns)
     ]
     queries = {row[0].split()[-1] for row in rows if row[0].split()[-2].isdigit()}
-    assert queries == set(wanted), "each collection's judgements are trained on"
+    assert queries == set(requested), "each collection's judgements are trained on"
     for row in rows:
         assert len({name for name in NAMES for text in row if name in text}) == 1, row
     judged = found.searches["judged"]
     assert judged.within is not None
-    assert {judged.within[name] for name in judged.queries} == set(wanted)
+    assert {judged.within[name] for name in judged.queries} == set(requested)
     assert found.options.dev is not None
     counts = found.about["documents"]
     assert counts["judgements_of_unknown_documents"] == 0
     sides = ("queries_trained_on", "queries_held_out", "queries_held_out_for_dev")
-    assert sum(counts[side] for side in sides) == 280 * len(wanted)
+    assert sum(counts[side] for side in sides) == 280 * len(requested)
 
 
 def test_the_documents_that_begin_a_run_are_those_of_the_named_collection(service: Service) -> None:
@@ -284,7 +284,7 @@ def old(tiny_models_dir: Path) -> Iterator[str]:
 
     class Old(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            content = json.dumps({"model_version": ModelStore(tiny_models_dir).wanted()}).encode()
+            content = json.dumps({"model_version": ModelStore(tiny_models_dir).requested()}).encode()
             self.send_response(200)
             self.send_header("content-length", str(len(content)))
             self.end_headers()

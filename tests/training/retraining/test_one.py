@@ -31,16 +31,16 @@ from training.retraining.gate.rules import Thresholds
 from training.retraining.gate.words import figure
 from training.retraining.looks import count_looks
 from training.retraining.one import Job, judge, retrain
-from training.retraining.publication import want
+from training.retraining.publication import request
 from training.retraining.workplace import workplace
 from training.text.corpus import Corpus
 
 
 def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job: Job) -> None:
-    active = job.store.wanted()
+    active = job.store.requested()
     outcome = retrain(job)
     assert outcome.published, outcome.reason
-    assert job.store.wanted() == outcome.version != active
+    assert job.store.requested() == outcome.version != active
     manifest = job.store.verify(str(outcome.version))
     assert manifest.parent == active
     assert manifest.origin == "simcse-unsup"
@@ -78,18 +78,18 @@ def test_queries_of_folds_judge_alone_where_nothing_else_is_held_out(job: Job) -
 @pytest.mark.long
 def test_a_candidate_keeps_the_search_that_was_learned_for_the_collections(job: Job) -> None:
     learned = {"tickets": SearchDefaults(mode="hybrid", weight=0.4)}
-    job.store.want(with_search(job.store, str(job.store.wanted()), learned))
+    job.store.request(with_search(job.store, str(job.store.requested()), learned))
     outcome = retrain(job)
     assert outcome.published, outcome.reason
     assert job.store.verify(str(outcome.version)).search == learned
 
 
 def test_what_is_worse_is_kept_as_refused_with_its_reason_and_not_wanted(job: Job, tmp_path: Path) -> None:
-    active = str(job.store.wanted())
+    active = str(job.store.requested())
     source = noised(tmp_path / "noised", job.store.folder(active), 0.5)
     outcome = retrain(replace(job, base=str(source)))
     assert not outcome.published
-    assert job.store.wanted() == active
+    assert job.store.requested() == active
     manifest = job.store.verify(str(outcome.version))
     assert manifest.gate is not None
     assert manifest.gate.verdict == "refused"
@@ -104,14 +104,14 @@ def test_a_better_candidate_replaces_a_noised_active_model(
     job: Job, tmp_path: Path, tiny_source: Path
 ) -> None:
     worse = publish(job.store, noised(tmp_path / "noised", tiny_source, 0.5)).version
-    job.store.want(worse)
+    job.store.request(worse)
     outcome = retrain(replace(job, base=str(tiny_source)))
     assert outcome.published, outcome.reason
     assert outcome.verdict is not None
     [mean] = [row for row in outcome.verdict.rows if row.name.startswith("mean")]
     assert mean.difference is not None
     assert mean.difference > 0.05
-    assert job.store.wanted() == outcome.version
+    assert job.store.requested() == outcome.version
 
 
 @pytest.mark.long
@@ -159,12 +159,12 @@ def test_a_refused_candidate_is_not_made_again_and_keeps_its_verdict(job: Job, t
     impossible = Thresholds(mean_fall=0, set_fall=0, uniformity_loss=0)
     refused = retrain(replace(job, thresholds=impossible, steps=6))
     assert not refused.published
-    wanted = job.store.wanted()
+    requested = job.store.requested()
     with pytest.raises(NothingToLearn, match=str(refused.version)):
         retrain(replace(job, thresholds=impossible, steps=6, work=tmp_path / "again"))
     with pytest.raises(NothingToLearn, match=f"models activate {refused.version}"):
         retrain(replace(job, mode="off", steps=6, work=tmp_path / "other"))
-    assert job.store.wanted() == wanted, "a version was wanted that its own gate refused"
+    assert job.store.requested() == requested, "a version was wanted that its own gate refused"
     manifest = job.store.verify(str(refused.version))
     assert manifest.gate is not None
     assert manifest.gate.verdict == "refused"
@@ -189,7 +189,7 @@ def test_what_is_active_meanwhile_is_not_overridden(job: Job, monkeypatch: pytes
     other = publish(job.store, make_tiny_source(job.work / "other", seed=5)).version
 
     def decided_meanwhile(*arguments: object) -> object:
-        job.store.want(other)
+        job.store.request(other)
         job.store.write_state({"live": other})
         return judge(*arguments)  # type: ignore[arg-type]
 
@@ -197,7 +197,7 @@ def test_what_is_active_meanwhile_is_not_overridden(job: Job, monkeypatch: pytes
     outcome = retrain(job)
     assert not outcome.published
     assert f"{other} became active" in outcome.reason
-    assert job.store.wanted() == other
+    assert job.store.requested() == other
     assert job.store.verify(str(outcome.version))
 
 
@@ -209,7 +209,7 @@ def test_a_stopped_job_goes_on_in_its_work_folder_to_the_same_model(
     fingerprint = job.store.verify(str(straight.version)).fingerprint
     again = replace(job, mode="off", steps=6, store=ModelStore(tmp_path / "again"))
     shutil.copytree(job.store.root, again.store.root)
-    again.store.want(str(job.store.verify(str(straight.version)).parent))
+    again.store.request(str(job.store.verify(str(straight.version)).parent))
     shutil.rmtree(again.store.folder(str(straight.version)))
     with monkeypatch.context() as patch:
         stop_after(patch, 3)
@@ -220,7 +220,7 @@ def test_a_stopped_job_goes_on_in_its_work_folder_to_the_same_model(
 
 
 def test_a_damaged_active_version_is_no_refusal_of_the_candidate(job: Job, tiny_source: Path) -> None:
-    weights = job.store.folder(str(job.store.wanted())) / "onnx/model.onnx"
+    weights = job.store.folder(str(job.store.requested())) / "onnx/model.onnx"
     content = bytearray(weights.read_bytes())
     content[len(content) // 2] ^= 1
     weights.write_bytes(content)
@@ -266,15 +266,15 @@ def three(tmp_path: Path) -> tuple[ModelStore, list[str]]:
 def test_what_a_person_activated_is_not_overridden_while_it_is_built(
     three: tuple[ModelStore, list[str]], state: dict[str, str] | None
 ) -> None:
-    store, (live, chosen, candidate) = three
-    store.want(chosen, "activate")
-    store.write_state({"live": live, "versions": {chosen: state} if state else {}})
-    outcome = want(store, live, candidate, None)
+    store, (active, chosen, candidate) = three
+    store.request(chosen, "activate")
+    store.write_state({"live": active, "versions": {chosen: state} if state else {}})
+    outcome = request(store, active, candidate, None)
     assert not outcome.published
     assert outcome.reason == (
-        f"{chosen} was activated by hand and is about to go live; it was compared with {live}."
+        f"{chosen} was activated by hand and is about to go live; it was compared with {active}."
     )
-    assert store.wanted() == chosen
+    assert store.requested() == chosen
 
 
 @pytest.mark.parametrize(
@@ -288,33 +288,33 @@ def test_what_a_person_activated_is_not_overridden_while_it_is_built(
 def test_one_that_failed_and_one_that_a_retraining_published_are_no_obstacle(
     three: tuple[ModelStore, list[str]], kind: Kind, state: dict[str, str | None]
 ) -> None:
-    store, (live, chosen, candidate) = three
-    store.want(chosen, kind)
-    asked = store.desired()
-    assert asked is not None
-    store.write_state({"live": live, "versions": {chosen: state}, REQUESTED: asked.id})
+    store, (active, chosen, candidate) = three
+    store.request(chosen, kind)
+    queried = store.read_request()
+    assert queried is not None
+    store.write_state({"live": active, "versions": {chosen: state}, REQUESTED: queried.id})
     os.utime(store.root / "wanted", (2**33, 2**33))
-    assert want(store, live, candidate, None).published
-    assert store.wanted() == candidate
+    assert request(store, active, candidate, None).published
+    assert store.requested() == candidate
 
 
 def test_what_the_state_says_is_older_than_the_decision_of_a_person(
     three: tuple[ModelStore, list[str]],
 ) -> None:
     """The service is stopped, or has not looked yet: it will honour the decision."""
-    store, (live, chosen, candidate) = three
+    store, (active, chosen, candidate) = three
     left = {chosen: {"state": "retired", "reason": "rolled back from"}}
-    store.write_state({"live": live, "versions": left})
-    store.want(chosen, "activate")
+    store.write_state({"live": active, "versions": left})
+    store.request(chosen, "activate")
     os.utime(store.root / "wanted", (1, 1))
-    assert not want(store, live, candidate, None).published
-    assert store.wanted() == chosen
+    assert not request(store, active, candidate, None).published
+    assert store.requested() == chosen
 
 
 def test_a_search_of_what_a_person_activated_goes_with_it(three: tuple[ModelStore, list[str]]) -> None:
     store, (_, chosen, candidate) = three
-    store.want(chosen, "activate")
-    assert want(store, chosen, candidate, None).published
+    store.request(chosen, "activate")
+    assert request(store, chosen, candidate, None).published
 
 
 LOOSE = Thresholds(mean_fall=1, set_fall=1, uniformity_loss=1, slower=1)
@@ -327,7 +327,7 @@ def more(job: Job, text: str) -> Job:
 @pytest.mark.long
 def test_every_retraining_begins_with_the_anchor_and_names_it(job: Job) -> None:
     job = replace(job, base="anchor")
-    first = str(job.store.wanted())
+    first = str(job.store.requested())
     versions = [first]
     for text in ("one", "two"):
         outcome = retrain(more(job, text))
@@ -349,9 +349,9 @@ def test_every_retraining_begins_with_the_anchor_and_names_it(job: Job) -> None:
 
 @pytest.mark.long
 def test_a_line_that_goes_from_active_to_active_has_its_first_as_anchor(job: Job) -> None:
-    first = str(job.store.wanted())
+    first = str(job.store.requested())
     for text in ("one", "two"):
-        active = job.store.wanted()
+        active = job.store.requested()
         manifest = job.store.verify(str(retrain(more(job, text)).version))
         assert (manifest.parent, manifest.lineage["anchor"]) == (active, first)
 
@@ -377,11 +377,11 @@ def test_without_a_name_the_oldest_parent_that_is_here_is_the_anchor(
 
 @pytest.mark.long
 def test_a_candidate_too_far_from_the_anchor_is_refused(job: Job, tmp_path: Path, tiny_source: Path) -> None:
-    first = str(job.store.wanted())
+    first = str(job.store.requested())
     far = publish(job.store, noised(tmp_path / "noised", job.store.folder(first), 0.5)).version
     manifest = job.store.folder(far) / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"lineage": {"anchor": first}}))
-    job.store.want(far)
+    job.store.request(far)
     outcome = retrain(replace(job, thresholds=LOOSE.model_copy(update={"drift": 0.3})))
     assert not outcome.published
     assert outcome.reason.startswith("drift from the anchor: ")
@@ -401,8 +401,8 @@ def searches(first: int, count: int = 100) -> dict[str, Collection]:
 def judged(store: ModelStore, first: int) -> float:
     """A look that leaves its report with the active version."""
     looks = count_looks(store, searches(first))
-    version = str(store.wanted())
-    content = {"meta": {"looks": looks.number, "asked": looks.asked}}
+    version = str(store.requested())
+    content = {"meta": {"looks": looks.number, "asked": looks.queried}}
     (store.folder(version) / REPORT).write_text(json.dumps(content), encoding="utf-8")
     return looks.number
 
@@ -411,7 +411,7 @@ def judged(store: ModelStore, first: int) -> float:
 def store(job: Job) -> ModelStore:
     """The active version of `job` came through a gate."""
     store = job.store
-    version = str(store.wanted())
+    version = str(store.requested())
     manifest = store.verify(version).model_copy(update={"gate": Gate(mode="on", verdict="accepted")})
     (store.folder(version) / FILE_NAME).write_text(manifest.model_dump_json(), encoding="utf-8")
     return store
@@ -427,12 +427,12 @@ def test_other_queries_asked_in_between_do_not_begin_the_count_anew(
     store: ModelStore, tmp_path: Path
 ) -> None:
     assert [judged(store, 0) for _ in range(2)] == [1, 2]
-    first = str(store.wanted())
+    first = str(store.requested())
     later = "99991231T235959-tiny-00000000"
     shutil.copytree(store.folder(first), store.root / later)
     manifest = read_manifest(store.folder(first)).model_copy(update={"version": later})
     (store.root / later / FILE_NAME).write_text(manifest.model_dump_json(), encoding="utf-8")
-    between = {"meta": {"looks": 1, "asked": list(count_looks(store, searches(5000)).asked)}}
+    between = {"meta": {"looks": 1, "asked": list(count_looks(store, searches(5000)).queried)}}
     (store.root / later / REPORT).write_text(json.dumps(between), encoding="utf-8")
     assert count_looks(store, searches(0)).number == 3
 
@@ -442,8 +442,8 @@ def test_a_part_of_earlier_queries_is_a_second_look_however_many_there_were(stor
     many = searches(0, 3000)["judged"]
     both = {"titles": many, "neighbours": searches(5000, 3000)["judged"]}
     looks = count_looks(store, both)
-    content = {"meta": {"looks": looks.number, "asked": looks.asked}}
-    (store.folder(str(store.wanted())) / REPORT).write_text(json.dumps(content), encoding="utf-8")
+    content = {"meta": {"looks": looks.number, "asked": looks.queried}}
+    (store.folder(str(store.requested())) / REPORT).write_text(json.dumps(content), encoding="utf-8")
     assert count_looks(store, {"titles": many}).number == 2
     assert count_looks(store, both | {"known": searches(9000, 6000)["judged"]}).number == pytest.approx(
         1.5, abs=0.1
@@ -452,7 +452,7 @@ def test_a_part_of_earlier_queries_is_a_second_look_however_many_there_were(stor
 
 def test_without_judged_queries_the_others_are_counted(store: ModelStore) -> None:
     titles = {"titles": searches(0)["titles"]}
-    assert count_looks(store, titles).asked != count_looks(store, searches(0)).asked
+    assert count_looks(store, titles).queried != count_looks(store, searches(0)).queried
     assert count_looks(store, {}).number == 1
 
 

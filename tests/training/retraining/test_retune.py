@@ -35,7 +35,7 @@ from training.retraining.searches import MIN_DEV_QUERIES
 from training.retraining.sides import learned
 from training.retraining.tuning import (
     MIN_QUERIES,
-    OF_TEXT_ALONE,
+    OF_TEXT_ONLY,
     USUAL,
     WEIGHTS,
     Setting,
@@ -76,9 +76,9 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
             else f"{each['title']} {each['text']}"
             for at, each in enumerate(found)
         ]
-        asked = [(query, each["id"]) for query, each in zip(queries, found, strict=True)][:judged]
+        queried = [(query, each["id"]) for query, each in zip(queries, found, strict=True)][:judged]
         rows = [each if titled else {"id": each["id"], "text": each["text"]} for each in found[:count]]
-        config = configured(tmp_path, rows, asked, held_out=0.3, least=20)
+        config = configured(tmp_path, rows, queried, held_out=0.3, least=20)
         gathered = gather(config, job.store, lambda _: None)
         every = frozenset((*gathered.found.train, *gathered.found.dev, *gathered.found.held))
         if clicked:
@@ -93,11 +93,11 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
 
 @pytest.mark.long
 def test_a_version_of_the_same_model_searches_by_words(job: Job, tuned: Retune, tmp_path: Path) -> None:
-    active = str(job.store.wanted())
+    active = str(job.store.requested())
     outcome = tuned()
     assert outcome.published, outcome.reason
     version = str(outcome.version)
-    assert job.store.wanted() == version
+    assert job.store.requested() == version
     served, made = job.store.verify(active), job.store.verify(version)
     assert made.fingerprint == served.fingerprint
     assert (made.parent, made.lineage["anchor"]) == (active, active)
@@ -134,7 +134,7 @@ def test_the_search_of_a_pair_is_tuned_as_it_is_served_and_stays_a_pair(
 ) -> None:
     teacher = job.store.versions()[0]
     student, both = publish_pair(job.store, teacher, tiny_source)
-    job.store.want(both.version)
+    job.store.request(both.version)
     encode, by_student = Encoder.encode, set[str]()
 
     def noting(self: Encoder, texts: list[str], **options: bool) -> Encoded:
@@ -174,14 +174,14 @@ def test_a_search_that_was_rolled_back_from_is_not_wanted_again(
     job.store.write_state({"live": active, "versions": said})
     with pytest.raises(NothingToLearn, match=f"was left: rolled back from, to {active}"):
         tuned()
-    assert job.store.wanted() == active
+    assert job.store.requested() == active
     assert left in job.store.names()
 
 
 def gone_back(job: Job, tuned: Retune, verdict: Literal["accepted", "refused"]) -> tuple[str, str]:
-    active, version = str(job.store.wanted()), str(tuned().version)
+    active, version = str(job.store.requested()), str(tuned().version)
     judged_so(job, version, verdict)
-    job.store.want(active)
+    job.store.request(active)
     return active, version
 
 
@@ -197,7 +197,7 @@ def test_a_refused_search_that_is_in_use_stays_and_its_verdict_stands(job: Job, 
     job.store.write_state({"live": active, "previous": refused})
     with pytest.raises(NothingToLearn, match=f"{refused} is the same search, and is in use"):
         tuned()
-    assert job.store.wanted() == active
+    assert job.store.requested() == active
     assert refused in job.store.names()
 
 
@@ -220,8 +220,8 @@ def test_a_search_that_is_refused_again_has_the_newer_report_and_counts_the_look
 
 
 def test_a_search_is_judged_in_the_mode_that_the_service_was_told_to_use() -> None:
-    asked, model = search("dense")
-    halves = [Half(asked, asked)]
+    queried, model = search("dense")
+    halves = [Half(queried, queried)]
     was = {DEFAULT: SearchDefaults(mode="lexical", weight=0.0)}
     before, after = crossed(halves, model, was)
     assert after["served"]["ndcg10"] > before["served"]["ndcg10"] + 0.1
@@ -233,11 +233,11 @@ def test_a_search_is_judged_in_the_mode_that_the_service_was_told_to_use() -> No
 def test_a_search_that_was_refused_once_is_published_with_the_report_that_accepts_it(
     job: Job, tuned: Retune
 ) -> None:
-    active = str(job.store.wanted())
+    active = str(job.store.requested())
     first = str(tuned().version)
     judged_so(job, first, "refused")
     refused = job.store.verify(first)
-    job.store.want(active)
+    job.store.request(active)
     (job.store.root / first).rename(job.store.root / (earlier := first.replace("202", "201", 1)))
     named = refused.model_copy(update={"version": earlier})
     (job.store.folder(earlier) / FILE_NAME).write_text(named.model_dump_json(), encoding="utf-8")
@@ -258,26 +258,26 @@ def test_too_few_judged_queries_leave_the_choice_to_the_text(job: Job, tuned: Re
     assert MIN_DEV_QUERIES <= choosing < MIN_QUERIES
     assert {row["name"] for row in report["rows"]} >= {"own few", "own few hybrid", "own few served"}
     assert not any(gain["name"].startswith("own few") for gain in report["gains"])
-    tried = {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in list_lengths(64)}
+    tried = {str(Setting(weight, tokens)) for weight in OF_TEXT_ONLY for tokens in list_lengths(64)}
     assert {*report["meta"]["tuned"]["default"]} == tried
 
 
 def test_where_no_document_is_split_no_length_is_tried_and_none_is_forgotten(
     job: Job, tuned: Retune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = str(job.store.wanted())
+    active = str(job.store.requested())
     learned = with_search(
-        job.store, live, {DEFAULT: SearchDefaults(mode="dense", weight=1, passage_tokens=32)}
+        job.store, active, {DEFAULT: SearchDefaults(mode="dense", weight=1, passage_tokens=32)}
     )
-    job.store.write_state({"live": live})
-    job.store.want(learned)
+    job.store.write_state({"live": active})
+    job.store.request(learned)
     monkeypatch.setattr(tuning, "_LENGTHS", (32,))
     said: list[str] = []
     outcome = tuned(active=learned, say=said.append, served=Searches(passages=False))
     assert outcome.published, outcome.reason
     assert "weighing words against vectors" in said
     report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
-    assert {*report["meta"]["tuned"][DEFAULT]} == {str(Setting(weight)) for weight in OF_TEXT_ALONE}
+    assert {*report["meta"]["tuned"][DEFAULT]} == {str(Setting(weight)) for weight in OF_TEXT_ONLY}
     assert job.store.verify(str(outcome.version)).search[DEFAULT].passage_tokens == 32
 
 
@@ -304,7 +304,7 @@ def test_words_may_lead_in_a_collection_that_the_model_cannot_read(job: Job, tmp
     report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
     tried = {name: {*means} for name, means in report["meta"]["tuned"].items()}
     assert tried == {
-        "default": {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in list_lengths(64)},
+        "default": {str(Setting(weight, tokens)) for weight in OF_TEXT_ONLY for tokens in list_lengths(64)},
         "notes": {str(Setting(weight, tokens)) for weight in WEIGHTS for tokens in list_lengths(64)},
     }
 
@@ -342,25 +342,25 @@ def test_each_half_is_judged_by_what_the_other_chose() -> None:
 
 
 def test_the_search_of_a_version_that_the_service_still_builds_is_wanted(job: Job, tuned: Retune) -> None:
-    live = str(job.store.wanted())
-    built = with_search(job.store, live, {"other": SearchDefaults(mode="hybrid", weight=0.4)})
-    job.store.write_state({"live": live})
-    job.store.want(built)
+    active = str(job.store.requested())
+    built = with_search(job.store, active, {"other": SearchDefaults(mode="hybrid", weight=0.4)})
+    job.store.write_state({"live": active})
+    job.store.request(built)
     outcome = tuned(active=built)
     assert outcome.published, outcome.reason
-    assert job.store.wanted() == outcome.version
+    assert job.store.requested() == outcome.version
     assert job.store.verify(str(outcome.version)).parent == built
 
 
 def test_a_rollback_meanwhile_is_newer_than_the_search(job: Job, tuned: Retune) -> None:
-    live = str(job.store.wanted())
-    left = with_search(job.store, live, {"other": SearchDefaults(mode="hybrid", weight=0.4)})
-    job.store.write_state({"live": live})
-    job.store.want(live, "rollback")
+    active = str(job.store.requested())
+    left = with_search(job.store, active, {"other": SearchDefaults(mode="hybrid", weight=0.4)})
+    job.store.write_state({"live": active})
+    job.store.request(active, "rollback")
     outcome = tuned(active=left)
     assert not outcome.published
-    assert f"{live} became active" in outcome.reason
-    assert job.store.wanted() == live
+    assert f"{active} became active" in outcome.reason
+    assert job.store.requested() == active
 
 
 def test_one_key_whose_word_does_not_judge_chooses_no_search(job: Job, tmp_path: Path) -> None:
@@ -521,8 +521,8 @@ def search(answer: str) -> tuple[Collection, Scorable]:
 
 @pytest.mark.parametrize("answer", ["dense", "lexical"])
 def test_the_ranking_that_answers_is_found(answer: str) -> None:
-    asked, model = search(answer)
-    found = tune([asked], model)["default"]
+    queried, model = search(answer)
+    found = tune([queried], model)["default"]
     good, bad = (1.0, 0.0) if answer == "dense" else (0.0, 1.0)
     assert found.ndcg10[str(Setting(good))] == found.ndcg10[str(Setting(found.chosen.weight))] == 1.0
     assert found.ndcg10[str(Setting(bad))] < 0.7

@@ -200,8 +200,10 @@ def test_queries_that_people_asked_get_lists_of_their_collection_unless_they_jud
     ]
     somehow = drawn()
 
-    asked = {"two": ["where is the bridge", "Held  out"], "gone": ["nobody"]}
-    corpus = build_corpus(LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"}, asked=asked)
+    queried = {"two": ["where is the bridge", "Held  out"], "gone": ["nobody"]}
+    corpus = build_corpus(
+        LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"}, queried=queried
+    )
     assert corpus.texts[0] == "where is the bridge"
     assert len(corpus.texts) == 9
     assert {text.split()[0] for text in corpus.texts[1:]} == {"two"}
@@ -220,15 +222,15 @@ def test_of_more_queries_than_a_training_reads_the_same_few_are_listed_and_those
     ]
     somehow = drawn()
 
-    def listed(given: list[Document], asked: dict[str, list[str]]) -> set[str]:
-        corpus = build_corpus(LISTS, given, {}, lambda: model(somehow, somehow), 1, asked=asked)
+    def listed(given: list[Document], queried: dict[str, list[str]]) -> set[str]:
+        corpus = build_corpus(LISTS, given, {}, lambda: model(somehow, somehow), 1, queried=queried)
         return set(corpus.texts[::9])
 
-    asked = {"two": ["where is the bridge", "what is a letter"]}
-    found = listed(documents, asked)
+    queried = {"two": ["where is the bridge", "what is a letter"]}
+    found = listed(documents, queried)
     assert len(found) == 5
     assert found > {"where is the bridge", "what is a letter"}
-    assert listed(documents[::-1], asked) == found
+    assert listed(documents[::-1], queried) == found
     assert found - listed(documents, {}) == {"where is the bridge", "what is a letter"}
 
 
@@ -331,10 +333,10 @@ def resumptions(job: Job) -> list[int]:
 def test_a_stopped_run_of_mined_rows_goes_on_with_the_same_rows(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = of_triples(job, triples())
-    stopped(asked, monkeypatch)
-    assert retrain(asked).published
-    assert resumptions(asked) == [3]
+    queried = of_triples(job, triples())
+    stopped(queried, monkeypatch)
+    assert retrain(queried).published
+    assert resumptions(queried) == [3]
 
 
 @pytest.mark.parametrize("change", ["a negative", "fewer rows", "more negatives"])
@@ -359,20 +361,20 @@ def test_a_stopped_run_is_kept_while_another_recipe_trains(
     job: Job, tiny_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`auto` was stopped in its second choice, and tries the first again, which left no version."""
-    asked = replace(of_triples(job, triples()), base=str(tiny_source), sweep=True)
-    stopped(asked, monkeypatch)
+    queried = replace(of_triples(job, triples()), base=str(tiny_source), sweep=True)
+    stopped(queried, monkeypatch)
     other = replace(job, mode="off", data=None, base=str(tiny_source), sweep=True)
     assert retrain(other).published
-    assert retrain(asked).published
-    assert resumptions(asked) == [3]
+    assert retrain(queried).published
+    assert resumptions(queried) == [3]
 
 
 def test_a_damaged_run_or_one_of_another_release_is_begun_anew(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = of_triples(job, triples())
+    queried = of_triples(job, triples())
     for damage in ("checkpoint", "release"):
-        stopped(replace(asked, recipe=replace(asked.recipe, seed=len(damage))), monkeypatch)
+        stopped(replace(queried, recipe=replace(queried.recipe, seed=len(damage))), monkeypatch)
         [run] = job.work.glob("*/run")
         if damage == "checkpoint":
             (run / "checkpoint.safetensors").write_bytes(b"nothing")
@@ -381,7 +383,9 @@ def test_a_damaged_run_or_one_of_another_release_is_begun_anew(
             del known["precision"]
             (run / "run.json").write_text(json.dumps(known))
         said: list[str] = []
-        assert retrain(replace(asked, recipe=replace(asked.recipe, seed=len(damage))), said.append).published
+        assert retrain(
+            replace(queried, recipe=replace(queried.recipe, seed=len(damage))), said.append
+        ).published
         [why] = [words for words in said if "training begins anew" in words]
         assert {"checkpoint": "is not a checkpoint", "release": "lacks precision"}[damage] in why
         shutil.rmtree(job.work)
@@ -390,14 +394,14 @@ def test_a_damaged_run_or_one_of_another_release_is_begun_anew(
 def test_a_run_of_a_release_that_did_not_note_its_rows_goes_on(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = of_triples(job, triples())
-    stopped(asked, monkeypatch)
+    queried = of_triples(job, triples())
+    stopped(queried, monkeypatch)
     [run] = job.work.glob("*/run")
     known = json.loads((run / "run.json").read_text())
     del known["rows"]
     (run / "run.json").write_text(json.dumps(known))
-    assert retrain(asked).published
-    assert resumptions(asked) == [3]
+    assert retrain(queried).published
+    assert resumptions(queried) == [3]
 
 
 def config_of(job: Job, recipe: str) -> Config:
@@ -415,32 +419,32 @@ def config_of(job: Job, recipe: str) -> Config:
 def test_another_active_model_mines_other_negatives_and_that_is_new(job: Job, tmp_path: Path) -> None:
     make_tiny_source(tmp_path / "base", seed=3)
 
-    def asked(recipe: str) -> Job:
+    def queried(recipe: str) -> Job:
         loaded = load_recipe(recipe, {"optim.batch": 8})
         found = prepare(config_of(job, recipe), loaded, job.store, job.work, lambda _: None)
         return replace(found, mode="off", base=str(tmp_path / "base"), options=job.options)
 
-    first = str(job.store.wanted())
-    one = asked("triples")
-    assert asked("triples").corpus.digest == one.corpus.digest
+    first = str(job.store.requested())
+    one = queried("triples")
+    assert queried("triples").corpus.digest == one.corpus.digest
     made = retrain(one).version
-    assert job.store.wanted() == made
-    again = asked("triples")
+    assert job.store.requested() == made
+    again = queried("triples")
     assert again.corpus.digest != one.corpus.digest
     assert retrain(again).version not in {made, None}
-    job.store.want(first)  # whose negatives were learned from
+    job.store.request(first)  # whose negatives were learned from
     with pytest.raises(NothingToLearn, match="came of this very text"):
-        retrain(asked("triples"))
-    retrain(asked("pairs"))
-    assert job.store.wanted() != first
+        retrain(queried("triples"))
+    retrain(queried("pairs"))
+    assert job.store.requested() != first
     with pytest.raises(NothingToLearn, match="came of this very text"):  # a pair is the same for any model
-        retrain(asked("pairs"))
+        retrain(queried("pairs"))
 
 
 def test_queries_of_people_that_were_listed_are_learned_and_others_are_not(job: Job) -> None:
     config = config_of(job, "distil-hybrid")
     gathered = gather(config, job.store, lambda _: None)
-    asked = {"default": ["Where is the  river", "a stone"], "gone": ["a letter"]}
-    learned = gathered._replace(asked=asked, learned=frozenset({"before"}))
+    queried = {"default": ["Where is the  river", "a stone"], "gone": ["a letter"]}
+    learned = gathered._replace(queried=queried, learned=frozenset({"before"}))
     found = build_job(learned, config, load_recipe("distil-hybrid"), job.store, job.work, lambda _: None)
     assert {*found.about["learned"]} == {"before", digest("where is the river"), digest("a stone")}

@@ -238,12 +238,16 @@ def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
 
 
 def test_the_overlap_is_the_share_of_first_hits_that_both_have() -> None:
-    def asked(*lists: str) -> dict[str, list[list[str]]]:
+    def queried(*lists: str) -> dict[str, list[list[str]]]:
         return {"hits": [list(found) for found in lists]}
 
-    before = {"titles": asked("abcdefghij", "abcdefghij"), "judged": asked("ab"), "neighbours": asked("ab")}
-    after = {"titles": asked("jihgfedcba", "abcdeVWXYZ"), "judged": asked("cd")}
-    after["neighbours"] = asked("ab", "c")
+    before = {
+        "titles": queried("abcdefghij", "abcdefghij"),
+        "judged": queried("ab"),
+        "neighbours": queried("ab"),
+    }
+    after = {"titles": queried("jihgfedcba", "abcdeVWXYZ"), "judged": queried("cd")}
+    after["neighbours"] = queried("ab", "c")
     # The order of the ten does not count: (10 + 5) of 20. Searches with other queries are not compared.
     assert overlap(before, after) == {"titles": 0.75, "judged": 0.0}
 
@@ -253,7 +257,7 @@ TWO = Collection(DOCUMENTS, {"q": f"{WORDS[1]} {WORDS[2]}"}, {"q": {"d1": 1.0}},
 OTHER = TWO._replace(relevant={"q": {"d5": 1.0}})
 
 
-class Asked:
+class Overrides:
     def __init__(self, job: Job) -> None:
         self.job, self.known, self.said = job, KnownScores(), list[str]()
 
@@ -269,52 +273,54 @@ class Asked:
 
 
 @pytest.fixture
-def asked(job: Job) -> Asked:
-    return Asked(job)
+def queried(job: Job) -> Overrides:
+    return Overrides(job)
 
 
-def test_equal_data_are_scored_once_and_others_anew(asked: Asked) -> None:
-    store, active = asked.job.store, str(asked.job.store.wanted())
-    first = asked(active)
-    assert first == compute_scores(store, active, 1, None, {"titles": TWO}, {}, {}, say=asked.said.append)
-    before = asked.scored
-    assert asked(active, TWO._replace(queries=dict(TWO.queries))) == first
-    assert asked.scored == before, "equal, though another object"
-    assert asked(active, OTHER) != first
-    assert asked(active) == first
-    asked(active, learned={"default": SearchDefaults(mode="lexical", weight=0.5)})
-    asked(with_search(store, active, {"default": SearchDefaults(mode="hybrid", weight=0.5)}))
-    assert asked.scored == before + 4, "another search, another version, and only the last answer is kept"
+def test_equal_data_are_scored_once_and_others_anew(queried: Overrides) -> None:
+    store, active = queried.job.store, str(queried.job.store.requested())
+    first = queried(active)
+    assert first == compute_scores(store, active, 1, None, {"titles": TWO}, {}, {}, say=queried.said.append)
+    before = queried.scored
+    assert queried(active, TWO._replace(queries=dict(TWO.queries))) == first
+    assert queried.scored == before, "equal, though another object"
+    assert queried(active, OTHER) != first
+    assert queried(active) == first
+    queried(active, learned={"default": SearchDefaults(mode="lexical", weight=0.5)})
+    queried(with_search(store, active, {"default": SearchDefaults(mode="hybrid", weight=0.5)}))
+    assert queried.scored == before + 4, "another search, another version, and only the last answer is kept"
 
 
-def test_what_a_caller_adds_is_not_remembered(asked: Asked) -> None:
-    active = str(asked.job.store.wanted())
-    asked(active)["own"] = {}
-    assert asked(active)["own"]
+def test_what_a_caller_adds_is_not_remembered(queried: Overrides) -> None:
+    active = str(queried.job.store.requested())
+    queried(active)["own"] = {}
+    assert queried(active)["own"]
 
 
-def test_a_version_that_was_damaged_meanwhile_has_no_scores(asked: Asked) -> None:
-    active = str(asked.job.store.wanted())
-    asked(active)
-    model = next(asked.job.store.folder(active).rglob("*.onnx"))
+def test_a_version_that_was_damaged_meanwhile_has_no_scores(queried: Overrides) -> None:
+    active = str(queried.job.store.requested())
+    queried(active)
+    model = next(queried.job.store.folder(active).rglob("*.onnx"))
     model.write_bytes(model.read_bytes()[:-1])
     with pytest.raises(Damaged):
-        asked(active)
+        queried(active)
 
 
 LONG = Content(" ".join([*WORDS[:4] * 16, *WORDS[7:] * 12]))  # the model reads the first words alone
 LIKE = Content(" ".join(WORDS[7:] * 3))  # the last passage of it
 
 
-def test_where_no_document_is_split_its_head_alone_is_searched(asked: Asked) -> None:
-    store, active = asked.job.store, str(asked.job.store.wanted())
+def test_where_no_document_is_split_its_head_alone_is_searched(queried: Overrides) -> None:
+    store, active = queried.job.store, str(queried.job.store.requested())
     with closing(store.open(active)) as encoder:
         *_, passage = build_scorable(encoder).split(LONG, None)
         heads = build_scorable(encoder, passages=False)
         assert (heads.split(LONG, None), heads.reads) == ([LONG.whole], 0)
     searched = Collection({"long": LONG, "like": LIKE}, {"q": passage}, {"q": {"long": 1.0}}, 0)
     data: tuple[Any, ...] = (1, None, {"titles": searched}, {}, {})
-    found = [asked.known.of(store, active, *data, split, say=asked.said.append) for split in (True, False)]
+    found = [
+        queried.known.of(store, active, *data, split, say=queried.said.append) for split in (True, False)
+    ]
     assert [each["own"]["titles"]["hits"][0][0] for each in found] == ["long", "like"]
 
 
@@ -332,8 +338,8 @@ def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path
 @pytest.mark.parametrize("method", ["simcse-unsup", "pairs"])
 def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: Path, method: str) -> None:
     rows = documents(WORDS, 200)
-    asked = [(f"{each['text'].split()[0]} {at}", each["id"]) for at, each in enumerate(rows[:15])]
-    config = configured(tmp_path, rows, asked, held_out=0.3, least=2)
+    queried = [(f"{each['text'].split()[0]} {at}", each["id"]) for at, each in enumerate(rows[:15])]
+    config = configured(tmp_path, rows, queried, held_out=0.3, least=2)
     gathered = gather(config, job.store, silent)
     found = build_job(gathered, config, load_recipe(method), job.store, job.work, silent)
     # Text alone learns from none of them, so all judge.
@@ -342,7 +348,7 @@ def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: P
     assert "judged" not in found.searches
     assert not found.folds
     assert not {digest(query) for query in judging} & {*found.about["asked"]}, "no look to pay"
-    active = str(job.store.wanted())
+    active = str(job.store.requested())
     scores = compute_scores(job.store, active, 1, None, found.searches, found.evidence, {}, say=silent)
     few = scores["own"]["few"]
     assert len(few["groups"]) == len(few["each"]) == len(judging)
@@ -360,14 +366,14 @@ class Told:
 
     def __init__(self, shift: int) -> None:
         self.shift = shift
-        self.asked: set[str] = set()
+        self.queried: set[str] = set()
         self.found: set[str] = set()
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         raise AssertionError(texts)
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        self.asked |= {*texts}
+        self.queried |= {*texts}
         return self._of(texts, self.shift)
 
     def encode_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -387,9 +393,9 @@ def test_titles_and_their_like_choose_without_labelled_queries() -> None:
     right, wrong = Told(0), Told(1)
     assert score(right) == 1.0
     assert score(wrong) < 0.5, "dense finds nothing; hybrid still has the words"
-    assert right.asked == {document.title for document in split.dev}
+    assert right.queried == {document.title for document in split.dev}
     held = {document.title for document in split.held} | {document.text for document in split.held}
-    assert not held & (right.asked | right.found)
+    assert not held & (right.queried | right.found)
 
 
 def test_labelled_queries_choose_alone_where_there_are_enough() -> None:
@@ -399,7 +405,7 @@ def test_labelled_queries_choose_alone_where_there_are_enough() -> None:
     assert score is not None
     right = Told(0)
     assert score(right) == 1.0
-    assert right.asked == {*judged}
+    assert right.queried == {*judged}
 
 
 def test_without_searches_nothing_chooses() -> None:
@@ -408,7 +414,7 @@ def test_without_searches_nothing_chooses() -> None:
 
 TWO_DOCUMENTS = {"right": "the  right\none " + "x" * 200, "wrong": "the wrong one"}
 QUERIES = {f"q{at}": f"question {at}" for at in range(40)}
-ASKED = {
+REQUESTED_TEXTS = {
     "judged": Collection(
         {id: Content(text) for id, text in TWO_DOCUMENTS.items()},
         QUERIES,
@@ -426,7 +432,7 @@ def scores(each: list[float], hits: list[list[str]]) -> dict[str, Any]:
 def test_the_largest_changes_come_first_with_what_both_found() -> None:
     before = scores([0.5] * 40, [["wrong", "right"]] * 40)
     after = scores([at / 40 for at in range(40)], [["right", "wrong"]] * 40)
-    found = changed(ASKED, before, after)
+    found = changed(REQUESTED_TEXTS, before, after)
     assert [row["query"] for row in found["gained"]] == [f"question {39 - at}" for at in range(MOST)]
     assert [row["query"] for row in found["lost"]] == [f"question {at}" for at in range(MOST)]
     worst = found["lost"][0]
@@ -438,7 +444,7 @@ def test_the_largest_changes_come_first_with_what_both_found() -> None:
 
 def test_nothing_changed_is_an_empty_list_and_titles_stand_in_by_their_documents() -> None:
     same = scores([0.5] * 40, [["wrong"]] * 40)
-    assert changed(ASKED, same, same) == {"gained": [], "lost": []}
+    assert changed(REQUESTED_TEXTS, same, same) == {"gained": [], "lost": []}
     titles = {"titles": Collection({"a\0text": Content("A text")}, {"a": "A"}, {"a": {"a\0text": 1.0}}, 0)}
     before, after = ({"titles": {"each": [each], "hits": [["a\0text"]]}} for each in (0.0, 1.0))
     [row] = changed(titles, before, after)["gained"]
@@ -448,10 +454,10 @@ def test_nothing_changed_is_an_empty_list_and_titles_stand_in_by_their_documents
 def test_every_query_has_both_answers_the_largest_change_first() -> None:
     hits = [f"d{at}" for at in range(12)]
     documents = {id: Content(id) for id in hits}
-    asked = {"judged": Collection(documents, QUERIES, {name: {"d0": 1.0} for name in QUERIES}, 0)}
+    queried = {"judged": Collection(documents, QUERIES, {name: {"d0": 1.0} for name in QUERIES}, 0)}
     before = scores([0.5] * 40, [hits] * 40)
     after = scores([0.5] * 38 + [0.2, 0.7], [hits[::-1]] * 40)
-    found = answers(asked, before, after)
+    found = answers(queried, before, after)
     assert [row["query"] for row in found[:3]] == ["question 38", "question 39", "question 0"]
     assert len(found) == 40
     assert [hit["id"] for hit in found[0]["active"]] == hits[:10]
@@ -460,9 +466,9 @@ def test_every_query_has_both_answers_the_largest_change_first() -> None:
 
 def test_of_very_many_queries_those_that_changed_most_are_kept() -> None:
     many = {f"q{at}": f"question {at}" for at in range(MAX_ANSWERS + 5)}
-    asked = {"judged": Collection({"a": Content("a")}, many, {name: {"a": 1.0} for name in many}, 0)}
+    queried = {"judged": Collection({"a": Content("a")}, many, {name: {"a": 1.0} for name in many}, 0)}
     before = scores([0.0] * len(many), [["a"]] * len(many))
     after = scores([0.0] * 5 + [1.0] * MAX_ANSWERS, [["a"]] * len(many))
-    found = answers(asked, before, after)
+    found = answers(queried, before, after)
     assert len(found) == MAX_ANSWERS
     assert {row["difference"] for row in found} == {1.0}

@@ -76,12 +76,12 @@ def test_what_would_be_slower_than_a_student_or_a_pair_is_refused_before_it_is_t
     studied: tuple[Job, str, str, str],
 ) -> None:
     job, _, student, both = studied
-    job.store.want(student)
+    job.store.request(student)
     with pytest.raises(
         NothingToLearn, match=f"{student} is a student, and simcse-unsup would train a model as"
     ):
         retrain(job)
-    job.store.want(both)
+    job.store.request(both)
     for base in ("anchor", "active"):
         with pytest.raises(
             NothingToLearn, match=f"{both} is a pair, .*gate.slower = 1, and it may be slower"
@@ -96,13 +96,13 @@ def test_it_is_trained_where_it_may_be_slower_and_a_student_may_be_trained_itsel
 ) -> None:
     job, teacher, student, both = studied
     slower = LOOSE.model_copy(update={"slower": 1, "larger": 1})
-    job.store.want(both)
+    job.store.request(both)
     outcome = retrain(replace(job, thresholds=slower))
     assert outcome.published, outcome.reason
     manifest = job.store.verify(str(outcome.version))
     assert manifest.query_encoder is None
     assert manifest.parent == teacher
-    job.store.want(student)
+    job.store.request(student)
     outcome = retrain(replace(job, base="active", thresholds=LOOSE, work=job.work / "again"))
     assert job.store.verify(str(outcome.version)).parent == student
 
@@ -115,19 +115,21 @@ def test_distil_is_accepted_for_its_speed_and_distils_the_teacher_again(
     changes: dict[str, Any] = {"student.layers": 1, "optim.lr": 3e-3, "optim.batch": 8}
     paces = [{"texts_per_second": 100.0, "megabytes": 2.0}, {"texts_per_second": 190.0, "megabytes": 1.0}]
     monkeypatch.setattr(one, "costs", lambda *_: (paces[0], paces[-1]))
-    asked = replace(job, recipe=load_recipe("distil", changes), thresholds=LOOSE, base="anchor")
-    outcome = retrain(replace(asked, require="faster"))
+    queried = replace(job, recipe=load_recipe("distil", changes), thresholds=LOOSE, base="anchor")
+    outcome = retrain(replace(queried, require="faster"))
     assert outcome.published, outcome.reason
     student = job.store.verify(str(outcome.version))
     assert student.lineage[TEACHER] == teacher.fingerprint
     assert student.parent == teacher.version
-    assert job.store.wanted() == student.version
+    assert job.store.requested() == student.version
     paces.pop()
     more = Corpus.of([*job.corpus.texts, "one more text"], "more")
-    again = retrain(replace(asked, corpus=more, require="not worse"))
+    again = retrain(replace(queried, corpus=more, require="not worse"))
     second = job.store.verify(str(again.version))
     assert (second.lineage[TEACHER], second.parent) == (teacher.fingerprint, teacher.version)
-    slower = retrain(replace(asked, corpus=Corpus.of([*more.texts, "and another"], "most"), require="faster"))
+    slower = retrain(
+        replace(queried, corpus=Corpus.of([*more.texts, "and another"], "most"), require="faster")
+    )
     assert not slower.published
     assert "It is not faster by 80%: +0% texts per second." in slower.reason
     both = pair(job.store, teacher.version, student.version).query_encoder
@@ -153,7 +155,7 @@ def test_a_pair_is_judged_as_it_would_be_served_and_a_second_one_has_a_student_o
 
     monkeypatch.setattr(one, "costs", costs)
     limits = LOOSE.model_copy(update={"larger": 1})
-    asked = replace(
+    queried = replace(
         job,
         recipe=load_recipe("distil", changes),
         thresholds=limits,
@@ -161,7 +163,7 @@ def test_a_pair_is_judged_as_it_would_be_served_and_a_second_one_has_a_student_o
         require="faster",
         pair=True,
     )
-    outcome = retrain(asked)
+    outcome = retrain(queried)
     assert outcome.published, outcome.reason
     both = job.store.verify(str(outcome.version))
     assert both.query_encoder is not None
@@ -170,17 +172,17 @@ def test_a_pair_is_judged_as_it_would_be_served_and_a_second_one_has_a_student_o
     assert both.gate is not None
     assert both.gate.verdict == "accepted"
     assert (job.store.folder(both.version) / REPORT).is_file()
-    assert job.store.wanted() == both.version
+    assert job.store.requested() == both.version
     with pytest.raises(NothingToLearn, match="came of this very text by this recipe"):
-        retrain(asked)
+        retrain(queried)
     paces.pop()
     more = Corpus.of([*job.corpus.texts, "one more text"], "more")
-    again = retrain(replace(asked, corpus=more, require="not worse"))
+    again = retrain(replace(queried, corpus=more, require="not worse"))
     second = job.store.verify(str(again.version))
     assert second.query_encoder is not None
     assert second.query_encoder.fingerprint != both.query_encoder.fingerprint
     assert (second.fingerprint, second.parent) == (teacher.fingerprint, both.version)
-    refused = retrain(replace(asked, corpus=Corpus.of([*more.texts, "and another"], "most")))
+    refused = retrain(replace(queried, corpus=Corpus.of([*more.texts, "and another"], "most")))
     assert not refused.published
     assert "It is not faster by 80%: +0% queries per second." in refused.reason
 
@@ -205,22 +207,22 @@ def test_a_query_that_judges_is_in_no_training_however_it_is_written() -> None:
     found = judged([Judgement(JUDGED, "a", True)], {"a": "a"}, 0.5)
     used = Use([], "", {"default": (JUDGED.upper(), NEARLY, OTHER), "notes": (NEARLY, OTHER)})
 
-    def asked(*, allowed: bool) -> dict[str, list[str]]:
+    def queried(*, allowed: bool) -> dict[str, list[str]]:
         config = Config(corpus=CorpusTable(service="http://service"), events=EventsTable(queries=allowed))
         return _unjudged(config, used, found)
 
-    assert asked(allowed=True) == {"default": [OTHER], "notes": [OTHER]}
-    assert asked(allowed=False) == {}
+    assert queried(allowed=True) == {"default": [OTHER], "notes": [OTHER]}
+    assert queried(allowed=False) == {}
 
 
 def test_nothing_is_trained_while_a_version_that_a_person_activated_is_on_its_way(
     job: Job, tiny_source: Path, tmp_path: Path
 ) -> None:
-    live = job.store.versions()[0]
-    student, _ = publish_pair(job.store, live, tiny_source)
-    job.store.write_state({"live": live.version})
+    active = job.store.versions()[0]
+    student, _ = publish_pair(job.store, active, tiny_source)
+    job.store.write_state({"live": active.version})
     chosen = student.version
-    job.store.want(chosen, "activate")
+    job.store.request(chosen, "activate")
     config = Config(corpus=CorpusTable(file=tmp_path / "nothing.jsonl"))
     with pytest.raises(NothingToLearn, match=f"{chosen} was activated by hand and is about to go live"):
         gather(config, job.store, print)

@@ -357,12 +357,12 @@ def test_a_shop_that_names_no_user_is_told_so(monkeypatch: pytest.MonkeyPatch) -
 
 def test_answers_are_dropped_for_a_reason_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clicks, "MOST", 40)
-    lone = [event("q", "right", PAGE, search=f"s{at}", user="one") for at in range(3)]
+    single = [event("q", "right", PAGE, search=f"s{at}", user="one") for at in range(3)]
     public = [event("q", "spam", PAGE, search=f"p{at}") | {"trusted": False} for at in range(3)]
     older = [event("old", "right", PAGE, search=f"o{at}", key="app", user=f"o{at % 3}") for at in range(30)]
     newer = [event(f"new {at}", "right", PAGE, search=f"n{at}", key="app", user=f"n{at}") for at in range(60)]
     both = [event("both", "right", PAGE, search=f"b{at}", key="b", user=f"u{at}") for at in range(4)]
-    found = use(monkeypatch, [*lone, *public, *older, *newer, *both])
+    found = use(monkeypatch, [*single, *public, *older, *newer, *both])
     assert found.dropped == {"single visitor": 1, "untrusted key": 1, "over the share": 1}
     assert "1 answers" in found.line
     assert "3 answers dropped (1 single visitor, 1 untrusted key, 1 over the share)" in found.line
@@ -382,7 +382,7 @@ def test_events_of_untrusted_keys_alone_are_reported_and_their_queries_train_not
 ) -> None:
     found = use(monkeypatch, [row | {"trusted": False} for row in shop()])
     assert (found.judgements, found.dropped) == ([], {"untrusted key": QUERIES})
-    assert found.asked == {"default": ()}
+    assert found.queried == {"default": ()}
     assert use(monkeypatch, []) == Use([], "no events", {})
 
 
@@ -643,4 +643,4 @@ def test_the_queries_that_may_be_trained_on_are_of_the_searches_that_are_read(
     monkeypatch.setattr(clicks, "MOST", 3)
     monkeypatch.setattr(clicks, "fetch_events", lambda _, collection: kept[collection])
     used = clicks.used_at("http://service", tuple(kept), 1.0, 1, 1)
-    assert used.asked == {"default": ("Held on",), "other": ("new",)}
+    assert used.queried == {"default": ("Held on",), "other": ("new",)}

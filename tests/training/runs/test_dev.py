@@ -233,12 +233,12 @@ def test_the_best_share_is_kept_and_of_equal_ones_the_largest(means: tuple[float
 
 class Peak:
     def __init__(self, share: float) -> None:
-        self._best, self.asked = share, 0
+        self._best, self.requested = share, 0
         self.vectors: list[NDArray[np.float32]] = []
 
     def __call__(self, encode_queries: Encode, encode_documents: Encode) -> NDArray[np.float64]:
-        share = SHARES[self.asked]
-        self.asked += 1
+        share = SHARES[self.requested]
+        self.requested += 1
         assert np.array_equal(encode_queries(["a cat"]), encode_documents(["a cat"]))  # no prompts
         self.vectors.append(encode_queries(["the red river runs"]))
         return np.full(3, 1 - abs(share - self._best))
@@ -250,7 +250,7 @@ def test_a_run_ends_with_the_share_that_searches_choose(
 ) -> None:
     choose = Peak(0.5)
     result = run("out", steps=6, choose=choose, precision=precision)
-    assert choose.asked == len(SHARES)
+    assert choose.requested == len(SHARES)
     base, best, last = (
         load_file(folder / "model.safetensors") for folder in (tiny_source, result.best, result.last)
     )
@@ -271,9 +271,9 @@ def test_a_run_ends_with_the_share_that_searches_choose(
 def test_where_there_is_nothing_between_nothing_is_chosen(run: Run, recipe: Recipe) -> None:
     choose = Peak(0.5)
     result = run("out", recipe=replace(recipe, post=(Whiten(8),)), steps=2, choose=choose)
-    assert (choose.asked, result.best.is_dir()) == (0, True)
+    assert (choose.requested, result.best.is_dir()) == (0, True)
     student = run("student", recipe=load_recipe("distil", {"student.layers": 1}), steps=2, choose=choose)
-    assert (choose.asked, student.best.is_dir()) == (0, True)
+    assert (choose.requested, student.best.is_dir()) == (0, True)
 
 
 def recorded(folder: Path, *events: dict[str, Any]) -> None:

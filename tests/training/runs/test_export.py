@@ -87,7 +87,7 @@ def test_a_run_becomes_a_candidate_with_its_lineage(
     result = run("out", base=base, base_name=base.name)
     store = ModelStore(tmp_path / "models")
     manifest = export_run(result.out, store)
-    assert store.wanted() is None
+    assert store.requested() is None
     assert manifest.parent == base.name
     assert manifest.origin == "simcse-unsup"
     assert manifest.max_length == MAX_LENGTH

@@ -177,10 +177,10 @@ def test_the_teacher_encodes_what_the_student_reads(
 def test_a_student_comes_nearer_to_its_teacher_and_is_published_with_its_name(
     layers: int, run: Run, tiny_models_dir: Path, corpus: Corpus, tmp_path: Path
 ) -> None:
-    live = ModelStore(tiny_models_dir)
-    version = live.wanted()
+    active = ModelStore(tiny_models_dir)
+    version = active.requested()
     assert version is not None
-    base = live.folder(version)
+    base = active.folder(version)
     teacher = opened(base, None)
     result = run("out", recipe=distil(layers), base=base, steps=30, batch=32)
     trained = opened(result.last, None) if layers else None
@@ -191,7 +191,7 @@ def test_a_student_comes_nearer_to_its_teacher_and_is_published_with_its_name(
     assert not (result.out / VECTORS).exists()
     store = ModelStore(tmp_path / "models")
     manifest = export_run(result.out, store)
-    taught_by = live.verify(version)
+    taught_by = active.verify(version)
     assert manifest.lineage["teacher"] == taught_by.fingerprint != manifest.fingerprint
     assert manifest.parent == version
     assert manifest.dimension == taught_by.dimension

@@ -183,12 +183,12 @@ def test_help_and_the_other_commands_import_no_torch() -> None:
 
 def test_freed_memory_goes_back_to_the_system() -> None:
     blocks = [np.ones(8_000) for _ in range(3_000)]  # 64 kB each: too small for pages of their own
-    live = blocks[::100]
+    active = blocks[::100]
     blocks.clear()
     before = _resident()
     give_back()
     assert before - _resident() > 100_000_000
-    assert sum(map(len, live)) == 8_000 * 30
+    assert sum(map(len, active)) == 8_000 * 30
 
 
 def _resident() -> int:

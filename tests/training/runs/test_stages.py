@@ -97,15 +97,15 @@ def test_with_the_precision_left_open_each_stage_goes_on_in_the_one_that_the_run
     given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run is stopped in its first stage on a machine that is fast in bf16, and goes on on another."""
-    out, asked = tmp_path / "out", ["auto" if word == "fp32" else word for word in given]
+    out, requested = tmp_path / "out", ["auto" if word == "fp32" else word for word in given]
     use_bf16 = "training.runs.loop.use_bf16"
     with monkeypatch.context() as patched:
         patched.setattr(use_bf16, lambda precision, _: precision in {"auto", "bf16"})
         patched.setattr("training.runs.stages._TRIAL", 1)  # which is not stopped in
         stop_after(patched, 2)
-        assert main([*asked, "--out", str(out)]) == 130
+        assert main([*requested, "--out", str(out)]) == 130
     monkeypatch.setattr(use_bf16, lambda precision, _: precision == "bf16")
-    assert main([*asked, "--out", str(out), "--resume"]) == 0
+    assert main([*requested, "--out", str(out), "--resume"]) == 0
     runs = [json.loads(file.read_text()) for file in sorted(out.glob("**/run.json"))]
     assert [run["precision"] for run in runs] == ["bf16"] * 3
 

@@ -94,7 +94,7 @@ def test_one_collection_is_read_or_several_or_all_and_equal_ids_are_two_document
         Judgement("q", "collection:tickets/a", True, ""),
     ]
     assert (fetch_count(url), fetch_count(url, ("tickets",)), fetch_count(url, ALL)) == (1, 5, 6)
-    assert from_service(url, wanted=ALL).texts == ("one", "two")
+    assert from_service(url, requested=ALL).texts == ("one", "two")
 
 
 def test_no_id_can_be_taken_for_one_of_another_collection() -> None:

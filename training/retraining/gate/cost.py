@@ -36,13 +36,13 @@ def costs(
         with Progress("rounds", 2 * _ROUNDS, "timing") as progress:
             for _ in range(_ROUNDS):
                 for times, (_, _, encoder) in zip(seconds, sides, strict=True):
-                    lone = sum(_timed(encoder.for_queries, [query]) for query in queries)
-                    times.append((_timed(encoder, sample), lone))
+                    single = sum(_timed(encoder.for_queries, [query]) for query in queries)
+                    times.append((_timed(encoder, sample), single))
                     progress.add()
         found = [
             {
                 "texts_per_second": _pace(len(sample), [documents for documents, _ in times]),
-                "queries_per_second": _pace(len(queries), [lone for _, lone in times]),
+                "queries_per_second": _pace(len(queries), [single for _, single in times]),
                 "megabytes": round(_bytes(store.folder(version)) / 1e6, 1),
             }
             for times, (store, version, _) in zip(seconds, sides, strict=True)

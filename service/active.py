@@ -1,4 +1,4 @@
-"""The active generation, its followers, and their borrowers. Start reading at `Live.borrow`.
+"""The active generation, its followers, and their borrowers. Start reading at `ActiveGeneration.borrow`.
 
     active ──▶ followers: the candidate and the previous version     every write reaches all of them
       ▲            │
@@ -130,7 +130,7 @@ class Generation:
         memory.give_back()
 
 
-class Live:
+class ActiveGeneration:
     """The active generation and its followers. A swap replaces one reference.
 
     Args:
@@ -180,7 +180,7 @@ class Live:
             self.generations = tuple(other for other in self.generations if other is not generation)
         generation.retire()
 
-    def leave_unless_live(self, generation: Generation) -> None:
+    def leave_unless_active(self, generation: Generation) -> None:
         if self.generation is not generation:
             self.leave(generation)
 
@@ -198,13 +198,13 @@ class Live:
         """
         if version is None and (reason := self.lost()):
             raise Unhealthy(reason, retry_after_seconds=2)
-        generation = self._enter_live() if version is None else self._enter_version(version)
+        generation = self._enter_active() if version is None else self._enter_version(version)
         try:
             yield generation
         finally:
             generation._leave()  # noqa: SLF001
 
-    def _enter_live(self) -> Generation:
+    def _enter_active(self) -> Generation:
         # A swap may retire the generation between the two calls.
         while not (generation := self.generation)._enter():  # noqa: SLF001
             pass
@@ -224,10 +224,10 @@ class Live:
     @contextmanager
     def borrow_all(self) -> Iterator[list[Generation]]:
         """Keeps the active generation and its followers open until the block ends, for a write."""
-        with self.borrow() as live, ExitStack() as leaving:
-            borrowed = [live]
+        with self.borrow() as active, ExitStack() as leaving:
+            borrowed = [active]
             for other in self.generations:
-                if other is not live and other._enter():  # noqa: SLF001
+                if other is not active and other._enter():  # noqa: SLF001
                     leaving.callback(other._leave)  # noqa: SLF001
                     borrowed.append(other)
             yield borrowed
