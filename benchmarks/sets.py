@@ -29,7 +29,7 @@ from training.evaluation.retrieval import Collection, load
 from training.methods.sources import sentences
 from training.retraining.clicks import USUAL_BIAS, Session, build_judgments
 from training.retraining.config import EventsTable
-from training.retraining.judgements import Judgement
+from training.retraining.judgements import Judgment
 from training.text.lines import read_records
 
 DOCUMENTS = 1500
@@ -141,7 +141,7 @@ def hash_number(name: str) -> int:
 
 def judge_by_clicks(
     ranked: Mapping[str, Sequence[str]], relevant: Mapping[str, Mapping[str, float]], seed: int
-) -> list[Judgement]:
+) -> list[Judgment]:
     """Return judgments from simulated clicks on the first page.
 
     Neighbors change places from search to search, as they do after new documents.

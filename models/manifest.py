@@ -55,7 +55,7 @@ class Int8(BaseModel):
     texts: Annotated[int, Field(gt=0)]  # Number of measured texts.
 
 
-class Quantised(BaseModel):
+class Quantized(BaseModel):
     """The loss of accuracy of a version's int8 graph (publishing/int8.py)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -121,7 +121,7 @@ class Manifest(BaseModel):
     document_prompt: str = ""
     precision: str = "fp32"
     packed: bool = False  # True if only attention computes padding (graph/blocks.py).
-    quantised: Quantised | None = None  # None without an int8 graph.
+    quantised: Quantized | None = None  # None without an int8 graph.
     query_encoder: QueryEncoder | None = None  # None if one model encodes queries and documents.
     portable: Literal["sentence-transformers", "simile"] = "sentence-transformers"
     scores: dict[str, Any] = Field(default_factory=dict)

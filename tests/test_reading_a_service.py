@@ -9,7 +9,7 @@ from tests.service.keyed import KEYS, bearer, keys_file, line
 from tests.service.process import Service
 from training.retraining.clicks import used_at
 from training.retraining.documents import documents_at
-from training.retraining.judgements import Judgement, judged, judgements_at
+from training.retraining.judgements import Judgment, judged, judgments_at
 from training.text.service import ALL, Searches, fetch_count, fetch_searches
 
 OTHER = "sk-another-writer"
@@ -46,7 +46,7 @@ def test_the_default_collection_is_read_unless_others_are_named(url: str) -> Non
     assert [document.text for document in documents_at(url, ("tickets",)).kept] == [
         *TEXTS["tickets"].values()
     ]
-    assert {judgement.query for judgement in judgements_at(url)} == {"in default"}
+    assert {judgment.query for judgment in judgments_at(url)} == {"in default"}
 
 
 def test_all_collections_are_read_and_equal_ids_are_two_documents(url: str) -> None:
@@ -62,7 +62,7 @@ def test_all_collections_are_read_and_equal_ids_are_two_documents(url: str) -> N
 
 
 @pytest.mark.long
-def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_models_dir: Path) -> None:
+def test_events_become_judgments_of_their_collection(tmp_path: Path, tiny_models_dir: Path) -> None:
     with Service(tmp_path, tiny_models_dir, SIMILE_SEARCH_MODE="hybrid", SIMILE_PASSAGES="0") as service:
         for path in ("", "/collections/tickets"):
             documents = [{"id": id, "text": f"{id} river"} for id in ("a", "b", "c")]
@@ -85,7 +85,7 @@ def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_model
     users = {each.user for each in found}
     assert (len(users), {len(user) for user in users}) == (2, {32})
     expected = [
-        Judgement("a river", id, id == second, "", of_use=True, user=user)
+        Judgment("a river", id, id == second, "", of_use=True, user=user)
         for id in (first, second)
         for user in users
     ]
@@ -115,7 +115,7 @@ def test_rows_of_a_key_that_is_untrusted_count_for_nothing(tmp_path: Path, tiny_
             given = {"query": "judged", "id": id, "relevant": True}
             for path, body in (("/events", {"events": events}), ("/feedback", given)):
                 service.client.post(path, json=body, headers=bearer(key)).raise_for_status()
-        used, said = used_at(url, ALL, 1.0, 3, 2), list(judgements_at(url, ALL))
+        used, said = used_at(url, ALL, 1.0, 3, 2), list(judgments_at(url, ALL))
     assert {(each.query, each.id, each.relevant, each.key) for each in used.judgements} == {
         ("q", "a", True, "writer")
     }
@@ -126,14 +126,14 @@ def test_rows_of_a_key_that_is_untrusted_count_for_nothing(tmp_path: Path, tiny_
     assert made.untrusted == 1
 
 
-def test_judgements_come_with_their_keys_and_the_majority_counts(url: str) -> None:
-    found = list(judgements_at(url, ALL))
+def test_judgments_come_with_their_keys_and_the_majority_counts(url: str) -> None:
+    found = list(judgments_at(url, ALL))
     assert found == [
-        Judgement(f"in {name}", id, relevant, key)
+        Judgment(f"in {name}", id, relevant, key)
         for name, id in (("default", "a"), ("tickets", "collection:tickets/a"))
         for key, relevant in (("writer", True), ("other", False), ("boss", False))
     ]
     known = {document.id: document.id for document in documents_at(url, ALL).kept}
     assert judged(found, known, 0.5)[:2] == ({}, {})
-    of_two = [judgement for judgement in found if judgement.key != "boss"]
+    of_two = [judgment for judgment in found if judgment.key != "boss"]
     assert judged(of_two, known, 0.5).contradicted == 2

@@ -104,10 +104,10 @@ class _Writer:
         tables = [
             self._weight(f"embeddings.{kind}_embeddings") for kind in ("word", "position", "token_type")
         ]
-        normalisation = self._both("embeddings.LayerNorm")
+        normalization = self._both("embeddings.LayerNorm")
         x = n(
             "EmbedLayerNormalization",
-            *(ids, types, *tables, *normalisation, mask),
+            *(ids, types, *tables, *normalization, mask),
             domain=CONTRIB,
             epsilon=self._backbone.epsilon,
         )
@@ -137,10 +137,10 @@ class _Writer:
         n, heads = self._nodes, self._backbone.heads
         weight, bias = self._joined(f"{at}.attention.self")
         mixed = n("Attention", x, weight, bias, lengths, *self._apart, domain=CONTRIB, num_heads=heads)
-        x = self._add_and_normalise(mixed, x, f"{at}.attention.output")
+        x = self._add_and_normalize(mixed, x, f"{at}.attention.output")
         inner = n("MatMul", x, self._weight(f"{at}.intermediate.dense"))
         inner = self._activate(inner, self._bias(f"{at}.intermediate.dense"))
-        return self._add_and_normalise(inner, x, f"{at}.output", out)
+        return self._add_and_normalize(inner, x, f"{at}.output", out)
 
     def _activate(self, x: str, bias: str) -> str:
         if self._backbone.activation == "relu":
@@ -148,7 +148,7 @@ class _Writer:
         kernel = "BiasGelu" if self._backbone.activation == "gelu" else "FastGelu"  # FastGelu uses tanh.
         return self._nodes(kernel, x, bias, domain=CONTRIB)
 
-    def _add_and_normalise(self, x: str, before: str, at: str, out: str = "") -> str:
+    def _add_and_normalize(self, x: str, before: str, at: str, out: str = "") -> str:
         n = self._nodes
         product = n("MatMul", x, self._weight(f"{at}.dense"))
         return n(

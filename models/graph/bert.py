@@ -112,7 +112,7 @@ class Writer(Steps[Backbone]):
         padding = self._backbone.padding
         places = packing.columns if padding is None else packing.pack(counted(n, padding))
         positions = n("Gather", self._weight("embeddings.position_embeddings"), places)
-        x = self._normalise(n("Add", words, positions), "embeddings.LayerNorm")
+        x = self._normalize(n("Add", words, positions), "embeddings.LayerNorm")
         return self._linear(x, "embeddings_project") if self._backbone.table else x
 
     def _distances(self) -> str:
@@ -124,10 +124,10 @@ class Writer(Steps[Backbone]):
         n = self._nodes
         mixed = self._attention(x, mask, packing, f"{at}.attention.self")
         (attended,) = self.linears(mixed, f"{at}.attention.output.dense")
-        x = self._normalise(n("Add", attended, x), f"{at}.attention.output.LayerNorm")
+        x = self._normalize(n("Add", attended, x), f"{at}.attention.output.LayerNorm")
         (inner,) = self.linears(x, f"{at}.intermediate.dense")
         (transformed,) = self.linears(self._activate(inner), f"{at}.output.dense")
-        return self._normalise(n("Add", transformed, x), f"{at}.output.LayerNorm")
+        return self._normalize(n("Add", transformed, x), f"{at}.output.LayerNorm")
 
     def _attention(self, x: str, mask: str, packing: Packing, at: str) -> str:
         query, key, value = self.linears(x, *(f"{at}.{part}" for part in ("query", "key", "value")))

@@ -160,7 +160,7 @@ class Steps(Generic[Kind]):
         bias = self._tensors.get(f"{at}.bias")
         return product if bias is None else n("Add", product, n.tensor(bias, name=f"{at}.bias"))
 
-    def _normalise(self, x: str, at: str) -> str:
+    def _normalize(self, x: str, at: str) -> str:
         n = self._nodes
         scale, bias = self._tensors[f"{at}.weight"], self._tensors.get(f"{at}.bias")
         both = [n.tensor(scale, name=f"{at}.weight")]

@@ -230,10 +230,10 @@ def append_head(graph: onnx.GraphProto, tokens: str, head: Head, dimension: int,
     vector = pooled[0] if len(pooled) == 1 else nodes("Concat", *pooled, axis=-1)
     for layer in head.layers:
         vector = append_layer(nodes, vector, layer)
-    append_normalise(nodes, vector, dimension)
+    append_normalize(nodes, vector, dimension)
 
 
-def append_normalise(nodes: Nodes, vector: str, dimension: int) -> None:
+def append_normalize(nodes: Nodes, vector: str, dimension: int) -> None:
     """Appends both outputs, computed from the value `vector`."""
     pooled = nodes("Identity", vector, out=POOLED)
     nodes.unit(pooled, out=SENTENCE)

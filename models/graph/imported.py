@@ -18,7 +18,7 @@ from onnx.external_data_helper import load_external_data_for_model
 
 from models.errors import Unsupported
 from models.graph.bert import HIDDEN, INPUTS
-from models.graph.head import POOLED, SCOPE, SENTENCE, Head, append_head, append_normalise
+from models.graph.head import POOLED, SCOPE, SENTENCE, Head, append_head, append_normalize
 from models.graph.nodes import OPSET, Nodes
 
 _LOOPS = {"Loop", "Scan", "SequenceMap"}
@@ -90,7 +90,7 @@ def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
     if SENTENCE in outputs:
         dimension = _last(outputs[SENTENCE], width)
         _rename(graph, SENTENCE, SCOPE + SENTENCE)
-        append_normalise(nodes, SCOPE + SENTENCE, dimension)
+        append_normalize(nodes, SCOPE + SENTENCE, dimension)
     elif tokens is not None:
         if head.tokens != "last":
             raise Unsupported(

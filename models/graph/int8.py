@@ -107,13 +107,13 @@ _MIXED = "attention.output.dense"
 
 def int8_model(backbone: Backbone, tensors: Tensors, head: Head, spans: Spans) -> onnx.ModelProto:
     """Builds the int8 model. Its inputs and outputs are those of the float32 model."""
-    writer = partial(Quantised, spans=spans)
+    writer = partial(Quantized, spans=spans)
     graph = bert_graph(backbone, tensors, head.tokens, writer)
     append_head(graph, POOLED_FROM[head.tokens], head, head.dimension(backbone.width))
     return build_model(graph, contrib=True)
 
 
-class Quantised(Writer):
+class Quantized(Writer):
     def __init__(self, backbone: Backbone, tensors: Tensors, nodes: Nodes, *, spans: Spans) -> None:
         super().__init__(backbone, tensors, nodes)
         self._spans = spans

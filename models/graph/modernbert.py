@@ -134,14 +134,14 @@ class _Writer(Steps[ModernBackbone]):
         packing = Packing(n, modern.heads, modern.width // modern.heads)
         turns = {kind: self._turns(kind, packing.columns) for kind in sorted(set(modern.kinds))}
         words = n("Gather", self._weight("embeddings.tok_embeddings"), packing.pack("input_ids"))
-        x = self._normalise(words, "embeddings.norm")
+        x = self._normalize(words, "embeddings.norm")
         for layer, kind in enumerate(modern.kinds):
             at = f"layers.{layer}"
-            normed = self._normalise(x, f"{at}.attn_norm") if layer else x
+            normed = self._normalize(x, f"{at}.attn_norm") if layer else x
             mixed = self._turned_attention(normed, masks[kind], turns[kind], packing, f"{at}.attn")
             x = n("Add", x, self._linear(mixed, f"{at}.attn.Wo"))
-            x = n("Add", x, self._gated(self._normalise(x, f"{at}.mlp_norm"), f"{at}.mlp"))
-        packing.unpack(self._normalise(x, "final_norm"), HIDDEN)
+            x = n("Add", x, self._gated(self._normalize(x, f"{at}.mlp_norm"), f"{at}.mlp"))
+        packing.unpack(self._normalize(x, "final_norm"), HIDDEN)
 
     def _far(self) -> str:
         """Returns MASKED for tokens that are too far apart, else 0, shape (sequence, sequence)."""

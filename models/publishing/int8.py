@@ -21,7 +21,7 @@ from models.engines.opening import INT8, INT8_NAME, has_int8
 from models.graph.backbone import Backbone, Tensors
 from models.graph.head import Head
 from models.graph.int8 import find_spans, int8_model
-from models.manifest import Quantised as Cost
+from models.manifest import Quantized as Cost
 from models.progress import Progress, Say
 from models.tokens.texts import PROOF_TEXTS, example_texts, short_texts
 

@@ -164,7 +164,7 @@ class Group(BaseModel):
     size: int
 
 
-class Colouring(BaseModel):
+class Coloring(BaseModel):
     values: list[Any]
     of: list[int] = Field(description="For each document the index of its value, -1 if it has none")
 
@@ -179,7 +179,7 @@ class Map(BaseModel):
     y: list[int]
     cluster: list[int] = Field(description="For each id the index of its group in clusters")
     clusters: list[Group]
-    fields: dict[str, Colouring] = Field(description="Metadata fields with few values")
+    fields: dict[str, Coloring] = Field(description="Metadata fields with few values")
     strays: list[int] = Field(description="Indexes in ids of documents that are far from all others")
     copies: list[tuple[int, int]] = Field(description="Indexes in ids of pairs of near-duplicates")
 

@@ -39,14 +39,14 @@ from service.errors import (
 from service.http.bodies import STORED, json_response, validated
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Service
-from service.store.values import Judgement, Limits
+from service.store.values import Judgment, Limits
 
 router = APIRouter(prefix="/feedback", route_class=RoleRoute, tags=["feedback"])
 
 NOT_THERE = "There is no document {id!r}: never stored, or deleted since the search. Leave the judgement out."
 
 
-class JudgementIn(BaseModel):
+class JudgmentIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
     query: StoredQuery
     id: DocumentId
@@ -54,13 +54,13 @@ class JudgementIn(BaseModel):
     user: User | None = Field(None, description=USER)
 
 
-class JudgementsIn(BaseModel):
+class JudgmentsIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
     # Validated one by one, after they were counted.
-    feedback: Annotated[list[Any], ShownAs(Annotated[list[JudgementIn], Field(min_length=1)])]
+    feedback: Annotated[list[Any], ShownAs(Annotated[list[JudgmentIn], Field(min_length=1)])]
 
 
-class FeedbackRequest(RootModel[Annotated[dict[str, Any], ShownAs(JudgementIn | JudgementsIn)]]):
+class FeedbackRequest(RootModel[Annotated[dict[str, Any], ShownAs(JudgmentIn | JudgmentsIn)]]):
     """A judgment, or a list of judgments as `feedback`."""
 
     model_config = example({"query": "how do I get my money back", "id": "refund", "relevant": True})
@@ -77,7 +77,7 @@ class Judged(BaseModel):
     refused: list[Refused] = Field([], description="Rejected judgments of a list, if any")
 
 
-class JudgementOut(BaseModel):
+class JudgmentOut(BaseModel):
     collection: str
     query: str
     id: str
@@ -89,7 +89,7 @@ class JudgementOut(BaseModel):
 
 
 class FeedbackPage(BaseModel):
-    feedback: list[JudgementOut]
+    feedback: list[JudgmentOut]
     next: int | None
 
 
@@ -107,31 +107,31 @@ async def store_judgments(
     are rejected, the answer is the first error.
     """
     sender, settings = get_sender(request), runtime.settings
-    parse = partial(_judgement, visitors=runtime.visitors, sender=sender)
-    given = await parse_each(body.root, "feedback", JudgementsIn, settings.max_inputs, parse)
+    parse = partial(_judgment, visitors=runtime.visitors, sender=sender)
+    given = await parse_each(body.root, "feedback", JudgmentsIn, settings.max_inputs, parse)
     collection = await existing(request, runtime)
     limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
-    well_formed = [judgement for judgement in given if isinstance(judgement, Judgement)]
+    well_formed = [judgment for judgment in given if isinstance(judgment, Judgment)]
     if not well_formed and isinstance(given[0], ServiceError):
         raise given[0]
     with runtime.queued_rows.admitted(len(well_formed)):
         sequence, unknown = await runtime.corpus.store.judge(well_formed, collection, sender.key, limits)
-    stored = [judgement for judgement in well_formed if judgement.id not in unknown]
-    for judgement in stored:
-        runtime.metrics.feedback.labels(str(judgement.relevant).lower()).inc()
+    stored = [judgment for judgment in well_formed if judgment.id not in unknown]
+    for judgment in stored:
+        runtime.metrics.feedback.labels(str(judgment.relevant).lower()).inc()
     refused = [
-        {"index": at, "error": NOT_THERE.format(id=said.id) if isinstance(said, Judgement) else said.message}
+        {"index": at, "error": NOT_THERE.format(id=said.id) if isinstance(said, Judgment) else said.message}
         for at, said in enumerate(given)
-        if not isinstance(said, Judgement) or said.id in unknown
+        if not isinstance(said, Judgment) or said.id in unknown
     ]
     answer: dict[str, Any] = {"stored": len(stored), "sequence": sequence}
     return json_response(answer | ({"refused": refused} if refused else {}))
 
 
-def _judgement(value: object, name: str, visitors: Visitors, sender: Sender) -> Judgement | ServiceError:
+def _judgment(value: object, name: str, visitors: Visitors, sender: Sender) -> Judgment | ServiceError:
     """Parses a judgment. For a malformed judgment of a list, which has a `name`, returns the error."""
     try:
-        given = validated(JudgementIn, value, name)
+        given = validated(JudgmentIn, value, name)
         if not given.query or given.query.isspace():
             field = f"{name}.query".removeprefix(".")
             raise Empty(f"{field} is empty, or white space only. Leave the judgement out.")  # noqa: TRY301
@@ -140,7 +140,7 @@ def _judgement(value: object, name: str, visitors: Visitors, sender: Sender) -> 
             raise
         release_frames(error)
         return error
-    return Judgement(
+    return Judgment(
         given.query,
         given.id,
         given.relevant,
@@ -157,7 +157,7 @@ async def list_judgments(request: Request, runtime: Service, params: Annotated[L
     is stored under the same id again, they are listed again under their old numbers.
     """
     read = runtime.corpus.store.judgements
-    return await list_rows(request, runtime, params, "feedback", read, JudgementOut)
+    return await list_rows(request, runtime, params, "feedback", read, JudgmentOut)
 
 
 @router.get("/count", **describe(Role.READ, Count, raises=SELECTS))
@@ -166,7 +166,7 @@ async def count_judgments(
 ) -> Response:
     """Number of all listed judgments."""
     selection = await build_selection(request, runtime, params)
-    return json_response({"count": await runtime.corpus.store.count_judgements(selection)})
+    return json_response({"count": await runtime.corpus.store.count_judgments(selection)})
 
 
 class Summary(BaseModel):
@@ -182,7 +182,7 @@ async def sum_up_judgments(
 ) -> Response:
     """Counts of the listed judgments and of their queries."""
     selection = await build_selection(request, runtime, params)
-    found = await runtime.corpus.store.sum_up_judgements(selection)
+    found = await runtime.corpus.store.sum_up_judgments(selection)
     return json_response(found._asdict())
 
 
@@ -198,4 +198,4 @@ async def delete_judgments(
     an error some judgments are deleted. Send the request again to delete the rest.
     """
     selection = await to_forget(request, runtime, params)
-    return await forget(request, "delete-feedback", selection, runtime.corpus.store.forget_judgements)
+    return await forget(request, "delete-feedback", selection, runtime.corpus.store.forget_judgments)

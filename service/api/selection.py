@@ -16,7 +16,7 @@ from service.auth.audit import audit
 from service.errors import Empty, NotFound, Storage, Validation
 from service.http.bodies import Slices, collect_fields, json_response, validated
 from service.runtime.runtime import Runtime
-from service.store.values import COLLECTION_NAME, NO_KEY, Event, Judgement, Selection
+from service.store.values import COLLECTION_NAME, NO_KEY, Event, Judgment, Selection
 
 T = TypeVar("T")
 INT64 = 2**63
@@ -92,7 +92,7 @@ def get_sender(request: Request) -> Sender:
     return Sender(NO_KEY, True) if account is None else Sender(account.key.name, account.key.trusted)
 
 
-def trusted_now(request: Request, row: Event | Judgement) -> bool:
+def trusted_now(request: Request, row: Event | Judgment) -> bool:
     """Returns whether a retraining may learn from a row.
 
     The key of the row must have been trusted when the row was stored, and must not be marked untrusted now.

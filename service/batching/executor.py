@@ -102,7 +102,7 @@ class Executor:
             self.on_loop(self._in_flight.fail, [item], refusal.at)
         for (encoder, lane), count in Counter((item.call.encoder, item.call.lane) for item in items).items():
             if (series := self._metrics.by_version.inference(encoder.manifest.version, lane)) is not None:
-                series.tokenise_seconds.observe(seconds * count / len(items))
+                series.tokenize_seconds.observe(seconds * count / len(items))
 
     def _embed(self, worker: Worker, items: list[Item]) -> None:
         items = [item for item in items if not item.cancelled]

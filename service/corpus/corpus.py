@@ -179,7 +179,7 @@ class Corpus:
         The default collection stays, and so does a collection that received documents meanwhile.
         """
         deleted = await self.delete(None, collection)
-        while await self.store.drop_judgements(collection):
+        while await self.store.drop_judgments(collection):
             pass
         await self.store.drop_collection(collection)
         return deleted

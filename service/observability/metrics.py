@@ -39,7 +39,7 @@ class Inference:
     padding_tokens: Counter
     batch_texts: Histogram
     batch_tokens: Histogram
-    tokenise_seconds: Histogram
+    tokenize_seconds: Histogram
     queue_seconds: Histogram
     inference_seconds: Histogram
     failures: Counter

@@ -28,8 +28,8 @@ from service.store.values import (
     Embedding,
     Event,
     EventLimits,
-    Judgement,
-    JudgementSummary,
+    Judgment,
+    JudgmentSummary,
     Known,
     Lacking,
     Limits,
@@ -271,7 +271,7 @@ class Documents(Protocol):
     async def delete_some(self, revisions: Sequence[int], collection: str, /) -> Step:
         """Deletes the first of these revisions, as many as one write should. Skips missing revisions."""
 
-    async def drop_judgements(self, collection: str, /) -> bool:
+    async def drop_judgments(self, collection: str, /) -> bool:
         """Deletes some judgments of a collection. Returns whether it may have more."""
 
     async def drop_collection(self, collection: str, /) -> None:
@@ -312,7 +312,7 @@ class Feedback(Protocol):
 
     async def judge(
         self,
-        judgements: Sequence[Judgement],
+        judgements: Sequence[Judgment],
         collection: str,
         key: str = NO_KEY,
         limits: Limits | None = None,
@@ -332,7 +332,7 @@ class Feedback(Protocol):
 
     async def judgements(
         self, after: int, limit: int, selection: Selection, max_bytes: float, /
-    ) -> tuple[list[tuple[int, Judgement]], bool]:
+    ) -> tuple[list[tuple[int, Judgment]], bool]:
         """Returns judgments of existing documents with their numbers, and whether others follow.
 
         Args:
@@ -343,13 +343,13 @@ class Feedback(Protocol):
 
         """
 
-    async def count_judgements(self, selection: Selection, /) -> int:
+    async def count_judgments(self, selection: Selection, /) -> int:
         """Returns how many judgments `judgements` would list."""
 
-    async def sum_up_judgements(self, selection: Selection, /) -> JudgementSummary:
+    async def sum_up_judgments(self, selection: Selection, /) -> JudgmentSummary:
         """Returns counts of the judgments that `judgements` would list."""
 
-    async def forget_judgements(
+    async def forget_judgments(
         self,
         selection: Selection,
         own: str | None = None,
@@ -407,7 +407,7 @@ class Events(Protocol):
         tell: Callable[[Mapping[str, int]], None] | None = None,
         /,
     ) -> dict[str, int]:
-        """Deletes the selected events, as `forget_judgements` deletes judgments."""
+        """Deletes the selected events, as `forget_judgments` deletes judgments."""
 
     async def expire_events(self, before: float, /) -> bool:
         """Deletes some events from before a Unix time. Returns whether there may be more."""

@@ -244,7 +244,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgment:
     """A key's judgment whether a document is relevant to a query.
 
     `visitor` is the hash of the user's id, or empty. `trusted` says whether the key was trusted then.
@@ -259,7 +259,7 @@ class Judgement:
     trusted: bool = True
 
 
-class JudgementSummary(NamedTuple):
+class JudgmentSummary(NamedTuple):
     """Counts of judgments and of their distinct queries."""
 
     judgements: int

@@ -31,7 +31,7 @@ from tests.waiting import until
 HERE = Path(__file__).parent
 PROMPTS = {"query": "for: ", "document": ""}
 DOCUMENTS = {
-    f"{colour}-{number}": f"a {colour} river {number}" for colour in ("red", "blue") for number in range(9)
+    f"{color}-{number}": f"a {color} river {number}" for color in ("red", "blue") for number in range(9)
 }
 
 

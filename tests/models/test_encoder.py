@@ -44,7 +44,7 @@ def test_it_knows_what_it_serves(encoder: Encoder, tiny_models_dir: Path) -> Non
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_vector_does_not_depend_on_its_neighbours(encoder: Encoder, alone: np.ndarray, seed: int) -> None:
+def test_a_vector_does_not_depend_on_its_neighbors(encoder: Encoder, alone: np.ndarray, seed: int) -> None:
     order = list(range(len(TEXTS)))
     random.Random(seed).shuffle(order)
     rows = encoder.tokenize([TEXTS[i] for i in order])
@@ -74,7 +74,7 @@ def test_nothing_encoded_is_an_empty_matrix(encoder: Encoder) -> None:
     assert encoder.encode([]).vectors.shape == (0, WIDTH)
 
 
-def test_without_normalisation_the_vector_keeps_its_length(encoder: Encoder, alone: np.ndarray) -> None:
+def test_without_normalization_the_vector_keeps_its_length(encoder: Encoder, alone: np.ndarray) -> None:
     raw = encoder.forward([row.ids for row in encoder.tokenize(TEXTS)], normalize=False)
     lengths = np.linalg.norm(raw, axis=1, keepdims=True)
     assert abs(lengths - 1).min() > 0.1

@@ -9,7 +9,7 @@ from tests.waiting import until
 
 # SQL that removes a part, SQL that repairs it, what /ready says, and a request that needs the part.
 Damage = tuple[str, str, str, tuple[str, str, Any] | None]
-JUDGEMENT = {"query": "a", "id": "a", "relevant": True}
+JUDGMENT = {"query": "a", "id": "a", "relevant": True}
 EVENT = {"search_id": "s", "id": "a", "type": "click", "query": "a", "shown": ["a"]}
 DOCUMENT = {"documents": [{"id": "b", "text": "b"}]}
 

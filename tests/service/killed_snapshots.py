@@ -121,8 +121,8 @@ def _check_lists(index: Index) -> None:
         if isinstance(part.segment, Clustered):
             segment = part.segment
             lists: Any = segment._lists  # FAISS's type stubs have no invlists.
-            centres = lists.quantizer.reconstruct_n(0, lists.nlist)
-            scores = segment.vectors.astype(np.float32) @ centres.T
+            centers = lists.quantizer.reconstruct_n(0, lists.nlist)
+            scores = segment.vectors.astype(np.float32) @ centers.T
             chosen = scores[np.arange(len(part)), segment.labels]
             np.testing.assert_allclose(
                 chosen, scores.max(axis=1), atol=2e-3

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from tests.service.process import Service
-from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
+from training.retraining.config import Config, CorpusTable, GateTable, JudgmentsTable
 
 
 def gold(folder: Path, encode: Callable[[list[str]], np.ndarray], texts: tuple[str, ...]) -> Path:
@@ -63,7 +63,7 @@ def configured(
     write_documents(folder, rows, judged)
     return Config(
         corpus=CorpusTable(file=folder / "documents.jsonl", **corpus),
-        judgements=JudgementsTable(file=folder / "judged.tsv"),
+        judgements=JudgmentsTable(file=folder / "judged.tsv"),
         gate=gate or GateTable(),
     )
 

@@ -114,7 +114,7 @@ def test_a_file_is_shown_as_it_reads_before_anything_is_stored(
         keyed.client.delete(f"/documents/{id}")
 
 
-def test_a_table_of_judgements_is_read_strictly(admin: Watched, keyed: Service) -> None:
+def test_a_table_of_judgments_is_read_strictly(admin: Watched, keyed: Service) -> None:
     """Without a header none is lost, and no other word than 0 says that a document is wrong."""
     table = "river\ta\t1\nbridge\tb\tyes\n\nstone\tb\t0\nbridge\tnone\t1\n"
     admin.open("judge")

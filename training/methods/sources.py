@@ -26,7 +26,7 @@ from models.search.passages import sentence_ends
 from models.tokens.tokenizer import Tokenizer
 from training.methods.objectives import NO_TEXT
 from training.text.corpus import LISTS, PAIRS, RELATIONS, SCORED, TEXTS, TRIPLES, Corpus, Kind
-from training.text.tokens import Shelf, Tokens, tokenise
+from training.text.tokens import Shelf, Tokens, tokenize
 from training.validation import Flag
 
 _NEGATIVE = 2  # the first column of negatives
@@ -224,7 +224,7 @@ def build_shelf(given: Given, rows: NDArray[np.int64], first_prompt: str) -> She
     prompts = (first_prompt, *[given.prompt] * (corpus.columns - 1))
     found = ((prompts[place % corpus.columns], corpus.texts[place]) for place in places)
     texts = counted((text and prompt + text for prompt, text in found), "texts", len(places), "tokenising")
-    return tokenise(texts, given.tokenizer, threads=given.threads, folder=given.folder)
+    return tokenize(texts, given.tokenizer, threads=given.threads, folder=given.folder)
 
 
 MIN_BYTES = 24  # about four English words; a shorter piece, such as "Fig.", joins the next piece. Our choice

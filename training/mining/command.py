@@ -25,7 +25,7 @@ from training.mining.pairs import (
     MIN_SCORE,
     Labelled,
     Pair,
-    neighbour_pairs,
+    neighbor_pairs,
     read_beir,
     read_labelled_pairs,
     title_pairs,
@@ -178,7 +178,7 @@ def _pairs(options: argparse.Namespace) -> int:
             with open_scorable(options.model, os.environ, step_to_stderr) as model:
                 step_to_stderr("encoding and comparing")
                 scores = {"min_score": options.min_score, "max_score": options.max_score}
-                found = _write(write, neighbour_pairs(documents.texts, model.encode, **scores))
+                found = _write(write, neighbor_pairs(documents.texts, model.encode, **scores))
         if not titles and not found:
             raise NothingToLearn(f"{corpus} has no pair. Try a lower --min-score.")
     _print(f"{len(titles):,} titles with their text, {found:,} pairs of mutual nearest neighbours")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
-from training.mining.neighbours import cosine_blocks, highest, unit_vectors
+from training.mining.neighbors import cosine_blocks, highest, unit_vectors
 from training.mining.pairs import Labelled
 from training.text.corpus import MAX_NEGATIVES
 

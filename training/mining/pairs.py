@@ -21,7 +21,7 @@ from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.retrieval import load
 from training.mining.dedupe import THRESHOLD, near_duplicates
-from training.mining.neighbours import mutual_nearest, unit_vectors
+from training.mining.neighbors import mutual_nearest, unit_vectors
 from training.text.corpus import ANCHOR, POSITIVE
 from training.text.lines import build_text, layout, read_records
 
@@ -112,7 +112,7 @@ def title_pairs(documents: Sequence[tuple[str, str]]) -> Iterator[Pair]:
             yield Pair(title, body, None, "title")
 
 
-def neighbour_pairs(
+def neighbor_pairs(
     texts: Sequence[str], encode: Encode, *, min_score: float = MIN_SCORE, max_score: float = 1.0
 ) -> Iterator[Pair]:
     """Yields mutual nearest neighbors with a cosine in [min_score, max_score], in the order of `texts`."""

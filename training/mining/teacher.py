@@ -29,7 +29,7 @@ from training.errors import NothingToLearn
 from training.evaluation.encoding import Vectors
 from training.evaluation.modes import CANDIDATES, WordIndex
 from training.evaluation.scorable import Scorable
-from training.mining.neighbours import cosine_blocks, unit_vectors
+from training.mining.neighbors import cosine_blocks, unit_vectors
 from training.mining.pairs import folded
 from training.mining.queries import Query
 from training.text.corpus import LISTED

@@ -12,7 +12,7 @@ from training.methods.sources import TextPairs
 from training.methods.views import stands_aside
 from training.papers.crops import Cloze, Crops, OrderedSentences
 from training.papers.flow import Flow
-from training.papers.objectives import Anchor, MiJsd, Neighbours, SelfGuided, WordCe
+from training.papers.objectives import Anchor, MiJsd, Neighbors, SelfGuided, WordCe
 from training.papers.postprocess import DropPcs, Sif, Usif, Whiten
 from training.papers.spans import DocumentSpans
 
@@ -28,9 +28,9 @@ def check_fit(recipe: Recipe) -> None:
         _check_spans(recipe, recipe.source)
     views = sum(not stands_aside(view) for view in recipe.views)
     for objective in recipe.objectives:
-        if isinstance(objective, Neighbours) and not isinstance(recipe.source, OrderedSentences):
+        if isinstance(objective, Neighbors) and not isinstance(recipe.source, OrderedSentences):
             raise Unfit('neighbours needs the source "sentences", which has them in their order.')
-        if isinstance(objective, Neighbours) and views < 2:
+        if isinstance(objective, Neighbors) and views < 2:
             raise Unfit(f"Neighbours compares two views; the recipe has {views}.")
         if isinstance(objective, WordCe) and not isinstance(recipe.source, TextPairs):
             raise Unfit('word_ce needs the source "pairs": a definition and the word that it defines.')
@@ -59,6 +59,6 @@ def _check_post(recipe: Recipe) -> None:
 register(
     check_fit,
     source=(OrderedSentences, DocumentSpans, Crops, Cloze),
-    objectives=(SelfGuided, Neighbours, Anchor, WordCe, MiJsd),
+    objectives=(SelfGuided, Neighbors, Anchor, WordCe, MiJsd),
     post=(Whiten, DropPcs, Flow, Sif, Usif),
 )

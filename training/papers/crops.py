@@ -24,7 +24,7 @@ from models.progress import counted
 from training.errors import NothingToLearn, TrainingError
 from training.methods.sources import DRAWN, Batch, Given, Rounds, RowSource, Source, draw_order, sentences
 from training.text.corpus import TEXTS, Kind
-from training.text.tokens import build_tokens, tokenise
+from training.text.tokens import build_tokens, tokenize
 from training.validation import Share
 
 MIN_ROOM = 8  # tokens of a row besides the prompt and special tokens; the minimum of a passage in the service
@@ -118,7 +118,7 @@ class Sentences:
         self._seed, self._draw = given.seed, draw
         seen = draw_order(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
         pieces = [sentences(given.corpus.texts[row]) for row in seen.tolist()]
-        shelf = tokenise(
+        shelf = tokenize(
             (piece for each in counted(pieces, "texts", len(pieces), "tokenising") for piece in each),
             given.tokenizer,
             threads=given.threads,
@@ -240,7 +240,7 @@ class Runs:
                 break
         if len(pieces) == len(set(owners)):
             raise NothingToLearn("No text has two sentences: give documents, whose sentences are neighbours.")
-        self._shelf = tokenise(pieces, given.tokenizer, threads=given.threads, folder=given.folder)
+        self._shelf = tokenize(pieces, given.tokenizer, threads=given.threads, folder=given.folder)
         self._owners = torch.tensor(owners)
         _, numbers = np.unique(np.array(pieces), return_inverse=True)
         self._numbers = torch.from_numpy(numbers.astype(np.int64))

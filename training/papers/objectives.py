@@ -57,7 +57,7 @@ class SelfGuided(Objective):
 
 
 @dataclass(frozen=True)
-class Neighbours(Objective):
+class Neighbors(Objective):
     """Logeswaran and Lee 2018 (QuickThoughts), equation 2. `reach` sentences on each side are correct.
 
     Mean over n of the cross-entropy of softmax(f_n · g_m) to an even choice among those near n. Sentences

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from training.mining.pairs import folded
 from training.retraining import trust
-from training.retraining.judgements import Judgement
+from training.retraining.judgements import Judgment
 from training.text.lines import valid
 from training.text.service import fetch_collections, fetch_events, qualified, shown
 
@@ -157,7 +157,7 @@ def _add(session: Session, id: str, kind: str, position: int | None, page: Seque
 class Use(NamedTuple):
     """Judgements and queries from the events of a service."""
 
-    judgements: list[Judgement]
+    judgements: list[Judgment]
     line: str
     queried: dict[str, tuple[str, ...]]  # the queries of the same searches, by collection
     dropped: Mapping[str, int] = MappingProxyType({})  # answers that do not count, by trust.REASONS
@@ -202,12 +202,12 @@ def used_at(url: str, requested: Sequence[str], bias: float | None, least: int, 
     return Use(found, line, of_kept, dropped, trust.warnings(relevant, dropped, users=named))
 
 
-def build_judgments(sessions: Sequence[Session], bias: float, least: int, visitors: int) -> list[Judgement]:
+def build_judgments(sessions: Sequence[Session], bias: float, least: int, visitors: int) -> list[Judgment]:
     """As `judged_by`, of searches that all count."""
     return judged_by(Sessions([*sessions], Counter(), Counter()), bias, least, visitors)[0]
 
 
-def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[list[Judgement], Counter[str]]:
+def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[list[Judgment], Counter[str]]:
     """The opinion of searches, in the order of queries and ids, as one judgement of each visitor that agrees.
 
     Args:
@@ -229,7 +229,7 @@ def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[l
             clicks.setdefault((session.query, id), []).append(session)
         for id in session.passed_over():
             skips.setdefault((session.query, id), []).append(session)
-    said: list[Judgement] = []
+    said: list[Judgment] = []
     dropped = Counter[str]()
     requested = dict(zip(impressions.pairs, attraction.tolist(), strict=True))
     for pair in sorted({*requested, *read.over_share, *read.untrusted}):
@@ -251,11 +251,11 @@ def _visitors(sessions: Iterable[Session]) -> int:
     return trust.get_number(session.caller for session in sessions)
 
 
-def _of_visitors(pair: Pair, found: Iterable[Session], *, relevant: bool) -> Iterator[Judgement]:
+def _of_visitors(pair: Pair, found: Iterable[Session], *, relevant: bool) -> Iterator[Judgment]:
     latest = {session.visitor: session for session in found}
     for visitor in sorted(latest):
         session = latest[visitor]
-        yield Judgement(*pair, relevant, session.key, of_use=True, user=session.user)
+        yield Judgment(*pair, relevant, session.key, of_use=True, user=session.user)
 
 
 def _impressions(sessions: Sequence[Session]) -> _Impressions:

@@ -71,7 +71,7 @@ class CorpusTable(Table):
         return self
 
 
-class JudgementsTable(Table):
+class JudgmentsTable(Table):
     file: Rooted | None = None  # .tsv or .jsonl with query and id
     feedback: bool = True  # also what the service was told by POST /feedback
     held_out: float = Field(0.5, gt=0, lt=1)  # share of the queries that only judge
@@ -164,7 +164,7 @@ class Config(Table):
     """The whole file."""
 
     corpus: CorpusTable
-    judgements: JudgementsTable = Field(default_factory=JudgementsTable)
+    judgements: JudgmentsTable = Field(default_factory=JudgmentsTable)
     events: EventsTable = Field(default_factory=EventsTable)
     train: TrainTable = Field(default_factory=TrainTable)
     gate: GateTable = Field(default_factory=GateTable)

@@ -19,7 +19,7 @@ from training.retraining.clicks import Use, used_at
 from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
-from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
+from training.retraining.judgements import Judged, Judgment, judged, judgments_at, judgments_in
 from training.retraining.publication import activated_by_hand
 from training.retraining.searches import plain
 from training.retraining.trust import REASONS, described
@@ -53,7 +53,7 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     table, known = config.judgements, _stand_ins(documents, split)
     learned = _learned(store, active)
     used = _use(config, say)
-    found = judged(_judgements(config, used), known, table.held_out, table.trusted, learned)
+    found = judged(_judgments(config, used), known, table.held_out, table.trusted, learned)
     split = split.moved(found.parts)
     left = "documents that neither judge nor nearly repeat another"
     require_enough(len(split.train), config.corpus.least, left)
@@ -115,13 +115,13 @@ def _unjudged(config: Config, used: Use, found: Judged) -> dict[str, list[str]]:
     }
 
 
-def _judgements(config: Config, used: Use) -> Iterator[Judgement]:
+def _judgments(config: Config, used: Use) -> Iterator[Judgment]:
     table = config.judgements
     yield from used.judgements
     if table.file is not None:
-        yield from judgements_in(table.file)
+        yield from judgments_in(table.file)
     if table.feedback and config.corpus.service is not None:
-        yield from judgements_at(config.corpus.service, config.corpus.collections)
+        yield from judgments_at(config.corpus.service, config.corpus.collections)
 
 
 def counts(documents: Documents, split: Split, found: Judged, used: Use) -> dict[str, int]:

@@ -39,7 +39,7 @@ _TRUTH = {"1": True, "true": True, "0": False, "false": False}
 NO_KEY = ""  # the name under which a service without keys stores judgements
 
 
-class Judgement(NamedTuple):
+class Judgment(NamedTuple):
     query: str
     id: str  # of the document, qualified by its collection
     relevant: bool
@@ -72,16 +72,16 @@ class Judged(NamedTuple):
     said: int = 0  # judgements of files and trusted keys, those of clicks not counted
 
 
-def judgements_in(file: Path) -> Iterator[Judgement]:
+def judgments_in(file: Path) -> Iterator[Judgment]:
     """Raise TrainingError with the line that cannot be read."""
     if file.is_file() and not layout(file):
         raise TrainingError(f"{file} holds no judgements: give a .tsv or .jsonl with query and id.")
     for record in read_records(file, (_QUERY, _ID)):
         if record.fields:
-            yield Judgement(build_text(record, _QUERY), _document(record), _relevant(record))
+            yield Judgment(build_text(record, _QUERY), _document(record), _relevant(record))
 
 
-def judgements_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Iterator[Judgement]:
+def judgments_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Iterator[Judgment]:
     """Judgements sent to `POST /feedback` of the service at `url`. Raise TrainingError.
 
     wanted: the names of the collections to read, or service.ALL.
@@ -89,7 +89,7 @@ def judgements_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Iterator
     for collection in fetch_collections(url, requested):
         for row in fetch_feedback(url, collection):
             query = valid(row["query"], f"{shown(url)}, feedback")
-            yield Judgement(
+            yield Judgment(
                 query,
                 qualified(collection, row["id"]),
                 row["relevant"],
@@ -100,7 +100,7 @@ def judgements_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Iterator
 
 
 def judged(
-    found: Iterable[Judgement],
+    found: Iterable[Judgment],
     known: Mapping[str, str],
     share: float,
     trusted: Collection[str] = (),
@@ -112,32 +112,32 @@ def judged(
     each key's does, within bounds. learned: as sides.learned, of the models so far; nothing of it judges, and
     its queries train.
     """
-    newest: dict[tuple[str, str], dict[str | None, Judgement]] = {}  # of each key, the oldest first
-    of_use: dict[tuple[str, str], dict[str | None, Judgement]] = {}  # of each visitor
+    newest: dict[tuple[str, str], dict[str | None, Judgment]] = {}  # of each key, the oldest first
+    of_use: dict[tuple[str, str], dict[str | None, Judgment]] = {}  # of each visitor
     unknown = contradicted = untrusted = said_in_all = 0
-    for judgement in found:
-        query = folded(judgement.query)
+    for judgment in found:
+        query = folded(judgment.query)
         if query:
-            pair = query, known.get(judgement.id, judgement.id)
-            if not judgement.trusted:
+            pair = query, known.get(judgment.id, judgment.id)
+            if not judgment.trusted:
                 untrusted += 1
                 continue
-            said_in_all += not judgement.of_use
-            votes = (of_use if judgement.of_use else newest).setdefault(pair, {})
-            owner = _voter(judgement, trusted) if judgement.of_use else judgement.key
+            said_in_all += not judgment.of_use
+            votes = (of_use if judgment.of_use else newest).setdefault(pair, {})
+            owner = _voter(judgment, trusted) if judgment.of_use else judgment.key
             votes.pop(owner, None)
-            votes[owner] = judgement
+            votes[owner] = judgment
     answers: dict[str, dict[str, str | None]] = {}  # of a query, each with the key that it rests on
     negatives: dict[str, list[str]] = {}
     for (query, id), said in sorted((of_use | newest).items(), key=lambda item: item[0]):
-        of_voters = {_voter(judgement, trusted): judgement for judgement in said.values()}
-        relevant = _majority({voter: judgement.relevant for voter, judgement in of_voters.items()})
+        of_voters = {_voter(judgment, trusted): judgment for judgment in said.values()}
+        relevant = _majority({voter: judgment.relevant for voter, judgment in of_voters.items()})
         if id not in known:
             unknown += 1
         elif relevant is None:
             contradicted += 1
         elif relevant:
-            yes = [judgement for judgement in of_voters.values() if judgement.relevant]
+            yes = [judgment for judgment in of_voters.values() if judgment.relevant]
             answers.setdefault(query, {})[id] = _single_answer(yes, trusted)
         else:
             negatives.setdefault(query, []).append(id)
@@ -177,13 +177,13 @@ def judged(
     )
 
 
-def _voter(judgement: Judgement, trusted: Collection[str]) -> str | None:
+def _voter(judgment: Judgment, trusted: Collection[str]) -> str | None:
     """The name under which a judgment votes: its visitor's. A key that may judge alone stays one voter."""
-    key = judgement.key
-    return key if key is None or key in (trusted or [NO_KEY]) else build_visitor(key, judgement.user)
+    key = judgment.key
+    return key if key is None or key in (trusted or [NO_KEY]) else build_visitor(key, judgment.user)
 
 
-def _single_answer(yes: Collection[Judgement], trusted: Collection[str]) -> str | None:
+def _single_answer(yes: Collection[Judgment], trusted: Collection[str]) -> str | None:
     """The key that an answer rests on; None where a file, a trusted key or a second voter says the same.
 
     Callers without a key are trusted unless others are named: a service without keys serves its own machine,
@@ -194,10 +194,10 @@ def _single_answer(yes: Collection[Judgement], trusted: Collection[str]) -> str 
         trusted: Names of the keys whose word judges.
 
     """
-    keys = {judgement.key for judgement in yes}
+    keys = {judgment.key for judgment in yes}
     if {None, *(trusted or [NO_KEY])} & keys:
         return None
-    named = [(judgement.key, judgement.user) for judgement in yes if judgement.key is not None]
+    named = [(judgment.key, judgment.user) for judgment in yes if judgment.key is not None]
     return None if get_number(named) > 1 and not trusted else min(key for key, _ in named)
 
 

@@ -67,7 +67,7 @@ def collections(
     others = _others(split)
     made = {
         "titles": _titles(split.held, others),
-        "neighbours": _neighbours(split.held, others),
+        "neighbours": _neighbors(split.held, others),
         "known": _known(split.held, others),
         JUDGED: _judged(split, others, judged),
     }
@@ -201,7 +201,7 @@ def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
     return _one_each(queries, documents, "\0text", within)
 
 
-def _neighbours(held: Sequence[Document], others: Iterable[Document]) -> Collection:
+def _neighbors(held: Sequence[Document], others: Iterable[Document]) -> Collection:
     """A pair of sentences of each document, where it has any."""
     queries: dict[str, str] = {}
     answers: dict[str, Content] = {}

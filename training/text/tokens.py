@@ -134,7 +134,7 @@ class Shelf(NamedTuple):
         return self.ids[self.starts[text] : self.starts[text + 1]]
 
 
-def tokenise(
+def tokenize(
     texts: Iterable[str], tokenizer: Tokenizer, *, threads: int = 1, folder: Path | None = None
 ) -> Shelf:
     """Tokenizes texts, including special ids.
@@ -182,11 +182,11 @@ def _chunks(
 ) -> Iterator[tuple[NDArray[Any], list[int]]]:
     """Yields ids and lengths in order. Only a few chunks are in memory at a time."""
 
-    def tokenise_chunk(chunk: list[str]) -> tuple[NDArray[Any], list[int]]:
+    def tokenize_chunk(chunk: list[str]) -> tuple[NDArray[Any], list[int]]:
         rows = [tokens.ids for tokens in tokenizer.tokenize(chunk)]
         return np.concatenate([np.asarray(row, dtype=kind) for row in rows]), [len(row) for row in rows]
 
     left = iter(texts)
     with ThreadPoolExecutor(threads) as pool:  # the tokenizer releases the GIL
         while group := [chunk for _ in range(4 * threads) if (chunk := list(itertools.islice(left, _CHUNK)))]:
-            yield from pool.map(tokenise_chunk, group)
+            yield from pool.map(tokenize_chunk, group)

@@ -31,7 +31,7 @@ from service.settings import MAP_LIBRARY, MAP_MIN_DOCUMENTS, Settings
 from service.store.sqlite.offline import OfflineStore, reading
 from service.store.values import DEFAULT_COLLECTION
 
-NEIGHBOURS = 15  # umap-learn's default
+NEIGHBORS = 15  # umap-learn's default
 SIDE = 65_535  # Coordinates are integers from 0 to this.
 CLIPPED = 0.001  # share of outliers on each side that are moved to the border
 
@@ -139,7 +139,7 @@ def _earlier(maps: Path, version: str, collection: str) -> Earlier | None:
 def _map(umap: Any, points: Points, earlier: Earlier | None) -> dict[str, Any]:
     """Returns the content of the file, without version and collection."""
     progress = Progress("documents compared", len(points.ids))
-    near, cosines = nearest_rows(points.rows, NEIGHBOURS, lambda done: progress.tell(done, done))
+    near, cosines = nearest_rows(points.rows, NEIGHBORS, lambda done: progress.tell(done, done))
     progress.note("Laying them out; this takes about a minute for 20,000 …")
     start = None if earlier is None else begun_from(earlier.places, points.ids, points.rows)
     places = laid_out(umap, points.rows, near, cosines, start)
@@ -163,13 +163,13 @@ def _map(umap: Any, points: Points, earlier: Earlier | None) -> dict[str, Any]:
             {"words": words, "x": int(x), "y": int(y), "size": int(size)}
             for words, (x, y), size in zip(named, middles, sizes, strict=True)
         ],
-        "fields": colouring(points.metadata),
+        "fields": coloring(points.metadata),
         **odd(near, cosines),
     }
 
 
 def laid_out(
-    umap: Any, rows: Vectors, neighbours: NDArray[np.int64], cosines: NDArray[np.float32], start: Plane | None
+    umap: Any, rows: Vectors, neighbors: NDArray[np.int64], cosines: NDArray[np.float32], start: Plane | None
 ) -> Plane:
     """Computes coordinates with UMAP.
 
@@ -183,10 +183,10 @@ def laid_out(
     """
     distances = np.maximum(0, 1 - cosines)
     layout = umap.UMAP(
-        n_neighbors=NEIGHBOURS,
+        n_neighbors=NEIGHBORS,
         metric="cosine",
         init="pca" if start is None else start,
-        precomputed_knn=(neighbours, distances, None),
+        precomputed_knn=(neighbors, distances, None),
         min_dist=0.05,
         random_state=0,
         n_jobs=1,
@@ -203,7 +203,7 @@ def begun_from(before: Mapping[str, tuple[int, int]], ids: Sequence[str], rows: 
     A document keeps its place on the earlier map. A new document starts at its nearest old document.
     """
     known = [at for at, id in enumerate(ids) if id in before]
-    if len(known) < max(NEIGHBOURS, len(ids) // 2):
+    if len(known) < max(NEIGHBORS, len(ids) // 2):
         return None
     start = np.zeros((len(ids), 2), np.float32)
     start[known] = [before[ids[at]] for at in known]
@@ -225,11 +225,11 @@ def aligned(places: Plane, ids: Sequence[str], before: Mapping[str, tuple[int, i
     known = [at for at, id in enumerate(ids) if id in before]
     ours = places[known].astype(np.float64)
     theirs = np.array([before[ids[at]] for at in known], np.float64)
-    centre, other = ours.mean(axis=0), theirs.mean(axis=0)
-    left, _, right = np.linalg.svd((ours - centre).T @ (theirs - other))
+    center, other = ours.mean(axis=0), theirs.mean(axis=0)
+    left, _, right = np.linalg.svd((ours - center).T @ (theirs - other))
     # Both maps get the same size. The least-squares scale would shrink maps that agree little.
-    scale = np.linalg.norm(theirs - other) / max(1e-12, float(np.linalg.norm(ours - centre)))
-    turned = (places - centre) @ (left @ right)
+    scale = np.linalg.norm(theirs - other) / max(1e-12, float(np.linalg.norm(ours - center)))
+    turned = (places - center) @ (left @ right)
     room = np.where(turned > 0, SIDE - other, other) / np.maximum(np.abs(turned), 1e-12)
     moved = turned * min(scale, float(room.min())) + other
     return np.asarray(moved, np.float32)
@@ -248,8 +248,8 @@ def groups(rows: Vectors) -> NDArray[np.int64]:
     """Returns the group of each row, by spherical k-means. Group 0 is the largest."""
     count = int(np.clip(len(rows) // PER_GROUP, min(4, len(rows)), MAX_GROUPS))
     order = np.random.default_rng(0).permutation(len(rows))
-    centres = cluster(rows[order], count, lambda: False)
-    found = np.concatenate([labels for _, labels in assigned(rows, centres, lambda: False)])
+    centers = cluster(rows[order], count, lambda: False)
+    found = np.concatenate([labels for _, labels in assigned(rows, centers, lambda: False)])
     rank = np.empty(count, np.int64)
     rank[np.argsort(-np.bincount(found, minlength=count), kind="stable")] = np.arange(count)
     return np.asarray(rank[found])
@@ -274,7 +274,7 @@ def find_terms(texts: Sequence[str], group: NDArray[np.int64]) -> list[list[str]
     return named
 
 
-def colouring(metadata: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def coloring(metadata: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Returns the fields that can color the map: those with few different values.
 
     Each field has its `values`, and in `of` the index of each document's value, or -1.
@@ -302,12 +302,12 @@ def colouring(metadata: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return fields
 
 
-def odd(neighbours: NDArray[np.int64], cosines: NDArray[np.float32]) -> dict[str, Any]:
+def odd(neighbors: NDArray[np.int64], cosines: NDArray[np.float32]) -> dict[str, Any]:
     """Returns rows that are far from every other (`strays`), and pairs of near duplicates (`copies`)."""
-    own = np.arange(len(neighbours))
-    others = np.where(neighbours == own[:, None], -1.0, cosines)
+    own = np.arange(len(neighbors))
+    others = np.where(neighbors == own[:, None], -1.0, cosines)
     best = others.max(axis=1)
-    partner = neighbours[own, others.argmax(axis=1)]
+    partner = neighbors[own, others.argmax(axis=1)]
     pairs = {
         (min(at, other), max(at, other))
         for at, other in zip(own.tolist(), partner.tolist(), strict=True)

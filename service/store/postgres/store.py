@@ -223,7 +223,7 @@ class PostgresStore(Touch, CommonMethods):
 
     # Judgements and events of searches.
 
-    judge = writing(in_turn(feedback.store_judgements), alone=True)
+    judge = writing(in_turn(feedback.store_judgments), alone=True)
     _record_some = writing(writes.record_events, alone=True)
 
     # Generations: missing vectors, and which generation is active.

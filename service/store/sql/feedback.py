@@ -1,6 +1,6 @@
 """Judgments and events of hits: their rows in the tables `feedback` and `events`.
 
-Start reading at `store_judgements` and `store_events`. Both tables belong to keys: a key's newest judgment of
+Start reading at `store_judgments` and `store_events`. Both tables belong to keys: a key's newest judgment of
 a query and a document replaces its earlier one and takes the next number, and an event that is sent again
 changes nothing. Numbers are never used twice, so a reader can follow them.
 
@@ -23,8 +23,8 @@ from service.store.values import (
     NO_KEY,
     Event,
     EventLimits,
-    Judgement,
-    JudgementSummary,
+    Judgment,
+    JudgmentSummary,
     Limits,
     Recorded,
     Selection,
@@ -36,7 +36,7 @@ TOGETHER = 256  # Texts in one statement.
 MAX_PARAMETERS = 900  # Parameters of one statement; older builds of SQLite accept 999.
 NAMED = 10  # Unknown ids in a message.
 SHOWN_CHARACTERS = 80  # Characters of a query or an id in a message.
-_JUDGEMENT_COLUMNS = ("query", "id", "relevant", "key", "collection", "visitor", "trusted")
+_JUDGMENT_COLUMNS = ("query", "id", "relevant", "key", "collection", "visitor", "trusted")
 _EVENT_COLUMNS = (
     *("key", "collection", "event_id", "search_id", "query", "id", "type", "position", "shown", "at"),
     *("visitor", "trusted"),
@@ -44,9 +44,9 @@ _EVENT_COLUMNS = (
 _LIVING = "EXISTS (SELECT 1 FROM documents d WHERE d.collection = f.collection AND d.id = f.id)"
 
 
-def store_judgements(
+def store_judgments(
     connection: Connection,
-    judgements: Sequence[Judgement],
+    judgements: Sequence[Judgment],
     collection: str,
     key: str = NO_KEY,
     limits: Limits | None = None,
@@ -62,7 +62,7 @@ def store_judgements(
         Conflict: The key would have more judgments than a limit allows.
 
     """
-    ids = [*dict.fromkeys(judgement.id for judgement in judgements)]
+    ids = [*dict.fromkeys(judgment.id for judgment in judgements)]
     there = _living(connection, collection, ids)
     unknown = [id for id in ids if id not in there]
     if not there:
@@ -71,7 +71,7 @@ def store_judgements(
             f"There is no document {', '.join(map(repr, unknown[:NAMED]))}{more}: never stored, or deleted "
             "since the search. Nothing was stored; leave its judgments out."
         )
-    last: dict[tuple[str, str], Judgement] = {}
+    last: dict[tuple[str, str], Judgment] = {}
     for given in judgements:
         if given.id in there:
             last.pop((given.query, given.id), None)  # The new judgment takes the later place.
@@ -85,7 +85,7 @@ def store_judgements(
         (each.query, each.id, int(each.relevant), key, collection, each.visitor, int(each.trusted))
         for each in last.values()
     ]
-    _insert(connection, "feedback", _JUDGEMENT_COLUMNS, rows)
+    _insert(connection, "feedback", _JUDGMENT_COLUMNS, rows)
     replaced = {(query, id) for _, query, id in before}
     new = [each for name, each in last.items() if name not in replaced]
     if limits is not None and new:  # A refusal rolls back what the job has written.
@@ -103,7 +103,7 @@ def _whose(key: str) -> str:
 
 
 def _refuse_too_many(
-    connection: Connection, judgements: Sequence[Judgement], collection: str, key: str, limits: Limits
+    connection: Connection, judgements: Sequence[Judgment], collection: str, key: str, limits: Limits
 ) -> None:
     def refuse(limit: int, what: str, setting: str) -> None:
         raise Conflict(
@@ -133,34 +133,34 @@ def _refuse_too_many(
             refuse(limit, f"of the {noun} {first[:SHOWN_CHARACTERS]!r}", noun.upper())
 
 
-def list_judgements(
+def list_judgments(
     connection: Connection, after: int, limit: int, selection: Selection, max_bytes: float
-) -> tuple[list[tuple[int, Judgement]], bool]:
+) -> tuple[list[tuple[int, Judgment]], bool]:
     """Returns judgments of living documents, as `protocol.Feedback.judgements` says."""
-    rows, more = _page(connection, "feedback f", _JUDGEMENT_COLUMNS, (after, limit, max_bytes), selection)
+    rows, more = _page(connection, "feedback f", _JUDGMENT_COLUMNS, (after, limit, max_bytes), selection)
     judgements = [
-        (number, Judgement(query, id, bool(relevant), key, collection, visitor, bool(trusted)))
+        (number, Judgment(query, id, bool(relevant), key, collection, visitor, bool(trusted)))
         for number, query, id, relevant, key, collection, visitor, trusted in rows
     ]
     return judgements, more
 
 
-def count_judgements(connection: Connection, selection: Selection) -> int:
-    """Returns how many judgments `list_judgements` lists."""
+def count_judgments(connection: Connection, selection: Selection) -> int:
+    """Returns how many judgments `list_judgments` lists."""
     condition, parameters = _condition(selection, in_order=True)
     sql = f"SELECT count(*) FROM feedback f WHERE {condition} AND {_LIVING}"
     return int(connection.execute(sql, parameters).fetchone()[0])
 
 
-def sum_up_judgements(connection: Connection, selection: Selection) -> JudgementSummary:
-    """Returns counts of the judgments that `list_judgements` lists."""
+def sum_up_judgments(connection: Connection, selection: Selection) -> JudgmentSummary:
+    """Returns counts of the judgments that `list_judgments` lists."""
     condition, parameters = _condition(selection, in_order=True)
     sql = (
         "SELECT count(*), coalesce(sum(relevant), 0), count(DISTINCT collection || '/' || query), "
         "count(DISTINCT CASE WHEN relevant = 1 THEN collection || '/' || query END) "
         f"FROM feedback f WHERE {condition} AND {_LIVING}"
     )
-    return JudgementSummary(*connection.execute(sql, parameters).fetchone())
+    return JudgmentSummary(*connection.execute(sql, parameters).fetchone())
 
 
 def store_events(

@@ -61,7 +61,7 @@ def writing(job: Callable[Concatenate[Any, P], T], **how: bool) -> Method[P, T]:
 
 
 def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]]]:
-    """Makes a method that deletes selected rows in steps, as `protocol.Feedback.forget_judgements` says."""
+    """Makes a method that deletes selected rows in steps, as `protocol.Feedback.forget_judgments` says."""
 
     async def forget_all(
         store: Any, selection: Selection, own: str | None = None, tell: Tell | None = None, /
@@ -124,11 +124,11 @@ class CommonMethods:
     sample = reading(records.sample)
     field_sample = reading(records.field_sample)
 
-    judgements = reading(feedback.list_judgements)
-    count_judgements = reading(feedback.count_judgements)
-    sum_up_judgements = reading(feedback.sum_up_judgements)
-    forget_judgements = forgetting("feedback")
-    drop_judgements = writing(partial(delete_some, "feedback", "collection = ?"))
+    judgements = reading(feedback.list_judgments)
+    count_judgments = reading(feedback.count_judgments)
+    sum_up_judgments = reading(feedback.sum_up_judgments)
+    forget_judgments = forgetting("feedback")
+    drop_judgments = writing(partial(delete_some, "feedback", "collection = ?"))
 
     async def record_events(self: Any, given: Sequence[Event], limits: EventLimits) -> Recorded:
         """Stores events in steps, so that other writes come between them.

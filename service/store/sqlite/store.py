@@ -164,7 +164,7 @@ class SqliteStore(Alone, CommonMethods):
 
     # Judgements and events of searches.
 
-    judge = writing(feedback.store_judgements)
+    judge = writing(feedback.store_judgments)
     _record_some = writing(feedback.store_events)
 
     # Generations: missing vectors, and which generation is active.

@@ -103,7 +103,7 @@ def test_bf16_points_where_fp32_points_and_is_not_it(folder: Path) -> None:
 
 
 @needs_bf16
-def test_bf16_gives_the_vector_before_it_is_normalised(folder: Path) -> None:
+def test_bf16_gives_the_vector_before_it_is_normalized(folder: Path) -> None:
     half = Encoder.open(folder, form=BF16)
     ids = [row.ids for row in half.tokenize(TEXTS)]
     raw = half.forward(ids, normalize=False)
@@ -165,7 +165,7 @@ def test_the_golden_vectors_hold_bf16_to_a_cosine_and_fp32_to_its_numbers(
 
 @pytest.mark.long
 @needs_bf16
-def test_the_default_model_in_bf16_hardly_depends_on_its_neighbours(default_models_dir: Path) -> None:
+def test_the_default_model_in_bf16_hardly_depends_on_its_neighbors(default_models_dir: Path) -> None:
     """The bound that docs/PERFORMANCE.md states; in fp32 it is 1e-6."""
     folder = next(default_models_dir.glob("2*"))
     encoder = Encoder.open(folder, form=BF16)

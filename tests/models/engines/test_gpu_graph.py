@@ -67,7 +67,7 @@ def _computed(model: onnx.ModelProto) -> np.ndarray:
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
 @pytest.mark.parametrize("pooling", ["mean", "first_last.cls"])
-def test_attention_embeddings_and_normalisations_become_one_operator_each(
+def test_attention_embeddings_and_normalizations_become_one_operator_each(
     tmp_path: Path, pooling: str, activation: str
 ) -> None:
     model = _model(tmp_path / "model", pooling, activation)

@@ -94,7 +94,7 @@ def test_an_onnx_file_of_another_family_is_published_with_pooling(
     assert publish(store, store.folder(manifest.version)) == manifest
 
 
-def test_an_onnx_file_that_pools_but_does_not_normalise_is_normalised(
+def test_an_onnx_file_that_pools_but_does_not_normalize_is_normalized(
     store: ModelStore, folder: Path, tmp_path: Path
 ) -> None:
     expected = _vectors(store, publish(store, folder).version)

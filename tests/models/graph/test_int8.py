@@ -16,7 +16,7 @@ from models.engines import opening
 from models.engines.opening import INT8, INT8_NAME, form_for, has_int8
 from models.errors import Damaged, FormUnavailable, ProofFailed
 from models.graph.backbone import Backbone, Tensors, read_backbone
-from models.graph.int8 import Quantised, Span, find_spans
+from models.graph.int8 import Quantized, Span, find_spans
 from models.graph.nodes import Nodes, build_model
 from models.progress import Progress, silent
 from models.publishing import int8
@@ -46,7 +46,7 @@ def test_a_linear_layer_by_hand(folder: Path) -> None:
     span = Span(x.min(axis=0), x.max(axis=0))
     graph = onnx.GraphProto(name="one layer")
     graph.input.append(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["rows", 32]))
-    (out,) = Quantised(backbone, tensors, Nodes(graph, "t."), spans={at: span}).linears("x", at)
+    (out,) = Quantized(backbone, tensors, Nodes(graph, "t."), spans={at: span}).linears("x", at)
     graph.output.append(onnx.helper.make_tensor_value_info(out, onnx.TensorProto.FLOAT, ["rows", 64]))
     model = build_model(graph, contrib=True).SerializeToString()
     found = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
@@ -111,7 +111,7 @@ def test_a_published_version_has_it_and_says_what_it_costs(store: ModelStore, fo
     assert 0.9 < cost.same_neighbours < 1
 
 
-def test_a_vector_does_not_depend_on_its_neighbours(store: ModelStore, folder: Path) -> None:
+def test_a_vector_does_not_depend_on_its_neighbors(store: ModelStore, folder: Path) -> None:
     encoder = store.open(publish(store, folder).version, form=INT8)
     rows = [row.ids for row in encoder.tokenize(EXAMPLES[:60])]
     alone = np.concatenate([encoder.forward([row]) for row in rows])

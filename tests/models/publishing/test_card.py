@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import Damaged
-from models.manifest import ANCHOR, Manifest, Quantised, SearchDefaults
+from models.manifest import ANCHOR, Manifest, Quantized, SearchDefaults
 from models.publishing.layout import CARD, write_card
 from models.publishing.publish import publish
 from models.store import ModelStore
@@ -62,7 +62,7 @@ def test_every_figure_of_the_manifest_is_in_the_card(store: ModelStore, tmp_path
             "search": {"tickets": SearchDefaults(mode="hybrid", weight=0.7)},
             "prompts": {"query": "ask: "},
             "search_prompt": "ask: ",
-            "quantised": Quantised(
+            "quantised": Quantized(
                 calibrated_on=9, measured_on=2000, cosine_mean=0.99871, cosine_least=0.98765,
                 same_neighbours=0.9234,
             ),

@@ -62,7 +62,7 @@ def _whole(file: Path, direction: str) -> tokenizers.Tokenizer:
 
 
 @pytest.mark.parametrize("direction", ["right", "left"])
-def test_a_long_text_has_the_tokens_it_has_when_tokenised_whole(
+def test_a_long_text_has_the_tokens_it_has_when_tokenized_whole(
     file: Path, tokenizer: Tokenizer, direction: str
 ) -> None:
     whole = _whole(file, direction)
@@ -161,7 +161,7 @@ MOST = 2 * FURTHEST + 10_000  # the largest requested piece, and as much to find
 @pytest.mark.parametrize(
     "unit", ["\u0315\u0300", "ก", "\ufdfa", "a\u0301", "か", "天" * 200_000 + "ก" * 300_000]
 )
-def test_no_text_is_tokenised_in_one_piece_of_megabytes(
+def test_no_text_is_tokenized_in_one_piece_of_megabytes(
     tokenizer: Tokenizer, taken: list[int], unit: str, left: bool
 ) -> None:
     text = unit * (1_000_000 // len(unit))
@@ -268,7 +268,7 @@ def test_of_many_ids_those_are_copied_that_are_kept(tokenizer: Tokenizer) -> Non
 
 
 @pytest.mark.parametrize("work", ["pieces", "decode", "spans"])
-def test_other_threads_run_while_much_is_tokenised(
+def test_other_threads_run_while_much_is_tokenized(
     tokenizer: Tokenizer, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library's calls for one text hold the interpreter, and those for many do not.
@@ -314,7 +314,7 @@ def test_other_threads_run_while_much_is_tokenised(
     assert inside.most > 5
 
 
-def test_a_text_without_a_place_to_cut_is_tokenised_in_parts(
+def test_a_text_without_a_place_to_cut_is_tokenized_in_parts(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole, 16 MiB took 8 GB."""

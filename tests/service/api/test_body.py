@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.testclient import TestClient
 
 from service.api.cohere import EmbedByTypeRequest
-from service.api.feedback import FeedbackRequest, JudgementIn
+from service.api.feedback import FeedbackRequest, JudgmentIn
 from service.api.search import SearchRequest
 from service.errors import Validation
 from service.http import bodies, exact_json
@@ -139,7 +139,7 @@ def test_of_many_wrong_members_one_is_reported(model: type[BaseModel], value: ob
     assert refused.value.error_count() == 1
 
 
-@pytest.mark.parametrize("model", [SearchRequest, JudgementIn, FeedbackRequest])
+@pytest.mark.parametrize("model", [SearchRequest, JudgmentIn, FeedbackRequest])
 def test_many_unknown_fields_are_refused_by_their_number(model: type[BaseModel]) -> None:
     with pytest.raises(Validation, match="10000 fields"):
         validated(model, {f"field {at}": 1 for at in range(10_000)})

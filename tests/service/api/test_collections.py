@@ -198,10 +198,10 @@ def test_ndjson_goes_into_the_collection_that_the_path_names(client: TestClient)
     check(client, {**TEXTS, "imported": {"n": "open the window", "m": "paper forest"}})
 
 
-def test_judgements_belong_to_a_collection(client: TestClient) -> None:
-    judgement = {"query": QUERY, "id": "d", "relevant": True}
-    assert client.post("/feedback", json=judgement).status_code == 404
-    assert client.post("/collections/tickets/feedback", json=judgement).status_code == 200
+def test_judgments_belong_to_a_collection(client: TestClient) -> None:
+    judgment = {"query": QUERY, "id": "d", "relevant": True}
+    assert client.post("/feedback", json=judgment).status_code == 404
+    assert client.post("/collections/tickets/feedback", json=judgment).status_code == 200
     assert client.get("/feedback/count").json() == {"count": 0}
     assert client.get("/collections/tickets/feedback/count").json() == {"count": 1}
     [listed] = client.get("/collections/tickets/feedback").json()["feedback"]
@@ -211,8 +211,8 @@ def test_judgements_belong_to_a_collection(client: TestClient) -> None:
 
 
 def test_a_collection_is_deleted_whole_and_can_be_made_again(client: TestClient) -> None:
-    judgement = {"query": QUERY, "id": "d", "relevant": True}
-    client.post("/collections/tickets/feedback", json=judgement)
+    judgment = {"query": QUERY, "id": "d", "relevant": True}
+    client.post("/collections/tickets/feedback", json=judgment)
     assert client.delete("/collections/tickets").json()["deleted"] == 3
     assert client.get("/collections/tickets/search", params={"q": QUERY}).status_code == 404
     check(client, {"": TEXTS[""], "notes": TEXTS["notes"]})

@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 from service.api.feedback import NOT_THERE
 from service.runtime.runtime import Runtime
 from service.store.filters.grammar import Predicate
-from service.store.sql.feedback import store_judgements
+from service.store.sql.feedback import store_judgments
 from service.store.sqlite.writer import Transaction
-from service.store.values import DEFAULT_COLLECTION, Judgement
+from service.store.values import DEFAULT_COLLECTION, Judgment
 from tests.service.api.test_http_errors import refused
 from tests.service.deleting import delete
 from tests.service.fakes import sqlite_of
@@ -24,7 +24,7 @@ ODD = ["emoji 🙂", "two\nlines", " spaces kept ", "100%25 & ?q=1#x", "'; DROP 
 
 
 @pytest.fixture(autouse=True)
-def _three_documents_and_no_judgements(request: pytest.FixtureRequest) -> None:
+def _three_documents_and_no_judgments(request: pytest.FixtureRequest) -> None:
     if "client" in request.fixturenames:
         client: TestClient = request.getfixturevalue("client")
         documents = [{"id": id, "text": text} for id, text in TEXTS.items()]
@@ -67,7 +67,7 @@ def listed(client: TestClient | httpx2.Client, after: int = 0) -> list[tuple[str
 # Storing
 
 
-def test_a_judgement_is_listed_as_it_was_sent_under_the_number_that_was_answered(client: TestClient) -> None:
+def test_a_judgment_is_listed_as_it_was_sent_under_the_number_that_was_answered(client: TestClient) -> None:
     answer = client.post("/feedback", json=said("Red  River ", "a", relevant=False)).json()
     assert answer == {"stored": 1, "sequence": answer["sequence"]}
     assert client.get("/feedback").json() == {
@@ -97,7 +97,7 @@ def test_a_list_is_stored_in_its_order_and_the_last_of_two_about_one_pair_wins(c
     assert numbers[-1] == last
 
 
-def test_the_newest_judgement_of_a_query_and_a_document_replaces_the_earlier(client: TestClient) -> None:
+def test_the_newest_judgment_of_a_query_and_a_document_replaces_the_earlier(client: TestClient) -> None:
     judge(client, said("q", "a"), said("q", "b"), said("Q", "a"))
     seen = judge(client, said("r", "c"))
     again = judge(client, said("q", "a", relevant=False))
@@ -131,7 +131,7 @@ def test_any_document_can_be_judged_by_its_id(client: TestClient, id: str) -> No
     assert listed(client) == []
 
 
-def test_judgements_are_counted_by_what_they_say(client: TestClient) -> None:
+def test_judgments_are_counted_by_what_they_say(client: TestClient) -> None:
     def counted() -> list[float]:
         lines = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines())
         return [float(lines[f'simile_feedback_total{{relevant="{word}"}}']) for word in ("true", "false")]
@@ -146,10 +146,10 @@ def test_judgements_are_counted_by_what_they_say(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 4, 6, 12, 13])
-def test_pages_hold_every_judgement_once_in_order(client: TestClient, limit: int) -> None:
+def test_pages_hold_every_judgment_once_in_order(client: TestClient, limit: int) -> None:
     sent = [said(f"q{at % 4}", id, at % 3 == 0) for at, id in enumerate("abc" * 4)]
-    for judgement in sent:
-        judge(client, judgement)
+    for judgment in sent:
+        judge(client, judgment)
     found = list(pages(client, limit))
     assert [len(rows) for rows in found] == [limit] * (12 // limit) + [12 % limit] * (12 % limit > 0)
     rows = [row for rows in found for row in rows]
@@ -175,14 +175,14 @@ def test_what_comes_while_somebody_reads_is_on_a_later_page(client: TestClient) 
 # Documents that change or go
 
 
-def test_an_updated_document_keeps_its_judgements(client: TestClient) -> None:
+def test_an_updated_document_keeps_its_judgments(client: TestClient) -> None:
     judge(client, said("q", "a"))
     documents = {"documents": [{"id": "a", "text": "red river, mended"}]}
     assert client.post("/documents", json=documents).status_code == 200
     assert listed(client) == [("q", "a", True)]
 
 
-def test_judgements_of_a_deleted_document_are_not_listed_until_it_is_back(client: TestClient) -> None:
+def test_judgments_of_a_deleted_document_are_not_listed_until_it_is_back(client: TestClient) -> None:
     judge(client, said("q", "a"), said("q", "b"))
     rows = client.get("/feedback").json()["feedback"]
     client.delete("/documents/a")
@@ -194,7 +194,7 @@ def test_judgements_of_a_deleted_document_are_not_listed_until_it_is_back(client
     assert client.get("/feedback/count").json() == {"count": 2}
 
 
-def test_judgements_of_a_deleted_document_can_be_forgotten_too(client: TestClient) -> None:
+def test_judgments_of_a_deleted_document_can_be_forgotten_too(client: TestClient) -> None:
     judge(client, said("q", "a"), said("q", "b"))
     client.delete("/documents/a")
     assert client.delete("/feedback", params={"query": "q"}).json() == {"deleted": 2}
@@ -203,7 +203,7 @@ def test_judgements_of_a_deleted_document_can_be_forgotten_too(client: TestClien
 
 
 @pytest.mark.sqlite("its jobs run one after another")
-def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
+def test_a_judgment_behind_a_delete_in_the_same_commit_is_refused_alone(
     client: TestClient, runtime: Runtime
 ) -> None:
     writer = sqlite_of(runtime.corpus).writer
@@ -212,19 +212,19 @@ def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
     def hold(transaction: Transaction) -> None:
         assert gate.wait(LIMIT)
 
-    def of(id: str) -> Judgement:
-        return Judgement("q", id, relevant=True)
+    def of(id: str) -> Judgment:
+        return Judgment("q", id, relevant=True)
 
     held = writer.submit(hold)
     early = writer.submit(
-        lambda transaction: store_judgements(transaction.connection, [of("a")], DEFAULT_COLLECTION)
+        lambda transaction: store_judgments(transaction.connection, [of("a")], DEFAULT_COLLECTION)
     )
     gone = writer.submit(lambda transaction: delete(transaction, Predicate("id = ?", ["a"])))
     late = writer.submit(
-        lambda transaction: store_judgements(transaction.connection, [of("b"), of("a")], DEFAULT_COLLECTION)
+        lambda transaction: store_judgments(transaction.connection, [of("b"), of("a")], DEFAULT_COLLECTION)
     )
     other = writer.submit(
-        lambda transaction: store_judgements(transaction.connection, [of("c")], DEFAULT_COLLECTION)
+        lambda transaction: store_judgments(transaction.connection, [of("c")], DEFAULT_COLLECTION)
     )
     gate.set()
     held.result(LIMIT)
@@ -256,7 +256,7 @@ def test_a_delete_takes_what_it_names_and_nothing_else(
     assert client.delete("/feedback", params=requested).json() == {"deleted": 0}
 
 
-def test_of_a_list_each_bad_judgement_is_reported_and_the_others_are_stored(client: TestClient) -> None:
+def test_of_a_list_each_bad_judgment_is_reported_and_the_others_are_stored(client: TestClient) -> None:
     sent = [GOOD, said("q", "nobody"), said(" ", "a"), GOOD | {"relevant": "yes"}, "q", said("q", "b")]
     answer = client.post("/feedback", json={"feedback": sent}).json()
     assert answer["stored"] == 2

@@ -59,7 +59,7 @@ def forget(client: TestClient, name: str, **requested: str) -> Any:
 @pytest.mark.parametrize(
     "users", [({}, {}), ({"user": "first"}, {"user": "second"}), ({"user": "first"}, {})]
 )
-def test_each_key_has_a_judgement_of_its_own_and_replaces_only_that(
+def test_each_key_has_a_judgment_of_its_own_and_replaces_only_that(
     client: TestClient, users: tuple[dict[str, str], dict[str, str]]
 ) -> None:
     """A judgment is the key's, whichever visitors it names."""
@@ -76,7 +76,7 @@ def test_each_key_has_a_judgement_of_its_own_and_replaces_only_that(
     assert listed(client, key="nobody") == listed(client, key="-") == []
 
 
-def test_pages_of_one_keys_judgements_hold_each_once(client: TestClient) -> None:
+def test_pages_of_one_keys_judgments_hold_each_once(client: TestClient) -> None:
     for at in range(7):
         for name in ("writer", "other"):
             assert judge(client, name, said(f"q{at}", f"d{at}")).status_code == 200
@@ -106,7 +106,7 @@ def test_a_writer_deletes_its_own_and_an_admin_any(client: TestClient) -> None:
     assert listed(client) == [("boss", "r", "d2", True)]
 
 
-def test_a_keys_judgements_are_listed_and_deleted_in_all_collections_together(client: TestClient) -> None:
+def test_a_keys_judgments_are_listed_and_deleted_in_all_collections_together(client: TestClient) -> None:
     tickets = "/collections/tickets/feedback"
     for path in ("/feedback", tickets):
         for name in ("writer", "other"):
@@ -206,7 +206,7 @@ def send(client: TestClient, what: str, name: str, query: str, path: str) -> Non
     client.post(f"{path}/{what}", json=body, headers=bearer(ALL[name])).raise_for_status()
 
 
-def test_judgements_from_before_there_were_keys_are_of_no_key(place: Settings) -> None:
+def test_judgments_from_before_there_were_keys_are_of_no_key(place: Settings) -> None:
     with serving(place.model_copy(update={"api_keys_file": None})) as client:
         client.post("/documents", json={"documents": [{"id": "d1", "text": "river"}]}).raise_for_status()
         client.post("/feedback", json=said("q", "d1")).raise_for_status()

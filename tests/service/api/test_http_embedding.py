@@ -33,7 +33,7 @@ def test_vectors_are_the_encoders_own(client: TestClient, encoder: Encoder) -> N
     np.testing.assert_allclose(embed(client, inputs=TEXTS), encoder.encode(TEXTS).vectors, atol=1e-6)
 
 
-def test_a_vector_does_not_depend_on_its_neighbours(client: TestClient) -> None:
+def test_a_vector_does_not_depend_on_its_neighbors(client: TestClient) -> None:
     alone = np.concatenate([embed(client, inputs=[text]) for text in TEXTS])
     crowd = [*TEXTS, *("forest river " * length for length in range(1, 50))]
     random.Random(3).shuffle(crowd)
@@ -51,14 +51,14 @@ def test_octet_stream_and_json_give_the_same_float32_exactly(client: TestClient)
     np.testing.assert_array_equal(vectors, embed(client, inputs=TEXTS))
 
 
-def test_dimensions_cut_first_and_normalise_then(client: TestClient) -> None:
+def test_dimensions_cut_first_and_normalize_then(client: TestClient) -> None:
     full = embed(client, inputs=TEXTS)
     cut = full[:, :8] / np.linalg.norm(full[:, :8], axis=1, keepdims=True)
     np.testing.assert_allclose(embed(client, inputs=TEXTS, dimensions=8), cut, atol=1e-6)
     np.testing.assert_array_equal(embed(client, inputs=TEXTS, dimensions=32), full)
 
 
-def test_without_normalising_the_pooled_vector_keeps_its_length(client: TestClient) -> None:
+def test_without_normalizing_the_pooled_vector_keeps_its_length(client: TestClient) -> None:
     raw = embed(client, inputs=TEXTS, normalize=False)
     norms = np.linalg.norm(raw, axis=1, keepdims=True)
     assert (np.abs(norms - 1) > 0.05).all()

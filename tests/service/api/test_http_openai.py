@@ -60,7 +60,7 @@ def test_base64_is_of_little_endian_float32(client: TestClient) -> None:
     assert packed["usage"] == floats["usage"]
 
 
-def test_dimensions_cut_then_normalise_and_zero_is_all_of_them(client: TestClient, encoder: Encoder) -> None:
+def test_dimensions_cut_then_normalize_and_zero_is_all_of_them(client: TestClient, encoder: Encoder) -> None:
     def embedding(**body: object) -> list[float]:
         answer = client.post("/v1/embeddings", json={"input": TEXTS[0], **body})
         return list(answer.json()["data"][0]["embedding"])

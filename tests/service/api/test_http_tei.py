@@ -195,7 +195,7 @@ def test_many_tokens_are_made_aside_from_the_event_loop(
     assert [name.rpartition("_")[0] for name in threads] == ["tokens"]
 
 
-def test_what_cannot_be_tokenised_is_refused(
+def test_what_cannot_be_tokenized_is_refused(
     client: TestClient, encoder: Encoder, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def post(inputs: object) -> object:

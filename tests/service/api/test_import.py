@@ -77,7 +77,7 @@ def _empty_at_first(request: pytest.FixtureRequest) -> None:
 
 def test_bad_lines_are_reported_with_their_numbers_and_the_others_are_stored(service: Service) -> None:
     body = [
-        line("a", "red river", colour="red"),
+        line("a", "red river", color="red"),
         b"\n",
         b'{"id": "b", "text": \n',
         b'{"id": "c", "text": "\xff\xfe"}\n',

@@ -19,7 +19,7 @@ PAGE = "sk-public-page"
 ALL = KEYS | {"page": PAGE}
 RAW = "customer-4711"
 EVENT = {"search_id": "s", "query": "q", "id": "d1", "type": "click"}
-JUDGEMENT = {"query": "q", "id": "d1", "relevant": True}
+JUDGMENT = {"query": "q", "id": "d1", "relevant": True}
 WRONG = ["", " ", "two words", "tab\t", "no\xa0break", "line\n", "\x00", "x" * 129, 7, True, ["ann"], {}]
 
 
@@ -61,7 +61,7 @@ def users(client: TestClient, route: str = "events", **requested: str) -> list[s
 def test_equal_ids_are_equal_hashes_and_no_id_is_listed(client: TestClient) -> None:
     for at, user in enumerate([RAW, "other", RAW, None, "x" * 128, "Zoë#1"]):
         sent(client, event_id=f"{at}", user=user)
-        given = JUDGEMENT | {"query": f"q{at}", "user": user}
+        given = JUDGMENT | {"query": f"q{at}", "user": user}
         assert client.post("/feedback", json=given).status_code == 200
     found = users(client)
     assert found == users(client, "feedback")
@@ -105,7 +105,7 @@ def test_what_is_no_id_of_a_visitor_is_refused_and_not_repeated(client: TestClie
         "user": client.post("/search", json={"queries": ["river"], "user": wrong}),
         "": client.post("/events", json=EVENT | {"user": wrong}),
         "events[1].user": client.post("/events", json={"events": [EVENT, EVENT | {"user": wrong}]}),
-        "user ": client.post("/feedback", json=JUDGEMENT | {"user": wrong}),
+        "user ": client.post("/feedback", json=JUDGMENT | {"user": wrong}),
     }
     if isinstance(wrong, str):
         answers |= {
@@ -125,8 +125,8 @@ def test_what_is_no_id_of_a_visitor_is_refused_and_not_repeated(client: TestClie
     assert users(client) == []
 
 
-def test_a_list_of_judgements_names_the_one_with_a_wrong_user(client: TestClient) -> None:
-    many = [JUDGEMENT, JUDGEMENT | {"query": "r", "user": "two words"}]
+def test_a_list_of_judgments_names_the_one_with_a_wrong_user(client: TestClient) -> None:
+    many = [JUDGMENT, JUDGMENT | {"query": "r", "user": "two words"}]
     answer = client.post("/feedback", json={"feedback": many}).json()
     assert (answer["stored"], [each["index"] for each in answer["refused"]]) == (1, [1])
     assert "1 to 128 characters" in answer["refused"][0]["error"]
@@ -135,7 +135,7 @@ def test_a_list_of_judgements_names_the_one_with_a_wrong_user(client: TestClient
 def test_a_visitors_rows_are_listed_and_deleted_by_the_id_as_it_was_sent(client: TestClient) -> None:
     for at, user in enumerate([RAW, "other", RAW, None]):
         sent(client, event_id=f"{at}", query=f"q{at}", user=user)
-        client.post("/feedback", json=JUDGEMENT | {"query": f"q{at}", "user": user}).raise_for_status()
+        client.post("/feedback", json=JUDGMENT | {"query": f"q{at}", "user": user}).raise_for_status()
     for route in ("events", "feedback"):
         assert len(users(client, route, user=RAW)) == 2
         assert users(client, route, user=users(client, route)[0]) == [], "a hash is no id"
@@ -184,7 +184,7 @@ def test_a_restart_keeps_the_hash_and_another_store_has_another(
 def say(client: TestClient, query: str) -> None:
     """Sends an event and a judgment with each key that may write."""
     for name in ("writer", "page"):
-        for path, body in (("/events", EVENT | {"event_id": query}), ("/feedback", JUDGEMENT)):
+        for path, body in (("/events", EVENT | {"event_id": query}), ("/feedback", JUDGMENT)):
             answer = client.post(path, json=body | {"query": query}, headers=bearer(ALL[name]))
             assert answer.status_code == 200, answer.text
 

@@ -155,8 +155,8 @@ def test_all_collections_go_in_again_each_into_its_own(service: Service, tmp_pat
 
 @pytest.mark.usefixtures("collections")
 def test_a_check_of_the_data_says_what_each_collection_holds(service: Service) -> None:
-    judgement = {"query": "q", "id": "count", "relevant": True}
-    service.client.post("/collections/tickets/feedback", json=judgement).raise_for_status()
+    judgment = {"query": "q", "id": "count", "relevant": True}
+    service.client.post("/collections/tickets/feedback", json=judgment).raise_for_status()
     clicked = {"search_id": "s", "query": "q", "id": "count", "type": "click"}
     service.client.post("/collections/tickets/events", json=clicked).raise_for_status()
     data, models = str(service.folder / "data"), str(service.folder / "models")

@@ -128,7 +128,7 @@ def test_what_cannot_be_mapped_is_told_in_a_sentence(
         map_documents.require_umap()
 
 
-def test_neighbours_are_those_of_numpy() -> None:
+def test_neighbors_are_those_of_numpy() -> None:
     rows = np.random.default_rng(0).normal(size=(2100, 8)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     told: list[int] = []

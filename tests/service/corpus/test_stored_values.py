@@ -184,7 +184,7 @@ JUDGED = {"query": "q", "id": "k", "relevant": True}
 CLICK = {"search_id": "s", "id": "k", "type": "click", "query": "q", "event_id": "e"}
 
 
-def test_judgements_and_events_come_back_unchanged_or_are_refused(stored: TestClient) -> None:
+def test_judgments_and_events_come_back_unchanged_or_are_refused(stored: TestClient) -> None:
     assert put(stored, '"id":"k","text":"t"') is None
     for query in (" x ", "\r\n x", "\ufeffq", "e\u0301", "q\u200b", "".join(map(chr, range(0x4E00, 0x5E00)))):
         assert stored.post("/feedback", json=JUDGED | {"query": query}).status_code == 200

@@ -23,8 +23,8 @@ HALF_ERROR = 2.0**-11  # relative error of float16, and of a unit vector's cosin
 def mixture(rows: int, seed: int) -> NDArray[np.float32]:
     """Returns unit vectors around 150 directions, ordered by direction."""
     chance = np.random.default_rng(seed)
-    centres = np.random.default_rng(99).standard_normal((150, DIMENSION))
-    near = centres[np.arange(rows) * 150 // rows] + 0.6 * chance.standard_normal((rows, DIMENSION))
+    centers = np.random.default_rng(99).standard_normal((150, DIMENSION))
+    near = centers[np.arange(rows) * 150 // rows] + 0.6 * chance.standard_normal((rows, DIMENSION))
     unit: NDArray[np.float32] = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
     return unit
 
@@ -211,18 +211,18 @@ def test_closing_ends_a_training_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_centres_are_those_of_lloyds_steps_in_numpy() -> None:
     sample = mixture(6000, seed=7)[np.random.default_rng(8).permutation(6000)]
-    centres = sample[:40].astype(np.float64)
+    centers = sample[:40].astype(np.float64)
     for _ in range(kmeans.STEPS):
-        label = np.argmax(sample @ centres.T, axis=1)
+        label = np.argmax(sample @ centers.T, axis=1)
         sums = np.stack([sample[label == at].sum(axis=0, dtype=np.float64) for at in range(40)])
-        centres = sums / np.linalg.norm(sums, axis=1, keepdims=True)
-    np.testing.assert_allclose(cluster(sample, 40, bool), centres, atol=1e-3)
+        centers = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+    np.testing.assert_allclose(cluster(sample, 40, bool), centers, atol=1e-3)
 
 
 def test_more_centres_than_distinct_rows_are_still_directions() -> None:
     sample = np.repeat(unit_vectors(3, 8), 20, axis=0)
     sample[:5] = 0
-    centres = cluster(sample, 10, bool)
-    assert np.isfinite(centres).all()
-    lengths = np.linalg.norm(centres, axis=1)
+    centers = cluster(sample, 10, bool)
+    assert np.isfinite(centers).all()
+    lengths = np.linalg.norm(centers, axis=1)
     np.testing.assert_allclose(lengths[lengths > 0], 1, atol=1e-6)

@@ -13,7 +13,7 @@ from service.store.sql.feedback import (
     count_events,
     delete_some,
     list_events,
-    list_judgements,
+    list_judgments,
     store_events,
 )
 from service.store.sqlite.schema import connect, migrate
@@ -68,7 +68,7 @@ def test_old_events_are_deleted_in_steps(connection: sqlite3.Connection) -> None
     assert delete_some("events", "at < ?", connection, 20.0) is False
 
 
-@pytest.mark.parametrize("read", [list_events, list_judgements])
+@pytest.mark.parametrize("read", [list_events, list_judgments])
 @pytest.mark.parametrize(
     "selection", [Selection("default"), Selection(key="ann"), Selection("default", key="ann"), Selection()]
 )

@@ -9,15 +9,15 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from service.store.sql.feedback import count_judgements, list_judgements, store_judgements
+from service.store.sql.feedback import count_judgments, list_judgments, store_judgments
 from service.store.sqlite.schema import MIGRATIONS, connect, migrate
-from service.store.values import DEFAULT_COLLECTION, NO_KEY, Judgement, Selection
+from service.store.values import DEFAULT_COLLECTION, NO_KEY, Judgment, Selection
 from tests.service.api.test_feedback import judge, listed, pages, said
 from tests.service.process import Service
 from tests.waiting import LIMIT, until
 
 
-def test_judgements_from_before_keys_are_of_none_and_their_numbers_are_not_used_again(tmp_path: Path) -> None:
+def test_judgments_from_before_keys_are_of_none_and_their_numbers_are_not_used_again(tmp_path: Path) -> None:
     path = tmp_path / "simile.db"
     before = next(at for at, part in enumerate(MIGRATIONS) if "'judgements'" in part)
     old = sqlite3.connect(path, isolation_level=None)
@@ -33,13 +33,13 @@ def test_judgements_from_before_keys_are_of_none_and_their_numbers_are_not_used_
     old.close()
     migrate(path)
     connection = connect(path)
-    kept = [(1, Judgement("q", "a", relevant=True)), (2, Judgement("q", "b", relevant=True))]
-    assert list_judgements(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY), inf) == (kept, False)
-    assert store_judgements(connection, [Judgement("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == (
+    kept = [(1, Judgment("q", "a", relevant=True)), (2, Judgment("q", "b", relevant=True))]
+    assert list_judgments(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY), inf) == (kept, False)
+    assert store_judgments(connection, [Judgment("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == (
         4,
         set(),
     )
-    assert count_judgements(connection, Selection()) == 3
+    assert count_judgments(connection, Selection()) == 3
     connection.close()
 
 
@@ -60,7 +60,7 @@ def judge_until_killed(
 
 
 @pytest.mark.long
-def test_kill_9_loses_no_answered_judgement_and_halves_no_list(tmp_path: Path, tiny_models_dir: Path) -> None:
+def test_kill_9_loses_no_answered_judgment_and_halves_no_list(tmp_path: Path, tiny_models_dir: Path) -> None:
     with Service(tmp_path, tiny_models_dir) as service, ThreadPoolExecutor(3) as pool:
         assert service.put({"a": "red", "b": "green"}).status_code == 200
         expected: dict[tuple[str, str], bool] = {}

@@ -16,7 +16,7 @@ from service.store.scheduling import WriteQueue, caller
 from service.store.sql.feedback import DELETED_ROWS
 from service.store.sql.methods import STEP_EVENTS
 from service.store.sqlite.store import SqliteStore
-from service.store.values import Document, Embedding, Event, EventLimits, Judgement, Selection
+from service.store.values import Document, Embedding, Event, EventLimits, Judgment, Selection
 from tests import postgres
 from tests.service.conftest import new_settings, serving
 from tests.service.keyed import bearer, keys_file, line
@@ -130,10 +130,10 @@ def test_events_of_a_flood_let_another_keys_event_between_their_steps(store: Any
 @pytest.mark.parametrize("kind", ["judgments", "forget events", "forget judgments", "delete", "delete many"])
 def test_another_keys_write_is_done_before_a_floods_last(store: Any, kind: str) -> None:
     if kind == "judgments":
-        requests = [[Judgement(f"{n}-{at}", "d", True) for at in range(300)] for n in range(3)]
+        requests = [[Judgment(f"{n}-{at}", "d", True) for at in range(300)] for n in range(3)]
         flooded = [store.judge(request, "default", "ann", None) for request in requests]
-        before = {asyncio.run(store.judge([Judgement("q", "d", True)], "default", "bob", None))[0]}
-        bobs = store.judge([Judgement("late", "d", True)], "default", "bob", None)
+        before = {asyncio.run(store.judge([Judgment("q", "d", True)], "default", "bob", None))[0]}
+        bobs = store.judge([Judgment("late", "d", True)], "default", "bob", None)
         asyncio.run(flood(store, flooded, bobs))
         rows, _ = asyncio.run(store.judgements(max(before), 10_000, Selection(), inf))
         assert [said.key for _, said in rows].index("bob") == 300, "after one request of the flood"
@@ -141,9 +141,9 @@ def test_another_keys_write_is_done_before_a_floods_last(store: Any, kind: str) 
         return
     count = DELETED_ROWS + 1
     if kind == "forget judgments":
-        judged = [Judgement(f"{at}", "d", True) for at in range(count)]
+        judged = [Judgment(f"{at}", "d", True) for at in range(count)]
         asyncio.run(store.judge(judged, "default", "ann", None))
-        work = store.forget_judgements(Selection(key="ann"), "ann")
+        work = store.forget_judgments(Selection(key="ann"), "ann")
     else:
         asyncio.run(store.record_events(events("ann", count), NO_LIMITS))
         works: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
@@ -156,7 +156,7 @@ def test_another_keys_write_is_done_before_a_floods_last(store: Any, kind: str) 
     assert asyncio.run(flood(store, [work], bobs)) == ["ann", "bob", "ann"], "it waited for all steps"
     assert listed(store, "ann") == []
     assert len(listed(store, "bob")) == 1
-    assert asyncio.run(store.count_judgements(Selection())) == 0
+    assert asyncio.run(store.count_judgments(Selection())) == 0
     assert asyncio.run(store.count(None, "default")) == (1 if kind.startswith("delete") else 2)
 
 

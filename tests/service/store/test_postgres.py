@@ -25,7 +25,7 @@ from service.store.values import (
     Embedding,
     Event,
     EventLimits,
-    Judgement,
+    Judgment,
     Limits,
     NeedsVectors,
     Passage,
@@ -323,14 +323,14 @@ def test_a_delete_beside_an_update_deletes_the_document(place: Place) -> None:
     assert place.read(documents.counts) == [("default", 0)]
 
 
-def _judge(connection: Connection, judgements: Sequence[Judgement]) -> object:
-    return in_turn(feedback.store_judgements)(connection, judgements, "default", "key", Limits(per_key=1))
+def _judge(connection: Connection, judgements: Sequence[Judgment]) -> object:
+    return in_turn(feedback.store_judgments)(connection, judgements, "default", "key", Limits(per_key=1))
 
 
-def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> None:
+def test_judgments_of_two_writers_at_once_keep_to_the_limit(place: Place) -> None:
     """As two replicas, whose writers know nothing of each other: the second waits for the first."""
     place.put(Document("a", "text"))
-    given = [Judgement(query, "a", relevant=True) for query in ("first", "second")]
+    given = [Judgment(query, "a", relevant=True) for query in ("first", "second")]
     with ThreadPoolExecutor(2) as pool, place.store.pool.connection() as gate:
         hold_commits(gate, "feedback")
         both = [pool.submit(place.write, partial(_judge, judgements=[each])) for each in given]

@@ -18,7 +18,7 @@ from service.cli.check import check_data
 from service.errors import CommandError
 from service.settings import Settings
 from service.store.sqlite.store import SqliteStore
-from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Judgement
+from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Judgment
 from tests import postgres
 from tests.service.conftest import HOST, new_settings, serving
 
@@ -131,7 +131,7 @@ def test_what_postgresql_cannot_store_is_named(tmp_path: Path) -> None:
     store.start(lambda _: None, lambda _: None)
     for id in ("2", "b\0"):
         asyncio.run(store.delete_one(id, DEFAULT_COLLECTION))
-    asyncio.run(store.judge([Judgement("nul\0inside", "1", relevant=True)], DEFAULT_COLLECTION))
+    asyncio.run(store.judge([Judgment("nul\0inside", "1", relevant=True)], DEFAULT_COLLECTION))
     store.close()
     url = postgres.new_database()
     with pytest.raises(CommandError, match=r"feedback .* document '1' of collection 'default', query 'nul"):

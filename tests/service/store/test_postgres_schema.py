@@ -8,7 +8,7 @@ import pytest
 
 from service.errors import StartupError
 from tests import postgres
-from tests.parts.schema_damage import DOCUMENT, JUDGEMENT, Damage, check_damages, ready
+from tests.parts.schema_damage import DOCUMENT, JUDGMENT, Damage, check_damages, ready
 from tests.service.conftest import new_settings, serving
 from tests.waiting import until
 
@@ -108,7 +108,7 @@ DAMAGES: list[Damage] = [
         "ALTER TABLE feedback RENAME relevant TO good",
         "ALTER TABLE feedback RENAME good TO relevant",
         "the column feedback.relevant",
-        ("POST", "/feedback", JUDGEMENT),
+        ("POST", "/feedback", JUDGMENT),
     ),
     (
         "ALTER TABLE events DROP CONSTRAINT events_key_collection_event_id_key",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.store.sqlite import store
-from tests.parts.schema_damage import DOCUMENT, EVENT, JUDGEMENT, Damage, check_damages
+from tests.parts.schema_damage import DOCUMENT, EVENT, JUDGMENT, Damage, check_damages
 from tests.service.conftest import new_settings, serving
 
 DAMAGES: list[Damage] = [
@@ -21,7 +21,7 @@ DAMAGES: list[Damage] = [
         "ALTER TABLE feedback RENAME relevant TO good",
         "ALTER TABLE feedback RENAME good TO relevant",
         "'feedback' is not as Simile makes it",
-        ("POST", "/feedback", JUDGEMENT),
+        ("POST", "/feedback", JUDGMENT),
     ),
     ("DROP TABLE verdicts", "{made}", "lacks the table 'verdicts'", ("GET", "/models", None)),
     ("DROP TABLE events", "{made}", "lacks the index 'events_of_document'", ("POST", "/events", EVENT)),

@@ -18,7 +18,7 @@ from service.settings import Settings
 from service.store.sqlite import offline
 from service.store.sqlite.schema import SCHEMA_VERSION
 from service.store.sqlite.store import SqliteStore
-from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Judgement
+from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Judgment
 from tests import postgres
 from tests.service.conftest import new_settings, serving
 
@@ -52,7 +52,7 @@ def filled(data_dir: Path, characters: int = 0) -> None:
     embedding = Embedding(VECTOR, truncated=False)
     documents = [Document(f"{at}", f"text {at}{'x' * characters}") for at in range(COUNT)]
     asyncio.run(store.put(documents, {active: dict.fromkeys(range(COUNT), embedding)}))
-    asyncio.run(store.judge([Judgement("text", "1", relevant=True)], DEFAULT_COLLECTION))
+    asyncio.run(store.judge([Judgment("text", "1", relevant=True)], DEFAULT_COLLECTION))
     store.close()
 
 

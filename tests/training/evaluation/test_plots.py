@@ -36,9 +36,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 Place = tuple[float, float]
 
 
-def lines(picture: Picture, colour: int) -> list[Line2D]:
+def lines(picture: Picture, color: int) -> list[Line2D]:
     [axes] = picture.figure.axes
-    return [line for line in axes.lines if line.get_color() == LIGHT[colour]]
+    return [line for line in axes.lines if line.get_color() == LIGHT[color]]
 
 
 def places(line: Line2D) -> list[Place]:
@@ -116,7 +116,7 @@ def test_one_score_is_drawn_although_it_spans_no_range() -> None:
     assert low < 83.2 < high
 
 
-def test_files_of_one_name_share_its_colour_and_are_named_once() -> None:
+def test_files_of_one_name_share_its_color_and_are_named_once() -> None:
     drawn = spectra([Curve(name, [(1.0, 1.0), (2.0, 0.5)]) for name in ("a", "b", "a")])
     assert [len(lines(drawn, number)) for number in (0, 1, 2)] == [2, 1, 0]
     assert names(drawn) == ["a", "b"]
@@ -209,7 +209,7 @@ def test_the_same_figures_are_the_same_file_in_every_process() -> None:
     assert once == again
 
 
-def test_every_colour_is_read_on_its_background_and_has_its_shade_on_a_dark_one() -> None:
+def test_every_color_is_read_on_its_background_and_has_its_shade_on_a_dark_one() -> None:
     svg = plane([Mark("a", [(-2.0, 0.25)])]).svg()
     style = svg.partition("<style>")[2].partition("</style>")[0]
     body = svg.partition("</style>")[2]
@@ -237,7 +237,7 @@ def _luminance(shade: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_sixteen_models_differ_in_colour_or_dashes() -> None:
+def test_sixteen_models_differ_in_color_or_dashes() -> None:
     looks = [_look(number) for number in range(16)]
     assert len({(look["color"], look["linestyle"]) for look in looks}) == 16
     assert all(one["linestyle"] != other["linestyle"] for one, other in pairwise(looks[:8]))

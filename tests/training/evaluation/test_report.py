@@ -443,7 +443,7 @@ def test_every_file_is_listed_with_its_model_and_date(tmp_path: Path) -> None:
     assert rows["a"] == ["a-1.json", "default", about["version"], "01234567", form, date, "sets", "STS13"]
 
 
-def test_models_share_the_pictures_and_seeds_a_colour(tmp_path: Path) -> None:
+def test_models_share_the_pictures_and_seeds_a_color(tmp_path: Path) -> None:
     contents = {
         "a-1": scores(geometry=shape(uniformity=-3.0)),
         "a-2": scores(
@@ -455,7 +455,7 @@ def test_models_share_the_pictures_and_seeds_a_colour(tmp_path: Path) -> None:
     folder = _compared(tmp_path, contents).parent
     assert "a: uniformity -2.000, alignment 0.250.<" in (folder / "plane.svg").read_text()
     spectrum = (folder / "spectrum.svg").read_text()
-    assert [_lines(spectrum, colour) for colour in LIGHT[:3]] == [2, 1, 0]
+    assert [_lines(spectrum, color) for color in LIGHT[:3]] == [2, 1, 0]
     # a's pairs: four at -0.9 and four at 0.975.
     assert "a: mean cosine by gold score 0-1 at 0.04" in (folder / "cosines.svg").read_text()
     assert not (folder / "dev.svg").exists()
@@ -473,12 +473,12 @@ def test_runs_are_lines_of_one_picture(tmp_path: Path) -> None:
     assert [cells[5] for cells in tables(report)["Training"].values()] == ["best dev", "50.00", "50.00"]
     svg = (report.parent / "dev.svg").read_text()
     assert ["x: 50.00 at step 10" in svg, "y: 50.00 at step 10" in svg] == [True, True]
-    assert [_lines(svg, colour) for colour in LIGHT[:3]] == [1, 1, 0]
+    assert [_lines(svg, color) for color in LIGHT[:3]] == [1, 1, 0]
 
 
-def _lines(svg: str, colour: str) -> int:
+def _lines(svg: str, color: str) -> int:
     """Number of marks of a panel in this colour; the legend's own are not clipped."""
-    return len(re.findall(rf'clip-path="[^"]*" style="fill: none; [^"]*stroke: {colour}', svg))
+    return len(re.findall(rf'clip-path="[^"]*" style="fill: none; [^"]*stroke: {color}', svg))
 
 
 @pytest.mark.parametrize(

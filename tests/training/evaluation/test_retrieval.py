@@ -201,7 +201,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
     assert str(caught.value).startswith(f"{file}, {reason}")
 
 
-def test_a_set_without_judgements_of_a_test_split_is_refused(tmp_path: Path) -> None:
+def test_a_set_without_judgments_of_a_test_split_is_refused(tmp_path: Path) -> None:
     (write_collection(tmp_path) / "qrels.test.tsv.gz").unlink()
     with pytest.raises(TrainingError, match=r"has no qrels\.test\.tsv or qrels/test\.tsv, plain or as \.gz"):
         load(tmp_path)

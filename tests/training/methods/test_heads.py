@@ -30,7 +30,7 @@ def batch_norm(x: NDArray[Any]) -> NDArray[Any]:
     return normed
 
 
-def test_the_head_that_normalises_batches_is_what_numpy_computes() -> None:
+def test_the_head_that_normalizes_batches_is_what_numpy_computes() -> None:
     head: Any = BatchNorm().build(NO_BASE, 6, seeded(5))
     with torch.no_grad():
         head.inner.weight.uniform_(0.5, 2, generator=seeded(5))
@@ -52,7 +52,7 @@ def test_the_head_that_normalises_batches_is_what_numpy_computes() -> None:
     }, "neither a bias nor weights of the last normalisation"
 
 
-def test_batches_are_normalised_over_the_rows_of_all_views_together(tmp_path: Path) -> None:
+def test_batches_are_normalized_over_the_rows_of_all_views_together(tmp_path: Path) -> None:
     recipe = load_recipe("simcse-unsup", {"head": "bn", "optim.batch": 4})
     trainer = trainer_of(recipe, tmp_path / "raw")
     own = torch.randn(4, 2, 32, generator=seeded(5))

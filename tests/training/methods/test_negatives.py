@@ -146,8 +146,8 @@ def test_the_twin_begins_as_the_encoder_and_follows_it_by_its_momentum(tmp_path:
             moved = max(moved, (tensor - before[name]).abs().max().item())
         assert moved > 1e-4
     assert all(tensor.grad is None and not tensor.requires_grad for tensor in twin.parameters())
-    optimised = {id(tensor) for group in trainer.optimizer.param_groups for tensor in group["params"]}
-    assert not optimised & {id(tensor) for tensor in twin.parameters()}
+    optimized = {id(tensor) for group in trainer.optimizer.param_groups for tensor in group["params"]}
+    assert not optimized & {id(tensor) for tensor in twin.parameters()}
 
 
 def test_a_twin_computes_in_the_precision_of_the_encoder(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_each_round_sees_every_text_once_in_another_order(corpus: Corpus, tiny_s
     assert lines.batch(4).texts[:, 0].tolist() == rounds[1][24:48]
 
 
-def test_only_what_the_steps_will_see_is_tokenised(corpus: Corpus, tiny_source: Path) -> None:
+def test_only_what_the_steps_will_see_is_tokenized(corpus: Corpus, tiny_source: Path) -> None:
     tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
     few = Rows(Given(corpus, tokenizer, batch=8, steps=3, seed=1))
     many = Rows(Given(corpus, tokenizer, batch=8, steps=100, seed=1))

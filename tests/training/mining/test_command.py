@@ -82,7 +82,7 @@ def test_negatives_of_a_corpus_and_of_a_folder(pairs: Path, tiny_source: Path, t
     assert all(row["negative"] != row["positive"] for row in found)
 
 
-def test_pairs_of_titles_and_of_neighbours(
+def test_pairs_of_titles_and_of_neighbors(
     tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus, out = tmp_path / "c.jsonl", tmp_path / "out.jsonl"
@@ -96,12 +96,12 @@ def test_pairs_of_titles_and_of_neighbours(
         {"anchor": d["title"], "positive": d["text"], "score_positive": None, "source": "title"}
         for d in documents
     ]
-    neighbours = [row for row in both if row["source"] == "neighbours"]
-    assert neighbours
-    assert {row[side] for row in neighbours for side in ("anchor", "positive")} <= set(texts)
-    assert f"{len(texts)} titles with their text, {len(neighbours)} pairs" in capsys.readouterr().out
+    neighbors = [row for row in both if row["source"] == "neighbours"]
+    assert neighbors
+    assert {row[side] for row in neighbors for side in ("anchor", "positive")} <= set(texts)
+    assert f"{len(texts)} titles with their text, {len(neighbors)} pairs" in capsys.readouterr().out
     assert main([*common, "--min-score", "-1", "--source", "neighbours"]) == 0
-    assert rows(out) == neighbours
+    assert rows(out) == neighbors
     before = out.read_text()
     assert main([*common, "--min-score", "0.9999999", "--source", "neighbours"]) == 1
     assert "has no pair" in capsys.readouterr().err

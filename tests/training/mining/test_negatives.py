@@ -9,9 +9,9 @@ from models.publishing.publish import publish
 from models.store import ModelStore
 from tests.training.evaluation.pairs import EAST, encode
 from training.errors import TrainingError
-from training.mining import neighbours
+from training.mining import neighbors
 from training.mining.negatives import Counts, Mined, Rules, mine_negatives
-from training.mining.neighbours import highest, mutual_nearest, unit_vectors
+from training.mining.neighbors import highest, mutual_nearest, unit_vectors
 from training.mining.pairs import Labelled
 from training.text.corpus import Corpus
 
@@ -91,7 +91,7 @@ def test_numbers_that_cannot_be_meant_are_refused(rules: dict[str, int], reason:
 def test_a_real_model_gives_what_brute_force_gives(
     tiny_source: Path, tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(neighbours, "_BLOCK", block)
+    monkeypatch.setattr(neighbors, "_BLOCK", block)
     store = ModelStore(tmp_path / "models")
     encoder = store.open(publish(store, tiny_source).version)
     texts = corpus.texts

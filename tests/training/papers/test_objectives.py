@@ -21,7 +21,7 @@ from training.methods.objectives import Reps
 from training.methods.recipe import load_recipe
 from training.methods.sources import Given
 from training.papers.crops import OrderedSentences
-from training.papers.objectives import Anchor, MiJsd, MiJsdModule, Neighbours, SelfGuided, WordCe
+from training.papers.objectives import Anchor, MiJsd, MiJsdModule, Neighbors, SelfGuided, WordCe
 from training.text.corpus import Corpus
 from training.text.tokens import build_tokens
 
@@ -102,13 +102,13 @@ def test_the_anchor_is_the_squared_way_from_the_beginning(tmp_path: Path) -> Non
     assert not list(module.parameters()), "its weights are the encoder's own"
 
 
-def test_neighbours_are_asked_for_evenly_and_a_sentence_not_for_itself() -> None:
+def test_neighbors_are_asked_for_evenly_and_a_sentence_not_for_itself() -> None:
     """Documents 7, 7, 7 and 9: the third sentence of 7 is next to 9, which is not its neighbor."""
     f, g = vectors(4, 3, seed=1), vectors(4, 3, seed=2)
     labels = torch.tensor([7, 7, 7, 9])
     texts = torch.arange(4)[:, None].repeat(1, 2)
     reps = Reps(torch.stack([f, g], 1), texts, labels)
-    found = Neighbours(reach=1).build(UNUSED)(reps).item()
+    found = Neighbors(reach=1).build(UNUSED)(reps).item()
     scores = (f.double() @ g.double().T).tolist()
     losses = []
     for n, near in ((0, [1]), (1, [0, 2]), (2, [1])):  # 9 stands alone and asks for nothing
@@ -116,14 +116,14 @@ def test_neighbours_are_asked_for_evenly_and_a_sentence_not_for_itself() -> None
         losses.append(-sum(math.log(math.exp(scores[n][m]) / total) for m in near) / len(near))
     assert found == pytest.approx(sum(losses) / 3, rel=1e-5)
     alone = reps._replace(labels=torch.arange(4))
-    assert Neighbours().build(UNUSED)(alone).item() == 0
+    assert Neighbors().build(UNUSED)(alone).item() == 0
 
 
 def test_gradients_are_those_of_finite_differences() -> None:
     texts, labels = torch.arange(4)[:, None].repeat(1, 3), torch.tensor([7, 7, 7, 9])
     guided = SelfGuided(tau=0.5).build(UNUSED)
     check_gradient(lambda z: guided(Reps(z, texts, labels)), vectors(4, 3, 5))
-    near = Neighbours().build(UNUSED)
+    near = Neighbors().build(UNUSED)
     check_gradient(lambda z: near(Reps(z, texts[:, :2], labels)), vectors(4, 2, 5) / 2)
 
 

@@ -42,9 +42,9 @@ def applied(posts: list[AffinePost], x: Floats) -> Floats:
 
 def by_svd(x: Floats) -> tuple[Floats, Floats, Floats]:
     """Centred rows, and their directions and spreads: never by way of a covariance."""
-    centred = x.astype(float) - x.astype(float).mean(0)
-    _, singular, directions = np.linalg.svd(centred, full_matrices=False)
-    return centred, directions.T, singular / np.sqrt(len(x))
+    centered = x.astype(float) - x.astype(float).mean(0)
+    _, singular, directions = np.linalg.svd(centered, full_matrices=False)
+    return centered, directions.T, singular / np.sqrt(len(x))
 
 
 def cosines(x: Floats) -> Floats:
@@ -55,8 +55,8 @@ def cosines(x: Floats) -> Floats:
 
 @pytest.mark.parametrize("kept", [12, 5])
 def test_whitening_is_what_a_singular_value_decomposition_gives(kept: int) -> None:
-    centred, directions, spreads = by_svd(X)
-    expected = centred @ directions[:, :kept] / spreads[:kept]
+    centered, directions, spreads = by_svd(X)
+    expected = centered @ directions[:, :kept] / spreads[:kept]
     found = applied([Whiten(kept)], X)
     signs = np.sign((found * expected).sum(0))  # a direction has no sign
     assert np.abs(found * signs - expected).max() < 1e-8
@@ -67,17 +67,17 @@ def test_a_larger_dimension_than_there_is_keeps_all_of_them() -> None:
 
 
 def test_without_its_strongest_directions_a_vector_has_no_part_in_them() -> None:
-    centred, directions, _ = by_svd(X)
+    centered, directions, _ = by_svd(X)
     top = directions[:, :3]
     found = applied([DropPcs(3)], X)
-    assert np.abs(found - (centred - centred @ top @ top.T)).max() < 1e-8
+    assert np.abs(found - (centered - centered @ top @ top.T)).max() < 1e-8
     assert np.abs(found @ top).max() < 1e-9
     assert np.linalg.matrix_rank(found, tol=1e-6) == 9
 
 
 def test_the_second_post_processor_is_fitted_on_what_the_first_one_makes() -> None:
-    centred, directions, spreads = by_svd(X)
-    expected = centred @ directions[:, 2:8] / spreads[2:8]  # all but the two strongest
+    centered, directions, spreads = by_svd(X)
+    expected = centered @ directions[:, 2:8] / spreads[2:8]  # all but the two strongest
     assert np.abs(cosines(applied([DropPcs(2), Whiten(6)], X)) - cosines(expected)).max() < 1e-8
     turned = applied([Whiten(6), DropPcs(2)], X)
     assert turned.shape == (400, 6)
@@ -122,11 +122,11 @@ def test_all_but_the_top_takes_one_direction_for_every_hundred_dimensions() -> N
     assert np.linalg.matrix_rank(applied([DropPcs()], X), tol=1e-6) == 11, "one at least"
 
 
-def test_directions_from_the_origin_are_those_of_an_uncentred_svd_and_the_mean_stays() -> None:
+def test_directions_from_the_origin_are_those_of_an_uncentered_svd_and_the_mean_stays() -> None:
     x = X.astype(float)
     _, _, directions = np.linalg.svd(x, full_matrices=False)
     top = directions[:1].T
-    found = applied([DropPcs(1, centred=False)], X)
+    found = applied([DropPcs(1, centered=False)], X)
     assert np.abs(found - (x - x @ top @ top.T)).max() < 1e-8
 
 
@@ -137,7 +137,7 @@ def test_by_share_takes_of_each_direction_what_it_has_of_their_spread() -> None:
     expected = x - sum(
         share * np.outer(x @ each, each) for share, each in zip(shares, directions, strict=False)
     )
-    found = applied([DropPcs(3, centred=False, by_share=True)], X)
+    found = applied([DropPcs(3, centered=False, by_share=True)], X)
     assert np.abs(found - expected).max() < 1e-8
 
 

@@ -28,7 +28,7 @@ from training.retraining.gate.verdict import LABELLED
 from training.retraining.gathered import Gathered, gather
 from training.retraining.halves import all_judging, build_halves
 from training.retraining.heldout import Split
-from training.retraining.judgements import Judged, Judgement, judged, judgements_in
+from training.retraining.judgements import Judged, Judgment, judged, judgments_in
 from training.retraining.one import Job
 from training.retraining.plan import build_job
 from training.retraining.sides import digest, learned
@@ -98,7 +98,7 @@ def test_where_few_are_judged_all_of_them_count_as_what_there_is_to_learn_from(
 def test_what_the_active_version_learned_trains_both_halves(job: Job, config: Config, tmp_path: Path) -> None:
     old = gather(config, job.store, silent)
     known = learned(dict([*old.found.train.items(), *old.found.held.items()][::3]))
-    said = judgements_in(tmp_path / "judged.tsv")
+    said = judgments_in(tmp_path / "judged.tsv")
     ids = {document.id: document.id for document in old.documents.kept}
     found = judged(said, ids, 0.5, learned=known)
     (_, one), (_, other) = build_halves(config, TRIPLES, old.split.moved(found.parts), found)
@@ -136,7 +136,7 @@ def build_lineage_identity(
 ) -> tuple[Split, Judged]:
     ids = {document.id: document.id for document in split.train}
     found = judged(
-        [Judgement(query, id, True) for query, some in answers.items() for id in some],
+        [Judgment(query, id, True) for query, some in answers.items() for id in some],
         ids,
         0.5,
         **how,  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 from tests.training.corpora import write
 from training.errors import TrainingError
 from training.retraining.heldout import JUDGE, TRAIN
-from training.retraining.judgements import PER_DOCUMENT, Judged, Judgement, judged, judgements_in
+from training.retraining.judgements import PER_DOCUMENT, Judged, Judgment, judged, judgments_in
 from training.retraining.sides import Sides, digest, learned, sides, unlearned
 
 KNOWN = {"a": "a", "b": "b", "c": "c", "copy of a": "a"}
@@ -18,11 +18,11 @@ KNOWN = {"a": "a", "b": "b", "c": "c", "copy of a": "a"}
 
 def test_a_table_and_json_lines_are_read(tmp_path: Path) -> None:
     table = write(tmp_path, "j.tsv", "query\tid\trelevant\nhow?\ta\t1\nhow?\tb\tfalse\n")
-    assert list(judgements_in(table)) == [Judgement("how?", "a", True), Judgement("how?", "b", False)]
+    assert list(judgments_in(table)) == [Judgment("how?", "a", True), Judgment("how?", "b", False)]
     without = write(tmp_path, "k.tsv", "query\tdocument\nhow?\ta\n")
-    assert list(judgements_in(without)) == [Judgement("how?", "a", True)]
+    assert list(judgments_in(without)) == [Judgment("how?", "a", True)]
     lines = write(tmp_path, "j.jsonl", '{"query": "q", "id": 17, "relevant": false}\n\n')
-    assert list(judgements_in(lines)) == [Judgement("q", "17", False)]
+    assert list(judgments_in(lines)) == [Judgment("q", "17", False)]
 
 
 @pytest.mark.parametrize(
@@ -34,28 +34,28 @@ def test_a_table_and_json_lines_are_read(tmp_path: Path) -> None:
         ("j.jsonl", '{"query": "q"}\n', "line 1 has no text under the name id"),
     ],
 )
-def test_what_is_no_judgement_is_refused_with_its_place(
+def test_what_is_no_judgment_is_refused_with_its_place(
     tmp_path: Path, name: str, content: str, says: str
 ) -> None:
     with pytest.raises(TrainingError, match=says):
-        list(judgements_in(write(tmp_path, name, content)))
+        list(judgments_in(write(tmp_path, name, content)))
 
 
 def test_the_newest_word_counts() -> None:
-    said = [Judgement("q", "a", True), Judgement("q", "b", True), Judgement("q ", "a", False)]
+    said = [Judgment("q", "a", True), Judgment("q", "b", True), Judgment("q ", "a", False)]
     found = judged(said, KNOWN, 0.5)
     assert of(found) == {"q": ["b"]}
 
 
 def test_a_query_without_a_relevant_document_is_none_and_unknown_ones_are_counted() -> None:
-    said = [Judgement("q", "a", False), Judgement("r", "gone", True), Judgement(" ", "a", True)]
+    said = [Judgment("q", "a", False), Judgment("r", "gone", True), Judgment(" ", "a", True)]
     found = judged(said, KNOWN, 0.5)
     assert (found.train, found.held, found.unknown) == ({}, {}, 1)
 
 
 def test_a_query_trains_or_judges_and_its_spelling_does_not_matter() -> None:
     said = [
-        Judgement(f"{'Query' if at % 2 else 'query'}   {at // 2}", f"d{at // 2}", True) for at in range(400)
+        Judgment(f"{'Query' if at % 2 else 'query'}   {at // 2}", f"d{at // 2}", True) for at in range(400)
     ]
     found = judged(said, {f"d{at}": f"d{at}" for at in range(200)}, 0.5)
     train, dev, held = ({query.casefold() for query in part} for part in (found.train, found.dev, found.held))
@@ -70,8 +70,8 @@ def of(found: Judged) -> dict[str, list[str]]:
     return {**found.train, **found.dev, **found.held}
 
 
-def build_queries(key: str | None, first: int, count: int) -> list[Judgement]:
-    return [Judgement(f"question {at}", f"d{at}", True, key) for at in range(first, first + count)]
+def build_queries(key: str | None, first: int, count: int) -> list[Judgment]:
+    return [Judgment(f"question {at}", f"d{at}", True, key) for at in range(first, first + count)]
 
 
 MANY = {f"d{at}": f"d{at}" for at in range(1000)}
@@ -112,7 +112,7 @@ def test_where_keys_are_trusted_the_word_of_others_trains_only() -> None:
 
 def test_another_answer_of_an_untrusted_key_to_a_trusted_query_neither_judges_nor_joins() -> None:
     said = build_queries("a", 0, 200)
-    spam = [Judgement(judgement.query, "d999", True, "spam") for judgement in said]
+    spam = [Judgment(judgment.query, "d999", True, "spam") for judgment in said]
     alone = judged(said, MANY, 0.5, trusted=["a"])
     found = judged([*said, *spam], MANY, 0.5, trusted=["a"])
     assert found.held == alone.held
@@ -126,14 +126,14 @@ def test_two_keys_of_one_mind_are_no_lone_one() -> None:
 
 
 def test_many_queries_on_one_document_are_bounded() -> None:
-    said = [Judgement(f"number {at} of {at * 7919}", "d1", True) for at in range(300)]
-    said += [Judgement(f"question {at}", f"d{at}", True) for at in range(100, 130)]
+    said = [Judgment(f"number {at} of {at * 7919}", "d1", True) for at in range(300)]
+    said += [Judgment(f"question {at}", f"d{at}", True) for at in range(100, 130)]
     found = judged(said, MANY, 0.999)
     assert sum(ids == ["d1"] for ids in found.held.values()) == PER_DOCUMENT
 
 
-def test_a_judgement_of_a_copy_is_one_of_the_document_that_stands_for_it() -> None:
-    said = [Judgement("q", "copy of a", True), Judgement("q", "b", True)]
+def test_a_judgment_of_a_copy_is_one_of_the_document_that_stands_for_it() -> None:
+    said = [Judgment("q", "copy of a", True), Judgment("q", "b", True)]
     found = judged(said, KNOWN, 0.5)
     assert of(found) == {"q": ["a", "b"]}
     assert found.unknown == 0
@@ -155,27 +155,27 @@ def test_a_judgement_of_a_copy_is_one_of_the_document_that_stands_for_it() -> No
 def test_of_several_keys_the_majority_counts(
     votes: list[tuple[str | None, bool]], relevant: bool | None
 ) -> None:
-    said = [Judgement("q", "a", verdict, key) for key, verdict in votes]
+    said = [Judgment("q", "a", verdict, key) for key, verdict in votes]
     found = judged(said, KNOWN, 0.5)
     assert (of(found) == {"q": ["a"]}) is (relevant is True)
     assert found.contradicted == (relevant is None)
 
 
 def test_what_is_not_relevant_is_kept_by_query() -> None:
-    said = [Judgement("q", "a", True), Judgement("q ", "b", False), Judgement("r", "copy of a", False)]
-    said += [Judgement("q", "gone", False), Judgement("q", "c", True, "x"), Judgement("q", "c", False, "y")]
+    said = [Judgment("q", "a", True), Judgment("q ", "b", False), Judgment("r", "copy of a", False)]
+    said += [Judgment("q", "gone", False), Judgment("q", "c", True, "x"), Judgment("q", "c", False, "y")]
     found = judged(said, KNOWN, 0.5)
     assert found.negatives == {"q": ["b"], "r": ["a"]}
     assert (found.unknown, found.contradicted) == (1, 1)
 
 
-def test_a_judgement_names_the_collection_of_its_document(tmp_path: Path) -> None:
+def test_a_judgment_names_the_collection_of_its_document(tmp_path: Path) -> None:
     lines = write(
         tmp_path,
         "j.jsonl",
         '{"query": "q", "id": "a", "collection": "tickets"}\n{"query": "q", "id": "a"}\n',
     )
-    assert [judgement.id for judgement in judgements_in(lines)] == ["collection:tickets/a", "a"]
+    assert [judgment.id for judgment in judgments_in(lines)] == ["collection:tickets/a", "a"]
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_a_judgement_names_the_collection_of_its_document(tmp_path: Path) -> Non
 def test_what_people_said_counts_more_than_what_their_clicks_say(
     said: list[tuple[str | None, bool]], relevant: bool
 ) -> None:
-    clicks = [Judgement("q", "a", True, key, of_use=True) for key in ("x", "y")]
-    people = [Judgement("q", "a", verdict, key) for key, verdict in said]
+    clicks = [Judgment("q", "a", True, key, of_use=True) for key in ("x", "y")]
+    people = [Judgment("q", "a", verdict, key) for key, verdict in said]
     for both in ([*clicks, *people], [*people, *clicks]):
         found = judged(both, KNOWN, 0.5)
         assert (of(found) == {"q": ["a"]}) is relevant
@@ -194,7 +194,7 @@ def test_what_people_said_counts_more_than_what_their_clicks_say(
 
 
 def test_clicks_of_one_key_rest_on_it_and_do_not_judge_alone() -> None:
-    clicks = [Judgement(f"q{at}", "a", True, "page", of_use=True) for at in range(40)]
+    clicks = [Judgment(f"q{at}", "a", True, "page", of_use=True) for at in range(40)]
     found = judged(clicks, KNOWN, 0.5)
     assert of(found) != {}
     assert found.held == {}
@@ -205,12 +205,12 @@ def test_clicks_of_one_key_rest_on_it_and_do_not_judge_alone() -> None:
 
 def test_a_query_is_of_use_where_nobody_named_one_of_its_answers() -> None:
     said = [
-        Judgement("clicked", "a", True, "key", of_use=True),
-        Judgement("both", "a", True, "key", of_use=True),
-        Judgement("both", "b", True, "key"),
-        Judgement("said later", "a", True, "key", of_use=True),
-        Judgement("said later", "a", True, "key"),
-        Judgement("named", "c", True),
+        Judgment("clicked", "a", True, "key", of_use=True),
+        Judgment("both", "a", True, "key", of_use=True),
+        Judgment("both", "b", True, "key"),
+        Judgment("said later", "a", True, "key", of_use=True),
+        Judgment("said later", "a", True, "key"),
+        Judgment("named", "c", True),
     ]
     assert judged(said, KNOWN, 0.5).of_use == {"clicked"}
 

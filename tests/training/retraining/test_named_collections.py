@@ -20,7 +20,7 @@ from tests.training.conftest import WORDS
 from tests.training.jobs import as_if_served
 from training.__main__ import main
 from training.methods.recipe import load_recipe
-from training.retraining.config import Config, CorpusTable, JudgementsTable, TrainTable
+from training.retraining.config import Config, CorpusTable, JudgmentsTable, TrainTable
 from training.retraining.one import Job
 from training.retraining.plan import prepare
 from training.retraining.same_folder import OtherFolder, require_same_folder
@@ -72,7 +72,7 @@ def config_of(service: Service, file: Path, recipe: str, *names: str) -> Config:
     file.write_text("\n".join(map(json.dumps, said)))
     return Config(
         corpus=CorpusTable(service=f"http://127.0.0.1:{service.port}", collections=names),
-        judgements=JudgementsTable(held_out=0.5, file=file),
+        judgements=JudgmentsTable(held_out=0.5, file=file),
         train=TrainTable(recipe=recipe, steps=2, negatives=2),
     )
 

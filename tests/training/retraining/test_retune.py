@@ -27,7 +27,7 @@ from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
 from training.retraining import tuning
 from training.retraining.gathered import gather
-from training.retraining.judgements import Judgement, judged
+from training.retraining.judgements import Judgment, judged
 from training.retraining.one import Job
 from training.retraining.publication import Outcome
 from training.retraining.retune import Half, _halves, crossed, judged_by_halves, retune, sides
@@ -281,7 +281,7 @@ def test_where_no_document_is_split_no_length_is_tried_and_none_is_forgotten(
     assert job.store.verify(str(outcome.version)).search[DEFAULT].passage_tokens == 32
 
 
-def test_judgements_that_rest_on_one_key_are_warned_of(job: Job, tuned: Retune) -> None:
+def test_judgments_that_rest_on_one_key_are_warned_of(job: Job, tuned: Retune) -> None:
     """On the console, and in the report and its page."""
     said: list[str] = []
     outcome = tuned(judged=24, key="spam", say=said.append)
@@ -370,7 +370,7 @@ def test_one_key_whose_word_does_not_judge_chooses_no_search(job: Job, tmp_path:
 
     def choosing(*keys: str | None) -> set[str]:
         said = [
-            Judgement(f"{each['text']} {at}", each["id"], True, keys[at % len(keys)])
+            Judgment(f"{each['text']} {at}", each["id"], True, keys[at % len(keys)])
             for at, each in enumerate(rows[:300])
         ]
         known = {document.id: document.id for document in gathered.documents.kept}
@@ -389,7 +389,7 @@ def test_queries_that_a_model_has_learned_choose_no_search_and_the_others_do(
     rows = documents(WORDS, 420)
     config = configured(tmp_path, rows, held_out=0.3, least=20)
     gathered = gather(config, job.store, lambda _: None)
-    said = [Judgement(f"{each['text']} {at}", each["id"], True) for at, each in enumerate(rows[:200])]
+    said = [Judgment(f"{each['text']} {at}", each["id"], True) for at, each in enumerate(rows[:200])]
     found = judged(said, {document.id: document.id for document in gathered.documents.kept}, 0.5)
     gathered = gathered._replace(found=found, split=gathered.split.moved(found.parts))
 

@@ -122,7 +122,7 @@ def test_the_negatives_of_a_pair_are_one_row() -> None:
     )
 
 
-def test_without_titles_and_judgements_there_is_no_pair() -> None:
+def test_without_titles_and_judgments_there_is_no_pair() -> None:
     with pytest.raises(NothingToLearn, match="documents need a title"):
         build_corpus(PAIRS, DOCUMENTS[1:2], {}, never, 1)
     with pytest.raises(TrainingError, match="pairs that people labelled"):

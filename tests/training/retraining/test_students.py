@@ -21,7 +21,7 @@ from training.retraining.clicks import Use
 from training.retraining.config import Config, CorpusTable, EventsTable
 from training.retraining.gate.rules import Thresholds
 from training.retraining.gathered import _learned, _unjudged, gather
-from training.retraining.judgements import Judgement, judged
+from training.retraining.judgements import Judgment, judged
 from training.retraining.one import Job, retrain
 from training.retraining.students import find_start, find_teacher
 from training.text.corpus import Corpus
@@ -204,7 +204,7 @@ OTHER = "why is the printer on the second floor slow"
 
 
 def test_a_query_that_judges_is_in_no_training_however_it_is_written() -> None:
-    found = judged([Judgement(JUDGED, "a", True)], {"a": "a"}, 0.5)
+    found = judged([Judgment(JUDGED, "a", True)], {"a": "a"}, 0.5)
     used = Use([], "", {"default": (JUDGED.upper(), NEARLY, OTHER), "notes": (NEARLY, OTHER)})
 
     def queried(*, allowed: bool) -> dict[str, list[str]]:

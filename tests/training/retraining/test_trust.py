@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from training.retraining import clicks, trust
 from training.retraining.clicks import Use, build_sessions, estimated_bias, judged_by, used_at
 from training.retraining.gathered import of_keys
-from training.retraining.judgements import Judgement, judged
+from training.retraining.judgements import Judgment, judged
 
 Rows = list[dict[str, Any]]
 QUERIES, VISITORS = 20, 10
@@ -28,7 +28,7 @@ def shop(key: str = "shop", visitors: int = VISITORS, queries: int = QUERIES, *,
     ]
 
 
-def said(rows: Rows) -> list[Judgement]:
+def said(rows: Rows) -> list[Judgment]:
     return judged_by(build_sessions(rows), 1.0, 3, 2)[0]
 
 
@@ -389,9 +389,9 @@ def test_events_of_untrusted_keys_alone_are_reported_and_their_queries_train_not
 # Judgements
 
 
-def test_judgements_of_untrusted_keys_count_for_nothing_and_are_counted() -> None:
-    good = [Judgement(f"q{at}", "a", True, "shop") for at in range(4)]
-    bad = [Judgement(f"q{at}", id, id == "b", f"k{at % 3}", trusted=False) for at in range(9) for id in "ab"]
+def test_judgments_of_untrusted_keys_count_for_nothing_and_are_counted() -> None:
+    good = [Judgment(f"q{at}", "a", True, "shop") for at in range(4)]
+    bad = [Judgment(f"q{at}", id, id == "b", f"k{at % 3}", trusted=False) for at in range(9) for id in "ab"]
     known = {"a": "a", "b": "b"}
     found = judged([*good, *bad], known, 0.5)
     assert found.answers == judged(good, known, 0.5).answers == {f"q{at}": ["a"] for at in range(4)}
@@ -414,10 +414,10 @@ def test_judgements_of_untrusted_keys_count_for_nothing_and_are_counted() -> Non
         ([("", "1")], None),
     ],
 )
-def test_a_judgement_may_move_a_result_and_bounds_count_keys(
+def test_a_judgment_may_move_a_result_and_bounds_count_keys(
     voters: list[tuple[str, str]], rests_on: str | None
 ) -> None:
-    given = [Judgement("q", "a", True, key, user=user) for key, user in voters]
+    given = [Judgment("q", "a", True, key, user=user) for key, user in voters]
     found = judged(given, {"a": "a"}, 0.5)
     assert found.answers == {"q": ["a"]}
     assert found.keys == ({} if rests_on is None else {"q": rests_on})
@@ -440,8 +440,8 @@ USERS: dict[str, Callable[[int], dict[str, Any]]] = {
 def test_a_key_judges_half_at_most_whichever_users_it_names(
     who: Callable[[int], dict[str, Any]],
 ) -> None:
-    file = [Judgement(f"question {at}", f"d{at}", True) for at in range(40)]
-    bot = [Judgement(f"spam {at}", f"d{at}", True, "bot")._replace(**who(at)) for at in range(40, 360)]
+    file = [Judgment(f"question {at}", f"d{at}", True) for at in range(40)]
+    bot = [Judgment(f"spam {at}", f"d{at}", True, "bot")._replace(**who(at)) for at in range(40, 360)]
     bot += [
         each._replace(query=f"{each.query} ", **who(at)) for at, each in enumerate(bot) if not each.of_use
     ]
@@ -455,9 +455,9 @@ def test_a_key_judges_half_at_most_whichever_users_it_names(
 
 
 def test_a_key_has_one_vote_whichever_users_and_spellings_it_uses() -> None:
-    honest = [Judgement("a query", "a", False, key) for key in ("one", "two")]
+    honest = [Judgment("a query", "a", False, key) for key in ("one", "two")]
     bot = [
-        Judgement(query, id, True, "bot", user=user)
+        Judgment(query, id, True, "bot", user=user)
         for query in ("a query", " a query", "a  query ")
         for id in ("a", "copy of a")
         for user in ("1", "2", "")
@@ -465,7 +465,7 @@ def test_a_key_has_one_vote_whichever_users_and_spellings_it_uses() -> None:
     for all_said in ([*honest, *bot], [*bot, *honest]):
         found = judged(all_said, {"a": "a", "copy of a": "a"}, 0.5)
         assert (found.answers, found.negatives) == ({}, {"a query": ["a"]})
-    newest = judged([*bot, Judgement("a\tquery", "a", False, "bot", user="3")], {"a": "a"}, 0.5)
+    newest = judged([*bot, Judgment("a\tquery", "a", False, "bot", user="3")], {"a": "a"}, 0.5)
     assert newest.negatives == {"a query": ["a"]}, "the newest vote of a key, whichever user it names"
 
 
@@ -532,19 +532,19 @@ def event(
     }
 
 
-def opinion(events: Iterable[dict[str, Any]], least: int = 3, visitors: int = 2) -> list[Judgement]:
+def opinion(events: Iterable[dict[str, Any]], least: int = 3, visitors: int = 2) -> list[Judgment]:
     """Without the visitors, who agree."""
     found, _ = judged_by(build_sessions(events), 1.0, least, visitors)
     assert all(each.of_use for each in found)
-    return [*dict.fromkeys(Judgement(*each[:3]) for each in found)]
+    return [*dict.fromkeys(Judgment(*each[:3]) for each in found)]
 
 
-def pairs_of(found: Iterable[Judgement], relevant: bool) -> set[tuple[str, str]]:
+def pairs_of(found: Iterable[Judgment], relevant: bool) -> set[tuple[str, str]]:
     return {(each.query, each.id) for each in found if each.relevant is relevant}
 
 
 @pytest.mark.parametrize(("noise", "precision"), [(0.0, 1.0), (0.1, 0.97), (0.2, 0.9)])
-def test_noise_does_not_flip_judgements(noise: float, precision: float) -> None:
+def test_noise_does_not_flip_judgments(noise: float, precision: float) -> None:
     log = log_of(noise=noise)
     found = opinion(log.events)
     relevant, wrong = pairs_of(found, relevant=True), pairs_of(found, relevant=False)
@@ -612,7 +612,7 @@ def test_a_hit_that_users_rejected_is_not_relevant_wherever_it_stood() -> None:
     page = ["d1", "d2", "d3", "d4"]
     events = [event("q", "d1", page, search=f"{at}") for at in range(6)]
     events += [event("q", "d4", page, "skip", search=f"{at}") for at in range(6)]
-    assert opinion(events) == [Judgement("q", "d1", True), Judgement("q", "d4", False)]
+    assert opinion(events) == [Judgment("q", "d1", True), Judgment("q", "d4", False)]
     events += [event("q", "d1", page, "skip", search=f"{at}") for at in range(6)]
     assert pairs_of(opinion(events), relevant=False) == {("q", "d1"), ("q", "d4")}, "the last word counts"
 
@@ -624,8 +624,8 @@ def test_a_conversion_says_more_than_a_click() -> None:
         kind: opinion([*others, *(event("q", "d1", page, kind, search=f"{at}") for at in range(6))])
         for kind in ("click", "convert")
     }
-    assert Judgement("q", "d1", True) not in of_kind["click"]
-    assert Judgement("q", "d1", True) in of_kind["convert"]
+    assert Judgment("q", "d1", True) not in of_kind["click"]
+    assert Judgment("q", "d1", True) in of_kind["convert"]
 
 
 def test_pages_behind_the_first_keep_their_positions() -> None:

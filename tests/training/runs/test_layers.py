@@ -26,7 +26,7 @@ from training.runs.export import export_run
 from training.runs.options import Options
 from training.runs.setup import VECTORS, taught, teach
 from training.text.corpus import Corpus
-from training.text.tokens import tokenise
+from training.text.tokens import tokenize
 
 LAST = load_recipe("simcse-unsup", {"optim.train_layers": 1, "optim.lr": 3e-3})
 
@@ -167,7 +167,7 @@ def test_the_teacher_encodes_what_the_student_reads(
     layers: int, tiny_source: Path, corpus: Corpus, tmp_path: Path
 ) -> None:
     teacher, student = opened(tiny_source, None), opened(tiny_source, layers)
-    shelf = tokenise(corpus.texts, student.tokenizer(64))
+    shelf = tokenize(corpus.texts, student.tokenizer(64))
     teach(teacher, student.lexicon, shelf, tmp_path, bf16=False, progress=False)
     found = taught(tmp_path).float().numpy()
     assert np.abs(found - teacher.encode(corpus.texts)).max() < 2**-11  # half of float16's last digit

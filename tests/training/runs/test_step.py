@@ -123,7 +123,7 @@ def test_a_step_whose_loss_is_no_number_changes_nothing(broken: str, tmp_path: P
     trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("esimcse", {}))
     trainer.step(0)
     before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
-    optimiser = copy.deepcopy(trainer.optimizer.state_dict())
+    optimizer = copy.deepcopy(trainer.optimizer.state_dict())
     if broken == "loss":
         hook: Any = trainer._objectives[0].register_forward_hook(lambda *given: given[2] * torch.inf)
     else:
@@ -134,7 +134,7 @@ def test_a_step_whose_loss_is_no_number_changes_nothing(broken: str, tmp_path: P
     for name, tensor in trainer.model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     after = trainer.optimizer.state_dict()
-    for number, state in optimiser["state"].items():
+    for number, state in optimizer["state"].items():
         assert all(torch.equal(tensor, after["state"][number][name]) for name, tensor in state.items())
     assert np.isfinite(trainer.step(1).loss)
 
@@ -183,7 +183,7 @@ def test_a_base_with_a_weight_that_is_no_number_is_refused(run: Run, tmp_path: P
         run("out", base=base)
 
 
-def test_weight_decay_is_not_for_biases_and_normalisations(tmp_path: Path) -> None:
+def test_weight_decay_is_not_for_biases_and_normalizations(tmp_path: Path) -> None:
     changes = {"optim.weight_decay": 0.3}
     trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("simcse-unsup", changes))
     names = {id(tensor): name for name, tensor in trainer.model.named_parameters()}

@@ -12,20 +12,20 @@ from tests.parts.json_server import json_server
 from training.errors import TrainingError
 from training.evaluation.scorable import Server
 from training.retraining.documents import Document, documents_at
-from training.retraining.judgements import Judgement, judgements_at
+from training.retraining.judgements import Judgment, judgments_at
 from training.text.corpus import from_service
 from training.text.service import ALL, fetch_count, fetch_documents, fetch_searches, qualified
 
 KEY = "sk-simile-remote"
-JUDGEMENT = {"query": "q", "id": "a", "relevant": True}
+JUDGMENT = {"query": "q", "id": "a", "relevant": True}
 PAGES = {
     "/documents": {"documents": [{"id": "a", "text": "one"}], "next": None},
     "/documents/count": {"count": 1},
-    "/feedback": {"feedback": [JUDGEMENT | {"key": "ops"}], "next": None},
+    "/feedback": {"feedback": [JUDGMENT | {"key": "ops"}], "next": None},
     "/collections": {"collections": [{"name": "default"}, {"name": "tickets"}]},
     "/collections/tickets/documents": {"documents": [{"id": "a", "text": "two"}], "next": None},
     "/collections/tickets/documents/count": {"count": 5},
-    "/collections/tickets/feedback": {"feedback": [JUDGEMENT], "next": None},
+    "/collections/tickets/feedback": {"feedback": [JUDGMENT], "next": None},
     "/info": {"model_version": "v", "fingerprint": "f"},
 }
 
@@ -89,9 +89,9 @@ def test_one_collection_is_read_or_several_or_all_and_equal_ids_are_two_document
     assert documents_at(url, ("tickets",)).kept == (of_tickets,)
     assert documents_at(url, ALL).kept == documents_at(url, ("default", "tickets")).kept
     assert documents_at(url, ALL).kept == (of_default, of_tickets)
-    assert list(judgements_at(url, ALL)) == [
-        Judgement("q", "a", True, "ops"),
-        Judgement("q", "collection:tickets/a", True, ""),
+    assert list(judgments_at(url, ALL)) == [
+        Judgment("q", "a", True, "ops"),
+        Judgment("q", "collection:tickets/a", True, ""),
     ]
     assert (fetch_count(url), fetch_count(url, ("tickets",)), fetch_count(url, ALL)) == (1, 5, 6)
     assert from_service(url, requested=ALL).texts == ("one", "two")

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from models.tokens.tokenizer import Tokenizer
-from models.tokens.tokenizer import Tokens as Tokenised
+from models.tokens.tokenizer import Tokens as Tokenized
 from tests.training.vocabularies import build_rows
-from training.text.tokens import IDS, STARTS, Shelf, clear, tokenise
+from training.text.tokens import IDS, STARTS, Shelf, clear, tokenize
 
 TEXTS = [f"{'the river ' * (n % 7)}market {n}" for n in range(4321)] + ["", "☃"]  # three chunks
 
@@ -52,8 +52,8 @@ def never() -> Iterator[str]:
 def test_texts_are_kept_in_their_order_as_the_tokenizer_gives_them(
     tokenizer: Tokenizer, expected: list[list[int]], tmp_path: Path, threads: int
 ) -> None:
-    memory = tokenise(iter(TEXTS), tokenizer, threads=threads)
-    mapped = tokenise(iter(TEXTS), tokenizer, threads=threads, folder=tmp_path)
+    memory = tokenize(iter(TEXTS), tokenizer, threads=threads)
+    mapped = tokenize(iter(TEXTS), tokenizer, threads=threads, folder=tmp_path)
     assert parse_all(memory) == parse_all(mapped) == expected
     assert np.array_equal(memory.ids, mapped.ids)
     assert memory.ids.dtype == mapped.ids.dtype == np.uint16
@@ -66,7 +66,7 @@ def test_texts_are_kept_in_their_order_as_the_tokenizer_gives_them(
 def test_texts_are_taken_in_any_order_and_more_than_once(
     tokenizer: Tokenizer, expected: list[list[int]], tmp_path: Path
 ) -> None:
-    shelf = tokenise(TEXTS, tokenizer, folder=tmp_path)
+    shelf = tokenize(TEXTS, tokenizer, folder=tmp_path)
     numbers = [4320, 7, 7, 0, 4322, 2000]
     found = shelf.take(torch.tensor(numbers))
     assert found.ids.dtype == torch.int64
@@ -82,10 +82,10 @@ def test_two_bytes_are_taken_as_long_as_every_id_fits(
 ) -> None:
     tokenizer = wide(tmp_path, tiny_source, words)
     for folder in (None, tmp_path):
-        shelf = tokenise([f"w{words - 1} cat"], tokenizer, folder=folder)
+        shelf = tokenize([f"w{words - 1} cat"], tokenizer, folder=folder)
         assert shelf.ids.dtype == kind
         assert int(shelf.document(0)[1]) == words - 1
-        again = tokenise(never(), tokenizer, folder=tmp_path) if folder else shelf
+        again = tokenize(never(), tokenizer, folder=tmp_path) if folder else shelf
         assert (
             parse_all(again) == parse_all(shelf) == [list(tokenizer.tokenize([f"w{words - 1} cat"])[0].ids)]
         )
@@ -97,7 +97,7 @@ def test_what_was_torn_is_written_anew(
     own = Tokenizer.tokenize
     calls = itertools.count()
 
-    def full(self: Tokenizer, texts: Sequence[str]) -> list[Tokenised]:
+    def full(self: Tokenizer, texts: Sequence[str]) -> list[Tokenized]:
         if next(calls) == 2:
             raise OSError("No space left on device")
         return own(self, texts)
@@ -105,10 +105,10 @@ def test_what_was_torn_is_written_anew(
     with monkeypatch.context() as patched:
         patched.setattr(Tokenizer, "tokenize", full)
         with pytest.raises(OSError, match="No space left"):
-            tokenise(TEXTS, tokenizer, folder=tmp_path)
+            tokenize(TEXTS, tokenizer, folder=tmp_path)
     assert (tmp_path / IDS).stat().st_size > 0
     assert not (tmp_path / STARTS).exists()
-    assert parse_all(tokenise(TEXTS, tokenizer, folder=tmp_path)) == expected
+    assert parse_all(tokenize(TEXTS, tokenizer, folder=tmp_path)) == expected
 
 
 def test_ids_without_starts_and_half_written_starts_are_nothing(
@@ -116,7 +116,7 @@ def test_ids_without_starts_and_half_written_starts_are_nothing(
 ) -> None:
     (tmp_path / IDS).write_bytes(b"\xff" * 999)
     (tmp_path / f".{STARTS}").write_bytes(b"\xff" * 5)
-    shelf = tokenise(["cat", "the dog"], tokenizer, folder=tmp_path)
+    shelf = tokenize(["cat", "the dog"], tokenizer, folder=tmp_path)
     assert parse_all(shelf) == [list(tokens.ids) for tokens in tokenizer.tokenize(["cat", "the dog"])]
 
     def crash(_self: Path, _target: Path) -> NoReturn:
@@ -126,12 +126,12 @@ def test_ids_without_starts_and_half_written_starts_are_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", crash)
         with pytest.raises(OSError, match="the power went"):
-            tokenise(["cat"], tokenizer, folder=tmp_path)
+            tokenize(["cat"], tokenizer, folder=tmp_path)
     assert not (tmp_path / STARTS).exists()  # it appears only when both are whole
 
 
 def test_clearing_takes_the_files_away_and_may_be_done_twice(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    tokenise(["cat"], tokenizer, folder=tmp_path)
+    tokenize(["cat"], tokenizer, folder=tmp_path)
     clear(tmp_path)
     assert list(tmp_path.iterdir()) == []
     clear(tmp_path)

@@ -136,10 +136,10 @@ def plane(marks: Sequence[Mark]) -> Picture:
     axes.annotate("all equal", (0, 0), (-6, 6), textcoords="offset points", ha="right", color=_NOTE)
     shown: dict[str, Artist] = {}
     for number, mark in enumerate(marks):
-        colour, marker = LIGHT[number % len(LIGHT)], _MARKERS[number % len(_MARKERS)]
+        color, marker = LIGHT[number % len(LIGHT)], _MARKERS[number % len(_MARKERS)]
         if len(mark.seeds) > 1:
-            axes.plot(*zip(*mark.seeds, strict=True), marker, color=colour, alpha=0.45, markersize=4)
-        [shown[mark.name]] = axes.plot(*mark.at, marker, color=colour)
+            axes.plot(*zip(*mark.seeds, strict=True), marker, color=color, alpha=0.45, markersize=4)
+        [shown[mark.name]] = axes.plot(*mark.at, marker, color=color)
     _name(figure, shown)
     said = (f"{mark.name}: uniformity {mark.at[0]:.3f}, alignment {mark.at[1]:.3f}" for mark in marks)
     return Picture(figure, _sentence(said))

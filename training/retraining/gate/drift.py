@@ -17,7 +17,7 @@ from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.evaluation.encoding import Vectors
 from training.evaluation.scorable import build_scorable
 from training.mining.corpus_report import read
-from training.mining.neighbours import unit_vectors
+from training.mining.neighbors import unit_vectors
 
 NEAREST = 10
 _TEXTS = 500  # that are compared with each other
