@@ -128,7 +128,7 @@ class _Bench:
             "SIMILE_DATABASE": self._url,
             "SIMILE_MODELS_DIR": str(self._folder / "models"),
             "SIMILE_WORKERS": "1",
-            "SIMILE_LONE_THREADS": "1",
+            "SIMILE_SINGLE_TEXT_THREADS": "1",
             "SIMILE_MAX_QUEUE_SECONDS": "60",
             SLEEP_MS: str(sleep_ms),
         }

@@ -210,7 +210,7 @@ class OpenPrecision:
 
     def single_text_engine(self) -> RawEngine:
         """Return an fp32 session with the threads that the service has for a single text."""
-        call, inputs = raw.single_text_call(self.version / ONNX, self.info["lone_threads"])
+        call, inputs = raw.single_text_call(self.version / ONNX, self.info["single_text_threads"])
         return RawEngine("raw, single text", [call], inputs, _tokenizer(self.version, self.info))
 
 

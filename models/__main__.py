@@ -215,8 +215,8 @@ def _rollback(store: ModelStore, options: argparse.Namespace) -> None:
     print(
         f"The service goes back to {back}: at once while it is still loaded (SIMILE_GRACE_SECONDS after a "
         f"swap), else when its index is ready. Search keeps working.\n"
-        f"Documents and judgments stay as they are. {active} stays on disk until you prune it. To activate it "
-        f"again: `python -m models activate {active}`."
+        f"Documents and judgments stay as they are. {active} stays on disk until you prune it. To activate "
+        f"it again: `python -m models activate {active}`."
     )
 
 

@@ -161,7 +161,7 @@ class Encoder:
                 self._single_text = engine
 
     def drop_single_text(self) -> bool:
-        """Closes the engine of `open_single_text` after its current calls. Returns False if it is not open."""
+        """Closes the engine for single texts after its current calls. Returns False if it is not open."""
         with self._changing:
             engine, self._single_text = self._single_text, None
         return engine is not None

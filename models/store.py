@@ -1,4 +1,5 @@
-"""The store of published versions. A version is a folder that appears atomically. Start at `ModelStore.publish`.
+"""The store of published versions. A version is a folder that appears atomically. Start at
+`ModelStore.publish`.
 
     MODELS_DIR/
     ├── 20260102T030405-all-minilm-l6-v2-1a2b3c4d/   one version; never changed after its rename

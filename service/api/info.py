@@ -153,7 +153,7 @@ async def describe_service_and_model(runtime: Service) -> Response:
             "models_dir": str(runtime.store.root.absolute()),
             "models_id": models_id,
             "threads": layout.workers * layout.threads,
-            "lone_threads": runtime.batcher.single_text.threads if encoder.opens_single_text else 1,
+            "single_text_threads": runtime.batcher.single_text.threads if encoder.opens_single_text else 1,
             "workers": layout._asdict(),
             "cache": None
             if cache is None

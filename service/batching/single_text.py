@@ -30,7 +30,7 @@ STOP_SECONDS = 5.0  # Wait for an opening session. The default model takes half 
 def threads_for_single_text(setting: int, layout: Layout, processors: int) -> int:
     """Returns the number of threads for a single text. 1 turns the second session off.
 
-    `setting` is the value of SIMILE_LONE_THREADS, where 0 chooses a number.
+    `setting` is the value of SIMILE_SINGLE_TEXT_THREADS, where 0 chooses a number.
     """
     threads = setting or min(MAX_THREADS, layout.workers * layout.threads, processors)
     return threads if threads > layout.threads else 1

@@ -11,7 +11,7 @@ from functools import partial
 from models.encoder import Encoder
 from models.search.content import Content
 from models.search.passages import Split, learned_tokens, passage_tokens, split
-from models.tokens.reading import ENOUGH, Count
+from models.tokens.reading import MIN_WORDS, Count
 from models.tokens.reading import count as count_words
 from service import memory
 from service.active import Generation
@@ -145,7 +145,7 @@ class Readability:
 
     def knows(self, version: str, collection: str) -> bool:
         found = self._counts.get((version, collection))
-        return found is not None and found.words >= ENOUGH
+        return found is not None and found.words >= MIN_WORDS
 
     def look(self, encoder: Encoder, texts: Sequence[str], collections: Sequence[str]) -> None:
         """Counts words of `texts`, and logs at most one warning per collection."""
@@ -162,7 +162,7 @@ class Readability:
                     continue
                 known = self._counts.get((version, collection), Count())
                 found = self._counts[version, collection] = known + seen
-                if found.words >= ENOUGH and (reason := found.unreadable()):
+                if found.words >= MIN_WORDS and (reason := found.unreadable()):
                     log.warning(
                         "%s cannot read the documents of the collection %s: %s. Use keyword search, or "
                         "retrain it (docs/RETRAINING.md).",

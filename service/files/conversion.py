@@ -14,7 +14,7 @@ from typing import Any
 
 from models.messages import did_you_mean
 from service.files.values import BadFile, BadRow, Spelling
-from service.http.exact_json import LEAST, MOST, becomes_zero
+from service.http.exact_json import MAX_INTEGER, MIN_INTEGER, becomes_zero
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 _COMMA_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?", re.ASCII)
@@ -40,7 +40,7 @@ def decimal_comma(text: str) -> int | float:
 def _finite(text: str) -> int | float:
     if text.lstrip("+-").isdigit():
         whole = int(text)
-        if LEAST <= whole <= MOST:
+        if MIN_INTEGER <= whole <= MAX_INTEGER:
             return whole
         raise ValueError("a whole number of more than 64 bits; leave it as a text")
     found = float(text)

@@ -186,7 +186,8 @@ def _integer(digits: str) -> object:
     if _fits(digits):
         return int(digits)
     return _Refused(
-        f"is {digits[:MAX_CHARACTERS]}. Whole numbers are stored from {MIN_INTEGER} to {MAX_INTEGER}. Send it as a text."
+        f"is {digits[:MAX_CHARACTERS]}. Whole numbers are stored from {MIN_INTEGER} to {MAX_INTEGER}. "
+        "Send it as a text."
     )
 
 

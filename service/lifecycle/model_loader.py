@@ -40,14 +40,14 @@ from models.files.bounded import read_json
 from models.files.fsync import replace_text
 from models.manifest import read_manifest
 from models.publishing.proof import check_golden
-from models.store import Store
+from models.store import ModelStore
 from models.tokens.texts import example_texts
 from service.active import Generation, IndexesOf
 from service.batching.workers import Layout
 from service.errors import StartupError, machine_error
 from service.lifecycle import capacity
 from service.settings import PREFIX, Settings
-from service.store.protocol import Store as Documents
+from service.store.protocol import DocumentStore
 from service.store.values import Active
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,13 @@ class ModelLoader:
     """
 
     def __init__(
-        self, store: Store, form: Form, layout: Layout, *, deterministic: bool = False, place: Place = CPU
+        self,
+        store: ModelStore,
+        form: Form,
+        layout: Layout,
+        *,
+        deterministic: bool = False,
+        place: Place = CPU,
     ) -> None:
         self.store = store
         self.form = form
@@ -197,7 +203,7 @@ class ModelLoader:
 
 
 async def read_when_there(
-    store: Store, version: str, work: Callable[[], T], wait: Callable[[str, float], Awaitable[None]]
+    store: ModelStore, version: str, work: Callable[[], T], wait: Callable[[str, float], Awaitable[None]]
 ) -> T:
     """Returns the result of `work`, and repeats it while the folder of `version` cannot be read.
 
@@ -231,7 +237,7 @@ async def read_when_there(
         pause = min(2 * pause, MAX_SECONDS)
 
 
-def _away(store: Store, version: str) -> Exception | None:
+def _away(store: ModelStore, version: str) -> Exception | None:
     """Returns why the folder of a version cannot be read now, or None if it can."""
     try:
         with suppress(Damaged):
@@ -344,7 +350,7 @@ def _seconds(encoder: Encoder, texts: Sequence[str]) -> float:
 
 
 def active_generation(
-    store: Documents, loader: ModelLoader, settings: Settings, indexes: IndexesOf
+    store: DocumentStore, loader: ModelLoader, settings: Settings, indexes: IndexesOf
 ) -> Generation:
     """Opens and verifies the generation to serve.
 
@@ -378,13 +384,15 @@ def active_generation(
     return Generation(number, encoder, indexes)
 
 
-def _refuse_copy(store: Documents) -> None:
+def _refuse_copy(store: DocumentStore) -> None:
     """Raises StartupError if the store contains an unfinished copy."""
     if (problem := store.unfinished_copy()) is not None:
         raise StartupError(problem)
 
 
-def _again(store: Documents, loader: ModelLoader, active: Active, settings: Settings) -> tuple[int, Encoder]:
+def _again(
+    store: DocumentStore, loader: ModelLoader, active: Active, settings: Settings
+) -> tuple[int, Encoder]:
     """Opens the active version in the form of its stored vectors.
 
     The controller then builds it in the requested form and swaps. If this machine does not support the old
@@ -406,7 +414,7 @@ def _again(store: Documents, loader: ModelLoader, active: Active, settings: Sett
     return store.activate(encoder.manifest, stored_form(encoder)), encoder
 
 
-def _first(store: Documents, loader: ModelLoader, settings: Settings) -> tuple[int, Encoder]:
+def _first(store: DocumentStore, loader: ModelLoader, settings: Settings) -> tuple[int, Encoder]:
     """Publishes, requests and opens a first version, and stores whether to add the examples."""
     models = loader.store
     version = models.requested() if settings.model == "default" else None

@@ -1,7 +1,7 @@
 """The interface of the document store: everything that the rest of the service knows about stored data.
 
-Start reading at `DocumentStore`. Connections, SQL and transactions are details of the implementations in sqlite/ and
-postgres/. values.py has the values that cross the interface.
+Start reading at `DocumentStore`. Connections, SQL and transactions are details of the implementations in
+sqlite/ and postgres/. values.py has the values that cross the interface.
 """
 
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence

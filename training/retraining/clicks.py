@@ -95,7 +95,7 @@ _Named = dict[tuple[str, str, str], Session]  # by visitor, search and query
 
 
 class Sessions(NamedTuple):
-    """Searches that count, the latest, at most MOST; and clicks of the others, for the report."""
+    """Searches that count, the latest, at most MAX_SEARCHES; and clicks of the others, for the report."""
 
     found: list[Session]
     over_share: Counter[

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from training.retraining import searches as own
 from training.retraining.config import Config
-from training.retraining.crossfit import FEW
+from training.retraining.crossfit import CROSSFIT_GROUPS
 from training.retraining.gathered import Gathered
 from training.retraining.heldout import JUDGE, TRAIN, Split, place
 from training.retraining.judgements import Judged, bounded
@@ -29,7 +29,7 @@ def build_halves(config: Config, kind: Kind, split: Split, found: Judged) -> tup
     """
     if config.gate.mode == "off" or kind not in OF_LABELS:
         return ()
-    enough = len({found.groups[query] for query in found.held}) >= FEW
+    enough = len({found.groups[query] for query in found.held}) >= CROSSFIT_GROUPS
     both = len(found.held) + len(found.crossed)
     if enough or not found.held or not found.crossed or both < own.MIN_QUERIES:
         return ()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 FILE_NAME = "record.jsonl"
-MOST = 200  # points of each curve
+MAX_POINTS = 200  # points of each curve
 _ABOUT = {"event", "time", "step"}
 
 
@@ -116,5 +116,5 @@ def _place(file: Path) -> tuple[int, str]:
 
 def _thinned(line: Mapping[int, float]) -> Sequence[tuple[int, float]]:
     points = sorted(line.items())
-    every = -(-len(points) // MOST) or 1
+    every = -(-len(points) // MAX_POINTS) or 1
     return points[::-1][::every][::-1]  # keeps the last point

@@ -22,7 +22,7 @@ from typing import BinaryIO
 import orjson
 
 from models.progress import Progress
-from models.tokens.reading import ENOUGH, Count, count
+from models.tokens.reading import MIN_WORDS, Count, count
 from service.cli.commands import client
 from service.cli.commands.client import (
     BUSY,
@@ -434,12 +434,12 @@ class Reading:
 
     def look(self, collection: str | None, chunk: Sent) -> None:
         known = self._counts.get(collection, Count())
-        if known.words >= ENOUGH:
+        if known.words >= MIN_WORDS:
             return
         contents = [row.content for row, _ in chunk[:_SAMPLE] if isinstance(row.content, dict)]
         texts = [str(content.get("text"))[:_SAMPLE_CHARACTERS] for content in contents]
         found = self._counts[collection] = known + count(texts, self._tokenize)
-        if found.words >= ENOUGH and (reason := found.unreadable()):
+        if found.words >= MIN_WORDS and (reason := found.unreadable()):
             self._progress.end()
             what = "these documents" if collection is None else f"the documents of {collection}"
             print(  # noqa: T201

@@ -118,7 +118,8 @@ def _read(store: OfflineStore, collection: str, most: int) -> tuple[str, Points]
             progress.tell(len(heads))
     if len(heads) < MAP_MIN_DOCUMENTS:
         raise CommandError(
-            f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs {MAP_MIN_DOCUMENTS}."
+            f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs "
+            f"{MAP_MIN_DOCUMENTS}."
         )
     ids, texts, metadata, vectors = zip(*heads, strict=True)
     return active.version, Points([*ids], [*texts], [*metadata], np.array(vectors, np.float32))

@@ -17,7 +17,7 @@ from tests.tiny import tiny_source
 from tests.waiting import LIMIT, until
 
 pytestmark = pytest.mark.long
-MOST = 1.3  # times the bytes of the weights
+MAX_RATIO = 1.3  # times the bytes of the weights
 
 
 def _begun(*arguments: Path) -> subprocess.Popen[str]:
@@ -32,7 +32,7 @@ def test_publishing_takes_little_more_memory_than_the_weights_have_bytes(tmp_pat
         said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 0
     ratio = float(said.split()[1])
-    assert 0.5 < ratio < MOST
+    assert 0.5 < ratio < MAX_RATIO
     versions = ModelStore(tmp_path / "models").versions()
     assert sorted("onnx/model.onnx_data" in manifest.files for manifest in versions) == [True, True]
 

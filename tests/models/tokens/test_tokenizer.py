@@ -154,7 +154,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-MOST = 2 * FURTHEST + 10_000  # the largest requested piece, and as much to find its end
+MAX_PIECE = 2 * FURTHEST + 10_000  # the largest requested piece, and as much to find its end
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -167,7 +167,7 @@ def test_no_text_is_tokenized_in_one_piece_of_megabytes(
     text = unit * (1_000_000 // len(unit))
     tokenizer.tokenize([text], left=left)
     tokenizer.tokenize([text[:300_000]], left=left)
-    assert max(taken) <= MOST
+    assert max(taken) <= MAX_PIECE
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -177,11 +177,11 @@ def test_of_a_text_that_leaves_little_no_more_than_half_a_million_characters_are
 ) -> None:
     [tokens] = tokenizer.tokenize([unit * (4_000_000 // len(unit))], left=left)
     assert tokens.truncated
-    assert sum(taken) <= 500_000 + 2 * MOST
+    assert sum(taken) <= 500_000 + 2 * MAX_PIECE
     taken.clear()
     with pytest.raises(BadText, match="Allow truncation"):
         tokenizer.tokenize([unit * (4_000_000 // len(unit))], truncate=False, left=left)
-    assert sum(taken) <= 500_000 + 2 * MOST
+    assert sum(taken) <= 500_000 + 2 * MAX_PIECE
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -203,7 +203,7 @@ def test_a_long_text_of_another_kind_of_tokenizer_is_cut_before_white_space(
     ours = Tokenizer(tmp_path / "tokenizer.json", 400_000)
     assert list(ours.tokenize([text], left=left)[0].ids) == other.encode(text).ids
     assert ours.tokenize([" " + "a" * 1_000_000], left=left)[0].ids[0] == 0
-    assert max(taken) <= MOST
+    assert max(taken) <= MAX_PIECE
 
 
 def test_another_kind_of_tokenizer_is_given_the_whole_text(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_a_text_without_a_place_to_cut_is_tokenized_in_parts(
         for left in (False, True):
             [tokens] = tokenizer.tokenize([character * 400_000], left=left)
             assert len(tokens.ids) <= MAX_LENGTH
-    assert longest <= MOST
+    assert longest <= MAX_PIECE
 
 
 def test_brackets_are_cut_before_and_added_tokens_are_not(file: Path, tokenizer: Tokenizer) -> None:

@@ -219,7 +219,7 @@ def test_a_service_answers_lone_texts_with_the_vector_that_they_have_in_a_batch(
     settings: Settings = new_settings(tmp_path, tiny_models_dir, workers=2, single_text_threads=2, cache_mb=0)
     with serving(settings) as client:
         encoder = client.app.state.runtime.active.generation.encoder  # type: ignore[attr-defined]
-        assert client.get("/info").json()["lone_threads"] == 2
+        assert client.get("/info").json()["single_text_threads"] == 2
         inputs = ["the same text", "another one, which is longer"]
         together = np.array(client.post("/embed", json={"inputs": inputs}).json(), np.float32)[0]
         before = one_by_one(client, 3 * MIN_SINGLE_TEXTS)  # Some may find a worker busy.

@@ -43,7 +43,7 @@ def test_a_text_that_the_model_reads_whole_has_passages_of_half_its_length(
     place: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tiny model reads 64 tokens. A sentence has 11."""
-    monkeypatch.setattr(passages, "MIN_USUAL", 16)
+    monkeypatch.setattr(passages, "MIN_DEFAULT", 16)
     with serving(place) as client:
         long, short = text(3, 5), text(4, 2)
         assert put(client, {"long": long, "short": short})["truncated"] == 0

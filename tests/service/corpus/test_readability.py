@@ -9,7 +9,7 @@ import pytest
 
 from models.encoder import Encoder
 from models.store import ModelStore
-from models.tokens.reading import ENOUGH
+from models.tokens.reading import MIN_WORDS
 from service.corpus.embedder import Readability
 
 
@@ -32,7 +32,7 @@ def test_it_is_told_once_after_enough_words(encoder: Encoder, caplog: pytest.Log
     readability.look(encoder, [KOREAN], ["notes"])
     assert not readability.knows(version, "notes")
     assert told(caplog) == []
-    for _ in range(ENOUGH):
+    for _ in range(MIN_WORDS):
         readability.look(encoder, [KOREAN] * 4, ["notes"] * 4)
     assert readability.knows(version, "notes")
     (line,) = told(caplog)
@@ -43,7 +43,7 @@ def test_it_is_told_once_after_enough_words(encoder: Encoder, caplog: pytest.Log
 
 def test_what_it_reads_is_not_told(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
     readability = Readability()
-    for _ in range(ENOUGH):
+    for _ in range(MIN_WORDS):
         readability.look(encoder, [ENGLISH], ["notes"])
     assert readability.knows(encoder.manifest.version, "notes")
     assert told(caplog) == []
@@ -54,10 +54,10 @@ def test_what_it_reads_in_one_collection_hides_no_other(
 ) -> None:
     """This holds also if one write has documents of both collections."""
     readability = Readability()
-    for _ in range(ENOUGH):
+    for _ in range(MIN_WORDS):
         readability.look(encoder, [ENGLISH] * 20, ["notes"] * 20)
     assert told(caplog) == []
-    for _ in range(ENOUGH):
+    for _ in range(MIN_WORDS):
         readability.look(encoder, [ENGLISH] * 20 + [KOREAN], ["notes"] * 20 + ["tickets"])
     (line,) = told(caplog)
     assert "the documents of the collection tickets: " in line

@@ -20,7 +20,7 @@ from service.files.values import Format, Row
 
 MEBIBYTE = 1 << 20
 LONG = 200 * MEBIBYTE
-MOST = 24 * MEBIBYTE  # memory limit of a reader
+LIMIT = 24 * MEBIBYTE  # memory limit of a reader
 
 
 def read(name: str | Path, kind: Format) -> Iterator[Row]:
@@ -81,14 +81,14 @@ def test_a_line_without_end_takes_no_memory_and_is_named(tmp_path: Path, kind: F
     with_a_long_line(tmp_path / "file", head, tail)
     found, most = taken(tmp_path / "file", kind)
     assert found == expected
-    assert most < MOST
+    assert most < LIMIT
 
 
 def test_a_document_of_a_whole_file_is_bounded(tmp_path: Path) -> None:
     with_a_long_line(tmp_path / "file", b"one", b"")
     found, most = taken(tmp_path / "file", "file")
     assert found == [(1, "a document has at most 1 MiB")]
-    assert most < MOST
+    assert most < LIMIT
 
 
 def csv_rows(content: bytes) -> list[tuple[int, str]]:

@@ -24,7 +24,7 @@ from tests.service.process import Service
 from tests.service.raw import FAMILIES, Wire, ending_well, head, held, post
 from tests.waiting import until
 
-MOST = 4
+MAX_HELD = 4
 BODY = FAMILIES["/embed"]
 
 
@@ -45,7 +45,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def bound(clock: Clock) -> Connections:
-    return Connections(MOST, clock)
+    return Connections(MAX_HELD, clock)
 
 
 def entered(bound: Connections, count: int) -> list[Peer]:
@@ -56,7 +56,7 @@ def entered(bound: Connections, count: int) -> list[Peer]:
 
 
 def test_the_connection_that_is_idle_for_longest_makes_room(bound: Connections, clock: Clock) -> None:
-    first, second, third, fourth = entered(bound, MOST)
+    first, second, third, fourth = entered(bound, MAX_HELD)
     bound.busy(first)
     bound.idle(second)  # after third and fourth
     clock.now += IDLE_SECONDS
@@ -71,7 +71,7 @@ def test_the_connection_that_is_idle_for_longest_makes_room(bound: Connections, 
 def test_a_young_one_a_busy_one_and_one_that_is_still_read_make_none(
     bound: Connections, clock: Clock
 ) -> None:
-    peers = [Peer(unread=True), *entered(bound, MOST - 1)]
+    peers = [Peer(unread=True), *entered(bound, MAX_HELD - 1)]
     bound.enter(peers[0])
     bound.busy(peers[1])
     clock.now += IDLE_SECONDS
@@ -82,7 +82,7 @@ def test_a_young_one_a_busy_one_and_one_that_is_still_read_make_none(
 
 
 def test_spare_ones_make_room_for_each_other_at_once_and_end(bound: Connections) -> None:
-    for peer in entered(bound, MOST):
+    for peer in entered(bound, MAX_HELD):
         bound.busy(peer)
     spare = [Peer() for _ in range(SPARE)]
     assert {bound.enter(peer) for peer in spare} == {Place.SPARE}
@@ -195,7 +195,7 @@ def test_what_is_aborted_is_not_written() -> None:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("connections")
-    with ending_well(folder, tiny_models_dir, SIMILE_MAX_CONNECTIONS=str(MOST)) as service:
+    with ending_well(folder, tiny_models_dir, SIMILE_MAX_CONNECTIONS=str(MAX_HELD)) as service:
         service.client.close()
         yield service
         service.client = type(service.client)(base_url=f"http://127.0.0.1:{service.port}", trust_env=False)
@@ -214,7 +214,7 @@ def ask(service: Service, request: bytes) -> int:
 
 def test_when_all_are_busy_health_is_answered_and_the_rest_is_told_to_come_later(service: Service) -> None:
     with ExitStack() as stack:
-        for _ in range(MOST):
+        for _ in range(MAX_HELD):
             busy(service, stack)
         for path, body in FAMILIES.items():
             with Wire(service) as wire:
@@ -238,10 +238,10 @@ def busy(service: Service, stack: ExitStack) -> Wire:
 
 def test_silent_ones_keep_nobody_out_and_are_bounded(service: Service) -> None:
     with ExitStack() as stack:
-        for _ in range(10 * (MOST + SPARE)):
+        for _ in range(10 * (MAX_HELD + SPARE)):
             stack.enter_context(Wire(service))
         assert ask(service, head("/health", method="GET")) == 200
-        until(lambda: held(service) <= MOST + SPARE, "their number has no bound")
+        until(lambda: held(service) <= MAX_HELD + SPARE, "their number has no bound")
         while ask(service, post("/embed", BODY)) == 503:
             pass  # until the first of them have been idle for a second
 
@@ -249,7 +249,7 @@ def test_silent_ones_keep_nobody_out_and_are_bounded(service: Service) -> None:
 @pytest.mark.long
 def test_busy_ones_are_answered_whatever_comes_beside_them(service: Service) -> None:
     with ExitStack() as stack:
-        wires = [busy(service, stack) for _ in range(MOST)]
+        wires = [busy(service, stack) for _ in range(MAX_HELD)]
         for _ in range(10 * SPARE):
             stack.enter_context(Wire(service))
         for wire in wires:

@@ -37,7 +37,7 @@ HAS_GPU_PART = hasattr(faiss, "StandardGpuResources")
 @pytest.fixture(autouse=True)
 def _small_bases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "BASE_ROWS", 2000)
-    monkeypatch.setattr(ivf, "FEW_ROWS", 10)
+    monkeypatch.setattr(ivf, "EXACT_ROWS", 10)
     monkeypatch.setattr(ivf, "LOOKED_AT", 2.0)
     monkeypatch.setattr(maintenance, "MIN_QUERIES", 1_000_000)  # No recall is measured.
 

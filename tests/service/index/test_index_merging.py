@@ -246,7 +246,7 @@ def test_readers_never_see_a_removed_row_or_half_a_step(
     base_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "BASE_ROWS", base_rows)
-    monkeypatch.setattr(ivf, "FEW_ROWS", 0)
+    monkeypatch.setattr(ivf, "EXACT_ROWS", 0)
     monkeypatch.setattr(ivf, "LOOKED_AT", 1.0)
     monkeypatch.setattr(maintenance, "PAUSE_SECONDS", 0.0)
     mover = Mover()

@@ -19,7 +19,7 @@ ROWS, DIMENSION = 3000, 24
 def careless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes of 1,000 rows have a base, and a search reads very few of its rows."""
     monkeypatch.setattr(maintenance, "BASE_ROWS", 1000)
-    monkeypatch.setattr(ivf, "FEW_ROWS", 0)
+    monkeypatch.setattr(ivf, "EXACT_ROWS", 0)
     monkeypatch.setattr(ivf, "LOOKED_AT", 0.5)
     monkeypatch.setattr(ivf, "PER_HIT", 1)
     monkeypatch.setattr(maintenance, "PAUSE_SECONDS", 0.0)

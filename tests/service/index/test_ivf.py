@@ -70,7 +70,7 @@ class Made:
 def made() -> Iterator[Made]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maintenance, "BASE_ROWS", 5000)
-        patch.setattr(ivf, "FEW_ROWS", 100)
+        patch.setattr(ivf, "EXACT_ROWS", 100)
         made = Made()
         assert (made.index.kind, len(made.index.view.parts)) == ("IVF,SQ8", 2)
         yield made
@@ -138,7 +138,7 @@ def test_equal_vectors_have_equal_scores_in_the_base_and_beside_it(monkeypatch: 
 
 def test_every_row_that_ties_with_the_last_place_is_found_in_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "BASE_ROWS", 500)
-    monkeypatch.setattr(ivf, "FEW_ROWS", 0)
+    monkeypatch.setattr(ivf, "EXACT_ROWS", 0)
     vectors = unit_vectors(1000, 16)
     vectors[300:700:2] = vectors[300]
     index = Index.load(16, [(firsts(range(1000)), vectors)])

@@ -130,7 +130,7 @@ COUNT, SEQUENCE = 3000, 4000
 @pytest.fixture(autouse=True)
 def _small_bases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "BASE_ROWS", 2000)
-    monkeypatch.setattr(ivf, "FEW_ROWS", 10)
+    monkeypatch.setattr(ivf, "EXACT_ROWS", 10)
     monkeypatch.setattr(ivf, "LOOKED_AT", 2.0)
 
 

@@ -359,7 +359,7 @@ def test_info_tells_what_really_runs(client: TestClient, runtime: Runtime) -> No
     assert info["max_client_batch_size"] == 2048
     assert (info["search_mode"], info["passages"]) == (None, True)
     assert info["threads"] == runtime.layout.workers
-    assert info["lone_threads"] == min(4, runtime.layout.workers)
+    assert info["single_text_threads"] == min(4, runtime.layout.workers)
     index = {"documents": 0, "passages": 0, "kind": "exact", "recall_at_10": None, "recall_queries": None}
     assert info["index"] == index | {"device": "cpu", "bytes": info["index"]["bytes"]}
 

@@ -123,9 +123,7 @@ def kill_some(folder: Path, forge: Forge, kills: int, server: Server | None = No
         if server is not None:
             assert all(replica.process.poll() is None for replica in made.replicas), "no replica had to end"
         check_all(made, traffic, requests.requested)
-        print(
-            f"{kills} kills, {traffic.answered}, {traffic.refused} asked to send again, {requests.swaps} swaps"
-        )
+        print(f"{kills} kills, {traffic.answered}, {traffic.refused} told to retry, {requests.swaps} swaps")
 
 
 @pytest.mark.long

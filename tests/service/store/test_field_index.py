@@ -20,7 +20,7 @@ from service.settings import Settings, read
 from service.store.filters.grammar import Predicate
 from service.store.sql.records import page
 from service.store.sqlite import filters, secondary_indexes
-from service.store.sqlite.documents import FEW_REVISIONS, count
+from service.store.sqlite.documents import INLINE_REVISIONS, count
 from service.store.sqlite.filters import compile_filter
 from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.schema import connect, harden, migrate
@@ -131,7 +131,7 @@ def table(store: sqlite3.Connection) -> set[tuple[Any, ...]]:
 def test_a_lookup_finds_what_a_scan_finds(
     store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, declared: list[str], few: int
 ) -> None:
-    monkeypatch.setattr(filters, "FEW", few)
+    monkeypatch.setattr(filters, "DIRECT_READS", few)
     bring_up_to_date(store, declared)
     put(store, *ROWS)
     for filter in FILTERS:
@@ -163,7 +163,7 @@ def test_random_filters_over_random_documents_pass_the_same(
     filters.add_values(store, declared, (1, len(rows)))
     where = compile_filter(filter, declared)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filters, "FEW", data.draw(st.sampled_from([0, 1, 1000]), "few"))
+        patch.setattr(filters, "DIRECT_READS", data.draw(st.sampled_from([0, 1, 1000]), "few"))
         assert filters.matching(store, where, DEFAULT_COLLECTION).tolist() == expected(filter, rows)
     for revision in range(1, len(rows) + 1):
         filters.remove_values(store, declared, revision)
@@ -185,7 +185,7 @@ def test_a_lookup_reads_no_metadata(store: sqlite3.Connection) -> None:
     before = {str(filter): matching(store, compile_filter(filter, FIELDS)) for filter in FILTERS[:8]}
     store.execute("UPDATE documents SET metadata = '{}'")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filters, "FEW", 0)
+        patch.setattr(filters, "DIRECT_READS", 0)
         for filter in FILTERS[:4]:
             assert matching(store, compile_filter(filter, FIELDS)) == before[str(filter)]
     plan = store.execute(
@@ -226,8 +226,8 @@ def test_many_passing_documents_are_paged_in_the_order_of_their_ids(
     put(store, *ROWS)
     where = compile_filter({"third": {"$in": [0, 1]}}, FIELDS)
     few = page(cast("Snapshot", store), "", 7, where)
-    assert len(ROWS) < FEW_REVISIONS
-    monkeypatch.setattr("service.store.sqlite.store.documents.FEW_REVISIONS", 10)
+    assert len(ROWS) < INLINE_REVISIONS
+    monkeypatch.setattr("service.store.sqlite.store.documents.INLINE_REVISIONS", 10)
     assert page(cast("Snapshot", store), "", 7, where) == few
     assert few[1]
 

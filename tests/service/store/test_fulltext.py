@@ -233,7 +233,7 @@ def test_scores_are_bm25_and_the_best_come_first(store: sqlite3.Connection) -> N
 def test_only_allowed_documents_of_the_collection_are_found(
     store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(fulltext, "FEW_REVISIONS", few)
+    monkeypatch.setattr(fulltext, "INLINE_REVISIONS", few)
     secondary_indexes.add_collection(store, "other")
     put(store, *(f"river {'stone ' * (at % 7)}" for at in range(5)))
     put(store, "river", collection="other")

@@ -203,7 +203,7 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
     where = compile_in(JsonbDialect(()), {"n": {"$gte": 100}})
     query = unit()
     for few in (10_000, 0):
-        monkeypatch.setattr(vectors, "FEW", few)
+        monkeypatch.setattr(vectors, "EXACT_DOCUMENTS", few)
         for filter, heads_only in ((None, False), (None, True), (where, False)):
             scores: dict[int, tuple[float, int]] = {}
             for at, embedding in enumerate(embeddings):
@@ -227,7 +227,7 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
 def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vectors, "FEW", 10)
+    monkeypatch.setattr(vectors, "EXACT_DOCUMENTS", 10)
     given = {f"{at:02}": unit() for at in range(60)}
     place.put(
         *(Document(id, "text", encode_json({"half": int(id) % 2})) for id in given),

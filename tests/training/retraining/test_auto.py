@@ -152,7 +152,7 @@ def test_beside_a_pair_only_the_search_is_tuned(
 def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(halves, "FEW", 1)  # the half that is held out is enough
+    monkeypatch.setattr(halves, "CROSSFIT_GROUPS", 1)  # the half that is held out is enough
     active = str(job.store.requested())
     found = documents(WORDS, 420)
     assert retrain(found, BETTER, judged=80) == 0
@@ -394,7 +394,7 @@ def test_the_minutes_are_those_of_the_trainings_that_a_run_makes(
     few: int,
     times: int,
 ) -> None:
-    monkeypatch.setattr(halves, "FEW", few)  # groups held out, from which on one half is enough
+    monkeypatch.setattr(halves, "CROSSFIT_GROUPS", few)  # groups held out, from which on one half is enough
     monkeypatch.setattr(advise, "_pace", lambda *_: 1.0)
     monkeypatch.setattr(advise, "_minutes", lambda *_: 7.0)
     assert _advise(job, tmp_path, WORDS, 420, judged=80) == 0

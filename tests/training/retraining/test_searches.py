@@ -28,7 +28,7 @@ from training.evaluation.scorable import build_scorable
 from training.methods.recipe import load_recipe
 from training.retraining import one
 from training.retraining import searches as own
-from training.retraining.changed import MAX_ANSWERS, MOST, answers, changed
+from training.retraining.changed import MAX_ANSWERS, MAX_CHANGED, answers, changed
 from training.retraining.choosing import CANDIDATES, compute_score
 from training.retraining.config import GateTable
 from training.retraining.documents import Document
@@ -433,8 +433,8 @@ def test_the_largest_changes_come_first_with_what_both_found() -> None:
     before = scores([0.5] * 40, [["wrong", "right"]] * 40)
     after = scores([at / 40 for at in range(40)], [["right", "wrong"]] * 40)
     found = changed(REQUESTED_TEXTS, before, after)
-    assert [row["query"] for row in found["gained"]] == [f"question {39 - at}" for at in range(MOST)]
-    assert [row["query"] for row in found["lost"]] == [f"question {at}" for at in range(MOST)]
+    assert [row["query"] for row in found["gained"]] == [f"question {39 - at}" for at in range(MAX_CHANGED)]
+    assert [row["query"] for row in found["lost"]] == [f"question {at}" for at in range(MAX_CHANGED)]
     worst = found["lost"][0]
     assert (worst["difference"], worst["relevant"]) == (-0.5, ["right"])
     assert worst["active"][0] == {"id": "wrong", "text": "the wrong one"}

@@ -59,14 +59,14 @@ def test_a_rotated_key_costs_no_answer() -> None:
 def test_a_flood_of_one_key_pushes_out_no_other_searches(
     monkeypatch: pytest.MonkeyPatch, trusted: bool, users: str
 ) -> None:
-    monkeypatch.setattr(clicks, "MOST", 2 * len(shop()) + 50)
+    monkeypatch.setattr(clicks, "MAX_SEARCHES", 2 * len(shop()) + 50)
     flood = [
         event(f"flood {at}", "spam", ["spam"], search=f"f{at}", key="flood", user=users.format(at))
         | {"trusted": trusted}
-        for at in range(3 * clicks.MOST)
+        for at in range(3 * clicks.MAX_SEARCHES)
     ]
     read = build_sessions([*shop(), *flood])
-    assert len(read.found) == (clicks.MOST if trusted else len(shop()))
+    assert len(read.found) == (clicks.MAX_SEARCHES if trusted else len(shop()))
     assert answers([*shop(), *flood]) == answers([*flood, *shop()]) == RIGHT
 
 
@@ -87,7 +87,7 @@ def test_a_flood_of_one_key_pushes_out_no_other_searches(
 def test_a_flood_leaves_a_shop_with_many_searches_its_share(
     monkeypatch: pytest.MonkeyPatch, visitors: int, who: Callable[[int], dict[str, str]], keeps: int
 ) -> None:
-    monkeypatch.setattr(clicks, "MOST", 500)
+    monkeypatch.setattr(clicks, "MAX_SEARCHES", 500)
     rows = shop(visitors=visitors, queries=400 // visitors)
     flood = [event(f"x{at}", "x", search=f"f{at}") | who(at) for at in range(1500)]
     for events in ([*rows, *flood], [*flood, *rows]):
@@ -356,7 +356,7 @@ def test_a_shop_that_names_no_user_is_told_so(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_answers_are_dropped_for_a_reason_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clicks, "MOST", 40)
+    monkeypatch.setattr(clicks, "MAX_SEARCHES", 40)
     single = [event("q", "right", PAGE, search=f"s{at}", user="one") for at in range(3)]
     public = [event("q", "spam", PAGE, search=f"p{at}") | {"trusted": False} for at in range(3)]
     older = [event("old", "right", PAGE, search=f"o{at}", key="app", user=f"o{at % 3}") for at in range(30)]
@@ -640,7 +640,7 @@ def test_the_queries_that_may_be_trained_on_are_of_the_searches_that_are_read(
         "default": [event("old", "a", search="1"), event("Held  on", "a", search="2")],
         "other": [event("new", "a", search="3"), event("new", "b", search="4")],
     }
-    monkeypatch.setattr(clicks, "MOST", 3)
+    monkeypatch.setattr(clicks, "MAX_SEARCHES", 3)
     monkeypatch.setattr(clicks, "fetch_events", lambda _, collection: kept[collection])
     used = clicks.used_at("http://service", tuple(kept), 1.0, 1, 1)
     assert used.queried == {"default": ("Held on",), "other": ("new",)}

@@ -30,7 +30,7 @@ from training.papers.postprocess import Whiten
 from training.runfile import Result
 from training.runs.export import export_run
 from training.runs.mix import SHARES, best, between
-from training.runs.record import FILE_NAME, MOST, read_curve
+from training.runs.record import FILE_NAME, MAX_POINTS, read_curve
 from training.text.corpus import Corpus
 
 
@@ -321,6 +321,6 @@ def test_stages_follow_each_other_by_their_numbers(tmp_path: Path) -> None:
 def test_a_long_run_is_thinned_and_keeps_its_last_step(tmp_path: Path) -> None:
     recorded(tmp_path / "run", *(step(at, float(at)) for at in range(1, 1001)))
     found = read_curve(tmp_path / "run")["loss"]
-    assert MOST / 2 < len(found) <= MOST
+    assert MAX_POINTS / 2 < len(found) <= MAX_POINTS
     assert found[-1] == (1000, 1000.0)
     assert read_curve(tmp_path / "none") == {"loss": [], "dev": [], "dev_name": ""}
