@@ -41,7 +41,7 @@ from benchmarks.workloads import Workload
 STARTS = 3
 MEMORY_QUICK = 5_000
 
-MANY, BULK, FEW, ONE, LONG = (
+MANY, BULK, SMALL_BULK, ONE, LONG = (
     "64 x 1",
     "4 x 32",
     "8 x 1",
@@ -178,7 +178,7 @@ def _jobs(
     loads = [
         Scenario(MANY, sentences, 64, 1, 4 / share),
         Scenario(BULK, sentences, 4, 32, 4 / share),
-        Scenario(FEW, sentences, 8, 1, 3 / share),
+        Scenario(SMALL_BULK, sentences, 8, 1, 3 / share),
         Scenario(ONE, sentences, 1, 1, 3 / share),
     ]
     long = Scenario(LONG, mixture, 32, 1, 6 / share)
@@ -314,7 +314,7 @@ def _verdict(subject: str, found: Spread, bound: float, *, at_least: bool = Fals
 
 def main_table(results: Results, figures: Mapping[str, Any]) -> str:
     """Return the table of all contestants: medians of texts per second, with p50 / p99 in ms of requests."""
-    loads = (SENTENCES_AT_ONCE, MANY, BULK, FEW, ONE, MIX_AT_ONCE, LONG)
+    loads = (SENTENCES_AT_ONCE, MANY, BULK, SMALL_BULK, ONE, MIX_AT_ONCE, LONG)
     rows = []
     for name in results.names:
         cells = [_rate(results, (name, load)) for load in loads]

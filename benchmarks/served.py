@@ -35,7 +35,7 @@ TEXTS_PER_CALL = 32
 DEFAULT = "fp32"
 OPENVINO_HINTS = {"fp32": "f32", "bf16": "bf16"}
 
-FEW, MANY = 2_000, 100_000  # requests before each look at the memory
+FIRST_REQUESTS, MANY = 2_000, 100_000  # requests before each look at the memory
 GROWTH_CLIENTS = 16
 GROWTH_REQUESTS = 8_000  # distinct; sent repeatedly, and batches differ each time
 GROWTH_MAX_TEXTS = 3
@@ -301,7 +301,7 @@ def measure_growth(served: ServedModel, mixture: Workload, many: int = MANY) -> 
         for _ in range(GROWTH_REQUESTS)
     ]
     sizes = []
-    for count in (FEW, many - FEW):
+    for count in (FIRST_REQUESTS, many - FIRST_REQUESTS):
         Generator(Load(served.port, requests, GROWTH_CLIENTS, GROWTH_SECONDS, count=count)).finish()
         sizes.append(memory_mb(served.pid)["now"])
-    return {"few": FEW, "many": many, "before_mb": sizes[0], "after_mb": sizes[1]}
+    return {"few": FIRST_REQUESTS, "many": many, "before_mb": sizes[0], "after_mb": sizes[1]}

@@ -198,7 +198,7 @@ class Encoder:
         """Computes the vectors (n, dimension) of a batch, padded to its longest row.
 
         Args:
-            alone: Use the engine of `open_single_text`, because no other call is in progress.
+            single_text: Use the engine of `open_single_text`, because no other call is in progress.
         """
         if not ids:
             return np.empty((0, self.dimension), dtype=np.float32)

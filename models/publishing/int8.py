@@ -98,7 +98,7 @@ def add_int8(
 
     Args:
         encoder: The float32 encoder of that folder.
-        proved: Its vectors of PROOF_TEXTS.
+        verified: Its vectors of PROOF_TEXTS.
 
     Returns:
         The loss of accuracy; None if the graph was left out.

@@ -63,7 +63,7 @@ def publish_limited(
     """Publishes `default`, a folder or a hub id. See `publish_named`.
 
     Args:
-        asked: Settings that the folder does not contain.
+        overrides: Settings that the folder does not contain.
         torch: Allows an export by torch.
 
     Raises:

@@ -91,7 +91,7 @@ def split(
 
     Args:
         prompt: The prompt of documents, which precedes each passage.
-        wanted: Called from time to time. False stops the work, and the result has no meaning.
+        is_needed: Called from time to time. False stops the work, and the result has no meaning.
         length: Tokens of each passage after the head, with its title; None for the default.
 
     Returns:

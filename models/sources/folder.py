@@ -221,7 +221,7 @@ def read_source(folder: Path, overrides: Overrides = NO_OVERRIDES, convert: Conv
     """Reads a folder.
 
     Args:
-        asked: Settings of the import.
+        overrides: Settings of the import.
         convert: Converts another kind of tokenizer to the content of a tokenizer.json.
 
     Raises:

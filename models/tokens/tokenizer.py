@@ -170,7 +170,7 @@ class Tokenizer:
             truncate: Truncate texts with too many tokens. A text also ends after half a million characters,
                 or 8 per token of the maximum if that is more.
             left: Drop tokens from the start of a long text, not from its end.
-            wanted: Called before each piece. False stops the work, and the result has no meaning.
+            is_needed: Called before each piece. False stops the work, and the result has no meaning.
 
         Raises:
             BadText: A text is not valid Unicode, or has too many characters without `truncate`.

@@ -76,13 +76,13 @@ class Listed(BaseModel):
 
 class ModelsAnswer(BaseModel):
     active: str
-    requested: str | None
+    wanted: str | None
     models: list[Listed]
     schedule: dict[str, Any] | None
 
 
 class Requested(BaseModel):
-    requested: str
+    wanted: str
 
 
 class Report(RootModel[dict[str, Any]]):

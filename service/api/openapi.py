@@ -203,8 +203,8 @@ class Filter(BaseModel):
             "examples": [{"$or": [{"topic": {"$in": ["owl", "hawk"]}}, {"year": {"$gte": 1990}}]}],
         },
     )
-    parse_all: _Filters = Field(default_factory=list, alias="$and")
-    any_of: _Filters = Field(default_factory=list, alias="$or")
+    every: _Filters = Field(default_factory=list, alias="$and")
+    some: _Filters = Field(default_factory=list, alias="$or")
     ids: list[_Plain] = Field(default_factory=list, alias="$ids")
 
 

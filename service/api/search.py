@@ -176,7 +176,7 @@ async def search_for_several_queries(request: Request, runtime: Service, body: S
         collection=collection,
         version=pinned(request, model, runtime),
         several=True,
-        vectors_of=body.model,
+        vectors_version=body.model,
     )
     return await _search(request, runtime, plan, {})
 

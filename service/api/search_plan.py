@@ -188,7 +188,7 @@ class Plan:
         collection: The collection to search.
         version: The version that must answer. None: the active version.
         several: The answer has a list of hits for each query. Otherwise it has the hits of the only query.
-        vectors_of: The version that made the vectors among the queries.
+        vectors_version: The version that made the vectors among the queries.
 
     """
 
@@ -201,7 +201,7 @@ class Plan:
     collection: str
     version: str | None
     several: bool = False
-    vectors_of: str | None = None
+    vectors_version: str | None = None
 
     def search(self, settings: Settings, generation: Generation) -> Search:
         """Returns the search of this plan by a generation.
@@ -327,7 +327,7 @@ async def embed_queries(
     """
     queries, none = plan.queries, Answer(np.empty((0, 0), np.float32), [], [], Timing(0.0, 0.0, 0.0))
     if queries[0].vector is not None:
-        vectors = parse_vectors([query.vector for query in queries], plan.vectors_of, generation)
+        vectors = parse_vectors([query.vector for query in queries], plan.vectors_version, generation)
         return [Query(vector=vector) for vector in vectors], none, {}
     if mode == "lexical" or queries[0].similar_to is not None:
         return queries, none, {}

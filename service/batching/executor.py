@@ -222,7 +222,7 @@ async def refuse_long_texts(encoder: Encoder, inputs: Sequence[Source]) -> None:
 
 
 def _count(encoder: Encoder, text: str, left: threading.Event) -> None:
-    encoder.tokenize([text], truncate=False, requested=lambda: not left.is_set())
+    encoder.tokenize([text], truncate=False, is_needed=lambda: not left.is_set())
 
 
 def tokenize(items: list[Item]) -> list[tuple[Item, Refusal]]:

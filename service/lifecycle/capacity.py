@@ -113,7 +113,7 @@ def expected_rows(active: Generation, documents: int, manifest: Manifest) -> lis
     """Estimates the rows of each collection: as many as now, or more if the passages become shorter.
 
     Args:
-        live: The active generation.
+        active: The active generation.
         documents: Stored documents of all collections, also those that are missing from the active index.
         manifest: The manifest of the new version.
 

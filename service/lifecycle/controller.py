@@ -377,7 +377,7 @@ class Following:
 
     Args:
         loader: Opens the version.
-        live: The generations of this process.
+        active: The generations of this process.
         metrics: Shows the version.
         went_over: Called with the generation that is active now, or with None if it is not open yet.
 
@@ -456,8 +456,8 @@ def choose_requested(
     counts once.
 
     Args:
-        desired: The request.
-        live: The active version.
+        requested: The request.
+        active: The active version.
         handled: The id of the last request that was carried out or failed. It does not count as a decision
             again.
         judged: Versions that failed or were rolled back from.

@@ -254,7 +254,7 @@ def fastest_form(loader: ModelLoader, version: str, folder: Path, max_loss: floa
         loader: Opens the version in each form.
         version: The version to measure.
         folder: The data directory.
-        most_loss: Highest allowed `get_precision_loss` a form.
+        max_loss: Highest allowed `get_precision_loss` a form.
         now: The form of the stored vectors.
 
     Raises:

@@ -464,7 +464,7 @@ class Generations(Protocol):
         Args:
             generation: Number of the generation.
             complete_through: All revisions up to this one have vectors of the generation.
-            desired: Id of the request. Empty: the request has no id.
+            requested: Id of the request. Empty: the request has no id.
             rollback: The version that was active gets the verdict that it was rolled back from.
             may: Returns whether the swap may still happen.
             last: Embeds the few documents that still have no vector, on a thread. Used if several processes
@@ -517,7 +517,7 @@ class Generations(Protocol):
             generation: Number of the generation.
             after: Return revisions after this one. Revisions only grow.
             limit: Number of documents, at most.
-            most_bytes: Bytes that their texts may have together. The first one is returned in any case.
+            max_bytes: Bytes that their texts may have together. The first one is returned in any case.
 
         """
 
@@ -596,7 +596,7 @@ class Replicas(Protocol):
         An older request is ignored and logged.
 
         Args:
-            asked: The request in the models folder.
+            requested: The request in the models folder.
             at: When it was made. inf: since this process last looked at the folder; -inf: before that; or the
                 file's Unix time if this process has not looked before.
 

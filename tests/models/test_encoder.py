@@ -156,21 +156,21 @@ def test_a_text_computed_by_two_threads_has_the_vector_of_one(
     store = ModelStore(tiny_models_dir)
     encoder = store.open(store.versions()[0].version)
     rows = [row.ids for row in encoder.tokenize(TEXTS)]
-    before = [encoder.forward([ids], alone=True) for ids in rows]
+    before = [encoder.forward([ids], single_text=True) for ids in rows]
     assert not encoder.has_single_text
     encoder.open_single_text(2)
-    computed = counted(encoder._alone, monkeypatch)
+    computed = counted(encoder._single_text, monkeypatch)
     for normalize in (True, False):
         for ids in rows:
             usual = encoder.forward([ids], normalize=normalize)
             np.testing.assert_allclose(
-                encoder.forward([ids], normalize=normalize, alone=True), usual, atol=1e-6
+                encoder.forward([ids], normalize=normalize, single_text=True), usual, atol=1e-6
             )
     assert len(computed) == 2 * len(rows)
     assert encoder.drop_single_text()
     assert not encoder.has_single_text
     assert not encoder.drop_single_text()
-    encoder.forward([rows[0]], alone=True)
+    encoder.forward([rows[0]], single_text=True)
     assert len(computed) == 2 * len(rows)
     np.testing.assert_array_equal(np.concatenate(before), [encoder.forward([ids])[0] for ids in rows])
     encoder.close()
@@ -181,7 +181,7 @@ def test_an_encoder_that_has_closed_is_not_opened_once_more(tiny_models_dir: Pat
     encoder = store.open(store.versions()[0].version)
     encoder.close()
     encoder.open_single_text(2)
-    assert encoder._alone is None
+    assert encoder._single_text is None
 
 
 def test_a_deterministic_encoder_has_one_way_of_computing(tiny_models_dir: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_deterministic_encoder_has_one_way_of_computing(tiny_models_dir: Path)
     encoder = store.open(store.versions()[0].version, deterministic=True)
     encoder.open_single_text(2)
     assert not encoder.opens_single_text
-    assert encoder._alone is None
+    assert encoder._single_text is None
 
 
 def test_both_sessions_use_one_table_of_the_vocabulary(tiny_models_dir: Path) -> None:

@@ -107,7 +107,7 @@ class Store:
         [active] = connection.execute("SELECT count(*) FROM generations WHERE state = 'active'").fetchone()
         assert active == 1
         for number in kept_numbers(connection):
-            self.snapshots.check(connection, number, serving=number == serving)
+            self.snapshots.check(connection, number, active=number == serving)
         [orphans] = connection.execute(
             "SELECT count(*) FROM vectors WHERE revision NOT IN (SELECT revision FROM documents) "
             "AND generation IN (SELECT number FROM generations WHERE state <> 'dropped')"

@@ -34,7 +34,7 @@ from training.mining.queries import build_queries
 from training.mining.teacher import Listed, lists
 from training.text.corpus import LISTED, MAX_NEGATIVES, TEXTS, read_corpus
 from training.text.lines import Record, build_text, layout, read_records, valid
-from training.text.service import content_of, find_title
+from training.text.service import find_title, get_content
 
 _EXAMPLES = 3
 _SHOWN = 90  # characters of a text in an example
@@ -195,7 +195,7 @@ def _lists(options: argparse.Namespace) -> int:
     with open_scorable(options.model, os.environ, step_to_stderr) as model, _writing(out) as write:
         step_to_stderr("encoding and comparing")
         fields = zip(documents.records, documents.texts, strict=True)
-        contents = [content_of(record.fields, text) for record, text in fields]
+        contents = [get_content(record.fields, text) for record, text in fields]
         count = _write(write, lists(contents, queries, model))
     _print(f"{count:,} lists of {LISTED} documents, from {len(documents.texts):,} texts")
     return 0

@@ -88,12 +88,12 @@ class DropPcs(AffinePost):
     """
 
     count: Annotated[int, Field(ge=0, le=1 << 20, strict=True)] = 0
-    centered: Flag = True
+    centred: Flag = True
     by_share: Flag = False
     name: Literal["drop_pcs"] = "drop_pcs"
 
     def fit(self, moments: Moments) -> Affine:
-        if not self.centered:
+        if not self.centred:
             second = moments.covariance + np.outer(moments.mean, moments.mean)
             moments = Moments(moments.texts, np.zeros_like(moments.mean), second)
         variances, directions = _principal(moments)

@@ -60,7 +60,7 @@ def build_corpus(
     kept: dict[str, list[Document]] = {}
     for document in documents:
         kept.setdefault(document.collection, []).append(document)
-    pairs_of = {
+    named_pairs = {
         collection: [
             pair
             for pair in dict.fromkeys(_pairs(some, judged))
@@ -68,17 +68,17 @@ def build_corpus(
         ]
         for collection, some in kept.items()
     }
-    if not any(pairs_of.values()):
+    if not any(named_pairs.values()):
         raise NothingToLearn(
             "There is no pair to learn from: documents need a title, or queries that people judged."
         )
-    rows = ((pair, None) for pairs in pairs_of.values() for pair in pairs)
+    rows = ((pair, None) for pairs in named_pairs.values() for pair in pairs)
     of_pairs = Corpus.of_rows(rows, "the pairs to train on")
     if kind is PAIRS:
         return of_pairs
     found = (
         row
-        for collection, pairs in pairs_of.items()
+        for collection, pairs in named_pairs.items()
         if pairs
         for row in _triples(
             pairs,
@@ -135,9 +135,9 @@ def _lists(
     )
     corpus = Corpus.of_rows(found, "the lists to train on")
     # Named by what they are made of; another active model is another teacher, and there is more to learn.
-    made_of = [(query.text, query.title, query.rest) for queries in queries_in.values() for query in queries]
+    sources = [(query.text, query.title, query.rest) for queries in queries_in.values() for query in queries]
     return replace(
-        corpus, digest=sha256(f"lists {teacher.fingerprint} {sorted(made_of)}".encode()).hexdigest()
+        corpus, digest=sha256(f"lists {teacher.fingerprint} {sorted(sources)}".encode()).hexdigest()
     )
 
 

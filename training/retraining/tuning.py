@@ -66,17 +66,17 @@ class Tuned(NamedTuple):
 def tune(
     searches: Sequence[Collection],
     model: Scorable,
-    weights_of: Callable[[str], Sequence[float]] = lambda _: WEIGHTS,
+    get_weights: Callable[[str], Sequence[float]] = lambda _: WEIGHTS,
 ) -> dict[str, Tuned]:
     """The search that each collection's queries ask for; collections with too few of them are left out.
 
-    searches: of queries that neither train nor judge. weights_of: a collection's, to choose from, with
+    searches: of queries that neither train nor judge. get_weights: a collection's, to choose from, with
     DENSE_WEIGHT and 1.
     """
     lengths = list_lengths(model.reads)
 
     def settings(collection: str) -> list[Setting]:
-        return [Setting(weight, tokens) for tokens in lengths for weight in weights_of(collection)]
+        return [Setting(weight, tokens) for tokens in lengths for weight in get_weights(collection)]
 
     queried: dict[str, list[list[float]]] = {}
     for search in searches:
@@ -84,7 +84,7 @@ def tune(
             queried.setdefault(collection, []).append(figures)
     return {
         collection: choose(
-            np.array(rows).reshape(len(rows), len(lengths), -1), lengths, weights_of(collection)
+            np.array(rows).reshape(len(rows), len(lengths), -1), lengths, get_weights(collection)
         )
         for collection, rows in sorted(queried.items())
         if len(rows) >= MIN_QUERIES

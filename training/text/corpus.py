@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from models.progress import counted
 from training.errors import NothingToLearn, TrainingError
 from training.text.lines import Record, build_text, layout, read_records, valid
-from training.text.service import ONLY_DEFAULT, content_of, fetch_collections, fetch_documents, qualified
+from training.text.service import ONLY_DEFAULT, fetch_collections, fetch_documents, get_content, qualified
 
 # Accepted names of each field, as in public data sets and sentence-transformers.
 _TEXT = ("sentence", "text")
@@ -199,7 +199,7 @@ def from_service(url: str, kind: Kind = TEXTS, requested: Sequence[str] = ONLY_D
     Args:
         url: Address of the service.
         kind: Kind of rows that the recipe reads.
-        wanted: Names of the collections to read, or service.ALL.
+        requested: Names of the collections to read, or service.ALL.
 
     Raises:
         TrainingError: The recipe reads rows of several texts.
@@ -210,7 +210,7 @@ def from_service(url: str, kind: Kind = TEXTS, requested: Sequence[str] = ONLY_D
         raise TrainingError(f"A service has single texts; this recipe reads rows of {names}: --corpus FILE.")
     texts = (
         valid(
-            content_of(document, document["text"]).whole,
+            get_content(document, document["text"]).whole,
             f"{url}, document {qualified(name, str(document.get('id')))!r}",
         )
         for name in fetch_collections(url, requested)

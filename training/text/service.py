@@ -234,7 +234,7 @@ def chosen(options: argparse.Namespace) -> tuple[str, ...]:
     return ALL if options.all_collections else tuple(names or ONLY_DEFAULT)
 
 
-def content_of(document: Mapping[str, Any], text: str) -> Content:
+def get_content(document: Mapping[str, Any], text: str) -> Content:
     """Returns title and text of a document, as the service embeds them."""
     title, searched = find_title(document)
     return Content(text, title if searched else "")

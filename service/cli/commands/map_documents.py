@@ -177,8 +177,8 @@ def laid_out(
     Args:
         umap: The library.
         rows: Unit vectors, shape (n, d).
-        neighbours: Rows of the nearest neighbors, shape (n, NEIGHBOURS).
-        cosines: Their cosines, shape (n, NEIGHBOURS).
+        neighbors: Rows of the nearest neighbors, shape (n, NEIGHBORS).
+        cosines: Their cosines, shape (n, NEIGHBORS).
         start: Coordinates to start from. None means the two principal components.
 
     """

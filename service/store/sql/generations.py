@@ -131,7 +131,7 @@ def make_active(connection: Connection, number: int, requested: str, *, rollback
     Args:
         connection: Of either store.
         number: Number of the generation.
-        desired: Id of the request.
+        requested: Id of the request.
         rollback: Later versions leave the history, and the version that was active gets a verdict.
     """
     execute = connection.execute

@@ -105,12 +105,12 @@ def test_the_default_model_gives_a_text_one_vector_by_one_thread_by_two_and_in_a
 ) -> None:
     encoder = Encoder.open(next(default_models_dir.glob("2*")))
     encoder.open_single_text(2)
-    computed = counted(encoder._alone, monkeypatch)
+    computed = counted(encoder._single_text, monkeypatch)
     chance = np.random.default_rng(1)
     lengths = [3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 128, 129, 200, 255, 256]
     rows = [[101, *chance.integers(1996, 30_522, length - 2).tolist(), 102] for length in lengths]
     usual = np.concatenate([encoder.forward([row]) for row in rows])
-    alone = np.concatenate([encoder.forward([row], alone=True) for row in rows])
+    alone = np.concatenate([encoder.forward([row], single_text=True) for row in rows])
     assert computed == [(1, length) for length in lengths]
     np.testing.assert_allclose(alone, usual, atol=1e-6, rtol=0)
     np.testing.assert_allclose(encoder.forward(rows), alone, atol=1e-6, rtol=0)

@@ -171,7 +171,7 @@ def test_a_huge_text_is_split_in_pieces_with_the_same_tokens(encoder: Encoder) -
 
 def test_a_text_that_nobody_waits_for_is_not_split_any_further(encoder: Encoder) -> None:
     requested = iter([True, False, False])
-    assert split(Content("red river " * 100_000), encoder, requested=lambda: next(requested)) is None
+    assert split(Content("red river " * 100_000), encoder, is_needed=lambda: next(requested)) is None
 
 
 def test_the_thread_of_a_document_that_nobody_waits_for_any_more_ends_and_gives_its_memory_back(

@@ -102,7 +102,7 @@ def test_a_long_text_is_counted_no_further_when_the_deadline_has_passed(
             return requested[-1]
 
         try:
-            return tokenize(texts, truncate=truncate, needed=still_needed)
+            return tokenize(texts, truncate=truncate, is_needed=still_needed)
         finally:
             ended.set()
 

@@ -191,7 +191,7 @@ async def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_thread
         encoder.opens_single_text = opens
         async with running(workers=2, single_text_threads=2) as batcher:
             await ask(batcher, encoder, "a")
-            pace = batcher._executor._throughput._of(encoder.as_encoder())
+            pace = batcher._executor._throughput._get_pace(encoder.as_encoder())
             assert pace._batches == learnt
 
 

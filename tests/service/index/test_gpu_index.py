@@ -334,7 +334,7 @@ def test_the_cpu_needs_no_owner() -> None:
 
 
 @pytest.mark.skipif(HAS_GPU_PART, reason="this FAISS has a part for GPUs")
-@pytest.mark.parametrize("wanted", ["cuda", "cuda:1"])
+@pytest.mark.parametrize("needed", ["cuda", "cuda:1"])
 def test_a_faiss_without_a_part_for_gpus_is_refused_with_the_extra_that_brings_it(needed: str) -> None:
     with pytest.raises(StartupError, match=rf"SIMILE_INDEX_DEVICE={needed}: .*not support GPUs.*docs/GPU.md"):
         find(needed)
@@ -364,7 +364,7 @@ def test_a_gpu_that_cannot_be_opened_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert "index-device" not in {thread.name for thread in threading.enumerate()}
 
 
-@pytest.mark.parametrize("wanted", ["gpu", "cuda:", "cuda:x", "0", "CPU"])
+@pytest.mark.parametrize("needed", ["gpu", "cuda:", "cuda:x", "0", "CPU"])
 def test_a_device_that_there_cannot_be_is_refused_by_its_name(needed: str) -> None:
     with pytest.raises(ValueError, match=f"SIMILE_INDEX_DEVICE={needed}: name `cpu`"):
         Settings(index_device=needed)

@@ -170,9 +170,9 @@ def test_a_loaded_index_equals_one_that_grew(order: str) -> None:
 
 
 class Passages(RuleBasedStateMachine):
-    """Adds, replaces and removes documents of one to `MOST` rows. The answers are a dictionary's."""
+    """Adds, replaces and removes documents of one to `MAX_ROWS` rows. The answers are a dictionary's."""
 
-    MOST = 6
+    MAX_ROWS = 6
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Passages(RuleBasedStateMachine):
         names = [
             build_row_name(revision, at)
             for revision in fresh
-            for at in range(chance.integers(1, 1 + min(most, self.MOST)))
+            for at in range(chance.integers(1, 1 + min(most, self.MAX_ROWS)))
         ]
         names = names[:: -1 if seed % 2 else 1]
         vectors = coarse_vectors(len(names), 3, seed)
@@ -233,7 +233,7 @@ class Passages(RuleBasedStateMachine):
 class WholeTexts(Passages):
     """Every document has one row."""
 
-    MOST = 1
+    MAX_ROWS = 1
 
 
 @pytest.mark.parametrize("machine", [Passages, WholeTexts])

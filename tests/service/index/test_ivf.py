@@ -82,13 +82,13 @@ def test_an_unfiltered_search_finds_nearly_all_and_scores_them_by_their_own_vect
     assert made.recall(None, k=500) >= 0.98
 
 
-@pytest.mark.parametrize("passing", [0.0001, 0.001, 0.01, 0.09])
+@pytest.mark.parametrize("matching", [0.0001, 0.001, 0.01, 0.09])
 def test_a_narrow_filter_gives_exactly_the_best_rows_that_pass(matching: float, made: Made) -> None:
     allowed = np.random.default_rng(3).random(ROWS) < matching
     assert made.recall(allowed) == 1.0
 
 
-@pytest.mark.parametrize("passing", [0.12, 0.5, 0.99])
+@pytest.mark.parametrize("matching", [0.12, 0.5, 0.99])
 def test_a_wide_filter_gives_nearly_all_of_the_best_rows_that_pass(matching: float, made: Made) -> None:
     allowed = np.random.default_rng(4).random(ROWS) < matching
     assert made.recall(allowed) >= 0.98

@@ -276,7 +276,7 @@ def test_a_version_that_waits_for_memory_can_be_given_up(
         assert place.everything() == DOCUMENTS
 
 
-@pytest.mark.parametrize(("single_text_threads", "asked"), [(2, True), (1, False)])
+@pytest.mark.parametrize(("single_text_threads", "requested"), [(2, True), (1, False)])
 def test_a_new_version_waits_for_the_memory_of_its_lone_texts_too(
     place: Place, monkeypatch: pytest.MonkeyPatch, single_text_threads: int, requested: bool
 ) -> None:

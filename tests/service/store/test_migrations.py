@@ -48,7 +48,7 @@ ADDED = {
 def old_store(path: Path, models_dir: Path, schema: int) -> list[bytes]:
     """A store of `schema`, as its version would have left it; its vectors."""
     store = ModelStore(models_dir)
-    version = store.needed()
+    version = store.requested()
     assert version is not None
     encoder = store.open(version)
     vectors = encoder.encode(list(DOCUMENTS.values())).vectors

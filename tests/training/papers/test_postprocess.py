@@ -126,7 +126,7 @@ def test_directions_from_the_origin_are_those_of_an_uncentered_svd_and_the_mean_
     x = X.astype(float)
     _, _, directions = np.linalg.svd(x, full_matrices=False)
     top = directions[:1].T
-    found = applied([DropPcs(1, centered=False)], X)
+    found = applied([DropPcs(1, centred=False)], X)
     assert np.abs(found - (x - x @ top @ top.T)).max() < 1e-8
 
 
@@ -137,7 +137,7 @@ def test_by_share_takes_of_each_direction_what_it_has_of_their_spread() -> None:
     expected = x - sum(
         share * np.outer(x @ each, each) for share, each in zip(shares, directions, strict=False)
     )
-    found = applied([DropPcs(3, centered=False, by_share=True)], X)
+    found = applied([DropPcs(3, centred=False, by_share=True)], X)
     assert np.abs(found - expected).max() < 1e-8
 
 

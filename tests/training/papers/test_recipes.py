@@ -23,7 +23,7 @@ from training.runs.options import Options
 
 TRAINED = [name for name in shipped() if load_recipe(name).objectives]
 # One of each kind of end: a plain head, a template, two models, documents, no training at all.
-FEW = {"simcse-unsup", "promptbert", "diffcse", "declutr", "whitening"}
+FAST = {"simcse-unsup", "promptbert", "diffcse", "declutr", "whitening"}
 
 MORE_STEPS = {
     "promptbert": 80,  # random weights set its two templates far apart at first
@@ -85,7 +85,7 @@ def test_a_recipe_stopped_and_resumed_is_one_run(
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in FEW else pytest.mark.long)
+        pytest.param(name, marks=[] if name in FAST else pytest.mark.long)
         for name in shipped()
         if name not in ("mlm", "mlm-head")
     ],
