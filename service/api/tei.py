@@ -270,7 +270,7 @@ async def split_texts_into_tokens(request: Request, runtime: Service, body: Toke
         if count > limit:
             raise Validation(
                 f"inputs have {count} characters; at most {limit} (SIMILE_MAX_TOKENIZE_CHARACTERS) are "
-                "tokenised in one request. Send them in parts."
+                "tokenized in one request. Send them in parts."
             )
         return _tokens(encoder, prompt, texts, body.add_special_tokens)
 
@@ -347,4 +347,4 @@ def _texts(encoder: Encoder, ids: object, settings: Settings, skip_special_token
 def _refusal(error: Exception, where: str) -> ServiceError:
     if isinstance(error, BadInput):
         return Validation(f"{where}: {error}")
-    return Tokenizer(f"{where} could not be tokenised: {type(error).__name__}: {error}")
+    return Tokenizer(f"{where} could not be tokenized: {type(error).__name__}: {error}")

@@ -257,7 +257,7 @@ def _note(arrived: float, timing: Timing) -> None:
     started = arrived
     for name, seconds in (
         ("queue", timing.queue_seconds),
-        ("tokenise", timing.tokenize_seconds),
+        ("tokenize", timing.tokenize_seconds),
         ("inference", timing.inference_seconds),
     ):
         noted.append(Step(name, started, seconds))

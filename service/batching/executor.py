@@ -277,4 +277,4 @@ def _refusal(error: Exception) -> Refusal:
     if isinstance(error, BadText):
         return Refusal(Validation, f": {error}")
     log.error("The tokenizer failed", exc_info=error)
-    return Refusal(Tokenizer, f" could not be tokenised: {type(error).__name__}: {error}")
+    return Refusal(Tokenizer, f" could not be tokenized: {type(error).__name__}: {error}")

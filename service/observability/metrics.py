@@ -67,7 +67,7 @@ class VersionMetrics:
             "padding_tokens": counter("padding_tokens", "Padding tokens computed", "lane"),
             "batch_texts": histogram("batch_texts", "Texts of a batch", _TEXTS),
             "batch_tokens": histogram("batch_tokens", "Tokens of a batch, padding included", _TOKENS),
-            "tokenise_seconds": histogram("tokenise_seconds", "Seconds that texts were tokenized together"),
+            "tokenize_seconds": histogram("tokenize_seconds", "Seconds that texts were tokenized together"),
             "queue_seconds": histogram(
                 "queue_seconds", "Seconds from a text's arrival to the start of its batch"
             ),

@@ -1,6 +1,6 @@
 """OpenTelemetry traces: a span for each request, and child spans for the steps of embedding.
 
-    POST /embed ──▶ queue, tokenise, inference
+    POST /embed ──▶ queue, tokenize, inference
 
 Spans are created after the answer, and the SDK sends them on its own thread, so requests never wait for
 traces. The SDK reads the standard OTEL_ variables. The provider is not registered globally, because other

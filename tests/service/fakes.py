@@ -102,7 +102,7 @@ class CountingEncoder:
     def tokenize(self, texts: Sequence[str], *, truncate: bool = True, left: bool = False) -> list[Tokens]:
         rows = []
         for at, text in enumerate(texts):
-            if "untokenisable" in text:
+            if "untokenizable" in text:
                 raise RuntimeError("no")
             if len(text) > self.max_length and not truncate:
                 raise TooLong(at, len(text), self.max_length)

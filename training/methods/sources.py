@@ -223,7 +223,7 @@ def build_shelf(given: Given, rows: NDArray[np.int64], first_prompt: str) -> She
     places = (rows[:, None] * corpus.columns + np.arange(corpus.columns)).ravel().tolist()
     prompts = (first_prompt, *[given.prompt] * (corpus.columns - 1))
     found = ((prompts[place % corpus.columns], corpus.texts[place]) for place in places)
-    texts = counted((text and prompt + text for prompt, text in found), "texts", len(places), "tokenising")
+    texts = counted((text and prompt + text for prompt, text in found), "texts", len(places), "tokenizing")
     return tokenize(texts, given.tokenizer, threads=given.threads, folder=given.folder)
 
 

@@ -259,7 +259,7 @@ def _tokens(
     unknown = _unknown_id(file)
     lengths: list[int] = []
     strange: list[int] = []
-    with Progress("texts", len(texts), "tokenising") as progress:
+    with Progress("texts", len(texts), "tokenizing") as progress:
         for start in range(0, len(texts), _CHUNK):
             for tokens in tokenizer.tokenize(texts[start : start + _CHUNK]):
                 lengths.append(len(tokens.ids))

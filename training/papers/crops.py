@@ -119,7 +119,7 @@ class Sentences:
         seen = draw_order(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
         pieces = [sentences(given.corpus.texts[row]) for row in seen.tolist()]
         shelf = tokenize(
-            (piece for each in counted(pieces, "texts", len(pieces), "tokenising") for piece in each),
+            (piece for each in counted(pieces, "texts", len(pieces), "tokenizing") for piece in each),
             given.tokenizer,
             threads=given.threads,
             folder=given.folder,

@@ -2,7 +2,7 @@
 
     [11, 12, 13 | 21, 22]        ids, and starts = [0, 3, 5]
 
-Views change `Tokens`, and encoders read them. `tokenise` writes two files, which are memory-mapped:
+Views change `Tokens`, and encoders read them. `tokenize` writes two files, which are memory-mapped:
 
     tokens.ids      uint16 or int32, the ids of all texts one after another
     tokens.starts   int64, the beginning of each text and the end; written last, once both are complete
@@ -157,7 +157,7 @@ def tokenize(
 
 
 def clear(folder: Path) -> None:
-    """Removes the files of `tokenise` from `folder`."""
+    """Removes the files of `tokenize` from `folder`."""
     for name in (STARTS, IDS):
         (folder / name).unlink(missing_ok=True)
 

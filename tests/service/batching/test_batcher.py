@@ -99,7 +99,7 @@ async def test_who_fails_and_leaves_is_not_taken_for_another(there: Place) -> No
 
 @placed(cache=False)
 async def test_a_text_that_cannot_be_tokenized_fails_alone(there: Place) -> None:
-    calls = [there.ask(text) for text in ("one", "untokenisable", "two")]
+    calls = [there.ask(text) for text in ("one", "untokenizable", "two")]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome).__name__ for outcome in outcomes] == ["Answer", "Tokenizer", "Answer"]
 

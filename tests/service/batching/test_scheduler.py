@@ -130,7 +130,7 @@ def test_a_call_of_many_texts_has_its_turns_while_others_keep_coming() -> None:
                 item.ids = [1] * 60
             scheduler.tokenized(job)
     embedded = 200 - len(bulk.untokenized) - len(bulk.ready)
-    assert embedded >= 12, "half of the share that is its own in 1,000 jobs, of which half are tokenising"
+    assert embedded >= 12, "half of the share that is its own in 1,000 jobs, of which half are tokenizing"
 
 
 def counts(scheduler: Scheduler) -> dict[Lane, tuple[int, int]]:

@@ -99,14 +99,14 @@ def test_a_text_that_the_new_tokenizer_refuses_is_left_out_and_fails_no_write(
     tokenize = Encoder.tokenize
 
     def refuses(self: Encoder, texts: Any, **options: Any) -> Any:
-        if self.manifest.version == place.b and any("untokenisable" in text for text in texts):
+        if self.manifest.version == place.b and any("untokenizable" in text for text in texts):
             raise RuntimeError("injected")
         return tokenize(self, texts, **options)
 
     with place.serving() as client:
         many = [{"id": f"m{at}", "text": TEXTS[at]} for at in range(150)]
         client.post("/documents", json={"documents": many})
-        place.put({"odd": "an untokenisable text"})
+        place.put({"odd": "an untokenizable text"})
         monkeypatch.setattr(Encoder, "tokenize", refuses)
         place.activate(place.b)
         assert len(place.everything()) == 150

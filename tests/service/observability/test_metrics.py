@@ -73,7 +73,7 @@ def test_every_series_and_every_label_known_beforehand_is_in_the_first_scrape(
         assert f'simile_errors_total{{error_type="{kind.error_type}"}}' in first
     version = runtime.active.generation.version
     for lane in ("interactive", "background"):
-        for series in ("tokens_total", "tokenise_seconds_count", "queue_seconds_count", "batch_texts_count"):
+        for series in ("tokens_total", "tokenize_seconds_count", "queue_seconds_count", "batch_texts_count"):
             assert f'simile_{series}{{lane="{lane}",version="{version}"}}' in first
 
 
@@ -113,7 +113,7 @@ def test_a_batch_is_counted_by_its_texts_tokens_and_padding(client: TestClient, 
     assert gained(f"simile_batch_texts_sum{by_lane}") == 5
     assert gained(f"simile_batch_tokens_sum{by_lane}") == 2 * 64 + 12
     assert gained(f"simile_padding_tokens_total{by_lane}") == 61 + 1
-    assert gained(f"simile_tokenise_seconds_count{by_lane}") == 2
+    assert gained(f"simile_tokenize_seconds_count{by_lane}") == 2
     assert gained(f"simile_queue_seconds_count{by_lane}") == 5
     assert after["process_resident_memory_bytes"] > 1e6
 

@@ -125,12 +125,12 @@ def test_a_request_is_a_span_of_its_callers_trace_with_what_its_texts_waited_for
         "simile.tokens": int(answer.headers["x-compute-tokens"]),
     }
     children = [span for span in spans if span.parent_span_id == request.span_id]
-    assert [span.name for span in children] == ["queue", "tokenise", "inference"]
+    assert [span.name for span in children] == ["queue", "tokenize", "inference"]
     seconds = {span.name: (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9 for span in children}
     for name, header in (("inference", "x-inference-time"), ("queue", "x-queue-time")):
         assert seconds[name] == pytest.approx(int(answer.headers[header]) / 1000, abs=0.002)
     assert 0.1 <= seconds["inference"] < 10
-    assert 0.03 <= seconds["tokenise"] < 10, "half of what the two texts took together"
+    assert 0.03 <= seconds["tokenize"] < 10, "half of what the two texts took together"
     assert 0.03 <= seconds["queue"] < 10, "the other half"
     assert began <= request.start_time_unix_nano <= children[0].start_time_unix_nano
     for first, second in pairwise(children):
@@ -163,7 +163,7 @@ def test_a_failure_and_a_search_are_told_by_template_and_type_and_a_key_by_its_n
     assert attributes(found)["simile.key"] == "reader"
     assert [span.name for span in spans if span.parent_span_id == found.span_id] == [
         "queue",
-        "tokenise",
+        "tokenize",
         "inference",
     ]
     assert (attributes(broke)["error.type"], broke.status.code) == ("Internal", 2)

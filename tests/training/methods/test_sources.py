@@ -133,7 +133,7 @@ def test_the_order_follows_from_the_seed_and_the_shelf_from_the_folder(
     plain = Given(corpus, tokenizer, batch=16, steps=8, seed=1)
     kept = plain._replace(folder=tmp_path, threads=2)
     first = [Lines().build(plain).batch(step) for step in range(8)]
-    for source in (Lines().build(kept), Lines().build(kept)):  # tokenised, then found there
+    for source in (Lines().build(kept), Lines().build(kept)):  # tokenized, then found there
         for step in reversed(range(8)):
             batch = source.batch(step)
             assert torch.equal(batch.columns[0].ids, first[step].columns[0].ids)

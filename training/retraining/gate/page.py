@@ -46,8 +46,8 @@ def write_page(folder: Path, content: Mapping[str, Any]) -> Path:
 def _in_one_file(text: str, drawn: Mapping[str, Picture]) -> str:
     """HTML of the Markdown `text`, with the pictures where it names them. HTML in the text stays text."""
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    for file, picture in drawn.items():
-        inside = picture.svg()
+    for file, shape in drawn.items():
+        inside = shape.svg()
         svg = inside[inside.index("<svg") :].replace("\\", "\\\\")
         body = re.sub(rf'<img src="{re.escape(file)}"[^>]*>', svg, body)
     head = f"<meta charset=utf-8>\n<title>Retraining</title>\n<style>{_STYLE}</style>"
