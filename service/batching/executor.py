@@ -112,7 +112,7 @@ class Executor:
         lengths = [len(item.ids) for item in items]
         cost = compute_cost(lengths, self._sizes.costs(call.encoder))
         begin_step(worker, self._throughput.batch_may_take(call.encoder, cost))
-        together = {"alone": True} if self._single_text.takes(items) else {}
+        together = {"single_text": True} if self._single_text.takes(items) else {}
         started = time.monotonic()
         try:
             vectors = call.encoder.forward([item.ids for item in items], normalize=call.normalize, **together)

@@ -73,7 +73,7 @@ def test_short_vectors_and_truncation(service: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "word"),
+    ("requested", "word"),
     [
         ({"texts": []}, "texts"),
         ({"texts": ["a", ""]}, "texts[1]"),

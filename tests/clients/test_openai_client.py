@@ -84,7 +84,7 @@ def test_a_pinned_version_answers(service: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "word"),
+    ("requested", "word"),
     [
         ({"input": []}, "input"),
         ({"input": ["fine", ""]}, "input[1]"),

@@ -82,7 +82,7 @@ def test_a_device_that_is_none_is_refused_with_those_that_are(
 
 
 @pytest.mark.parametrize(
-    ("asked", "computed"), [("fp32", "fp32"), ("fp16", "fp16"), ("auto", "fp16"), (None, "fp32")]
+    ("requested", "computed"), [("fp32", "fp32"), ("fp16", "fp16"), ("auto", "fp16"), (None, "fp32")]
 )
 def test_a_gpu_computes_in_the_precision_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, requested: str | None, computed: str

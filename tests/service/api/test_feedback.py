@@ -238,7 +238,7 @@ def test_a_judgment_behind_a_delete_in_the_same_commit_is_refused_alone(
 
 
 @pytest.mark.parametrize(
-    ("asked", "left"),
+    ("requested", "left"),
     [
         ({"query": "q"}, [("r", "a"), ("r", "b")]),
         ({"id": "a"}, [("q", "b"), ("r", "b")]),

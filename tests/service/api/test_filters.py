@@ -61,7 +61,7 @@ def ids(client: TestClient, collection: str, filter: dict[str, Any]) -> set[str]
 
 
 @pytest.mark.parametrize(
-    ("filter", "passing"),
+    ("filter", "matching"),
     [
         ({"service.name": "cart"}, {"flat", "nest", "both"}),
         ({"service.name": {"$ne": "cart"}}, {"mixed", "authors"}),

@@ -303,7 +303,7 @@ def test_a_document_without_a_vector_is_a_conflict(client: TestClient, runtime: 
 
 
 @pytest.mark.parametrize(
-    ("mode", "asked"),
+    ("mode", "requested"),
     [(mode, {"q": "harbour cat"}) for mode in ("dense", "lexical", "hybrid")]
     + [("dense", {"id": "doc-001"})],
 )

@@ -36,7 +36,7 @@ LONG = ".".join(["metadata", *["x" * 100] * MAX_FIELD_PARTS])
 
 
 @pytest.mark.parametrize(
-    ("asked", "most"),
+    ("requested", "most"),
     [
         ([".".join(["metadata", *"x" * 511])] * MAX_FIELDS, f"{MAX_NAMES:,}"),
         ([".".join(["metadata", *"x" * 511])] * 3, f"{MAX_NAMES:,}"),
@@ -52,7 +52,7 @@ def test_fields_have_limits_together(requested: list[str], most: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         [f"metadata.{at}.a.b.c.d.e.f.g.h.i" for at in range(MAX_FIELDS)],
         [f"metadata.{'x' * 600}{at}" for at in range(MAX_FIELDS)],

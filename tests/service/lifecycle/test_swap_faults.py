@@ -235,7 +235,7 @@ def test_activating_the_active_version_overrules_a_file_that_was_not_looked_at_y
 
 
 @pytest.mark.parametrize(
-    "asked", ['{"version": 7}', "[]", "", '{"version": "X", "kind": "activate", "id": null}']
+    "in_folder", ['{"version": 7}', "[]", "", '{"version": "X", "kind": "activate", "id": null}']
 )
 def test_an_asked_file_that_makes_no_sense_leaves_a_mere_wish(place: Place, in_folder: str) -> None:
     place.store.request(place.b)

@@ -50,7 +50,7 @@ def test_sqlite_selects_what_the_grammar_says(case: tuple[dict[str, Any], list[d
 
 
 @pytest.mark.parametrize(
-    ("filter", "passing", "failing"),
+    ("filter", "matching", "failing"),
     [
         ({}, [{}, {"a": 1}], []),
         ({"a": True}, [{"a": True}], [{"a": 1}, {"a": "true"}, {"a": False}, {}]),
