@@ -46,7 +46,7 @@ test-serving: $(VENV)/.installed-dev $(MODEL_WHEEL)  ## Run tests of the service
 
 # The tests of COST measure how long others wait, so they run alone. CI leaves them and the tests marked `soak` out.
 COST := tests/service/api/test_cost_of_requests.py
-test-long: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that kill, soak, swap at length or train for long; SOAK=0: as CI does, without the longest
+test-long: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that kill, soak, swap at length or train for long; SOAK=0: without the longest
 	@$(BIN)/python -m pytest -m 'long$(if $(filter 0,$(SOAK)), and not soak)' $(WORKERS) --ignore $(COST) $(PYTEST_ARGS)
 	@$(if $(PYTEST_ARGS)$(filter 0,$(SOAK)),,$(BIN)/python -m pytest -m long $(COST))
 
