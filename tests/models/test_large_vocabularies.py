@@ -33,12 +33,12 @@ pytestmark = pytest.mark.long
 OPENED = """
 import sys
 from pathlib import Path
-from models.store import Store
+from models.store import ModelStore
 def own():
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 before = own()
-encoder = Store(Path(sys.argv[1])).open(sys.argv[2])
+encoder = ModelStore(Path(sys.argv[1])).open(sys.argv[2])
 encoder.encode(["babadu dede"] * 20)
 print(own() - before)
 """

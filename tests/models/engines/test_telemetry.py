@@ -17,12 +17,12 @@ import os, sys
 {first}
 from pathlib import Path
 from models.engines.form import read_form
-from models.store import Store
+from models.store import ModelStore
 
 connected = []
 sys.addaudithook(lambda event, what: connected.append(what) if event.startswith("socket.connect") else None)
-[manifest] = Store(Path(sys.argv[1])).versions()
-encoder = Store(Path(sys.argv[1])).open(manifest.version, form=read_form(sys.argv[2]))
+[manifest] = ModelStore(Path(sys.argv[1])).versions()
+encoder = ModelStore(Path(sys.argv[1])).open(manifest.version, form=read_form(sys.argv[2]))
 assert encoder.encode(["A text."]).vectors.shape == (1, manifest.dimension)
 held = []
 for number in os.listdir("/proc/self/fd"):

@@ -95,10 +95,10 @@ def test_a_long_text_is_counted_no_further_when_the_deadline_has_passed(
     tokenize = encoder.tokenize
     requested: list[bool] = []
 
-    def slow(texts: list[str], *, truncate: bool, needed: Callable[[], bool]) -> object:
+    def slow(texts: list[str], *, truncate: bool, is_needed: Callable[[], bool]) -> object:
         def still_needed() -> bool:
             assert answered.wait(LIMIT)
-            requested.append(needed())
+            requested.append(is_needed())
             return requested[-1]
 
         try:

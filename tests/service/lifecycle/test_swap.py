@@ -316,13 +316,13 @@ def test_a_version_that_gives_other_vectors_than_it_was_published_with_fails_and
         assert place.everything() == DOCUMENTS
 
 
-@pytest.mark.parametrize("step", ["begin", "go_live"])
+@pytest.mark.parametrize("step", ["begin", "make_active"])
 @pytest.mark.sqlite("a full disk is injected into its writer")
 def test_a_disk_that_is_full_at_the_first_or_the_last_step_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
-    work: Any = {"begin": generations.begin, "go_live": vectors.swap}[step]
+    work: Any = {"begin": generations.begin, "make_active": vectors.swap}[step]
     failures = 0
 
     def full(*arguments: Any, **named: Any) -> Any:

@@ -34,7 +34,7 @@ from training.retraining.gate.verdict import (
 def gains(candidate: Scores, active: Scores, looks: float = 1.0) -> tuple[Gain, ...]:
     """Gains of the searches that decide, or that of the mean of the similarity sets; empty without either.
 
-    looks: the number of this look at the same queries (paired.level_of).
+    looks: the number of this look at the same queries (paired.compute_level).
     """
     level = compute_level(looks)
     return tuple(_own(candidate, active, level)) or tuple(_similarity(candidate, active, level))
