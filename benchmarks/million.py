@@ -54,7 +54,7 @@ FILTERS = 10  # of a field and a mode
 WARM = 10  # searches
 ADDITIONS_BEFORE_KILL = 20
 KILL_SECONDS = 0.02  # after the start of another addition, which takes longer
-IDLE, LOOK_SECONDS, SETTLE_SECONDS = 0.05, 3.0, 600.0  # processors of an idle service
+IDLE, LOOK_SECONDS, SETTLE_SECONDS = 0.05, 3.0, 600.0  # IDLE: processors that an idle service may use
 SPARE_SECONDS = 30  # of additions, while the searches start
 
 
@@ -107,7 +107,7 @@ def _parse_options() -> argparse.Namespace:
 
 
 class _Bench:
-    """A service on one folder, and the rows of the tables."""
+    """A service on one folder, and the rows of the report's tables."""
 
     def __init__(self, folder: Path, queries: Sequence[str], seconds: float) -> None:
         self._folder, self._queries, self._seconds = folder, queries, seconds
@@ -130,7 +130,7 @@ class _Bench:
             self._step("import", server, time.monotonic() - began)
 
     def search_and_add(self, more: Sequence[str], rate: int) -> dict[str, float]:
-        """Start again and search: first on the idle service, then while `more` are added, `rate` a second.
+        """Start again and search the service: first idle, then while `more` are added, `rate` a second.
 
         Returns:
             Documents that were stored, requests that failed, seconds from the first arrival to the last
@@ -158,7 +158,12 @@ class _Bench:
         return {"documents": answered * BATCH, "failed": failed, "seconds": seconds, "p50": p50, "p99": p99}
 
     def start_after_kill(self, more: Sequence[str]) -> int:
-        """Kill the service while it adds `more`, and start it again; return the acknowledged documents."""
+        """Kill the service while it adds `more`, and start it again.
+
+        Returns:
+            Number of documents that the service has acknowledged, including those before `more`.
+
+        """
         answered, bodies = 0, self._bodies(more)
         with self._server() as server, suppress(BenchError):
             for body in bodies:
@@ -192,7 +197,13 @@ class _Bench:
         self._step(name, server, server.ready_seconds + time.monotonic() - began)
 
     def _wait_until_idle(self, server: Server, began: float) -> None:
-        """Wait until the service is idle. After an import it rebuilds its index, which started at `began`."""
+        """Wait until the service is idle, after it has rebuilt its index.
+
+        Args:
+            server: The service.
+            began: Start of the rebuild, from which the limit and the reported seconds count.
+
+        """
         progress("waiting until the service is idle")
         busy = math.inf
         while busy > IDLE:

@@ -1,7 +1,7 @@
 """The upper bound of the service: its engine without a server.
 
 `RawEngine` runs the published ONNX file on batches made beforehand: tokenized, sorted by length, padded, in
-the fastest of several batch sizes. As many single-thread calls as processors run at the same time. HTTP,
+the fastest of several batch sizes. It runs one single-thread call for each processor at the same time. HTTP,
 queue and waiting are missing, so the ratio of the service to it shows their cost.
 """
 
@@ -54,7 +54,7 @@ def onnx_runtime_calls(file: Path, count: int) -> tuple[list[Call], list[str]]:
 
 
 def single_text_call(file: Path, threads: int) -> tuple[Call, list[str]]:
-    """Return the session that the service uses for a single text, with its threads, and the input names."""
+    """Return the call that the service uses for a single text, and the names of the graph's inputs."""
     engine = OnnxEngine(file, FP32, 1)
     if threads > 1:
         engine = engine.again(threads)
@@ -104,7 +104,7 @@ class Batch:
 
 
 class RawEngine:
-    """A contestant that computes all texts at once with several calls in parallel."""
+    """A contestant that embeds all texts at once, with several calls in parallel."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class RawEngine:
         return Batch(rows, {name: array for name, array in feed.items() if name in self._inputs})
 
     def choose_budget(self, workload: Workload) -> None:
-        """Prepare a workload in batches of the size that is fastest on a part of it."""
+        """Choose the batch size that is fastest on a part of a workload, and prepare batches of that size."""
         ids = workload.ids[::TRIAL_STRIDE]
         tried = {budget: self.batches(ids, budget) for budget in self._budgets}
         seconds = dict.fromkeys(self._budgets, float("inf"))
@@ -167,7 +167,7 @@ class RawEngine:
         self._ready[workload.name] = self.batches(workload.ids, best)
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Compute the whole workload once."""
+        """Embed the whole workload once."""
         workload = scenario.workload
         if workload.name not in self._ready:
             self.choose_budget(workload)
@@ -179,7 +179,7 @@ class RawEngine:
         return Measured(count / window.seconds, window.foreign, cpu_ms)
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        """Return vectors of shape (n, dimension). Each text is computed by itself."""
+        """Return vectors of shape (n, dimension). Each text is embedded by itself."""
         ids = [tokens.ids for tokens in self.tokenizer.tokenize(texts)]
         return np.concatenate([self.calls[0](self.batch(ids, [at]).feed) for at in range(len(ids))])
 
@@ -203,14 +203,14 @@ class RawEngine:
 
 
 class SingleCalls:
-    """A raw engine that computes tokenized texts one by one: the lower bound of one client's latency."""
+    """A raw engine that embeds tokenized texts one by one: the lower bound of one client's latency."""
 
     def __init__(self, name: str, engine: RawEngine) -> None:
         self.name = name
         self._engine = engine
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Compute texts for the scenario's seconds. Each round uses another part of the texts."""
+        """Embed texts one by one, for `scenario.seconds`. Each round begins at another text."""
         workload, engine = scenario.workload, self._engine
         milliseconds: list[float] = []
         tokens = 0

@@ -1,4 +1,4 @@
-"""Recipes and the gate on unseen queries: `python -m benchmarks.recipes SETS --recipes … --seeds …`.
+"""Test recipes and the gate on unseen queries: `python -m benchmarks.recipes SETS --recipes … --seeds …`.
 
     a set's queries ─▶ half of them, with their answers ─▶ a retraining, as `retrain --config` runs it
                     └▶ the unseen half ─▶ base and candidate in each mode: the true difference
@@ -137,7 +137,7 @@ def _digest(whole: Collection) -> str:
 
 
 class Trial:
-    """A set as a team's text: its documents, half of its judgments, and a store with the default model."""
+    """A set in the role of a user's data: its documents, half of its judgments, and a store of models."""
 
     def __init__(self, folder: Path, name: str, whole: Collection, options: Namespace) -> None:
         self.folder, self.name, self.threads, self.options = folder, name, options.threads, options
@@ -327,7 +327,10 @@ def tables(rows: Sequence[Row]) -> str:
 
 
 def _base_table(rows: Sequence[Row]) -> str:
-    """Return the scores before, for each set and noise. Seen queries are those of the largest share."""
+    """Return a table with the scores of the base version, for each set, noise and precision.
+
+    Rows with different shares have different seen queries. The row with the largest share counts.
+    """
     modes = ["dense", "lexical", "hybrid", f"{SEEN}dense", f"{SEEN}lexical", f"{SEEN}hybrid"]
     first: dict[tuple[Any, ...], Row] = {}
     for row in sorted(rows, key=lambda row: -row["share"]):

@@ -2,7 +2,7 @@
 
     texts ─▶ tokenize ─▶ ids ─▶ forward (one padded batch) ─▶ float32 (n, dimension)
 
-Callers add prompts, and truncate vectors to fewer dimensions. `Store.open` checks the folder first.
+Callers add prompts, and truncate vectors to fewer dimensions. `ModelStore.open` checks the folder first.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Encoder:
             threads: Threads that share one call.
             form: Precision and runtime.
             callers: Concurrent calls that do not wait for each other.
-            deterministic: Gives a text the same bits in every batch (engines/shapes.py).
+            deterministic: Gives a text a bitwise equal vector in every batch (engines/shapes.py).
 
         Raises:
             Damaged: The ONNX file has another fingerprint than the manifest.
@@ -116,7 +116,7 @@ class Encoder:
             self.queries = Encoder.open(folder / QUERIES, threads, **how)
         self._single_text: Engine | None = None  # Computes single texts.
         self._closed = False
-        self._changing = threading.Lock()  # Guards both.
+        self._changing = threading.Lock()  # Guards `_single_text` and `_closed`.
         self.deterministic = deterministic
         if deterministic:
             shapes = Shapes.of(self.max_length, packed=self.packs)
@@ -125,12 +125,15 @@ class Encoder:
 
     @property
     def for_queries(self) -> Encoder:
-        """The encoder of search queries: the student of a pair, else this encoder."""
+        """The encoder of search queries: the student if this version is a pair, else this encoder."""
         return self.queries or self
 
     @property
     def packs(self) -> bool:
-        """True if only attention computes padding, so that texts of any length can share a batch."""
+        """True if all layers except attention skip padding tokens.
+
+        Padding is then cheap, so that texts of any length can share a batch.
+        """
         return self.manifest.packed and self.form.runtime != "onnxruntime-cuda"
 
     @property
@@ -149,9 +152,9 @@ class Encoder:
         return self._single_text is not None
 
     def open_single_text(self, threads: int) -> None:
-        """Opens the graph a second time for `forward(…, alone=True)`, with `threads` that share each call.
+        """Opens the graph a second time for `forward(…, single_text=True)`.
 
-        It takes the memory of the graph without its word table.
+        `threads` share each call. The second engine takes as much memory as the graph without its word table.
         """
         if not isinstance(self._engine, OnnxEngine) or self.deterministic:
             return

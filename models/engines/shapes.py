@@ -6,9 +6,9 @@ once. Rows and tokens are rounded up to the next rung of a ladder:
     1 2 3 4 5 6 7 8 | 10 12 14 16 | 20 24 28 32 | 40 48 56 64 | 80 …      rows: four rungs to each doubling
     8 16 24 32 40 48 56 64 | 80 96 112 128 | 160 192 224 256 | 320 …      tokens: the same, times 8
 
-No side grows by more than a quarter, or by 7 tokens. docs/GPU.md has the costs.
+Neither dimension grows by more than a quarter, or by 7 tokens. docs/GPU.md has the costs.
 
-`Shapes` gives a text the same bits in every batch, by fixing the shapes:
+`Shapes` gives a text a bitwise equal vector in every batch, by fixing the shapes:
 
     up to 64 tokens    padded to 32 or 64, in a batch with texts of that length; small batches are repeated
     longer             in a batch of one
@@ -90,10 +90,14 @@ class Shapes(NamedTuple):
         return cls(min(_SHORT_TOKENS, max_length) // step * step, step, packed)
 
     def tried(self, run: Run, ids: Sequence[int]) -> Shapes:
-        """Tests whether rows made of `ids` have the same bits in batches of two, three and twelve.
+        """Tests whether texts have bitwise equal vectors in batches of two, three and twelve.
+
+        Args:
+            run: Computes the vectors of a batch.
+            ids: Token ids from which the texts are made.
 
         Returns:
-            These shapes, or after a failure shapes that compute single texts.
+            These shapes if the test passes. Otherwise shapes that compute each text in a batch of its own.
         """
         same = all(self._same(run, ids, length) for length in range(self.step, self.short + 1, self.step))
         return self if same else self._replace(short=0)

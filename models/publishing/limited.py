@@ -1,7 +1,8 @@
 """Publishes an untrusted folder in a child process with limited time and memory. Start at `publish_limited`.
 
-A graph or a tokenizer may never end or take all memory. C code runs them, which no exception can interrupt.
-So a child process (import_process.py) does the work, and this process kills it at a limit.
+The folder's graph or tokenizer may run forever, or take all memory. Both run in C code, which a Python
+exception cannot interrupt. So a child process (import_process.py) does the work, and this process kills it
+when it reaches a limit.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _answer(
     """Runs the child. Returns None if it crashed.
 
     Raises:
-        Unsupported: It reached a limit.
+        Unsupported: The child reached a limit.
     """
     package = str(Path(models.__file__).parents[1])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))

@@ -65,10 +65,11 @@ class Cuts:
     def split(self, text: str, size: int, left: bool) -> tuple[str, str]:
         """Cuts a piece from the start of `text`, or from its end if `left`.
 
-        It covers at least `size` characters of the text, and has at most `size` + `FURTHEST`.
+        The piece covers at least `size` characters of a longer text. Shortened, it has at most about
+        2 * `size` + `FURTHEST`.
 
         Returns:
-            The piece, with shortened runs, and the rest of the text.
+            The piece, in which long runs of whitespace and letters are shortened, and the rest of the text.
         """
         if len(text) <= size or (self._cut is None and len(text) <= FURTHEST):
             return text, ""

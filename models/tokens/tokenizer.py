@@ -1,4 +1,4 @@
-"""Converts text to token ids, at a cost limited by the model's maximum. Start at `Tokenizer.tokenize`.
+"""Converts text to token ids, at a cost limited by the model's maximum length. Start at `Tokenizer.tokenize`.
 
     text ──▶ piece │ piece │ …   cut only where both sides have independent tokens (cuts.py)
                └▶ ids, until the model's maximum is exceeded; the rest of the text is not read
@@ -81,7 +81,7 @@ def affixes(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     """Returns the ids that a tokenizer adds before and after a text.
 
     Raises:
-        Unsupported: It changes the text's own tokens.
+        Unsupported: The tokenizer also changes the text's own tokens.
     """
     bare = tokenizer.encode("a", add_special_tokens=False).ids
     whole = tokenizer.encode("a")
@@ -129,7 +129,7 @@ class Tokenizer:
 
     Args:
         given: The file tokenizer.json, or its content.
-        vocabulary: Ids of the model, if it has fewer than the tokenizer.
+        vocabulary: Number of ids that the model knows, if it is lower than the tokenizer's.
 
     Raises:
         Unsupported: The tokenizer cannot be used.
@@ -167,8 +167,8 @@ class Tokenizer:
         """Tokenizes texts.
 
         Args:
-            truncate: Truncate texts with too many tokens. A text also ends after half a million characters,
-                or 8 per token of the maximum if that is more.
+            truncate: Truncate texts with too many tokens. Reading also stops after half a million characters,
+                or after 8 characters per token of the model's maximum if that is more.
             left: Drop tokens from the start of a long text, not from its end.
             is_needed: Called before each piece. False stops the work, and the result has no meaning.
 
@@ -211,7 +211,7 @@ class Tokenizer:
         """Returns start and end of every token in characters, shape (n, 2).
 
         To limit memory, the text is read in pieces. Tokens around their ends may differ from those of the
-        whole text. For `wanted`, see `tokenize`. Raises BadText.
+        whole text. For `is_needed`, see `tokenize`. Raises BadText.
         """
         _check_text(0, text)
         found = [np.empty((0, 2), np.int64)]

@@ -96,8 +96,8 @@ def parse_inputs(inputs: object, settings: Settings, name: str = "inputs") -> Ro
     """Returns `inputs` as a list of texts or a list of rows of token ids.
 
     Raises:
-        Empty: No input, or an empty one, whose index is named.
-        Validation: Neither texts nor token ids, a mixture, or more than the settings allow.
+        Empty: There is no input, or one is empty. The message names the index of an empty input.
+        Validation: The inputs are neither texts nor token ids, are mixed, or exceed a limit.
 
     """
     limit = settings.max_inputs
@@ -111,19 +111,21 @@ def parse_inputs(inputs: object, settings: Settings, name: str = "inputs") -> Ro
 def parse_token_rows(
     ids: object, limit: int, name: str, kinds: str, *, max_ids: int, setting: str
 ) -> list[list[int]]:
-    """Returns token ids, or a list of rows of them, as rows. Rows are counted before their ids are checked.
+    """Returns a field's rows of token ids. A plain list of ids becomes a single row.
+
+    Rows are counted before their ids are checked.
 
     Args:
-        ids: The field's value.
+        ids: The field's value: a list of ids, or a list of rows.
         limit: Maximum number of rows.
         name: The field.
-        kinds: The kinds of values that the field may hold, for the error.
-        max_ids: Maximum number of ids.
-        setting: The setting of `max_ids`.
+        kinds: The kinds of values that the field may hold, for the error message.
+        max_ids: Maximum number of ids in all rows.
+        setting: The setting that limits the ids, for the error message.
 
     Raises:
-        Empty: No row, or an empty one, whose index is named.
-        Validation: Something else, more rows than `limit`, or more than `max_ids` ids.
+        Empty: There is no row, or one is empty. The message names the index of an empty row.
+        Validation: The value is something else, or exceeds a limit.
 
     """
     if not isinstance(ids, list):
@@ -213,7 +215,7 @@ def pinned(request: Request, model: str | None, runtime: Runtime) -> str | None:
 
 
 def shorten(vectors: Vectors, dimensions: int | None, *, normalize: bool) -> Vectors:
-    """Returns the first `dimensions` of each vector: cut first, then scaled to length 1."""
+    """Returns the first `dimensions` components of each vector. `normalize` scales the result to length 1."""
     if dimensions is None:
         return vectors
     cut = np.ascontiguousarray(vectors[:, :dimensions])

@@ -1,10 +1,11 @@
-"""Put facts of the served model into requests before they are sent: no schema can state them.
+"""Fits generated requests to the served model before they are sent.
 
-A generated prompt name, token id, dimension or version is well-formed and yet unknown to the tiny model:
-most well-formed requests would be refused, and little after the refusal be tried. Values of a wrong type or
-outside of the bounds of the document are sent as they are.
+A generated prompt name, token id, dimension or version is well-formed, but the tiny model does not know it.
+The service would reject most requests early, and the code after these checks would hardly be tested. Values
+of a wrong type, or outside of the bounds of the OpenAPI document, are sent unchanged.
 
-Loaded by schemathesis (schemathesis.toml); __main__.py passes the facts in the variable `FACTS`.
+schemathesis loads this module (schemathesis.toml). __main__.py passes the model's facts in the variable
+CONTRACT_FACTS.
 """
 
 import atexit
@@ -20,10 +21,10 @@ import schemathesis
 
 FACTS: dict[str, Any] = json.loads(os.environ["CONTRACT_FACTS"])
 DIMENSION, VOCABULARY, LONGEST = FACTS["dimension"], FACTS["vocabulary"], FACTS["max_length"]
-COLLECTION = "/collections/{collection}/"  # without the slash it is deleted, and the known one has to stay
+COLLECTION = "/collections/{collection}/"  # Without the last slash, DELETE could remove the known collection.
 NAME = re.compile(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
-)  # a valid one, as the document says; no other is replaced
+)  # A valid name by the OpenAPI document. Invalid names are not replaced.
 FILES = ("report.md", "plane.svg")
 MAX_HITS = 50_000  # SIMILE_MAX_HITS
 MAX_FLOAT = 10**308
@@ -41,7 +42,7 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
         parameters["collection"] = _now_and_then(parameters["collection"], [FACTS["collection"]])
     if isinstance(case.query, dict):
         _fit(case.query)
-        plain = case.path.removeprefix(COLLECTION.rstrip("/"))  # its rules hold in any collection
+        plain = case.path.removeprefix(COLLECTION.rstrip("/"))  # The rules are the same in every collection.
         _fit_query(f"{case.method} {plain}", case.query)
     if isinstance(case.body, dict):
         case.body = _whole(case.body)
@@ -62,9 +63,10 @@ atexit.register(lambda: Path(FACTS["counts"]).write_text(json.dumps(counted), en
 
 
 def _fit_said(body: dict[str, Any]) -> None:
-    """Now and then, use existing documents in judgements and events.
+    """Uses existing documents in some judgments and events, and makes events consistent.
 
-    An event's position fits its page. Its time is in the past and has no leap second. No schema can say that.
+    An event's position must fit its page. Its time must be in the past, here without a leap second. A schema
+    cannot state these rules.
     """
     for said in [body, *_listed(body, "feedback"), *_listed(body, "events")]:
         if not isinstance(said, dict) or not {"relevant", "search_id"} & said.keys():
@@ -105,7 +107,7 @@ def _fit(options: dict[str, Any]) -> None:
 
 
 def _fit_query(operation: str, query: dict[str, Any]) -> None:
-    """Of two parameters one is needed, and neither by itself, which no document can say."""
+    """Fits query parameters that require or exclude each other, which OpenAPI cannot state."""
     names = {"query", "id", "key", "user"}
     if operation in ("DELETE /feedback", "DELETE /events") and not names & query.keys():
         query["id"] = "none"
@@ -130,10 +132,10 @@ def _fit_queries(options: dict[str, Any], queries: list[Any]) -> None:
     for query in queries:
         if isinstance(query, dict) and isinstance(query.get("id"), str):
             query["id"] = _now_and_then(query["id"], FACTS["ids"])
-    if not all(isinstance(query, str) for query in queries):  # words are a text's alone, and so is a prompt
+    if not all(isinstance(query, str) for query in queries):  # Modes and prompts apply to texts only.
         for name in ("mode", "prompt_name"):
             options.pop(name, None)
-    share = MAX_HITS // len(queries)  # of an answer; together with the number of queries no document says it
+    share = MAX_HITS // len(queries)  # Hits of a query. OpenAPI cannot limit k times queries.
     for name in ("k", "offset"):
         if _is_count(options.get(name)):
             options[name] = min(options[name], share // 2)
@@ -141,8 +143,8 @@ def _fit_queries(options: dict[str, Any], queries: list[Any]) -> None:
 
 
 def _fit_mode(options: dict[str, Any]) -> None:
-    """A least score is dense search's alone, and so, all but always, is a prompt."""
-    if options.get("mode") == "lexical":  # which knows no passages
+    """Removes options that the mode does not support, and prompts from hybrid searches."""
+    if options.get("mode") == "lexical":  # Keyword search has no passages.
         options.pop("passages", None)
     if options.get("mode") in ("lexical", "hybrid"):
         for name in ("min_score", "prompt_name"):
@@ -167,7 +169,7 @@ def _whole(value: Any) -> Any:
 
 
 def _now_and_then(value: Any, known: Any) -> Any:
-    """One of `known` in place of every other value, always of the same."""
+    """Replaces about half of all values by one of `known`. Equal values have equal results."""
     number = zlib.crc32(str(value).encode(errors="replace"))
     return known[number // 2 % len(known)] if number % 2 else value
 
@@ -200,6 +202,6 @@ def _is_number(value: object) -> bool:
 
 
 def _fit_vector(value: list[float]) -> list[float]:
-    """As long as the model's vectors, and neither zero nor infinite in 32 bits."""
+    """Returns a vector of the model's dimension that is neither zero nor infinite in float32."""
     bounded = [min(max(number, -1e30), 1e30) for number in value]
     return [1.0, *bounded, *[0.5] * DIMENSION][:DIMENSION]

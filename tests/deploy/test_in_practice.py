@@ -24,7 +24,10 @@ BEARER = {"Authorization": f"Bearer {KEY}"}
 
 
 def variables(name: str, folder: Path) -> dict[str, str]:
-    """The pod's, with its folders below `folder`; `data` and `models` are where Service has them."""
+    """Returns the variables of the pod `name`, with its paths below `folder`.
+
+    The folders of data and models are left out, because `Service` sets them.
+    """
     told = pod(name).variables | {"SIMILE_STOP_DELAY_SECONDS": "0"}
     assert (told.pop("SIMILE_DATA_DIR"), told.pop("SIMILE_MODELS_DIR")) == ("/data", "/models")
     return {key: f"{folder}{value}" if value.startswith("/") else value for key, value in told.items()}
@@ -91,7 +94,7 @@ def test_a_replica_serves_the_owners_model_from_a_folder_that_it_cannot_write(
 
 
 def complaints(replica: Service) -> list[str]:
-    """Lines of its log about state.json; the watcher looks twice a second, so two looks are waited for."""
+    """Returns the replica's log lines about state.json, after its watcher has read the file twice more."""
     until(lambda: "state.json" in replica.log.read_text(), replica.log.read_text)
     time.sleep(2 * POLL_SECONDS)
     return [line for line in replica.log.read_text().splitlines() if "state.json" in line]
@@ -136,13 +139,13 @@ def test_the_example_of_the_keys_lets_no_pod_start(tmp_path: Path) -> None:
 def test_variables_that_kubernetes_makes_for_our_services_end_the_start(
     variable: str, value: str, tmp_path: Path
 ) -> None:
-    """So `enableServiceLinks: false` stands in every pod."""
+    """This is why every pod has `enableServiceLinks: false`."""
     assert variable in run_and_fail(tmp_path, **{variable: value})
 
 
 @pytest.mark.long
 def test_a_trainer_without_a_service_fails_and_is_no_refusal(tmp_path: Path) -> None:
-    """The pod failure policy must not take this for an outcome: the service could not answer."""
+    """The pod failure policy must not treat an unreachable service as the result of a retraining."""
     text = one("ConfigMap", "simile-retrain")["data"]["retrain.toml"]
     for path in ("/models", "/retrain"):
         text = text.replace(f'"{path}', f'"{tmp_path}{path}')

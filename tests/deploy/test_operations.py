@@ -1,4 +1,4 @@
-"""docs/OPERATIONS.md is true: its commands exist, its drill runs, its names are those of the code."""
+"""Checks docs/OPERATIONS.md: its commands exist, its drill runs, and its names match the code."""
 
 import argparse
 import os
@@ -37,14 +37,14 @@ def blocks() -> list[str]:
 
 
 def lines() -> Iterator[str]:
-    """Commands of the shell blocks, whole, and those in running text."""
+    """Yields the commands of shell blocks, with continued lines joined, and those in running text."""
     for block in blocks():
         yield from block.replace("\\\n", " ").splitlines()
     yield from (" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", TEXT))
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """The program and its arguments, of each command of ours that the page names."""
+    """Returns the program and arguments of each Simile command on the page."""
     found = []
     for line in lines():
         if match := re.search(r"python -m (service|models|training)\b([^#|&>;]*)", line):
@@ -117,7 +117,7 @@ def test_images_are_built_under_the_tag_that_the_manifests_name() -> None:
 
 
 def test_a_revoked_key_is_taken_out_of_every_secret_that_has_it() -> None:
-    """The replicas have a Secret of their own: a key that it still names is let in there."""
+    """The replicas have their own Secret. They would still accept a key that is left in it."""
     [change] = [block for block in blocks() if "keys remove" in block and "kubectl" in block]
     rewritten = re.findall(r"create secret generic (\S+) --from-file=keys=\S+ --dry-run=client", change)
     held = [here.volume("/run/secrets/simile")["secret"]["secretName"] for here in pods() if keeps_keys(here)]
@@ -134,7 +134,7 @@ def block_of(heading: str) -> str:
 
 
 def in_path(folder: Path) -> str:
-    """A PATH whose `python` is this one."""
+    """Returns a PATH in which `python` is this interpreter."""
     program = folder / "bin/python"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
@@ -146,7 +146,7 @@ def in_path(folder: Path) -> str:
 def test_on_a_new_machine_the_commands_of_the_page_bring_the_service_back(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
-    """Word by word, and without any setting but a port and the number of workers."""
+    """The commands run unchanged. The only settings are a port and the number of workers."""
     path, here, there = in_path(tmp_path), tmp_path / "old", tmp_path / "new"
     there.mkdir()
     documents = {"a": "A first sentence.", "b": "A second one."}

@@ -40,7 +40,9 @@ class Answer(NamedTuple):
     def refused(self, path: str, status: int, kind: str) -> str:
         """Checks an error body of the API family of `path`, and returns its message.
 
-        `kind` and `status` are the native ones.
+        Args:
+            status: The status on native routes. OpenAI's and Cohere's routes answer 400 instead of 422.
+            kind: `error_type` on native routes, and `code` on OpenAI's. Cohere's errors have no kind.
         """
         family = path.startswith(("/v1", "/v2"))
         assert self.status == ({422: 400}.get(status, status) if family else status), self.body
@@ -107,7 +109,7 @@ class Wire:
 
 
 def held(service: Service, wire: Wire | None = None) -> int:
-    """Returns the number of sockets of the service, also half-closed ones; with `wire`, of that one."""
+    """Returns the number of the service's connections, also half-closed ones. `wire` counts only that one."""
     here, there = f":{service.port:04X}", "" if wire is None else f":{wire.socket.getsockname()[1]:04X}"
     lines = Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]

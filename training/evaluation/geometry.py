@@ -28,7 +28,10 @@ _DECIMALS = 6  # of a value of the spectrum
 
 
 class Spread(NamedTuple):
-    """Use of the dimensions. NaN and empty if a vector has no direction."""
+    """How evenly vectors use the dimensions of their space.
+
+    The numbers are NaN and the spectrum is empty if a vector has no direction (length 0 or not finite).
+    """
 
     mean_cosine: float  # -1 to 1, of two different sentences
     top_energy: float  # 0 to 1: share of the squared lengths that lies along one direction
@@ -52,7 +55,7 @@ def geometry(splits: Iterable[Pairs], encode: Encode) -> Geometry:
     """Measures alignment over pairs with a gold score above 4 and the rest over the distinct sentences.
 
     A figure is NaN if a vector has no direction (length 0 or not finite), or without data. The histogram
-    leaves out such pairs.
+    leaves out pairs with such a vector.
     """
     left: list[str] = []
     right: list[str] = []

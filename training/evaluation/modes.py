@@ -27,7 +27,7 @@ from training.evaluation.geometry import directions
 
 DENSE: Mode = "dense"
 MODES: tuple[Mode, ...] = (DENSE, "lexical", "hybrid")
-# Splits a document into passages of so many tokens, at least one. None is the usual length.
+# Splits a document into one or more passages. The number is their length in tokens; None is the usual length.
 Split = Callable[[Content, int | None], list[str]]
 CANDIDATES = 1000  # of each ranking that hybrid search fuses, as in service/corpus/search.py
 _QUERIES = 64  # queries whose cosines are in memory at a time
@@ -108,7 +108,15 @@ def candidates(
     words: WordIndex,
     depth: int = CANDIDATES,
 ) -> Iterator[tuple[list[Scores], Scores]]:
-    """Yields the best `depth` documents of each query, by vectors for each of `splits`, and by keywords."""
+    """Yields the best `depth` documents of each query, by vectors and by keywords.
+
+    Args:
+        splits: Passages of the documents. Each item splits the same documents in another way.
+
+    Yields:
+        A ranking by vectors for each item of `splits`, and the ranking by keywords.
+
+    """
     units = np.nan_to_num(directions(vectors)).astype(np.float32)
     with Progress("queries", len(queries), "searching") as progress:
         for start in range(0, len(queries), _QUERIES):

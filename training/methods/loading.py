@@ -1,13 +1,13 @@
 """Load a base's folder as the encoder that a recipe trains.
 
-A base with its own pooling keeps it, its prompts and its maximum length. The recipe's pooling and head apply
-to raw backbones.
+A base that defines its pooling keeps that, its prompts and its maximum length. The recipe's pooling and head
+apply to raw backbones.
 
 A student is the base made smaller. Its vectors have the teacher's width, so both can share one space.
 
     layers > 0   that many of the base's layers, evenly spread (Sanh et al. 2019, DistilBERT, section 3)
-    layers = 0   a table with the base's vector of each token; a text is their mean (Tulkens and van Dongen
-                 2024, Model2Vec)
+    layers = 0   a table with the base's vector of each token; a text's vector is the mean of its tokens
+                 (Tulkens and van Dongen 2024, Model2Vec)
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
     """Loads a base.
 
     Returns:
-        The encoder, and the head that ends with the run. That is the identity unless the base is raw.
+        The encoder, and the head that is used in training only. It is the identity unless the base is raw.
 
     Raises:
         ModelError: The folder cannot be opened.
@@ -169,10 +169,16 @@ def layer_stack(backbone: Any) -> nn.ModuleList | None:
 
 
 def evenly(layers: int, of: int) -> list[int]:
-    """Returns `layers` places among `of`, from 0, including the first and the last: 3 of 6 are 0, 2 and 5.
+    """Returns the indices of the layers that a student keeps, evenly spread: 0, 2 and 5 for 3 layers of 6.
 
-    A single layer is the last. The first layer reads embeddings: with it, a student of 3 layers begins at a
-    cosine of 0.62 to its teacher. With layers 1, 3 and 5 it begins at 0.53.
+    They include the first and the last layer. A single layer is the last. The first layer matters because it
+    reads the embeddings. With it, a student of 3 layers begins at a cosine of 0.62 to its teacher. With
+    layers 1, 3 and 5 it begins at 0.53.
+
+    Args:
+        layers: Number of layers to keep.
+        of: Number of the teacher's layers.
+
     """
     if layers == 1:
         return [of - 1]

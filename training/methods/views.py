@@ -9,7 +9,8 @@
     cutoff      zeroes the embeddings of some tokens, or some features of all tokens (ConSERT)
     shuffle     exchanges the positions of the tokens (ConSERT)
 
-Special tokens stay in place. A view that stands `aside` is not contrasted; an objective reads it.
+Special tokens stay in place. A view with `aside = true` is not contrasted. An objective reads its tokens
+instead, for example to reconstruct the text.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Repeat:
     name: Literal["repeat"] = "repeat"
 
     def room(self, most: int) -> int:
-        """Returns the maximum length of a text that has at most `most` tokens afterward."""
+        """Returns the maximum length of a text that has at most `most` tokens after this view."""
         return next(
             length for length in range(most, 0, -1) if length + max(2, int(length * self.rate)) <= most
         )
@@ -93,7 +94,10 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Delete:
-    """Leaves out each word with probability `rate`, or exactly one word if it is 0. One word always stays."""
+    """Leaves out each word with probability `rate`, or exactly one word if `rate` is 0.
+
+    One word always stays.
+    """
 
     rate: Share
     name: Literal["delete"] = "delete"
@@ -161,8 +165,8 @@ class Template:
 
     Attributes:
         text: The template.
-        less_bias: Subtracts the vector of the empty template, whose tokens have the same positions as around
-            the text (Jiang et al. 2022, section 4.2).
+        less_bias: Subtracts the vector of the template without a text. Its tokens keep the positions that
+            they have around the text (Jiang et al. 2022, section 4.2).
 
     """
 
@@ -178,7 +182,7 @@ class Template:
         """Builds the empty templates for texts that this view has already put into the template.
 
         Returns:
-            The empty template for each length of text, and the number of each text's template, int64 (R,).
+            An empty template for each length of text, and the index of each text's template, int64 (R,).
 
         """
         before, after, _ = lexicon.around(self.text)

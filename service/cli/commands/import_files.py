@@ -224,7 +224,7 @@ class Tally:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self.stored = self.failed = self.truncated = 0  # rows, lines, rows
+        self.stored = self.failed = self.truncated = 0  # counts of rows, lines and rows
         self.unsettled: Sent = []
         self._told = self._noted = 0
         self._seen = Seen()
@@ -264,7 +264,7 @@ class Tally:
             self._seen.add(id, title, text, str(content.get("collection", "")))
 
     def add_some(self, stored: int) -> None:
-        """Counts stored rows of a chunk that the service did not finish."""
+        """Counts the rows of a chunk that the service stored before it rejected the rest."""
         self.stored += stored
         self._ids_known = False
 
@@ -320,9 +320,10 @@ class Pace:
 
 
 def chunks(found: Iterable[Row], tally: Tally, pace: Pace) -> Iterator[tuple[str | None, Sent]]:
-    """Yields collections with lines to send, as many as `pace` allows. None is the collection of the command.
+    """Yields chunks of lines to send, each with the name of its collection.
 
-    `tally` counts rows that cannot be sent.
+    The name is None if a row names no collection. The command's own collection then applies. `pace` limits
+    the lines that are gathered before they are yielded. `tally` counts rows that cannot be sent.
     """
     chunk: dict[str | None, Sent] = {}
     lines = size = 0

@@ -7,7 +7,7 @@ text, such as `2024-02-30` or `24:00:00`, is not a time.
 
 An instant is a text that sorts as the moments do: the seconds since the day before the year 0 in 12 digits,
 then the digits of the fraction without trailing zeros. sqlite_dialect.py and the function simile_instant in
-PostgreSQL compute the same one.
+PostgreSQL compute the same text.
 """
 
 import re
@@ -28,9 +28,10 @@ class Time(NamedTuple):
 
     Attributes:
         text: The time as it was written.
-        instant: The moment, as the module says.
+        instant: The text that sorts as the moment does. See the module.
         earliest: The first date on which an equal time can be written, in any zone.
-        latest: The last such date. A time whose date is outside of the two sorts as its text does.
+        latest: The last such date. If another time's date is outside of the two, comparing the texts gives
+            the order.
 
     """
 
@@ -82,7 +83,10 @@ def _day_number(year: int, month: int, day: int) -> int:
 
 
 def _date(number: int) -> str:
-    """Returns the date of a day's number; outside of 0000 to 9999 one before or after all dates."""
+    """Returns the date of a day number, such as `2024-05-01`.
+
+    Before the year 0000 or after 9999, it returns a text that sorts before or after all dates.
+    """
     if number <= 0:
         return "0000-00-00"
     if number <= _YEAR_0:

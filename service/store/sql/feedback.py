@@ -1,12 +1,13 @@
 """Judgments and events of hits: their rows in the tables `feedback` and `events`.
 
-Start reading at `store_judgments` and `store_events`. Both tables belong to keys: a key's newest judgment of
-a query and a document replaces its earlier one and takes the next number, and an event that is sent again
-changes nothing. Numbers are never used twice, so a reader can follow them.
+Start reading at `store_judgments` and `store_events`. Each row belongs to an API key, or to NO_KEY. A key's
+newest judgment of a query and a document replaces its earlier one and takes the next number. An event that is
+sent again changes nothing. Numbers are never used twice, so a reader can follow them.
 
-A judgment can be made only of a document that exists. It survives updates. After a delete it stays, unlisted,
-until a document is stored under that id again, so a reader of all judgments begins at 0. Events are deleted
-with their document. Judgments teach models, so limits count each key's own rows.
+A judgment can be made only of a document that exists. It survives updates. If the document is deleted, the
+judgment is no longer listed, until a document is stored under that id again. It then has its old number, so a
+reader of all judgments begins at 0. Events are deleted with their document. Judgments teach models, so limits
+count each key's own rows.
 """
 
 from collections import Counter
@@ -32,7 +33,7 @@ from service.store.values import (
 
 Table = Literal["feedback", "events"]
 DELETED_ROWS = 4096  # Rows of one step: a write waits some tens of milliseconds for it.
-TOGETHER = 256  # Texts in one statement.
+TOGETHER = 256  # Tuples of texts in one statement.
 MAX_PARAMETERS = 900  # Parameters of one statement; older builds of SQLite accept 999.
 NAMED = 10  # Unknown ids in a message.
 SHOWN_CHARACTERS = 80  # Characters of a query or an id in a message.
@@ -169,10 +170,11 @@ def store_events(
     """Stores events of one key and collection. Says which are new, and why others are refused.
 
     Args:
-        connection: Of either store.
+        connection: A connection to SQLite or PostgreSQL.
         events: Events of one key and collection.
         limits: Bounds on stored events.
-        there: Ids of documents that are locked against deletes. None: this is the only writer.
+        there: Ids of the existing documents, which are locked against deletes. None: this is the only writer,
+            so the ids are looked up here.
 
     """
     key, collection = events[0].key, events[0].collection
@@ -211,10 +213,10 @@ def _event_row(event: Event) -> list[object]:
 
 
 class _Room:
-    """How many more events each limit allows. One job uses it.
+    """The number of events that one job may still store under each limit.
 
     Args:
-        connection: Of either store.
+        connection: A connection to SQLite or PostgreSQL.
         limits: Bounds on stored events.
         key: The key of the events.
         collection: Their collection.
@@ -251,7 +253,7 @@ class _Room:
         return limit - count_events(self._connection, selection)
 
     def refusal(self, event: Event) -> Conflict | None:
-        """Returns why an event cannot be stored. None: it can, and uses up its room."""
+        """Returns why an event cannot be stored. None: it can, and counts against the limits."""
         if self._in_all <= 0:
             return _full(self._limits.in_all, "in all", "SIMILE_MAX_EVENTS")
         if self._of_key <= 0:
@@ -299,10 +301,10 @@ def _page(
     bounds: tuple[int, int, float],
     selection: Selection,
 ) -> tuple[list[tuple[Any, ...]], bool]:
-    """Reads selected rows by rising number, and whether others follow.
+    """Returns selected rows in the order of their numbers, and whether others follow.
 
     Args:
-        connection: Of either store.
+        connection: A connection to SQLite or PostgreSQL.
         table: `events`, or `feedback f`, whose rows must belong to living documents.
         columns: The columns to read after the number.
         bounds: The number to begin after, the number of rows, and the bytes that their texts may have. The
@@ -328,12 +330,13 @@ def _page(
 
 
 def _condition(selection: Selection, *, in_order: bool = False) -> tuple[str, list[str]]:
-    """Returns SQL over one of the tables, and its parameters.
+    """Returns an SQL condition that selects rows of one of the tables, and its parameters.
 
     Args:
         selection: Which rows.
-        in_order: The rows are read by their numbers. An expression keeps the database from using an index on
-            the collection, because each page would then sort all rows.
+        in_order: True if the rows are read in the order of their numbers. The condition then has an
+            expression instead of the column `collection`. Otherwise the database might use the index on that
+            column, and sort all rows for each page.
 
     """
     columns = {
@@ -355,16 +358,17 @@ def _matches(
     parameters: Sequence[object],
     given: Sequence[tuple[str, ...]],
 ) -> list[tuple[Any, ...]]:
-    """Returns columns of the rows that match one of many texts, with one statement for TOGETHER texts.
+    """Returns columns of the rows that match any tuple in `given`. Each statement handles TOGETHER tuples.
 
     Args:
-        connection: Of either store.
-        table: The rows to look at, and a short name for them.
+        connection: A connection to SQLite or PostgreSQL.
+        table: The table to search, with its alias, such as `feedback f`.
         columns: SQL of the columns to return.
-        condition: SQL with `parameters`; `given.column1` and so on are the texts.
-        parameters: For the question marks of `condition`.
-        given: Texts, the same number in each tuple. They may hold the character U+0000, so SQLite's JSON
-            functions cannot be used.
+        condition: SQL that matches a row with a tuple, whose texts are `given.column1`, `given.column2` and
+            so on.
+        parameters: Values for the question marks in `condition`.
+        given: Tuples of texts, all of the same length. A text may contain the character U+0000, so SQLite's
+            JSON functions cannot be used.
 
     """
     found: list[tuple[Any, ...]] = []
@@ -413,10 +417,11 @@ def forget(
 
     Args:
         table: The table of the rows.
-        connection: Of either store.
+        connection: A connection to SQLite or PostgreSQL.
         selection: Which rows.
         own: The name of the calling key if it may delete no other key's rows. None: it may delete all.
-        last: What the first step returned; later rows stay. None: this is the first step.
+        last: The number that the first step returned. Rows with higher numbers stay. None: this is the first
+            step.
 
     Returns:
         How many rows of each key were deleted, by its name, and `last` for the next step.

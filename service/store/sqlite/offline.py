@@ -1,4 +1,4 @@
-"""The store of a data directory for commands, which read, copy and check it, also while a service runs."""
+"""Reads, copies and checks the store of a data directory for commands, also while a service runs."""
 
 import contextlib
 import errno
@@ -84,7 +84,7 @@ class Head(NamedTuple):
 
 
 class OfflineStore(Snapshot):
-    """A moment of a store that no service owns here."""
+    """A snapshot of a store that a command opens outside of the service."""
 
     counts = documents.counts
     unequal = secondary_indexes.unequal
@@ -126,7 +126,7 @@ class OfflineStore(Snapshot):
         return [id for (id,) in rows]
 
     def name_faults(self, shown: int) -> NameFaults:
-        """Returns documents with names that no filter could name."""
+        """Returns documents whose metadata has names that a filter cannot express."""
         rows = self.execute(f"SELECT {_NAMED}, CAST(metadata AS BLOB) FROM documents d ORDER BY revision")
         return count_unreachable(rows, shown)
 
@@ -182,7 +182,7 @@ class OfflineStore(Snapshot):
 
 @contextlib.contextmanager
 def reading(data_dir: Path) -> Iterator[OfflineStore]:
-    """Opens the store of a data directory at one moment, also while a service writes it.
+    """Opens a snapshot of the store of a data directory, also while a service writes to the store.
 
     Raises:
         CommandError: The store is missing or unreadable, has another schema, or holds an unfinished copy.
@@ -210,7 +210,7 @@ def reading(data_dir: Path) -> Iterator[OfflineStore]:
 
 
 def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
-    """Copies the store into `folder` at one moment, without deleted data, also while a service writes it.
+    """Copies a snapshot of the store into `folder`, without deleted data. A service may write meanwhile.
 
     Returns:
         The facts of the copy, and its numbers of judgments and events.
@@ -263,11 +263,11 @@ def _writing() -> Iterator[None]:
 
 
 def examine(folder: Path, schema: int) -> Facts:
-    """Returns the facts of a copied store. Runs nothing in it.
+    """Checks a copied store, and returns its counts and versions. Runs no triggers or views of the file.
 
     Raises:
-        Unusable: It is damaged, has another schema than `schema`, or holds anything that Simile does not
-        make.
+        Unusable: The store is damaged or an unfinished copy, has another schema than `schema`, or contains
+            tables, triggers or views that Simile does not create.
     """
     # Immutable: SQLite writes no files next to it, and does not apply a write-ahead log.
     address = f"file:{quote(str((folder / DATABASE).absolute()))}?mode=ro&immutable=1"
@@ -320,9 +320,10 @@ def fold_log(path: Path) -> None:
 
 @contextlib.contextmanager
 def _told(store: OfflineStore, step: str, file: Path, total: int = 0) -> Iterator[None]:
-    """Tell how large `file` is while one statement runs; SQLite calls back now and then.
+    """Shows the size of `file` as progress while a statement runs. SQLite calls back at intervals.
 
-    total: bytes that it may grow to; 0 where its size says nothing of the progress.
+    Args:
+        total: Bytes that the file may grow to. 0 if its size does not show the progress.
     """
     with Progress("bytes", total, step) as progress:
 

@@ -1,4 +1,4 @@
-"""A process that ends at a limit of its own, as ENDS names it; test_limited.py starts it."""
+"""A child process that acts as if it had reached the limit that ENDS names. test_limited.py starts it."""
 
 import json
 import os

@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
 
 class Attacked:
-    """A service with some documents, and its bystander. `renew` replaces a broken one."""
+    """The attacked service, and a second client (bystander.py). `renew` replaces both after a failure."""
 
     def __init__(self, folder: Path, models_dir: Path, prefix: tuple[str, ...]) -> None:
         # The limits of a service with 1 GiB.
@@ -113,7 +113,7 @@ class Outcome:
     starved: bool = False  # Other processes left less than one processor.
 
     def slow(self, said: str, begin: float, end: float) -> None:
-        """Records a slow step between `begin` and `end`, because of the host or the service."""
+        """Records a slow step between `begin` and `end`: doubted if the host may cause it, else failed."""
         bare = [look for look in self.looks if look.what == CONTROL]
         stalled = [look.took for look in bare if look.answered > begin and look.requested < end]
         doubtful = self.starved or max(stalled, default=STALL_SECONDS) >= STALL_SECONDS

@@ -66,7 +66,7 @@ def test_a_query_trains_or_judges_and_its_spelling_does_not_matter() -> None:
 
 
 def of(found: Judged) -> dict[str, list[str]]:
-    """The pairs of all sides."""
+    """Returns the relevant documents of each query, from all three sides."""
     return {**found.train, **found.dev, **found.held}
 
 
@@ -277,7 +277,10 @@ def test_a_component_that_is_most_of_all_is_cut_and_still_shares_no_answer() -> 
 
 
 def test_of_components_that_merge_one_follows_and_what_trained_before_does_not_judge() -> None:
-    """A query on documents of two components joins them; of many merges some turn training into judging."""
+    """A new query whose answers are in two components merges these.
+
+    Some of the 60 merges move a query from training to judging.
+    """
     turned = 0
     for at in range(60):
         apart = {"first question": [f"a{at}"], "another thing": [f"b{at}"]}

@@ -97,7 +97,7 @@ def test_what_is_written_down_is_when_the_next_run_begins(tmp_path: Path) -> Non
 
 
 def test_there_are_never_two_at_once(tmp_path: Path) -> None:
-    """Due every second, and a run takes two."""
+    """A run is due every second, and takes two seconds."""
     code = (
         f"import os, time; p = r'{tmp_path / 'running'}'; "
         "os.close(os.open(p, os.O_CREAT | os.O_EXCL)); time.sleep(2); os.remove(p); raise SystemExit(4)"
@@ -134,7 +134,7 @@ def test_a_stop_ends_the_run_in_hand(tmp_path: Path) -> None:
 
 def test_a_stop_in_the_moment_when_the_run_ends_is_no_error(tmp_path: Path) -> None:
     class Ending(Small):
-        """The run ends when it has been looked at: each look but the first finds none."""
+        """A schedule whose run ends after the first read of `_child`. Later reads return None."""
 
         _known: Any = None
 
@@ -264,7 +264,7 @@ def test_what_came_due_while_the_clock_jumped_runs_once(
     runs: int,
     table: dict[str, Any],
 ) -> None:
-    """A moment without a date is of the day on which the schedule starts."""
+    """Sets the clock to each of `moments`. One without a date is on the day on which the schedule starts."""
     monkeypatch.setattr("random.uniform", lambda _, longest: longest)  # the longest jitter
     wall = Wall("2026-11-22T03:00")
     asleep = small(tmp_path, "raise SystemExit(4)", cron=cron, wall=wall, **table)

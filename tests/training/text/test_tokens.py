@@ -1,4 +1,4 @@
-"""Tokens without padding against plain lists of lists."""
+"""Compares tokens without padding with plain lists of lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS = st.lists(st.lists(st.integers(0, 99), max_size=6), min_size=1, max_size=6
 
 
 def marked(rows: Lists) -> Tokens:
-    """With a target and a position for each token that name it."""
+    """Returns tokens whose targets and positions identify their ids: id + 1000 and id + 2000."""
     plain = build_tokens(rows)
     return Tokens(plain.ids, plain.starts, plain.ids + 1000, plain.ids + 2000)
 
