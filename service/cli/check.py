@@ -260,8 +260,8 @@ def _names(faults: NameFaults) -> Iterator[Found]:
 def _checksums(damaged: list[str], unknown: int) -> Iterator[Found]:
     if damaged:
         yield Found(
-            f"the documents {named(damaged)} are not what was stored: an id, title, text or metadata is "
-            "damaged. They are not answered. Send them again, delete them, or restore a backup. "
+            f"the documents {named(damaged)} are damaged: the checksum of an id, title, text or metadata is "
+            "wrong. They are not answered. Send them again, delete them, or restore a backup. "
             "Check the disk."
         )
     if unknown:

@@ -51,9 +51,9 @@ class Widening(CountingEncoder):
         return had
 
     def forward(
-        self, ids: Sequence[Sequence[int]], *, normalize: bool = True, alone: bool = False
+        self, ids: Sequence[Sequence[int]], *, normalize: bool = True, single_text: bool = False
     ) -> NDArray[np.float32]:
-        if alone:
+        if single_text:
             self.alone += [chr(row[0]) for row in ids]
             if self.alone_fails:
                 raise RuntimeError("the second session broke")
@@ -223,7 +223,7 @@ def test_a_service_answers_lone_texts_with_the_vector_that_they_have_in_a_batch(
         inputs = ["the same text", "another one, which is longer"]
         together = np.array(client.post("/embed", json={"inputs": inputs}).json(), np.float32)[0]
         before = one_by_one(client, 3 * MIN_SINGLE_TEXTS)  # Some may find a worker busy.
-        computed = counted(encoder._alone, monkeypatch)
+        computed = counted(encoder._single_text, monkeypatch)
         alone = np.concatenate([before, one_by_one(client, 10)])
         assert 5 <= len(computed) <= 10
         np.testing.assert_allclose(alone, np.broadcast_to(together, alone.shape), atol=1e-6, rtol=0)
