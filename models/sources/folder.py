@@ -334,13 +334,13 @@ def _max_length(
     config: Mapping[str, Any],
     settings: Mapping[str, Any],
     tokenizer: Mapping[str, Any],
-    overrides: int | None,
+    requested: int | None,
 ) -> int:
     """Returns the limit of sentence-transformers: its setting, else the limits of tokenizer and positions."""
     positions = _positions(config)
-    if overrides is not None and positions and overrides > positions:
-        raise Unsupported(f"--max-length is {overrides}, but the model has only {positions} positions.")
-    own = settings.get("max_seq_length") if overrides is None else overrides
+    if requested is not None and positions and requested > positions:
+        raise Unsupported(f"--max-length is {requested}, but the model has only {positions} positions.")
+    own = settings.get("max_seq_length") if requested is None else requested
     limits = [own, positions]
     if own is None:
         limits.append(LONGEST)

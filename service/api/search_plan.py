@@ -75,7 +75,7 @@ def _tree(fields: Iterable[str]) -> _Tree:
 
 
 def _chosen(metadata: dict[str, Any], fields: _Tree) -> dict[str, Any]:
-    """Returns the values of fields (store/filters/paths.py), inside the objects and arrays around them.
+    """Returns the values of fields (store/filters/grammar.py), inside the objects and arrays around them.
 
     Visits each name once, regardless of the number of fields.
     """

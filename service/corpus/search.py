@@ -4,8 +4,8 @@
     lexical    BM25                            fulltext.py; needs no vector
     hybrid     both rankings, fused            fusion.py
 
-A search runs on a reading thread (store/reader.py), in one read transaction. Each ranking is cut to the
-requested hits before the next one is computed. Between two rankings other reads have their turn.
+A search runs on a reading thread of the store, in one read transaction. Each ranking is cut to the requested
+hits before the next one is computed. Between two rankings other reads have their turn.
 """
 
 import time

@@ -308,8 +308,8 @@ class RequestContext:
 
     @property
     def _closes(self) -> bool:
-        method = dict(self._scope["headers"]).get(b"connection", b"").lower()
-        return b"close" in method or self._scope["http_version"] == "1.0"
+        connection = dict(self._scope["headers"]).get(b"connection", b"").lower()
+        return b"close" in connection or self._scope["http_version"] == "1.0"
 
     def _begin_watch(self, task: asyncio.Task[Any]) -> None:
         self._watching = asyncio.create_task(self._watch(task))
@@ -363,7 +363,7 @@ class RequestContext:
 
 
 async def _drain(receive: Receive) -> None:
-    """Reads the rest of a rejected body and discards it, up to MOST_DRAINED_BYTES or DRAIN_SECONDS."""
+    """Reads the rest of a rejected body and discards it, up to MAX_DRAINED_BYTES or DRAIN_SECONDS."""
     left = MAX_DRAINED_BYTES
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):

@@ -40,7 +40,7 @@ class Index:
         self._ivf_snapshots = ivf_snapshots
         self.view = View((), self._empty())  # The current state. A view never changes.
         self._writing = threading.Lock()
-        self._merger = Merger(self._due)
+        self._merger = Merger()
         self._recall = maintenance.Watch()
 
     def _empty(self) -> Part:
@@ -81,7 +81,7 @@ class Index:
             index.view = View((), Part.all_alive(exact), sequence)
         else:
             index.view = View((Part.all_alive(index._known(exact, sequence)),), index._empty(), sequence)
-        index._merger.start()
+        index._merger.start(index._due)
         return index
 
     def _known(self, rows: Exact, sequence: int) -> Segment:
@@ -155,7 +155,7 @@ class Index:
         if view.is_float16:
             self._recall.remember(matrix)
             if self._recall.due():
-                self._merger.start()
+                self._merger.start(self._due)
         return view.search(matrix, k, among, heads_only=heads_only)
 
     @property
@@ -194,7 +194,7 @@ class Index:
             tail = tail.with_rows(Rows(names, vectors, positions))
             living = tuple(part for part in settled if part.count)
             self.view = View(living, tail, max(sequence, view.sequence))
-        self._merger.start()
+        self._merger.start(self._due)
 
     def close(self, *, wait: bool = True) -> None:
         """Stops merging. The index can still be searched and changed."""

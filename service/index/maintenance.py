@@ -102,18 +102,23 @@ NICE = 10
 
 
 class Merger:
-    """At most one thread, which runs steps while `due` returns one. A write or a search starts it again."""
+    """At most one thread, which runs steps while `due` returns one. A write or a search starts it again.
 
-    def __init__(self, due: Callable[[], Step | None]) -> None:
+    It keeps `due` only while it runs. Otherwise an index and its merger would refer to each other, and the
+    vectors of a replaced version would stay in memory: the service freezes the garbage collector's objects.
+    """
+
+    def __init__(self) -> None:
         self.closing = threading.Event()
-        self._due = due
         self._thread: threading.Thread | None = None
         self._changing = threading.Lock()
 
-    def start(self) -> None:
+    def start(self, due: Callable[[], Step | None]) -> None:
         with self._changing:
-            if self._thread is None and not self.closing.is_set() and self._due() is not None:
-                self._thread = threading.Thread(target=self._run, name="index-merge", daemon=True)
+            if self._thread is None and not self.closing.is_set() and due() is not None:
+                self._thread = threading.Thread(
+                    target=self._run, args=(due,), name="index-merge", daemon=True
+                )
                 self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -123,11 +128,11 @@ class Merger:
             thread.join(seconds)
         return thread is None or not thread.is_alive()
 
-    def _run(self) -> None:
+    def _run(self, due: Callable[[], Step | None]) -> None:
         lower_priority()
         while True:
             with self._changing:
-                step = None if self.closing.is_set() else self._due()
+                step = None if self.closing.is_set() else due()
                 if step is None:
                     self._thread = None
                     return

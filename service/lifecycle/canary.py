@@ -6,7 +6,7 @@ measures how much the answers change, not whether they are better, because nobod
 Each collection has its own overlap, because a version may change one collection and not another. The queries
 come from SIMILE_CANARY_FILE, or are the beginnings of the collection's documents with the smallest hashes of
 their ids. So the same documents give the same queries, and a few writes change few queries. All collections
-share MOST_QUERIES. Queries are embedded in the background lane and searched one by one.
+share MAX_QUERIES. Queries are embedded in the background lane and searched one by one.
 """
 
 import asyncio

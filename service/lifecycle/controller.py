@@ -191,10 +191,10 @@ class Controller:
 
     async def requested(self) -> RequestedVersion | None:
         """Reports the request in the models folder to the store. Returns the request that counts."""
-        measurement, at = await asyncio.to_thread(self._requested)
-        standing = await self._corpus.store.requested(measurement, at)
-        if measurement is not None:
-            self._reported = measurement.id
+        in_folder, at = await asyncio.to_thread(self._requested)
+        standing = await self._corpus.store.requested(in_folder, at)
+        if in_folder is not None:
+            self._reported = in_folder.id
         if standing is not None and _BY_FILE in standing.id:
             return standing._replace(id="")
         return standing
@@ -206,18 +206,16 @@ class Controller:
         replaces two files, and a look between them sees one new and one old file.
         """
         locked = self._store.is_locked()
-        measurement = self._store.read_request()
+        in_folder = self._store.read_request()
         reported = self._reported or self._store.read_state().get(REQUESTED)
-        if measurement is not None and not measurement.id:
-            measurement = measurement._replace(
-                id=f"{measurement.version}{_BY_FILE}{self._store.requested_at()}"
-            )
-            seen, self._by_file = self._by_file, measurement.id
-            if measurement.id != reported and (locked or measurement.id != seen):
+        if in_folder is not None and not in_folder.id:
+            in_folder = in_folder._replace(id=f"{in_folder.version}{_BY_FILE}{self._store.requested_at()}")
+            seen, self._by_file = self._by_file, in_folder.id
+            if in_folder.id != reported and (locked or in_folder.id != seen):
                 return None, -inf
-        if measurement is None or reported is None:
-            return measurement, self._store.requested_at()
-        return measurement, -inf if measurement.id == reported else inf
+        if in_folder is None or reported is None:
+            return in_folder, self._store.requested_at()
+        return in_folder, -inf if in_folder.id == reported else inf
 
     async def request(self, version: str, kind: Kind) -> None:
         """Requests a version. The request counts after this returns.
@@ -228,9 +226,9 @@ class Controller:
 
         """
         async with self._requesting:
-            measurement = await asyncio.to_thread(self._store.new_request, version, kind)
-            await self._corpus.store.request(measurement)
-            await asyncio.to_thread(self._store.write_request, measurement)
+            in_folder = await asyncio.to_thread(self._store.new_request, version, kind)
+            await self._corpus.store.request(in_folder)
+            await asyncio.to_thread(self._store.write_request, in_folder)
         self.poke()
 
     def keep(self, version: str, seconds: float) -> bool:

@@ -130,14 +130,14 @@ class Heartbeat:
     def __init__(self, loop: asyncio.AbstractEventLoop, hang_seconds: float) -> None:
         self._loop = loop
         self._hang_seconds = hang_seconds
-        self._dump_requested = False
+        self._beat_requested = False
         self._seconds = 0.0
 
     def check(self, seconds: float) -> str | None:
         if self._loop.is_closed():
             return None
-        if not self._dump_requested:
-            self._dump_requested, self._seconds = True, 0.0
+        if not self._beat_requested:
+            self._beat_requested, self._seconds = True, 0.0
             self._loop.call_soon_threadsafe(self._beat)
             return None
         self._seconds += seconds
@@ -146,7 +146,7 @@ class Heartbeat:
         return None
 
     def _beat(self) -> None:
-        self._dump_requested = False
+        self._beat_requested = False
 
 
 def end(reason: str) -> None:

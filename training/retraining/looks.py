@@ -36,7 +36,7 @@ def count_looks(store: ModelStore, searches: Mapping[str, Collection]) -> Looks:
 
 
 def _share(queried: Sequence[str], earlier: Sequence[str]) -> float:
-    """Share of the queries of `asked` that `earlier` has; both are samples.
+    """Share of the queries of `queried` that `earlier` has; both are samples.
 
     What lies behind the end of a sample may have been asked or not, so only what is before it counts.
     """

@@ -209,31 +209,31 @@ def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:
     return begin(known)
 
 
-def _queried(job: Job) -> Identity:
+def _identity(job: Job) -> Identity:
     """The part of its run's lineage by which a job is known again."""
     if job.staged:
-        return job.staged.queried()
+        return job.staged.lineage()
     return {"corpus": job.corpus.digest, "recipe": job.recipe.digest(), "seed": job.recipe.seed}
 
 
 def _check_new(job: Job, active: str, base: Base) -> None:
     """The same text, recipe and base give the same model again, and it was judged already."""
-    queried = _queried(job)
+    identity = _identity(job)
     digest = compute_digest(read_source(base.folder))
     for manifest in job.store.versions():
         if job.pair != (manifest.query_encoder is not None):
             continue
         lineage = build_lineage(job.store, manifest)
         same_start = lineage.get("base_digest") == digest and job.steps in {None, lineage.get("steps")}
-        judged = manifest.gate is not None and queried.items() <= lineage.items()
+        judged = manifest.gate is not None and identity.items() <= lineage.items()
         if judged and (same_start or manifest.version == active):
             raise known(manifest, "came of this very text by this recipe")
 
 
 def _name(job: Job, base: Base) -> str:
     """A folder for this very run, so that the same job goes on in it and another begins its own."""
-    queried = _queried(job)
-    of_job = queried["corpus"], queried["recipe"], queried["seed"], job.steps, job.options.precision
+    identity = _identity(job)
+    of_job = identity["corpus"], identity["recipe"], identity["seed"], job.steps, job.options.precision
     parts = (*of_job, base.folder.name, base.name)
     return f"{job.recipe.name}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 

@@ -19,7 +19,7 @@ class Staged(NamedTuple):
     corpora: Mapping[Kind, Corpus]
     seed: int | None  # of every recipe; None: its own
 
-    def queried(self) -> Identity:
+    def lineage(self) -> Identity:
         """Digests of recipes and rows, and the seed, as the lineage of what comes of them has them."""
         return build_lineage_identity(
             self.stages, build_parts(self.stages, self.corpora, Options(seed=self.seed))

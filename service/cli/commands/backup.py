@@ -28,12 +28,14 @@ from models.errors import ModelError
 from models.files.bounded import read_json
 from models.files.folders import copy_tree, lock
 from models.files.fsync import sync, sync_tree
+from models.progress import Progress
 from models.store import ModelStore
 from service.errors import CommandError, unwritable
 from service.settings import Settings, get_models_dir
 from service.store.sqlite.offline import DATABASE, SCHEMA_VERSION, copy
 
 MANIFEST, MODELS = "manifest.json", "models"
+BLOCK_BYTES = 1 << 20
 FORMAT = 1
 _TEMPORARY = ".simile-backup-"  # Followed by eight hexadecimal digits.
 _CONTENTS = {DATABASE, f"{DATABASE}-journal", MANIFEST, MODELS}  # The entries of an unfinished backup.
@@ -153,19 +155,24 @@ def read_manifest(folder: Path) -> Contents:
     return contents
 
 
-def checksum(path: Path) -> str:
+def checksum(path: Path, progress: Progress) -> str:
     """Returns the SHA-256 of a file as hexadecimal digits."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+            progress.add(len(block))
+    return digest.hexdigest()
 
 
 def list_files(folder: Path) -> dict[str, File]:
     """Returns the files of a folder for the manifest."""
-    return {
-        path.relative_to(folder).as_posix(): File(bytes=path.stat().st_size, sha256=checksum(path))
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    sizes = {path: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    with Progress("bytes", sum(sizes.values()), "computing checksums") as progress:
+        return {
+            path.relative_to(folder).as_posix(): File(bytes=size, sha256=checksum(path, progress))
+            for path, size in sizes.items()
+        }
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from models.errors import ModelError
 from models.files.folders import copy_tree
 from models.files.fsync import sync, sync_tree
+from models.progress import Progress
 from models.store import ModelStore
 from service.cli.commands.backup import MANIFEST, MODELS, Contents, checksum, read_manifest
 from service.errors import CommandError, StartupError, Unusable, unwritable
@@ -105,14 +106,15 @@ def _require_intact(folder: Path, contents: Contents) -> None:
 
 def _find_damage(folder: Path, contents: Contents) -> Iterator[str]:
     root = folder.resolve()
-    for name, file in contents.files.items():
-        path = root / name
-        if path.resolve() != path:
-            yield f"{name} is a link"
-        elif not path.is_file():
-            yield f"{name} is missing"
-        elif checksum(path) != file.sha256:
-            yield f"{name} was changed"
+    with Progress("bytes", sum(file.bytes for file in contents.files.values()), "checking") as progress:
+        for name, file in contents.files.items():
+            path = root / name
+            if path.resolve() != path:
+                yield f"{name} is a link"
+            elif not path.is_file():
+                yield f"{name} is missing"
+            elif checksum(path, progress) != file.sha256:
+                yield f"{name} was changed"
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
         if (path.is_symlink() or not path.is_dir()) and name not in {MANIFEST, *contents.files}:
@@ -138,7 +140,9 @@ def _copy_store(folder: Path, contents: Contents, aside: Path) -> Path:
     aside.mkdir()
     copied = aside / DATABASE
     shutil.copyfile(folder / DATABASE, copied)
-    if checksum(copied) != contents.files[DATABASE].sha256:
+    with Progress("bytes", copied.stat().st_size, "checking the copy") as progress:
+        differs = checksum(copied, progress) != contents.files[DATABASE].sha256
+    if differs:
         raise CommandError(f"{copied} differs from its source. Check the disk. Nothing was restored.")
     try:
         facts = examine(aside, contents.schema_)

@@ -6,7 +6,7 @@ A time is `2024-05-01T08:30:00.25+02:00`: a date, `T` or a space, hours to secon
 text, such as `2024-02-30` or `24:00:00`, is not a time.
 
 An instant is a text that sorts as the moments do: the seconds since the day before the year 0 in 12 digits,
-then the digits of the fraction without trailing zeros. sqlite_dialect.py and the function simile_instant in
+then the digits of the fraction without trailing zeros. sqlite/filters.py and the function simile_instant in
 PostgreSQL compute the same text.
 """
 

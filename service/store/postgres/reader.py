@@ -38,7 +38,7 @@ def as_sent(metadata: str) -> bytes:
 
 
 class Snapshot(Connection):
-    """A read transaction. protocol.py and index/stored.py say what its methods promise."""
+    """A read transaction. protocol.py and index/index_set.py say what its methods promise."""
 
     AMONG = "= ANY(?)"
     BYTES = "octet_length(CAST({} AS text))"

@@ -342,9 +342,8 @@ def migrate(raw: Raw) -> None:
     """Brings the database to the current schema. One of several processes that start together does it.
 
     Raises:
-        StartupError: A newer version wrote it, pgvector is missing or too old, or a table, column, index or
-        right
-            is missing.
+        StartupError: A newer version wrote it, pgvector is missing or too old, or a table, column, index
+            or right is missing.
     """
     try:
         with raw.transaction():

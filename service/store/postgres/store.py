@@ -70,7 +70,7 @@ class PostgresStore(Touch, CommonMethods):
     Args:
         url: postgresql://…
         declared: The fields with indexes.
-        connections: Open connections, at most; at least LEAST_CONNECTIONS.
+        connections: Open connections, at most; at least MIN_CONNECTIONS.
         answer_seconds: Time limit of a statement; 0 means no limit.
 
     Raises:

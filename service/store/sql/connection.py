@@ -44,7 +44,7 @@ def note(connection: Connection, name: str, value: str) -> None:
 
 
 def visitor_secret(connection: Connection) -> str:
-    """Returns the secret that visitors' ids are hashed with (auth/visitors.py). The first call creates it."""
+    """Returns the secret that visitors' ids are hashed with (auth/access.py). The first call creates it."""
     if (secret := fact(connection, _VISITOR_SECRET)) is not None:
         return secret
     connection.execute(

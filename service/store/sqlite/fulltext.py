@@ -1,6 +1,6 @@
 """Keyword search in SQLite: BM25 by FTS5.
 
-Start reading at `nearest`. models/search/words.py cuts titles and texts into terms. The tables hold no texts,
+Start reading at `nearest`. models/search/terms.py cuts titles and texts into terms. The tables hold no texts,
 because the documents have them: 100,000 sentences of Wikipedia take 9 MB instead of 24. To remove a document,
 its text must therefore be cut again by the same rules. secondary_indexes.py rebuilds the tables if the rules
 changed.

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 
 import faiss
@@ -280,3 +281,12 @@ def test_several_writers_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch) -
         writer.join(LIMIT)
     settle(index)
     assert revisions(index) == [start + odd for start in (0, 1000, 2000) for odd in range(1, kept, 2)]
+
+
+def test_a_closed_index_is_freed_without_the_garbage_collector() -> None:
+    index = Index(4)
+    index.apply(([build_row_name(1)], np.eye(1, 4, dtype=np.float32)))
+    index.close()
+    freed = weakref.ref(index)
+    del index
+    assert freed() is None, "a cycle keeps the vectors, because a running service freezes the collector"
