@@ -32,7 +32,7 @@ __all__ = ["BadInput", "BadText", "BadTokens", "Encoded", "Encoder", "Piece", "T
 
 ONNX = "onnx/model.onnx"
 _GROUP_TOKENS = 2048  # Padded tokens of a batch. Larger batches exceed the second-level cache.
-_NORMALizED, _POOLED = "sentence_embedding", "pooled_embedding"
+_NORMALIZED, _POOLED = "sentence_embedding", "pooled_embedding"
 
 
 class Encoded(NamedTuple):
@@ -121,7 +121,7 @@ class Encoder:
         if deterministic:
             shapes = Shapes.of(self.max_length, packed=self.packs)
             ids = [id for row in self.tokenize(PROOF_TEXTS) for id in row.ids]
-            self._shapes = shapes.tried(partial(self._run, self._engine, _NORMALizED), ids)
+            self._shapes = shapes.tried(partial(self._run, self._engine, _NORMALIZED), ids)
 
     @property
     def for_queries(self) -> Encoder:
@@ -205,7 +205,7 @@ class Encoder:
         """
         if not ids:
             return np.empty((0, self.dimension), dtype=np.float32)
-        output = _NORMALizED if normalize else _POOLED
+        output = _NORMALIZED if normalize else _POOLED
         engine = (single_text and self._single_text) or self._engine
         if self.deterministic:
             return self._shapes.run(ids, partial(self._run, engine, output))

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from textwrap import shorten
 from typing import NamedTuple
 
 from models.files.fsync import replaced
@@ -229,7 +228,9 @@ def _dedupe(options: argparse.Namespace) -> int:
     differing = [duplicate for duplicate in found if duplicate.similarity < 1] or found
     for duplicate in differing[:_EXAMPLES]:
         both = (documents.texts[place] for place in (duplicate.first, duplicate.place))
-        first, second = (shorten(text, _SHOWN, placeholder=" …") for text in both)
+        # Not textwrap.shorten: it cuts at spaces, and a Japanese sentence has none.
+        plain = [" ".join(text.split()) for text in both]
+        first, second = (each if len(each) <= _SHOWN else f"{each[: _SHOWN - 2]} …" for each in plain)
         _print(f"  {duplicate.similarity:.3f}  kept     {first}", f"         dropped  {second}")
     return 0
 

@@ -58,7 +58,8 @@ def word_vectors(file: Path, out: Path) -> int:
     words, table = _read(file)
     out.mkdir(parents=True, exist_ok=True)
     save_file({"embedding.weight": table}, out / "model.safetensors", metadata={"format": "pt"})
-    _tokenizer([_UNKNOWN, *words]).save(str(out / TOKENIZER), pretty=False)
+    content = json.loads(_tokenizer([_UNKNOWN, *words]).to_str())
+    (out / TOKENIZER).write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
     modules = [
         {
             "idx": at,

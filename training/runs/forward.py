@@ -109,7 +109,8 @@ class Forward:
         if isinstance(self._recipe.twin, Frozen):
             # The mean of each twin layer over the tokens, without dropout: (texts, layers, D).
             with torch.no_grad(), self.autocast():
-                vectors = torch.cat([vectors, self._twin.layers(own[0])], dim=1)
+                layers = self._twin.layers(own[0])
+            vectors = torch.cat([vectors, layers], dim=1)
         return vectors
 
     @torch.no_grad()
@@ -127,7 +128,7 @@ def backward_in_chunks(
 
     Args:
         encode: rows -> (rows, D), with dropout.
-        loss_of: (all rows, D) -> a scalar.
+        compute_loss: Takes vectors of all rows, shape (rows, D), and returns a scalar.
     """
     states, parts = [], []
     with torch.no_grad():

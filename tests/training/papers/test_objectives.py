@@ -82,6 +82,8 @@ def test_sg_opt_sees_the_first_token_and_then_the_twin_s_layers(tmp_path: Path) 
     expected = SelfGuided(tau=0.01).loss(reps).item()
     begun = {name: tensor.clone() for name, tensor in trainer.model["twin"].state_dict().items()}
     assert trainer.step(0).loss == pytest.approx(expected, rel=1e-4), "the anchor is 0 in the first step"
+    learned = [each.grad for each in trainer.encoder.parameters() if each.grad is not None]
+    assert sum(float(grad.norm()) for grad in learned) > 1, "the loss reaches the encoder"
     assert trainer.step(1).loss > 0
     for name, tensor in trainer.model["twin"].state_dict().items():
         assert torch.equal(tensor, begun[name]), "the twin stays"
