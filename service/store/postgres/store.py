@@ -169,8 +169,13 @@ class PostgresStore(Touch, CommonMethods):
         with self._own_connection() as raw:
             if raw.execute("SELECT pg_try_advisory_lock(%s)", (replicas.COPY_LOCK,)).fetchone() != (True,):
                 raise CommandError("Another `copy` into this database is under way. Wait for its end.")
-            with self.starting():
-                yield
+            try:
+                with self.starting():
+                    yield
+            finally:
+                # The server notices a closed connection late, and the next copy may begin before that.
+                with contextlib.suppress(psycopg.Error):
+                    raw.execute("SELECT pg_advisory_unlock(%s)", (replicas.COPY_LOCK,))
 
     def drop_everything(self) -> None:
         """Drops all tables of Simile in a database that holds an unfinished copy.
