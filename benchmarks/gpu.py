@@ -1,208 +1,156 @@
-"""Engine, service and sentence-transformers on a GPU, in one run: `python -m benchmarks.gpu`.
+"""Every figure of a GPU, in one run that a failure cannot end: `python -m benchmarks.gpu`.
 
-    raw       ONNX Runtime on texts tokenized, sorted and padded beforehand, in the best of three batch sizes
-    service   over HTTP on loopback: one process with 1, 2 and 4 workers, and two processes on the same GPU
-    library   sentence-transformers in fp16, in a process of its own, if it is installed next to the service
+    stage ─▶ a process of its own, with a time limit ─▶ each figure is a line of the output file at once
+    stage ─▶ …                                                                  the tables are printed last
 
-All contestants compute the default model on the same texts, in turns (rounds.py). The table shows medians,
-and the least cosine to the CPU's vectors in fp32. Needs the extra gpu and a GPU. Without them the command
-prints the reason and ends with status 2. `--rehearse` tests the command itself on the CPU; its figures mean
-nothing.
+The stages are in gpu_stages.py, in order of importance. A stage that fails or exceeds its limit leaves a line
+with the reason, and the next stage begins. Models and texts are made by a seed, so a machine without a
+network needs only the package of the default model. `--device cpu` rehearses the command; its figures mean
+nothing. Needs the extra gpu; torch and sentence-transformers for the comparisons.
 """
 
 import argparse
-import shutil
+import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import replace
-from importlib.util import find_spec
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import raw, workloads
-from benchmarks.command import build_parser, format_table, report, scratch_folder
-from benchmarks.peer_engines import Library, peer_environment
-from benchmarks.processes import Server
-from benchmarks.raw import RawEngine
-from benchmarks.rounds import Embedder, Job, Measured, Results, Scenario, Turns, Vectors, compare_vectors
-from benchmarks.served import OURS, WARM_TEXTS, ServedModel
-from benchmarks.workloads import Workload
-from models.encoder import ONNX
-from models.engines.cuda import CudaEngine
-from models.engines.form import Precision, parse_place
-from models.engines.nvidia import Provider, cuda_provider, require_cuda
-from models.errors import DeviceUnavailable
-from models.publishing.default import publish_default
-from models.store import ModelStore
-from models.tokens.tokenizer import FILE_NAME, Tokenizer
+from benchmarks.command import (
+    PROJECT,
+    RESULTS,
+    append_row,
+    build_parser,
+    format_table,
+    progress,
+    scratch_folder,
+)
+from benchmarks.gpu_stages import STAGES, Job, Unavailable
 
-CHECKED = 64  # texts whose vectors are compared with the CPU's
-PASSAGE = 8  # sentences
-BUDGETS = (4096, 16_384, 65_536)  # padded tokens of one raw batch
-SIZES = (32, 256, 1024)  # texts of the library's batches
-CALLS = 2  # of the raw engine in parallel: the copy of a batch overlaps the computation of another
-SERVICES = ((1, 1), (2, 1), (4, 1), (2, 2))  # workers and processes
-LOADS, REHEARSAL_LOADS = ((64, 1), (256, 1), (16, 32)), ((2, 1), (4, 1), (2, 4))  # clients and texts
-MINUTES = 60.0
-TEXTS, SHORT_RUN_TEXTS = 16_384, 128
-CPU = Provider("CPUExecutionProvider", {}, "cpu")
+LOG_TAIL = 600  # characters of a failed stage's log
+MARK = "GPU_BENCHMARK_STAGE"  # environment variable of a stage and of every program that it starts
+TIMED_OUT = "stopped at its limit"
 
 
 def main() -> None:
-    options = _parse_options()
-    try:
-        device = "the CPU" if options.rehearse else require_cuda(parse_place(options.device))
-    except DeviceUnavailable as error:
-        print(f"Nothing was measured: {error}", file=sys.stderr)
-        sys.exit(2)
-    with scratch_folder() as folder, ExitStack() as stack:
-        gpu = device if options.rehearse else _query_gpu()
-        results, figures = measure(stack, options, folder)
-        figures |= {"runs_on": device, "gpu": gpu, "cells": results.to_json()}
-        figures["gpu_at_the_end"] = "" if options.rehearse else _query_gpu()
-    report("gpu", figures, [_table(results, figures), f"{gpu}; texts per second, medians"], [])
-
-
-def _parse_options() -> argparse.Namespace:
     parser = build_parser("gpu", __doc__, quick=True)
-    parser.add_argument("--device", default="cuda:0", help="cuda:N")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each load over HTTP")
-    parser.add_argument("--rehearse", action="store_true", help="test the command on the CPU")
-    return parser.parse_args()
-
-
-class ServerGroup:
-    """Servers that share one GPU and get requests at the same time."""
-
-    def __init__(self, name: str, servers: Sequence[ServedModel]) -> None:
-        self.name = name
-        self._servers = servers
-
-    def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Measure all servers at the same time. Raises BenchError."""
-        part = replace(scenario, clients=scenario.clients // len(self._servers))
-        with ThreadPoolExecutor(len(self._servers)) as pool:
-            found = list(pool.map(lambda one: one.measure(part, turn), self._servers))
-        # Each server counts the others as foreign, so the foreign share is unknown.
-        return Measured(sum(one.rate for one in found), foreign=0.0)
-
-    def vectors(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of the first server."""
-        return self._servers[0].vectors(texts)
-
-    def about(self) -> dict[str, Any]:
-        """Return the facts of each server."""
-        return {one.name: one.about() for one in self._servers}
-
-
-def measure(stack: ExitStack, options: argparse.Namespace, folder: Path) -> tuple[Results, dict[str, Any]]:
-    """Return the measurements, and the cosines and facts of all contestants."""
-    store = ModelStore(folder / "models")
-    published = publish_default(store)
-    store.request(published.version)
-    version_folder = store.folder(published.version)
-    tokenizer = Tokenizer(version_folder / FILE_NAME, published.max_length)
-    given = list(_workloads(tokenizer, SHORT_RUN_TEXTS if options.quick or options.rehearse else TEXTS))
-    calls, inputs = raw.onnx_runtime_calls(version_folder / ONNX, 1)
-    exact = RawEngine("fp32 on the CPU", calls, inputs, tokenizer)
-    contestants = list(_contestants(stack, options, store.root, version_folder, tokenizer))
-    texts = [text for workload in given for text in workload.texts[: CHECKED // len(given)]]
-    _, cosines = compare_vectors([exact, *contestants], exact.name, exact.name, texts)
-    loads = REHEARSAL_LOADS if options.rehearse else LOADS
-    turns = Turns(
-        [
-            Job(one, scenario, essential=True)
-            for one in contestants
-            for workload in given
-            for scenario in _scenarios(one, workload, loads, options.seconds)
-        ]
-    )
-    turns.run(options.repeats, MINUTES)
-    return Results(turns.cells), {
-        "workloads": [one.name for one in given],
-        "loads": [f"{clients} x {count}" for clients, count in loads],
-        "cosines": {name: float(each.min()) for name, each in cosines.items()},
-        "about": {one.name: one.about() for one in contestants},
-    }
-
-
-def _scenarios(
-    one: Embedder, workload: Workload, loads: Sequence[tuple[int, int]], seconds: float
-) -> Iterator[Scenario]:
-    if not isinstance(one, ServerGroup):
-        yield Scenario(workload.name, workload, seconds=seconds)
+    parser.add_argument("--device", default="cuda", help="cuda or cpu (a rehearsal)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--stages", nargs="+", choices=tuple(STAGES), default=tuple(STAGES))
+    parser.add_argument("--output", type=Path, default=RESULTS / "gpu.jsonl")
+    parser.add_argument("--total", type=float, default=3600.0, help="seconds of all stages")
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    job = Job(options.folder or Path(), options.device, options.seconds, options.quick)
+    output: Path = options.output.absolute()
+    if options.folder:
+        (stage,) = options.stages
+        run_stage(stage, job, output)
         return
-    for clients, texts in loads:
-        yield Scenario(f"{workload.name}, {clients} x {texts}", workload, clients, texts, seconds)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text("", encoding="utf-8")
+    ends = time.monotonic() + options.total
+    with scratch_folder() as folder:
+        for stage in options.stages:
+            limit = min(STAGES[stage].limit(job), ends - time.monotonic())
+            _run_bounded(stage, job._replace(folder=folder), output, limit)
+    print(summarize(output))
 
 
-def _contestants(
-    stack: ExitStack, options: argparse.Namespace, models: Path, version_folder: Path, tokenizer: Tokenizer
-) -> Iterator[Embedder]:
-    provider = CPU if options.rehearse else cuda_provider(parse_place(options.device))
-    precisions: tuple[Precision, ...] = ("fp32", "fp16")
-    for precision in precisions:
-        engine = CudaEngine(version_folder / ONNX, precision, provider, tokenizer.max_length)
+def run_stage(name: str, job: Job, output: Path) -> None:
+    """Run a stage in this process, and write a line for each figure or for the reason of its end."""
+    stage = STAGES[name]
+    try:
+        for row in stage.measure(job):
+            append_row(output, {"stage": name, **row})
+    except Unavailable as error:
+        append_row(output, {"stage": name, "skipped": str(error)})
+    except Exception as error:  # noqa: BLE001  the reason belongs in the output file, whatever it is
+        traceback.print_exc()
+        append_row(output, {"stage": name, "failed": f"{type(error).__name__}: {error}"[:LOG_TAIL]})
 
-        def call(feed: raw.Feed, engine: CudaEngine = engine) -> Vectors:
-            return engine.run(feed, raw.OUTPUT)
 
-        yield RawEngine(f"raw {precision}", [call] * CALLS, engine.inputs, tokenizer, BUDGETS)
-    chosen = {"SIMILE_DEVICE": options.device, "SIMILE_PRECISION": "fp16", "SIMILE_MAX_QUEUE_SECONDS": "0"}
-    if options.rehearse:
-        chosen |= {"SIMILE_DEVICE": "cpu", "SIMILE_PRECISION": "fp32"}
-    for workers, processes in SERVICES:
-        name = f"service, {processes} process{'es' if processes > 1 else ''}, {workers} workers"
-        servers = []
-        for process in range(processes):
-            home = models.parent / f"served-{workers}-{processes}-{process}"
-            shutil.copytree(models, home / "models")
-            settings = {"SIMILE_MODELS_DIR": str(home / "models"), "SIMILE_WORKERS": str(workers), **chosen}
-            server = stack.enter_context(Server(home / "data", settings=settings))
-            warm_texts = SHORT_RUN_TEXTS // 8 if options.rehearse else WARM_TEXTS
-            one = f"{name}, {process}"
-            servers.append(ServedModel(one, OURS, server.port, server.pid, warm_texts=warm_texts))
-        yield ServerGroup(name, servers)
-    if find_spec("sentence_transformers") and not options.rehearse:
-        only = peer_environment() | {"CUDA_VISIBLE_DEVICES": str(parse_place(options.device).number)}
-        library = Library(
-            "sentence-transformers fp16", "cuda-fp16", Path(sys.executable), version_folder, only, SIZES
+def _run_bounded(stage: str, job: Job, output: Path, limit: float) -> None:
+    """Run a stage in a process of its own, and kill it with all its children after `limit` seconds."""
+    if limit <= 0:
+        append_row(output, {"stage": stage, "skipped": "no time is left"})
+        return
+    progress(f"{stage}, {limit:.0f} s at most")
+    command = [sys.executable, "-m", "benchmarks.gpu", f"--stages={stage}", f"--folder={job.folder}"]
+    command += [f"--device={job.device}", f"--seconds={job.seconds}", f"--output={output}"]
+    mark = f"{MARK}={job.folder.name}-{stage}"
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command + ["--quick"] * job.quick,
+            cwd=PROJECT,
+            env=os.environ | dict([mark.split("=")]),
+            stdout=log,
+            stderr=log,
         )
-        stack.callback(library.close)
-        library.wait_until_loaded()
-        yield library
+        try:
+            status = process.wait(limit)
+            reason = f"ended with status {status}" if status else ""
+        except subprocess.TimeoutExpired:
+            reason = TIMED_OUT
+        _kill_marked(mark)
+        process.wait()
+        log.seek(0)
+        tail = log.read()[-LOG_TAIL:]
+    seconds = round(time.monotonic() - began, 1)
+    append_row(
+        output, {"stage": stage, "seconds": seconds} | ({"failed": reason, "log": tail} if reason else {})
+    )
 
 
-def _workloads(tokenizer: Tokenizer, count: int) -> Iterator[Workload]:
-    source = workloads.corpus()
-    short = workloads.sentences(tokenizer, source, count)
-    yield short
-    long = [" ".join(short.texts[at : at + PASSAGE]) for at in range(0, count, PASSAGE)]
-    yield Workload("passages", long, [list(row.ids) for row in tokenizer.tokenize(long)])
-    yield workloads.mixture(tokenizer, source, count // 2)
+def _kill_marked(mark: str) -> None:
+    """Kill every process whose environment has `mark`, also those whose parent has ended."""
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+        except OSError:  # it has ended, or belongs to another user
+            continue
 
 
-def _query_gpu() -> str:
-    query = "--query-gpu=name,driver_version,memory.used,memory.total"
-    command = ["nvidia-smi", query, "--format=csv,noheader"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _table(results: Results, figures: dict[str, Any]) -> str:
-    names = figures["workloads"]
+def read_rows(output: Path) -> list[dict[str, Any]]:
+    """Return the lines of an output file. A line that was cut off by a stop is left out."""
     rows = []
-    for one in results.names:
-        for load in ("", *figures["loads"]):
-            found = [results.spread((one, f"{name}, {load}" if load else name)) for name in names]
-            if any(found):
-                rates = [f"{spread.median:,.0f}" if spread else "" for spread in found]
-                row = f"{one}, {load}" if load else one
-                rows.append([row, *rates, f"{figures['cosines'][one]:.6f}"])
-    return format_table(["", *names, "least cosine"], rows)
+    for line in output.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
+
+
+def summarize(output: Path) -> str:
+    """Return a table for each stage, with its duration or the reason why it is missing."""
+    rows = read_rows(output)
+    paragraphs = []
+    for stage in dict.fromkeys(row["stage"] for row in rows):
+        found = [row for row in rows if row["stage"] == stage]
+        figures = [
+            {key: value for key, value in row.items() if key != "stage"} for row in found if "figure" in row
+        ]
+        others = [row for row in found if "figure" not in row]
+        notes = [f"{key}: {row[key]}" for row in others for key in ("skipped", "failed") if key in row]
+        seconds = sum(row.get("seconds", 0.0) for row in others)
+        paragraphs += [f"## {stage} ({seconds:.0f} s)", _table(figures), "\n".join(notes)]
+    return "\n\n".join(filter(None, paragraphs))
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    return format_table(columns, [[row.get(column, "") for column in columns] for row in rows])
 
 
 if __name__ == "__main__":

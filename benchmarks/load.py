@@ -56,10 +56,11 @@ COLUMNS = {
 }
 
 
-def post_request(path: str, body: Any) -> str:
+def post_request(path: str, body: Any, accept: str = "") -> str:
     """Return a request with a JSON body, in ASCII."""
     content = json.dumps(body)
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"
+    head += f"\r\naccept: {accept}" if accept else ""
     return f"{head}\r\ncontent-length: {len(content)}\r\n\r\n{content}"
 
 

@@ -98,6 +98,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--steps", type=int, default=5, help="of each side in a repeat")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--device", default="cpu", help="cpu or cuda, of both sides (cpu)")
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     return parser.parse_args()
 
@@ -115,16 +116,16 @@ class Ours:
         options = Options(
             steps=steps,
             precision=job["precision"],
-            device="cpu",
+            device=job["device"],
             threads=job["threads"],
             eval_steps=steps + 1,
             checkpoint_steps=steps + 1,
             record_steps=steps + 1,
             base_name=ORIGIN,
         )
-        bf16, cpu = job["precision"] == "bf16", torch.device("cpu")
+        bf16, device = job["precision"] == "bf16", torch.device(job["device"])
         self._trainer = build_trainer(
-            recipe, corpus, base, out, options, cpu, World(), steps=steps, bf16=bf16
+            recipe, corpus, base, out, options, device, World(), steps=steps, bf16=bf16
         )
         self._done, self._steps, self._pids = 0, job["steps"], pids
         self._train(job["warmup"])
@@ -137,7 +138,10 @@ class Ours:
         """Run some steps, and return the number of sentences."""
         begin, self._done = self._done, self._done + steps
         with deterministic():
-            return sum(self._trainer.step(number).texts for number in range(begin, self._done))
+            sentences = sum(self._trainer.step(number).texts for number in range(begin, self._done))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return sentences
 
 
 class Peer(Process):
@@ -196,6 +200,7 @@ def measure(
         "texts": corpus.texts,
         "precision": precision,
         "threads": options.threads,
+        "device": options.device,
         "warmup": WARMUP,
         "steps": options.steps,
         "repeats": options.repeats * TRIES,

@@ -49,6 +49,8 @@ class Rounds(TrainerCallback):
         done = state.global_step - self._warmup
         if done < 0 or done % self._steps:
             return
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         about = _about(kwargs["model"]) if done == 0 else {}
         print(json.dumps(self._sizes | about), file=self._channel, flush=True)
         self._sizes.update(texts=0, tokens=0, padded=0)
@@ -75,7 +77,7 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of the libraries must not mix with the answers
     torch.set_num_threads(job["threads"])
-    model = SentenceTransformer(job["base"], device="cpu")
+    model = SentenceTransformer(job["base"], device=job["device"])
     model.max_seq_length = job["max_length"]
     rounds = Rounds(channel, job["warmup"], job["steps"])
     model[0].register_forward_pre_hook(rounds.count)
@@ -90,7 +92,7 @@ def main() -> None:
             max_grad_norm=optim["clip"],
             seed=job["seed"],
             bf16=job["precision"] == "bf16",
-            use_cpu=True,
+            use_cpu=job["device"] == "cpu",
             eval_strategy="no",
             save_strategy="no",
             logging_strategy="no",

@@ -1,0 +1,688 @@
+"""The stages of `python -m benchmarks.gpu`, in order of importance. Start at `STAGES`.
+
+Each stage yields its figures as rows. `figure` names a row; the other keys are numbers or short texts. A
+stage finds what earlier stages made in `Job.folder`: models, and the card's own speed. Texts have an exact
+number of tokens: they are words that the tokenizer keeps whole.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.metadata import version as package_version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from benchmarks import machine
+from benchmarks.load import Generator, Load, post_request
+from benchmarks.processes import Server, call
+from models.encoder import ONNX, Encoder
+from models.engines.cuda import CudaEngine
+from models.engines.form import Form, Place, Precision
+from models.engines.nvidia import Provider, cuda_provider, open_session
+from models.graph.nodes import save
+from models.publishing.default import default_source, publish_default
+from models.publishing.publish import prepare
+from models.sources.folder import read_source
+from models.store import ModelStore
+from models.tokens.tokenizer import FILE_NAME, Tokenizer
+
+Row = dict[str, Any]
+Feed = dict[str, NDArray[np.int64]]
+Vectors = NDArray[np.float32]
+
+LENGTHS, SHORT_LENGTHS = (17, 65, 128, 512), (17, 65)  # tokens of a text, special tokens included
+BUDGETS, SMALL_BUDGETS = (8_192, 16_384, 32_768, 65_536), (512, 1024)  # tokens of a batch
+CALLERS = 2  # calls at once: the copy of a batch overlaps the computation of another
+TRIAL_SECONDS = 0.5
+OUTPUT = "sentence_embedding"
+SHAPES = {"default": (6, 384), "base": (12, 768)}  # layers and width of the two models
+LOADS, SMALL_LOADS = ((64, 1), (16, 32), (8, 256)), ((4, 1), (2, 8))  # clients and texts of a request
+WORKERS = (2, 1, 4)
+SERVED_TOKENS = 65
+PEAK_SIZE, SMALL_PEAK_SIZE = 8192, 512
+BATCHES, FEW_BATCHES = 4000, 20  # random batches
+POOL = 512  # texts of the random batches
+SEED = 20261127
+PEAKS = "peaks.json"  # teraflops of matrix products by precision, in the folder of the run
+CPU = Provider("CPUExecutionProvider", {}, "cpu")
+
+
+class Unavailable(Exception):
+    """A stage cannot run here. The message gives the reason."""
+
+
+class Job(NamedTuple):
+    """What every stage is given.
+
+    Attributes:
+        folder: Folder of the run, which has the models.
+        device: "cuda", or "cpu" for a rehearsal.
+        seconds: Length of a measurement.
+        quick: True for small sizes.
+
+    """
+
+    folder: Path
+    device: str
+    seconds: float
+    quick: bool
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device != "cpu"
+
+    @property
+    def place(self) -> Place:
+        return Place("cuda") if self.on_gpu else Place("cpu")
+
+    @property
+    def provider(self) -> Provider:
+        return cuda_provider(self.place) if self.on_gpu else CPU
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return SHORT_LENGTHS if self.quick else LENGTHS
+
+    def graph(self, model: str) -> Path:
+        return self._existing(self.folder / model / ONNX)
+
+    def source(self, model: str) -> Path:
+        return self._existing(self.folder / "sources" / model)
+
+    def version(self) -> Path:
+        """Return the folder of the published default model. Raises Unavailable."""
+        [manifest, *_] = ModelStore(self._existing(self.folder / "models")).versions()
+        return ModelStore(self.folder / "models").folder(manifest.version)
+
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer(self.version() / FILE_NAME, 512)
+
+    def _existing(self, path: Path) -> Path:
+        if not path.exists():
+            raise Unavailable(f"{path.name} was not made by the stage `models`")
+        return path
+
+
+class Stage(NamedTuple):
+    """A function that yields rows, and its limit: fixed seconds and a number of measurements."""
+
+    measure: Callable[[Job], Iterator[Row]]
+    fixed: float
+    measurements: int
+
+    def limit(self, job: Job) -> float:
+        return self.fixed + self.measurements * (job.seconds + 2 * TRIAL_SECONDS)
+
+
+# The machine
+
+
+def peak(job: Job) -> Iterator[Row]:
+    """Yield the machine, and the card's own speed in matrix products of torch."""
+    described = machine.describe(job.folder)
+    yield {"figure": "machine", "cpu": described["cpu"], "processors": described["usable_processors"]}
+    yield {"figure": "packages", "python": described["python"], **described["packages"]}
+    if job.on_gpu:
+        yield {"figure": "gpu", "is": query_gpu("name,driver_version,memory.used,memory.total,clocks.sm")}
+    torch = _torch()
+    size = SMALL_PEAK_SIZE if job.quick or not job.on_gpu else PEAK_SIZE
+    torch.backends.cuda.matmul.allow_tf32 = False
+    peaks = {}
+    for name, kind in (("fp16", torch.float16), ("fp32", torch.float32)):
+        if name == "fp16" and not job.on_gpu:
+            continue  # a processor emulates it
+        a, b = (torch.randn(size, size, device=job.device, dtype=kind) for _ in range(2))
+        done, seconds = _repeat(partial(torch.matmul, a, b), 1, min(1.0, job.seconds), _synchronized(job))
+        peaks[name] = 2 * size**3 * done / seconds / 1e12
+        yield {"figure": f"peak {name}", "tflops": peaks[name]}
+    (job.folder / PEAKS).write_text(json.dumps(peaks), encoding="utf-8")
+    yield {"figure": "torch", "version": torch.__version__, "cuda": str(torch.version.cuda)}
+
+
+def query_gpu(fields: str) -> str:
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _torch() -> Any:
+    if find_spec("torch") is None:
+        raise Unavailable("torch is not installed")
+    import torch  # noqa: PLC0415  an extra
+
+    return torch
+
+
+def _synchronized(job: Job) -> Callable[[], object]:
+    return _torch().cuda.synchronize if job.on_gpu else lambda: None
+
+
+def _repeat(
+    work: Callable[[], object], count: int, seconds: float, wait: Callable[[], object] = lambda: None
+) -> tuple[int, float]:
+    """Repeat `work`, which does `count` units, for some seconds. Return the units and the seconds taken."""
+    for _ in range(3):  # kernels are loaded and chosen
+        work()
+    wait()
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        for _ in range(4):
+            work()
+        done += 4 * count
+        wait()
+    return done, time.perf_counter() - began
+
+
+# Models and texts
+
+
+def models(job: Job) -> Iterator[Row]:
+    """Make the default model and a random BERT of base size, each as a source folder and a graph."""
+    for name, (layers, width) in SHAPES.items():
+        began = time.perf_counter()
+        source = job.folder / "sources" / name
+        with default_source() as folder:
+            shutil.copytree(folder, source)
+        if name != "default":
+            _randomize(source, layers, width)
+        graph = job.folder / name / ONNX
+        graph.parent.mkdir(parents=True)
+        shutil.copyfile(source / "config.json", graph.parents[1] / "config.json")
+        prepared = prepare(read_source(source))
+        save(prepared.model, graph, prepared.aside)
+        yield {"figure": name, "layers": layers, "width": width, "seconds": time.perf_counter() - began}
+    began = time.perf_counter()
+    store = ModelStore(job.folder / "models")
+    store.request(publish_default(store).version)
+    yield {"figure": "published default", "seconds": time.perf_counter() - began}
+
+
+def _randomize(source: Path, layers: int, width: int) -> None:
+    """Replace the weights of a folder by random weights of another depth and width."""
+    config = json.loads((source / "config.json").read_bytes())
+    factor = width // config["hidden_size"]
+    known = load_file(source / "model.safetensors")
+    chance = np.random.default_rng(SEED)
+    made: dict[str, NDArray[Any]] = {}
+
+    def grow(name: str, array: NDArray[Any]) -> NDArray[Any]:
+        if not np.issubdtype(array.dtype, np.floating):
+            return array
+        fixed = {config["vocab_size"], config["max_position_embeddings"], config["type_vocab_size"]}
+        shape = [size if size in fixed else size * factor for size in array.shape]
+        if name.endswith("LayerNorm.weight"):
+            return np.ones(shape, np.float32)
+        scale = 0.0 if name.endswith("bias") else 0.02  # BERT's own initializer
+        return scale * chance.standard_normal(shape, np.float32)
+
+    for name, array in known.items():
+        if ".layer." not in name:
+            made[name] = grow(name, array)
+        elif ".layer.0." in name:
+            for layer in range(layers):
+                made[name.replace(".layer.0.", f".layer.{layer}.")] = grow(name, array)
+    save_file(made, source / "model.safetensors", metadata={"format": "pt"})
+    config |= {"num_hidden_layers": layers, "hidden_size": width}
+    config["intermediate_size"] *= factor
+    config["num_attention_heads"] = width // 64
+    (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def texts_of(tokenizer: Tokenizer, tokens: int, count: int) -> list[str]:
+    """Return different texts of exactly `tokens` tokens, special tokens included."""
+    special = len(tokenizer.tokenize([""])[0].ids)
+    candidates = [tokenizer.decode([token]) for token in range(2000, 12_000)]
+    alone = [word for word in candidates if word.isascii() and word.isalpha() and len(word) > 2]
+    whole = [
+        word
+        for word, row in zip(alone, tokenizer.tokenize(alone), strict=True)
+        if len(row.ids) == special + 1
+    ]
+    chance = random.Random(SEED + tokens)
+    return [" ".join(chance.choices(whole, k=tokens - special)) for _ in range(count)]
+
+
+def _feed(inputs: Sequence[str], rows: int, length: int) -> Feed:
+    ids = np.random.default_rng(SEED).integers(2000, 12_000, (rows, length))
+    every = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    return {name: array for name, array in every.items() if name in inputs}
+
+
+# The engine
+
+
+def engine(job: Job) -> Iterator[Row]:
+    """Yield the speed of the engine alone, on ids, and its share of the card's own fp16 or fp32."""
+    peaks = _read_peaks(job)
+    precisions: tuple[Precision, ...] = ("fp16", "fp32")
+    for model in SHAPES:
+        for precision in precisions:
+            opened = CudaEngine(job.graph(model), precision, job.provider, 512)
+            for length in job.lengths:
+                run = _batches_of(partial(opened.run, output=OUTPUT), opened.inputs, length)
+                yield _timed(job, run, model, precision, length, peaks)
+            opened.close()
+
+
+def _read_peaks(job: Job) -> dict[str, float]:
+    file = job.folder / PEAKS
+    return json.loads(file.read_bytes()) if file.exists() else {}
+
+
+def _batches_of(
+    run: Callable[[Feed], object], inputs: Sequence[str], length: int
+) -> Callable[[int], Callable[[], object]]:
+    """Return a function that makes the work of one batch of about `budget` tokens."""
+
+    def make(rows: int) -> Callable[[], object]:
+        feed = _feed(inputs, rows, length)
+        return lambda: run(feed)
+
+    return make
+
+
+def _timed(
+    job: Job,
+    make: Callable[[int], Callable[[], object]],
+    model: str,
+    precision: str,
+    length: int,
+    peaks: Mapping[str, float],
+) -> Row:
+    """Return texts a second in the fastest of several batch sizes, with `CALLERS` calls at once."""
+    budgets = BUDGETS if job.on_gpu and not job.quick else SMALL_BUDGETS
+    rates: dict[int, float] = {}
+    for budget in budgets:
+        rows = max(1, budget // length)
+        if rows not in rates:
+            rates[rows] = _rate(make(rows), rows, min(TRIAL_SECONDS, job.seconds))
+    rows = max(rates, key=rates.__getitem__)
+    rate = _rate(make(rows), rows, job.seconds)
+    teraflops = rate * length * _flops_a_token(model, length) / 1e12
+    row: Row = {"figure": f"{model} {precision} {length}", "texts_per_second": rate, "rows": rows}
+    row |= {"tflops": teraflops}
+    if precision in peaks:
+        row["share_of_peak"] = teraflops / peaks[precision]
+    return row | {"by_rows": " ".join(f"{rows}:{rate:.0f}" for rows, rate in rates.items())}
+
+
+def _rate(work: Callable[[], object], count: int, seconds: float) -> float:
+    with ThreadPoolExecutor(CALLERS) as pool:
+        found = list(pool.map(lambda _: _repeat(work, count, seconds), range(CALLERS)))
+    return sum(done / taken for done, taken in found)
+
+
+def _flops_a_token(model: str, length: int) -> float:
+    """Return the operations of a token: 12 d² weights of a layer, and attention to `length` tokens."""
+    layers, width = SHAPES[model]
+    return 2 * layers * 12 * width**2 + 4 * layers * length * width
+
+
+def optimizer(job: Job) -> Iterator[Row]:
+    """Yield the speed of the same model exported by torch and fused by ONNX Runtime's own optimizer."""
+    torch = _torch()
+    if find_spec("transformers") is None or find_spec("onnxruntime.transformers") is None:
+        raise Unavailable("transformers or onnxruntime.transformers is not installed")
+    from onnxruntime.transformers import optimizer as fusing  # noqa: PLC0415
+    from onnxruntime.transformers.fusion_options import FusionOptions  # noqa: PLC0415
+    from transformers import AutoModel  # noqa: PLC0415
+
+    peaks = _read_peaks(job)
+    for model, (_, width) in SHAPES.items():
+        backbone = AutoModel.from_pretrained(job.source(model), attn_implementation="eager").eval()
+        file = job.folder / f"{model}-exported.onnx"
+        some = torch.ones(2, 8, dtype=torch.int64)
+        axes = {0: "rows", 1: "tokens"}
+        names = ["input_ids", "attention_mask", "token_type_ids"]
+        torch.onnx.export(
+            _by_position(torch, backbone),
+            (some, some, torch.zeros_like(some)),
+            file,
+            input_names=names,
+            output_names=["last_hidden_state"],
+            dynamic_axes=dict.fromkeys([*names, "last_hidden_state"], axes),
+            opset_version=17,
+            dynamo=False,
+        )
+        fused = fusing.optimize_model(
+            str(file),
+            "bert",
+            num_heads=backbone.config.num_attention_heads,
+            hidden_size=width,
+            optimization_options=FusionOptions("bert"),
+            opt_level=0,
+        )
+        fused.convert_float_to_float16(keep_io_types=False)
+        operators = fused.get_fused_operator_statistics()
+        session = open_session(fused.model.SerializeToString(), job.provider)
+        yield {"figure": f"{model} fused operators", "operators": json.dumps(operators)}
+        inputs = [given.name for given in session.get_inputs()]
+
+        def run(feed: Feed, session: Any = session) -> object:
+            return _bound(job, session, feed, "last_hidden_state")
+
+        for length in job.lengths:
+            yield _timed(job, _batches_of(run, inputs, length), model, "fp16", length, peaks)
+
+
+def _by_position(torch: Any, backbone: Any) -> Any:
+    """Return a module that takes the inputs by position, as the exporter passes them."""
+
+    class ByPosition(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = backbone
+
+        def forward(self, ids: Any, mask: Any, types: Any) -> Any:
+            return self.backbone(input_ids=ids, attention_mask=mask, token_type_ids=types).last_hidden_state
+
+    return ByPosition()
+
+
+def _bound(job: Job, session: Any, feed: Feed, output: str) -> object:
+    """Compute a batch whose output stays on the device, so that only the model is measured."""
+    import onnxruntime  # noqa: PLC0415
+
+    binding = session.io_binding()
+    for name, array in feed.items():
+        binding.bind_ortvalue_input(
+            name, onnxruntime.OrtValue.ortvalue_from_numpy(array, job.provider.device, 0)
+        )
+    binding.bind_output(output, job.provider.device, 0)
+    session.run_with_iobinding(binding)
+    return binding
+
+
+# sentence-transformers
+
+
+def library(job: Job) -> Iterator[Row]:
+    """Yield sentence-transformers' speed in fp16: its forward pass on ids, and `encode` on texts."""
+    torch = _torch()
+    if find_spec("sentence_transformers") is None:
+        raise Unavailable("sentence-transformers is not installed")
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415
+
+    yield {"figure": "sentence-transformers", "version": package_version("sentence-transformers")}
+    peaks, tokenizer = _read_peaks(job), job.tokenizer()
+    kind = torch.float16 if job.on_gpu else torch.float32
+    for model in SHAPES:
+        options = {"attn_implementation": "sdpa", "dtype": kind}
+        opened = SentenceTransformer(str(job.source(model)), device=job.device, model_kwargs=options)
+        opened.max_seq_length = 512
+
+        def run(feed: Feed, opened: Any = opened) -> object:
+            features = {name: torch.from_numpy(array).to(job.device) for name, array in feed.items()}
+            with torch.inference_mode():
+                return opened(features)[OUTPUT].float().cpu()
+
+        inputs = ["input_ids", "attention_mask", "token_type_ids"]
+        for length in job.lengths:
+            yield _timed(job, _batches_of(run, inputs, length), model, "fp16", length, peaks)
+        if model != "default":
+            continue
+        for length in job.lengths:
+            texts = texts_of(tokenizer, length, 256 if job.quick else 4096)
+            rates = {}
+            for size in (32, 256, 1024):
+                began = time.perf_counter()
+                opened.encode(texts, batch_size=size, normalize_embeddings=True, show_progress_bar=False)
+                rates[size] = len(texts) / (time.perf_counter() - began)
+            best = max(rates.values())
+            by_size = " ".join(f"{size}:{rate:.0f}" for size, rate in rates.items())
+            yield {"figure": f"encode {length}", "texts_per_second": best, "by_rows": by_size}
+
+
+# The service
+
+
+class Answering(NamedTuple):
+    path: str
+    accept: str
+    body: Callable[[list[str]], Any]
+
+
+ANSWERS = {
+    "json": Answering("/embed", "", lambda texts: {"inputs": texts}),
+    "base64": Answering(
+        "/v1/embeddings",
+        "",
+        lambda texts: {"input": texts, "model": "default", "encoding_format": "base64"},
+    ),
+    "octet-stream": Answering("/embed", "application/octet-stream", lambda texts: {"inputs": texts}),
+}
+SECONDS_OF = {"tokenizing": "simile_tokenize_seconds_sum", "engine": "simile_inference_seconds_sum"}
+
+
+def service(job: Job) -> Iterator[Row]:
+    """Yield the speed of the service over HTTP, and where its processor time goes."""
+    tokenizer = job.tokenizer()
+    texts = texts_of(tokenizer, SERVED_TOKENS, 512 if job.quick else 8192)
+    precision = "fp16" if job.on_gpu else "fp32"
+    for workers in WORKERS:
+        settings = {
+            "SIMILE_MODELS_DIR": str(job.folder / "models"),
+            "SIMILE_DEVICE": job.device,
+            "SIMILE_PRECISION": precision,
+            "SIMILE_WORKERS": str(workers),
+            "SIMILE_MAX_QUEUE_SECONDS": "0",
+        }
+        with Server(job.folder / f"served-{workers}", settings=settings) as server:
+            info = server.info()
+            yield {
+                "figure": f"{workers} workers",
+                "form": info["form"],
+                "ready_seconds": server.ready_seconds,
+            }
+            for clients, count in SMALL_LOADS if job.quick else LOADS:
+                for answer in ANSWERS if workers == WORKERS[0] else ("octet-stream",):
+                    measured = _load(server, texts, clients, count, ANSWERS[answer], job.seconds)
+                    yield {"figure": f"{workers} workers, {clients} x {count}, {answer}", **measured}
+
+
+def _load(
+    server: Server, texts: list[str], clients: int, count: int, answering: Answering, seconds: float
+) -> Row:
+    requests = [
+        post_request(answering.path, answering.body(texts[at : at + count]), answering.accept)
+        for at in range(0, len(texts) - count + 1, count)
+    ]
+    before, loop_before = _series(server), _thread_seconds(server.pid)
+    load = Load(server.port, requests, clients, seconds, warm=4 * clients, pids={"server": server.pid})
+    began = time.monotonic()
+    answers = Generator(load).finish()
+    wall = time.monotonic() - began  # with warm-up, as the differences below
+    after, loop_after = _series(server), _thread_seconds(server.pid)
+    embedded = max(1.0, after["texts"] - before["texts"])
+    window, embedded_rate = answers.window, answers.rate * count
+    shares = {
+        f"{name}_us_a_text": 1e6 * (after[name] - before[name]) / embedded
+        for name in ("tokenizing", "engine")
+    }
+    return {
+        "texts_per_second": embedded_rate,
+        "p50_ms": float(np.median(answers.milliseconds)) if len(answers.milliseconds) else None,
+        "server_cpu": window.cpu_seconds["server"] / window.seconds,
+        "load_cpu": window.cpu_seconds["load"] / window.seconds,
+        "loop_cpu": (loop_after - loop_before) / wall,
+        "texts_a_batch": embedded / max(1.0, after["batches"] - before["batches"]),
+        **shares,
+    }
+
+
+def _series(server: Server) -> dict[str, float]:
+    """Return sums over all series of a few metrics."""
+    names = SECONDS_OF | {"texts": "simile_batch_texts_sum", "batches": "simile_batch_texts_count"}
+    found = dict.fromkeys(names, 0.0)
+    for line in call(server.port, "GET", "/metrics").splitlines():
+        for name, metric in names.items():
+            if line.startswith(metric + "{"):
+                found[name] += float(line.rsplit(" ", 1)[1])
+    return found
+
+
+def _thread_seconds(pid: int) -> float:
+    """Return the CPU seconds of a process's first thread, which runs the event loop."""
+    fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / machine.TICKS_PER_SECOND
+
+
+# Exactness and memory
+
+
+def exactness(job: Job) -> Iterator[Row]:
+    """Yield how far vectors in random batches are from fp32 and from the same text alone, and the memory."""
+    precision: Precision = "fp16" if job.on_gpu else "fp32"
+    encoder = _open(job, precision)
+    chance = random.Random(SEED)
+    lengths = [chance.randint(3, 256 if not job.quick else 32) for _ in range(POOL)]
+    ids = np.random.default_rng(SEED).integers(2000, 12_000, (POOL, max(lengths)))
+    rows = [[101, *ids[at, : length - 2].tolist(), 102] for at, length in enumerate(lengths)]
+    exact = np.concatenate([_open(job, "fp32").forward([row]) for row in rows[:64]])
+    alone = np.concatenate([encoder.forward([row]) for row in rows])
+    cosines = np.sum(alone[:64] * exact, axis=1)
+    yield {"figure": "alone, cosine to fp32", "least": float(cosines.min())}
+    batches = FEW_BATCHES if job.quick or not job.on_gpu else BATCHES
+    least, most, early = 1.0, 0.0, 0
+    began = time.perf_counter()
+    for done in range(1, batches + 1):
+        at = chance.sample(range(POOL), chance.randint(1, 256))
+        found = encoder.forward([rows[one] for one in at])
+        least = min(least, float(np.sum(found * alone[at], axis=1).min()))
+        most = max(most, float(np.abs(found - alone[at]).max()))
+        if job.on_gpu and done == batches // 4:
+            early = int(query_gpu("memory.used"))
+    row: Row = {"figure": f"{batches} random batches", "least_cosine_to_alone": least}
+    row |= {"largest_difference": most, "seconds": time.perf_counter() - began}
+    yield row
+    if job.on_gpu:
+        used = int(query_gpu("memory.used"))
+        yield {"figure": "memory, MiB", "after_a_quarter": early, "at_the_end": used}
+
+
+def _open(job: Job, precision: Precision) -> Encoder:
+    runtime = "onnxruntime-cuda" if job.on_gpu else "onnxruntime"
+    form = Form(precision, runtime)  # type: ignore[arg-type]
+    return Encoder.open(job.version(), form=form, place=job.place)
+
+
+def exhaustion(job: Job) -> Iterator[Row]:
+    """Yield whether batches are computed in halves on a card that other programs have filled."""
+    if not job.on_gpu:
+        raise Unavailable("only a GPU's memory can be filled")
+    torch = _torch()
+    encoder = _open(job, "fp16")
+    rows = [[101, *range(2000, 2254), 102]] * 8192
+    expected = encoder.forward(rows[:1])
+    free, _ = torch.cuda.mem_get_info()
+    filling = torch.empty(max(0, free - 400 * 2**20), dtype=torch.uint8, device="cuda")
+    free_after, _ = torch.cuda.mem_get_info()
+    began = time.perf_counter()
+    found = encoder.forward(rows)
+    cosine = float((found @ expected[0]).min())
+    row: Row = {"figure": "8192 x 256 tokens", "free_mb": free_after / 2**20, "least_cosine": cosine}
+    yield row | {"seconds": time.perf_counter() - began}
+    del filling
+    torch.cuda.empty_cache()
+    again = encoder.forward(rows[:64])
+    yield {"figure": "afterwards", "least_cosine": float((again @ expected[0]).min())}
+
+
+# Search, training and bulk
+
+
+def search(job: Job) -> Iterator[Row]:
+    """Yield the speed of one index of a million vectors on the card and on the processor."""
+    import faiss  # noqa: PLC0415
+
+    if not hasattr(faiss, "StandardGpuResources"):
+        raise Unavailable("this FAISS has no GPU support")
+    from service.index.gpu import open_gpu  # noqa: PLC0415
+
+    count, dimension, lists = (20_000, 384, 64) if job.quick else (1_000_000, 384, 4096)
+    chance = np.random.default_rng(SEED)
+    centers = chance.standard_normal((lists, dimension), np.float32)
+    vectors = centers[chance.integers(0, lists, count)]
+    vectors += 0.5 * chance.standard_normal((count, dimension), np.float32)
+    faiss.normalize_L2(vectors)
+    built = faiss.index_factory(dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+    built.train(vectors[: 40 * lists])
+    built.add(vectors)
+    queries = vectors[chance.integers(0, count, 4096)]
+    gpu = open_gpu(job.device)
+    placed = gpu.place(built) if gpu else None
+    for at_once in (1, 32, 256):
+        for name, work in _searches(built, placed, queries, at_once):
+            done, seconds = _repeat(work, at_once, job.seconds)
+            yield {"figure": f"{name}, {at_once} queries", "queries_per_second": done / seconds}
+
+
+def _searches(
+    built: Any, placed: Any, queries: Vectors, at_once: int
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    import faiss  # noqa: PLC0415
+
+    swig: Any = faiss
+    probes = swig.SearchParametersIVF(nprobe=64)
+    yield "processor", lambda: built.search(queries[:at_once], 100, params=probes)
+    if placed is not None:
+        yield "card", lambda: placed.candidates(queries[:at_once], 100, 64)
+
+
+def training(job: Job) -> Iterator[Row]:
+    """Yield trained sentences a second: Simile's trainer and sentence-transformers' own."""
+    for package in ("torch", "datasets", "sentence_transformers"):
+        if find_spec(package) is None:
+            raise Unavailable(f"{package} is not installed")
+    from benchmarks import training as trained  # noqa: PLC0415  it needs torch
+    from training.methods.recipe import load_recipe  # noqa: PLC0415  as above
+    from training.text.corpus import Corpus  # noqa: PLC0415  as above
+
+    corpus = Corpus.of(texts_of(job.tokenizer(), 24, 2048 if job.quick else 65_536), "made by a seed")
+    options = argparse.Namespace(
+        peer_python=Path(sys.executable),
+        repeats=1 if job.quick else 3,
+        steps=2 if job.quick else 60,
+        threads=min(8, os.cpu_count() or 1),
+        device=job.device,
+    )
+    for precision in trained.PRECISIONS if job.on_gpu else ("fp32",):
+        recipe, folder = load_recipe(trained.RECIPE), job.folder / f"training-{precision}"
+        about, results = trained.measure(recipe, corpus, job.source("default"), folder, options, precision)
+        yield {"figure": f"{precision}, peer", **about}
+        for name in (trained.OURS, trained.PEER):
+            spread = results.spread((name, precision))
+            yield {"figure": f"{precision}, {name}", "sentences_per_second": spread and spread.text()}
+
+
+def unbuilt(job: Job) -> Iterator[Row]:
+    """Name the figures whose part does not exist yet."""
+    yield {"figure": "cross-encoder, steps a second", "skipped": "no cross-encoder can be trained yet"}
+    yield {"figure": "bulk, Parquet to Parquet", "skipped": "`embed` writes no Parquet yet"}
+
+
+STAGES = {
+    "peak": Stage(peak, 60, 2),
+    "models": Stage(models, 180, 0),
+    "engine": Stage(engine, 120, 2 * 2 * 4 * 4),
+    "service": Stage(service, 180, 3 * (3 + 1 + 1)),
+    "library": Stage(library, 120, 4 * 2 * 4),
+    "optimizer": Stage(optimizer, 120, 2 * 4 * 4),
+    "exactness": Stage(exactness, 180, 0),
+    "exhaustion": Stage(exhaustion, 90, 0),
+    "training": Stage(training, 240, 0),
+    "search": Stage(search, 240, 6),
+    "unbuilt": Stage(unbuilt, 10, 0),
+}
