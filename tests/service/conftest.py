@@ -1,6 +1,7 @@
 """A service with a tiny model, one per test module. A test may start its own."""
 
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from tests.tiny import tiny_source
 from tests.waiting import LIMIT, until
 
 HOST = "testserver"  # host name of TestClient
+ENOUGH = 3  # failures of a part of the service, after which it is not expected to recover
 
 
 def new_settings(folder: Path, models_dir: Path, **others: object) -> Settings:
@@ -112,4 +114,35 @@ def turned(client: TestClient, models_dir: Path) -> dict[str, object]:
 
 
 def wait_until_ready(client: TestClient) -> None:
-    until(lambda: client.get("/ready").status_code == 200, lambda: client.get("/ready").text)
+    """Waits for a green `/ready`. Fails early, with the exception, if a part of the service keeps failing."""
+    with _counted_failures() as failures:
+
+        def is_ready() -> bool:
+            failed = [text for count, text in failures.values() if count >= ENOUGH]
+            assert not failed, f"{client.get('/ready').text}\n{failed[0]}"
+            return client.get("/ready").status_code == 200
+
+        until(is_ready, lambda: client.get("/ready").text)
+
+
+@contextmanager
+def _counted_failures() -> Iterator[dict[str, tuple[int, str]]]:
+    """Yields how often the service logs each message with an exception from now on, and the last text.
+
+    Parts of the service retry after a failure, so a bug in one of them would only be seen as a long wait.
+    """
+    failures: dict[str, tuple[int, str]] = {}
+
+    class Counter(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info:
+                count, _ = failures.get(record.msg, (0, ""))
+                failures[record.msg] = (count + 1, self.format(record))
+
+    handler = Counter(logging.ERROR)
+    logger = logging.getLogger("service")
+    logger.addHandler(handler)
+    try:
+        yield failures
+    finally:
+        logger.removeHandler(handler)

@@ -11,6 +11,7 @@ from service.runtime.health import Reason
 from service.runtime.runtime import Runtime
 from service.store.postgres.replicas import Touch
 from service.store.values import Active
+from tests.service.conftest import new_settings, serving
 
 OPERATIONS = Path(__file__).parents[3] / "docs/OPERATIONS.md"
 DAMAGES = (
@@ -89,3 +90,17 @@ def test_a_red_answer_is_one_of_its_reasons_messages(
     assert (answer.status_code, answer.json()["error"]) == (503, found.message)
     monkeypatch.undo()
     assert client.get("/ready").status_code == 200
+
+
+def test_the_wait_for_a_start_that_keeps_failing_ends_with_the_exception(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*_: object) -> None:
+        raise ValueError("a bug in the builder")
+
+    monkeypatch.setattr("service.runtime.index_keeper.Builder", build)
+    monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.01)
+    settings = new_settings(tmp_path, tiny_models_dir)
+    reason = r"(?s)Not ready yet: .*ValueError: a bug in the builder"
+    with pytest.raises(AssertionError, match=reason), serving(settings):
+        pass
