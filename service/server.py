@@ -27,6 +27,9 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30
+# How long a thread may keep the interpreter while others wait for it. A worker that returns from the engine
+# or the tokenizer waits for it. The default of 5 ms is as long as a batch of a GPU takes (docs/GPU.md).
+SWITCH_SECONDS = 0.0005
 
 
 class Server(uvicorn.Server):
@@ -79,6 +82,7 @@ def serve(settings: Settings) -> None:
     """
     logs.install(settings.log_level, settings.log_format)
     memory.few_arenas()
+    sys.setswitchinterval(SWITCH_SECONDS)
     with bound(settings) as listener:
         app = create_app(settings)
         app.state.runtime.open()

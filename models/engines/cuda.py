@@ -2,9 +2,9 @@
 
     published fp32 graph ─▶ fused ─▶ fp16, or left in fp32 ─▶ session     in memory, when a version is opened
 
-    batch ─▶ a rounded shape ─▶ uploaded once ─▶ session ─▶ (rows, dimension) ─▶ float32
-                  ▲                                │   └─ a row that is not finite: again, in fp32
-                  └──────── in halves ◀────────────┘ out of memory
+    batch ─▶ uploaded once ─▶ session ─▶ (rows, dimension) ─▶ float32
+      ▲                         │   └─ a row that is not finite: again, in fp32
+      └──────── in halves ◀─────┘ out of memory
 
 Only pooled vectors leave the device.
 """
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from models.engines.form import Form, Precision
 from models.engines.gpu_graph import prepared
-from models.engines.nvidia import Halving, Provider, open_session
-from models.engines.shapes import MASK, padded
+from models.engines.nvidia import CUDA, Halving, Provider, open_session
+from models.engines.shapes import MASK
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,8 @@ RECOMPUTED = (
     "texts so far had no finite vector in fp16 and were computed again in fp32. If this happens often, "
     "SIMILE_PRECISION=fp32 is faster."
 )
+WARM_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # rows, and tokens of a row
+WARM_TOKENS = 16_384  # of a batch
 Feed = Mapping[str, NDArray[np.int64]]
 Vectors = NDArray[np.float32]
 
@@ -47,7 +49,6 @@ class CudaEngine:
         self.form = Form(precision, "onnxruntime-cuda")
         self._file = file
         self._provider = provider
-        self._longest = longest
         self._session = open_session(prepared(file, precision), provider)
         self._exact: onnxruntime.InferenceSession | None = None  # fp32, opened when a row needs it
         self._opening = threading.Lock()
@@ -55,6 +56,8 @@ class CudaEngine:
         self._recomputed = 0
         self.inputs = [given.name for given in self._session.get_inputs()]
         self.providers: list[str] = self._session.get_providers()
+        if provider.name == CUDA:
+            self._warm_up(longest)
 
     def run(self, feed: Feed, output: str) -> Vectors:
         """Computes a batch. Raises DeviceMemory if not even a single row fits."""
@@ -70,6 +73,14 @@ class CudaEngine:
             self._exact = None
         del self._session
 
+    def _warm_up(self, longest: int) -> None:
+        """Computes batches of many shapes. CUDA loads each kernel at its first use, which stops the GPU."""
+        output = self._session.get_outputs()[0].name
+        for length in (size for size in WARM_SIZES if size <= longest):
+            for rows in (size for size in WARM_SIZES if size * length <= WARM_TOKENS):
+                shape = rows, length
+                self.run({name: np.full(shape, name == MASK, np.int64) for name in self.inputs}, output)
+
     def _run(self, session: onnxruntime.InferenceSession, feed: Feed, output: str) -> Vectors:
         def compute(part: slice) -> Vectors:
             return self._bound(session, {name: array[part] for name, array in feed.items()}, output)
@@ -79,12 +90,12 @@ class CudaEngine:
     def _bound(self, session: onnxruntime.InferenceSession, feed: Feed, output: str) -> Vectors:
         _, _, device, number = self._provider
         binding = session.io_binding()
-        for name, array in padded(feed, self._longest).items():
+        for name, array in feed.items():
             value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, number)
             binding.bind_ortvalue_input(name, value)
         binding.bind_output(output, device, number)
         session.run_with_iobinding(binding)
-        vectors: Vectors = binding.copy_outputs_to_cpu()[0][: len(feed[MASK])]
+        vectors: Vectors = binding.copy_outputs_to_cpu()[0]
         return vectors
 
     def _in_fp32(self, feed: Feed, output: str) -> Vectors:

@@ -70,7 +70,9 @@ class Batcher:
         self._scheduler = Scheduler(sizes, self._workers.all)
         self._in_flight = InFlight(cache, self._scheduler)
         throughput = ThroughputEstimate(
-            workers=workers, hang_seconds=hang_seconds, overhead_tokens=sizes.overhead_tokens
+            workers=int(min(workers, sizes.batches_at_once)),
+            hang_seconds=hang_seconds,
+            overhead_tokens=sizes.overhead_tokens,
         )
         self._admission = Admission(
             self._scheduler, throughput, max_tokens=max_queue_tokens, max_seconds=max_queue_seconds

@@ -100,19 +100,19 @@ class FairQueue:
             items += self.remove(call, {*call.untokenized, *call.ready})
         return items
 
-    def take(self, budget_tokens: int) -> Job | None:
-        """Returns the next job, or None.
+    def take(self, budget_tokens: int, *, batches: bool = True) -> Job | None:
+        """Returns the next job, or None. Without `batches`, only texts to tokenize.
 
-        Workers tokenize ahead for one batch only. Beyond that they tokenize the first items of new calls, so
-        that these can take their turns. Such jobs alternate with batches.
+        Workers tokenize a limited number of texts ahead. Beyond that they tokenize the first items of new
+        calls, so that these can take their turns. Such jobs alternate with batches.
         """
-        few = self.ahead < self._sizes.window
+        few = self.ahead < (self._sizes.window if batches else self._sizes.ahead)
         calls = self.new or self.untokenized
         if calls and (few or (self.new and not self._tokenized_last)):
             self._tokenized_last = True
             return Job(self._take_untokenized(calls), embed=False)
         self._tokenized_last = False
-        return Job(self._take_group(budget_tokens), embed=True) if self.ready else None
+        return Job(self._take_group(budget_tokens), embed=True) if self.ready and batches else None
 
     def _take_untokenized(self, calls: deque[EmbedCall]) -> list[Item]:
         items: list[Item] = []
@@ -139,8 +139,6 @@ class FairQueue:
         ]
         window = list(islice(_in_turn(alike), sizes.window))
         lengths = [len(item.ids) for item in window]
-        if sizes.laddered:
-            lengths = [sizes.length(length, first.encoder.max_length) for length in lengths]
         budget = sizes.budget(budget_tokens, first.encoder)
         places = group_of_oldest(lengths, budget, sizes.costs(first.encoder))
         group = [window[at] for at in places]
@@ -255,12 +253,13 @@ class Scheduler:
     def take(self, worker: Worker) -> Job | None:
         """Waits for the next job of `worker`. Returns None if the worker must end."""
         with self._wake:
-            worker.on_candidate = False
+            worker.on_candidate = worker.computes = False
             while (job := self._job_for(worker)) is None:
                 if self.stopping or worker.given_up:
                     return None
                 (self._wake_spare if worker.spare else self._wake).wait()
             worker.on_candidate = job.items[0].call.lane is Lane.CANDIDATE
+            worker.computes = job.embed
             if worker.on_candidate:
                 self._notify(0)
             job.epoch = self._epoch
@@ -312,9 +311,14 @@ class Scheduler:
         other_budget = self._sizes.small_batch_tokens if is_recent else full
         others = [(lane, other_budget) for lane in self._others if candidates or lane is not Lane.CANDIDATE]
         first = (Lane.INTERACTIVE, full)
+        # What hangs does not count. Candidates may hang, so they do not count from the start.
+        computing = sum(
+            worker.computes and not worker.on_candidate and not worker.hangs for worker in self._workers
+        )
         is_due = self._since_background >= BACKGROUND_EVERY - 1
         for lane, budget in [*others, first] if is_due else [first, *others]:
-            job = self.lanes[lane].take(budget)
+            free = lane is Lane.CANDIDATE or computing < self._sizes.batches_at_once
+            job = self.lanes[lane].take(budget, batches=free)
             if job is None:
                 continue
             if job.embed and lane is Lane.INTERACTIVE:

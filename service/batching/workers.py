@@ -20,6 +20,10 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 
+# Eight workers served 1.1 times as many texts as four. The next limit is the interpreter lock (docs/GPU.md).
+MAX_GPU_WORKERS = 8
+
+
 class Layout(NamedTuple):
     workers: int
     threads: int
@@ -40,20 +44,22 @@ def layout_for(settings: Settings) -> Layout:
         workers = settings.workers or max(1, cpus.available() // threads)
         return Layout(workers, threads, "set by SIMILE_WORKERS or SIMILE_THREADS")
     if settings.place.device == "cuda":
-        return Layout(2, 1, "while a GPU computes one batch, the next is tokenized")
+        workers = max(2, min(MAX_GPU_WORKERS, cpus.available()))
+        return Layout(workers, 1, "two use the GPU while the others tokenize")
     return Layout(cpus.available(), 1, "one for each processor")
 
 
 class Worker:
     """A worker thread and its state.
 
-    The thread writes `job`, `may_take_seconds` and `step`. The scheduler writes `on_candidate`, and the
-    watchdog's thread writes the rest.
+    The thread writes `job`, `may_take_seconds` and `step`. The scheduler writes `on_candidate` and
+    `computes`, and the watchdog's thread writes the rest.
     """
 
     def __init__(self, *, spare: bool = False) -> None:
         self.spare = spare
         self.on_candidate = False  # The job belongs to a candidate.
+        self.computes = False  # The job is a batch.
         self.given_up = False  # The worker hangs on a candidate and was replaced.
         self.job: Job | None = None
         self.may_take_seconds = math.inf

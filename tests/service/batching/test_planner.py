@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from models.encoder import Encoder
-from models.engines.form import CPU, FP32, Form, Place
-from models.engines.opening import INT8
+from models.engines.form import CPU, FP32, Place
 from service.batching.planner import (
     GPU,
     GROUP_OVERHEAD_TOKENS,
@@ -21,8 +20,10 @@ from service.batching.planner import (
     group_of_oldest,
     sizes_on,
 )
-from service.batching.request import EmbedCall, Item, Lane
+from service.batching.request import EmbedCall, Item, Job, Lane
 from service.batching.scheduler import Scheduler
+from service.batching.workers import Worker
+from tests.service.fakes import call_in
 
 
 def cost(lengths: Sequence[int], packed: bool) -> float:
@@ -154,7 +155,7 @@ def test_a_gpu_is_given_larger_batches_of_more_texts() -> None:
     assert (sizes_on(CPU), sizes_on(Place("cuda", 1))) == (PROCESSOR, GPU)
     assert len(batch(PROCESSOR, [30] * 1000)) == 17
     assert len(batch(GPU, [30] * 1000)) == 256
-    assert len(batch(GPU._replace(window=1000), [30] * 1000)) == 512, "16,384 tokens in rows of 32"
+    assert len(batch(GPU._replace(window=1000), [30] * 1000)) == 546, "16,384 tokens"
 
 
 @pytest.mark.parametrize(("sizes", "texts"), [(PROCESSOR, 8), (GPU, 128)])
@@ -171,23 +172,34 @@ def test_a_batch_of_a_large_model_is_smaller_but_never_less_than_a_quarter() -> 
         assert len(batch(sizes, [32] * 1000, encoder=encoder)) == texts
         assert len(batch(sizes, [32] * 1000, Lane.BACKGROUND, recent=True, encoder=encoder)) == beside
     assert batch(sizes, [500, 8], encoder=encoder_of(10**10)) == [500], "a long text goes by itself"
-    assert len(batch(GPU._replace(window=1000), [30] * 1000, encoder=encoder_of(10**10))) == 512
+    assert len(batch(GPU._replace(window=1000), [30] * 1000, encoder=encoder_of(10**10))) == 546
 
 
-def test_what_a_gpu_computes_at_one_length_is_not_kept_apart() -> None:
-    """A GPU computes 9 and 16 tokens both as 16."""
-    assert batch(PROCESSOR._replace(overhead_tokens=1), [9, 16, 9, 16]) == [9, 9]
-    assert batch(GPU._replace(overhead_tokens=1), [9, 16, 9, 16, 17]) == [9, 9, 16, 16]
-    assert [GPU.length(tokens, 60) for tokens in (1, 8, 9, 59)] == [8, 8, 16, 60]
-    assert PROCESSOR.length(9, 60) == 9
+def test_a_gpu_gets_two_batches_at_once_while_other_workers_tokenize() -> None:
+    workers = [Worker() for _ in range(4)]
+    scheduler = Scheduler(sizes=GPU, workers=workers)
+    call = call_in(Lane.INTERACTIVE, 2000)
+    scheduler.put(call, [Item(call, "x", 65, [(call, at)]) for at in range(2000)])
+    jobs = []
+    for worker in workers:
+        job = taken(scheduler, worker)
+        while not job.embed and scheduler.lanes[call.lane].ahead < 600:
+            tokenize_all(scheduler, job)
+            job = taken(scheduler, worker)
+        jobs.append(job)
+    assert [job.embed for job in jobs] == [True, True, False, False]
+    workers[0].hangs = True
+    tokenize_all(scheduler, jobs[2])
+    assert taken(scheduler, workers[2]).embed, "a worker that hangs does not count"
 
 
-def test_int8_counts_attention_by_what_its_own_tokens_cost() -> None:
-    """Linear layers of int8 are cheap but attention is fp32, so long texts cost relatively more."""
-    lengths = [12] * 12 + [44]
+def taken(scheduler: Scheduler, worker: Worker) -> Job:
+    job = scheduler.take(worker)
+    assert job is not None
+    return job
 
-    def first(form: Form) -> int:
-        encoder = cast("Encoder", SimpleNamespace(packs=True, form=form, step=1))
-        return len(group_of_oldest(lengths, 512, PROCESSOR.costs(encoder)))
 
-    assert (first(FP32), first(INT8)) == (13, 12)
+def tokenize_all(scheduler: Scheduler, job: Job) -> None:
+    for item in job.items:
+        item.ids = [1] * item.cost
+    scheduler.tokenized(job)

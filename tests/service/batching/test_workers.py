@@ -22,7 +22,9 @@ from tests.waiting import LIMIT
         (4, {"threads": 2}, (2, 2)),
         (4, {"threads": 8}, (1, 8)),
         (4, {"workers": 3, "threads": 2}, (3, 2)),
-        (4, {"device": "cuda"}, (2, 1)),
+        (1, {"device": "cuda"}, (2, 1)),
+        (4, {"device": "cuda"}, (4, 1)),
+        (64, {"device": "cuda"}, (8, 1)),
     ],
 )
 def test_there_is_a_worker_of_one_thread_for_each_processor_unless_it_is_set_by_hand(
