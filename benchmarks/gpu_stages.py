@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version as package_version
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,8 +51,9 @@ TRIAL_SECONDS = 0.5
 OUTPUT = "sentence_embedding"
 SHAPES = {"default": (6, 384), "base": (12, 768)}  # layers and width of the two models
 LOADS, SMALL_LOADS = ((64, 1), (16, 32), (8, 256)), ((4, 1), (2, 8))  # clients and texts of a request
-WORKERS = (2, 1, 4)
+WORKERS = (0, 2, 4)  # 0 is the default
 SERVED_TOKENS = 65
+WARM_TEXTS = 4000  # answered before a window
 PEAK_SIZE, SMALL_PEAK_SIZE = 8192, 512
 BATCHES, FEW_BATCHES = 4000, 20  # random batches
 POOL = 512  # texts of the random batches
@@ -267,13 +269,12 @@ def engine(job: Job) -> Iterator[Row]:
     """Yield the speed of the engine alone, on ids, and its share of the card's own fp16 or fp32."""
     peaks = _read_peaks(job)
     precisions: tuple[Precision, ...] = ("fp16", "fp32")
-    for model in SHAPES:
-        for precision in precisions:
-            opened = CudaEngine(job.graph(model), precision, job.provider, 512)
-            for length in job.lengths:
-                run = _batches_of(partial(opened.run, output=OUTPUT), opened.inputs, length)
-                yield _timed(job, run, model, precision, length, peaks)
-            opened.close()
+    for precision, model in product(precisions, SHAPES):
+        opened = CudaEngine(job.graph(model), precision, job.provider, 512)
+        for length in job.lengths:
+            run = _batches_of(partial(opened.run, output=OUTPUT), opened.inputs, length)
+            yield _timed(job, run, model, precision, length, peaks)
+        opened.close()
 
 
 def _read_peaks(job: Job) -> dict[str, float]:
@@ -454,6 +455,7 @@ class Answering(NamedTuple):
     body: Callable[[list[str]], Any]
 
 
+RAW = "octet-stream"
 ANSWERS = {
     "json": Answering("/embed", "", lambda texts: {"inputs": texts}),
     "base64": Answering(
@@ -461,7 +463,7 @@ ANSWERS = {
         "",
         lambda texts: {"input": texts, "model": "default", "encoding_format": "base64"},
     ),
-    "octet-stream": Answering("/embed", "application/octet-stream", lambda texts: {"inputs": texts}),
+    RAW: Answering("/embed", "application/octet-stream", lambda texts: {"inputs": texts}),
 }
 SECONDS_OF = {"tokenizing": "simile_tokenize_seconds_sum", "engine": "simile_inference_seconds_sum"}
 
@@ -476,20 +478,26 @@ def service(job: Job) -> Iterator[Row]:
             "SIMILE_MODELS_DIR": str(job.folder / "models"),
             "SIMILE_DEVICE": job.device,
             "SIMILE_PRECISION": precision,
-            "SIMILE_WORKERS": str(workers),
+            **({"SIMILE_WORKERS": str(workers)} if workers else {}),
             "SIMILE_MAX_QUEUE_SECONDS": "0",
         }
         with Server(job.folder / f"served-{workers}", settings=settings) as server:
             info = server.info()
+            name = f"{info['threads']} workers"
             yield {
-                "figure": f"{workers} workers",
+                "figure": name,
                 "form": info["form"],
                 "ready_seconds": server.ready_seconds,
             }
             for clients, count in SMALL_LOADS if job.quick else LOADS:
-                for answer in ANSWERS if workers == WORKERS[0] else ("octet-stream",):
+                for answer in ANSWERS if not workers else (RAW,):
                     measured = _load(server, texts, clients, count, ANSWERS[answer], job.seconds)
-                    yield {"figure": f"{workers} workers, {clients} x {count}, {answer}", **measured}
+                    yield {"figure": f"{name}, {clients} x {count}, {answer}", **measured}
+            for length in job.lengths if not workers else ():
+                some = texts_of(tokenizer, length, len(texts) // 2)
+                clients, count = (SMALL_LOADS if job.quick else LOADS)[-1]
+                measured = _load(server, some, clients, count, ANSWERS[RAW], job.seconds)
+                yield {"figure": f"{name}, {length} tokens, {clients} x {count}, {RAW}", **measured}
 
 
 def _load(
@@ -500,7 +508,14 @@ def _load(
         for at in range(0, len(texts) - count + 1, count)
     ]
     before, loop_before = _series(server), _thread_seconds(server.pid)
-    load = Load(server.port, requests, clients, seconds, warm=4 * clients, pids={"server": server.pid})
+    load = Load(
+        server.port,
+        requests,
+        clients,
+        seconds,
+        warm=max(2 * clients, WARM_TEXTS // count),
+        pids={"server": server.pid},
+    )
     began = time.monotonic()
     answers = Generator(load).finish()
     wall = time.monotonic() - began  # with warm-up, as the differences below
@@ -658,7 +673,7 @@ def training(job: Job) -> Iterator[Row]:
         threads=min(8, os.cpu_count() or 1),
         device=job.device,
     )
-    for precision in trained.PRECISIONS if job.on_gpu else ("fp32",):
+    for precision in reversed(trained.PRECISIONS) if job.on_gpu else ("fp32",):
         recipe, folder = load_recipe(trained.RECIPE), job.folder / f"training-{precision}"
         about, results = trained.measure(recipe, corpus, job.source("default"), folder, options, precision)
         yield {"figure": f"{precision}, peer", **about}
