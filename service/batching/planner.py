@@ -114,12 +114,12 @@ def _cheapest_cuts(lengths: list[int], budget_tokens: int, costs: Costs) -> list
     """
     cost = [0.0] * (len(lengths) + 1)
     previous = [0] * (len(lengths) + 1)
+    computed = lengths if costs.packed else [0] * len(lengths)
     for end, longest in enumerate(lengths, start=1):
         each = costs.of_place(longest)
-        best, tokens = float("inf"), 0
+        best, group = inf, 0.0
         for begin in range(end - 1, -1, -1):
-            tokens += lengths[begin] if costs.packed else 0
-            group = tokens + each * (end - begin)
+            group += computed[begin] + each
             if group > budget_tokens and begin < end - 1:
                 break
             candidate = cost[begin] + group
