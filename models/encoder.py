@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from models.engines.form import CPU, FP32, Engine, Form, Place
 from models.engines.onnx import OnnxEngine
 from models.engines.opening import INT8, INT8_NAME, open_engine
-from models.engines.shapes import STEPS, Shapes, stepped
+from models.engines.shapes import FILLED_ROWS, STEPS, Shapes, stepped
 from models.errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from models.files.bounded import parse_json
 from models.graph.file import FINGERPRINT, read_metadata
@@ -214,11 +214,18 @@ class Encoder:
     def _run(
         self, engine: Engine, output: str, ids: Sequence[Sequence[int]], length: int
     ) -> NDArray[np.float32]:
-        return engine.run(self._feed(ids, length), output)
+        return engine.run(self._feed(ids, length), output)[: len(ids)]
 
     def _feed(self, ids: Sequence[Sequence[int]], length: int) -> dict[str, NDArray[np.int64]]:
-        """Builds the graph's inputs, padded to the next multiple of `step`."""
-        shape = (len(ids), stepped(length, self.step, self.max_length))
+        """Builds the graph's inputs, padded to the next multiple of `step`.
+
+        One more row may pad the tokens of all rows to such a multiple (`FILLED_ROWS`).
+        """
+        columns = stepped(length, self.step, self.max_length)
+        missing = -sum(map(len, ids)) % self.step
+        if len(ids) >= FILLED_ROWS and 0 < missing <= columns and not self.deterministic:
+            ids = [*ids, [ids[0][0]] * missing]
+        shape = (len(ids), columns)
         padded = np.full(shape, self._pad_id, dtype=np.int64)
         mask = np.zeros(shape, dtype=np.int64)
         for row, row_ids in enumerate(ids):

@@ -26,6 +26,10 @@ MASK = "attention_mask"
 # On a CPU, texts are padded to a multiple of this if only attention computes padding. OpenVINO compiles
 # kernels for each shape, and took 9 to 18 % less time with this in bf16 (docs/PERFORMANCE.md, "bf16").
 STEPS: dict[Runtime, int] = {"openvino": 16}
+# Rows of a batch whose tokens are padded to such a multiple as well, by one more row. Linear layers compute
+# all tokens of a batch at once, so each number of tokens has its own kernels: in bf16 with AMX, a new number
+# cost 14 ms more in a batch of 27 ms. In smaller batches the row would cost too much.
+FILLED_ROWS = 8
 
 
 def stepped(length: int, step: int, longest: int) -> int:

@@ -1,4 +1,4 @@
-"""The lengths that reach OpenVINO, in the precision of this processor."""
+"""The shapes that reach OpenVINO, in the precision of this processor."""
 
 from __future__ import annotations
 
@@ -38,6 +38,24 @@ def test_a_batch_reaches_openvino_at_one_of_few_lengths_and_has_its_vectors(
     rows = [[2, *range(5, 4 + length)][:length], [2]]
     assert length_reaching(encoder, rows) == padded
     assert np.sum(encoder.forward(rows) * Encoder.open(folder).forward(rows), axis=1).min() >= 0.9999
+    encoder.close()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "padding"),
+    [([9] * 8, [8]), ([MAX_LENGTH, *[7] * 9], [1]), ([1] * 33, [15]), ([16] * 8, []), ([9] * 7, [])],
+)
+def test_a_row_of_padding_completes_the_tokens_of_a_large_batch(
+    tiny_models_dir: Path, lengths: list[int], padding: list[int]
+) -> None:
+    encoder = Encoder.open(next(tiny_models_dir.glob("2*")), form=BF16)
+    ids = [[2, *range(5, 4 + length)][:length] for length in lengths]
+    vectors = encoder.forward(ids)
+    reached = encoder._engine._idle[0].get_tensor("attention_mask").data  # type: ignore[attr-defined]
+    assert reached.sum(axis=1).tolist() == lengths + padding
+    alone = np.concatenate([encoder.forward([row]) for row in ids])
+    assert vectors.shape == alone.shape
+    assert np.sum(vectors * alone, axis=1).min() >= 0.9999
     encoder.close()
 
 
