@@ -31,7 +31,7 @@ RECOMPUTED = (
     "texts so far had no finite vector in fp16 and were computed again in fp32. If this happens often, "
     "SIMILE_PRECISION=fp32 is faster."
 )
-WARM_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # rows, and tokens of a row
+WARM_SIZES = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)  # rows, and tokens of a row
 WARM_TOKENS = 16_384  # of a batch
 Feed = Mapping[str, NDArray[np.int64]]
 Vectors = NDArray[np.float32]
@@ -74,7 +74,10 @@ class CudaEngine:
         del self._session
 
     def _warm_up(self, longest: int) -> None:
-        """Computes batches of many shapes. CUDA loads each kernel at its first use, which stops the GPU."""
+        """Computes batches of many shapes, the largest first, so that the memory pool grows only once.
+
+        CUDA loads each kernel at its first use, which stops the GPU.
+        """
         output = self._session.get_outputs()[0].name
         for length in (size for size in WARM_SIZES if size <= longest):
             for rows in (size for size in WARM_SIZES if size * length <= WARM_TOKENS):

@@ -36,7 +36,9 @@ class Provider(NamedTuple):
 def cuda_provider(place: Place) -> Provider:
     options = {
         "device_id": str(place.number),
-        "arena_extend_strategy": "kSameAsRequested",  # The default doubles the arena each time.
+        # The pool doubles when it grows. With `kSameAsRequested`, most batches of a new shape allocate memory
+        # of the device, which stops it.
+        "arena_extend_strategy": "kNextPowerOfTwo",
         "use_tf32": "0",  # TF32 rounds factors to 10 bits, even in fp32 graphs.
     }
     if place.memory_mb:
