@@ -254,7 +254,7 @@ def test_the_limit_of_a_place_is_told_to_the_provider_in_bytes() -> None:
     name, options, device, number = cuda_provider(Place("cuda", 2, 512))
     assert (name, device, number) == ("CUDAExecutionProvider", "cuda", 2)
     assert (options["device_id"], options["gpu_mem_limit"]) == ("2", str(512 * 2**20))
-    assert (options["arena_extend_strategy"], options["use_tf32"]) == ("kSameAsRequested", "0")
+    assert (options["arena_extend_strategy"], options["use_tf32"]) == ("kNextPowerOfTwo", "0")
     assert "gpu_mem_limit" not in cuda_provider(Place("cuda")).options
 
 
