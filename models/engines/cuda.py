@@ -79,7 +79,7 @@ class CudaEngine:
         CUDA loads each kernel at its first use, which stops the GPU.
         """
         output = self._session.get_outputs()[0].name
-        for length in (size for size in WARM_SIZES if size <= longest):
+        for length in (size for size in WARM_SIZES if 8 <= size <= longest):
             for rows in (size for size in WARM_SIZES if size * length <= WARM_TOKENS):
                 shape = rows, length
                 self.run({name: np.full(shape, name == MASK, np.int64) for name in self.inputs}, output)
