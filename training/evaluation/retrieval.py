@@ -141,7 +141,7 @@ def search(
             # One more, because the query's own document is left out.
             rankings = find(queries, vectors, passages, words, DEPTH + 1, get_weight(of_part))
             for query, found in zip(part.queries, rankings, strict=True):
-                for mode, ranked in zip(MODES, found, strict=True):
+                for mode, ranked in found.items():
                     lists[mode][query] = [ids[row] for row in ranked if ids[row] != query]
     in_order = {mode: [of_mode[query] for query in collection.queries] for mode, of_mode in lists.items()}
     return in_order, undefined

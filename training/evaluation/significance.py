@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.progress import Say, step_to_stderr
 from training.arguments import add_data, target
@@ -35,12 +34,11 @@ from training.evaluation.encoding import encode_once
 from training.evaluation.report.table import title
 from training.evaluation.retrieval import collections, judge_all, load, search
 from training.evaluation.scorable import open_scorable
-from training.evaluation.sts import sample, spearman
+from training.evaluation.sts import Floats, sample, spearman
 from training.evaluation.suites import check_suites
 
 LEVEL = 0.95
 _SUITES = ("sts", "retrieval")
-Floats = NDArray[np.float64]
 
 
 class Measured(NamedTuple):

@@ -319,8 +319,8 @@ def test_a_document_has_the_cosine_of_its_best_passage() -> None:
     passages = Passages(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.array([0, 0, 1]))
     with closing(WordIndex(["one", "two"])) as words:
         (found,) = find(["x"], np.array([[0, 3]], np.float32), passages, words, 10)
-    assert found.dense == pytest.approx({0: 1.0, 1: 0.8})
-    assert found.lexical == {}
+    assert found["dense"] == pytest.approx({0: 1.0, 1: 0.8})
+    assert found["lexical"] == {}
 
 
 def test_both_rankings_are_fused_with_the_weight_before_they_are_cut() -> None:
@@ -335,6 +335,6 @@ def test_both_rankings_are_fused_with_the_weight_before_they_are_cut() -> None:
             near, worded = vectors @ query[0], words.nearest("zebra 7", CANDIDATES)
         fused = fuse(dict(enumerate(near.tolist())), worded, weight)
         order = sorted(fused, key=lambda place: (-round(float(fused[place]), 5), place))[:3]
-        assert list(found.hybrid) == order, weight
-        assert found.hybrid == pytest.approx({place: fused[place] for place in order}, rel=1e-5)
-        assert list(found.dense) == [0, 1, 2]
+        assert list(found["hybrid"]) == order, weight
+        assert found["hybrid"] == pytest.approx({place: fused[place] for place in order}, rel=1e-5)
+        assert list(found["dense"]) == [0, 1, 2]
