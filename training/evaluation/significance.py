@@ -118,7 +118,7 @@ def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured
             collection = load(folder)
             lists, _ = search(collection, model.encode_queries, model.encode_documents, model.split)
             for known_as, ranked in ((name, lists["dense"]), (f"{name} hybrid", lists["hybrid"])):
-                found.queries[known_as] = [each.ndcg10 for each in judge_all(collection, ranked)]
+                found.queries[known_as] = [each["ndcg10"] for each in judge_all(collection, ranked)]
     if not found.pairs and not found.queries:
         raise TrainingError(f"{data} holds no set of {' and '.join(suites)}.")
     return found

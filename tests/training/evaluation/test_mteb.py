@@ -80,8 +80,8 @@ def test_search_is_judged_as_mteb_s_trec_eval_does(name: str) -> None:
     }
     found = metrics.calculate_retrieval_scores(results, gains, [1, 10, 100])
     ours = mean(judge_all(collection, lists["dense"]))
-    assert ours.ndcg10 == pytest.approx(found.ndcg["NDCG@10"], abs=1e-5)  # it rounds to five digits
-    assert ours.recall1 == pytest.approx(found.recall["Recall@1"], abs=1e-5)
-    assert ours.recall100 == pytest.approx(found.recall["Recall@100"], abs=1e-5)
-    assert ours.map100 == pytest.approx(found.map["MAP@100"], abs=1e-5)
-    assert ours.mrr10 == pytest.approx(found.mrr["MRR@10"], abs=1e-5)
+    assert ours["ndcg10"] == pytest.approx(found.ndcg["NDCG@10"], abs=1e-5)  # it rounds to five digits
+    assert ours["recall1"] == pytest.approx(found.recall["Recall@1"], abs=1e-5)
+    assert ours["recall100"] == pytest.approx(found.recall["Recall@100"], abs=1e-5)
+    assert ours["map100"] == pytest.approx(found.map["MAP@100"], abs=1e-5)
+    assert ours["mrr10"] == pytest.approx(found.mrr["MRR@10"], abs=1e-5)
