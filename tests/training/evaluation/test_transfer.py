@@ -12,12 +12,12 @@ from tests.evaldata import FOLDER, needs
 from tests.training.evaluation.pairs import write
 from training.evaluation.encoding import Vectors
 from training.evaluation.report.table import table
+from training.evaluation.sts import Floats
 from training.evaluation.suites import score
 from training.evaluation.tasks import Examples, Task, load
 from training.evaluation.transfer import (
     FOLDS,
     L2,
-    Floats,
     Labels,
     agreement,
     fit,
@@ -86,9 +86,8 @@ def test_pairs_are_told_apart_by_distance_and_product(
     alike: list[tuple[str, str]], unlike: list[tuple[str, str]], tested: list[tuple[str, str]]
 ) -> None:
     train = [(1, *pair) for pair in alike] * 10 + [(0, *pair) for pair in unlike] * 10
-    found = transfer(
-        task(train=split(train), test=split([(1, *tested[0]), (0, *tested[1]), (0, *tested[0])])), encode
-    )
+    test = split([(1, *tested[0]), (0, *tested[1]), (0, *tested[0])])
+    found = transfer(task(train=split(train), test=test), encode)
     # The third is predicted 1 and labelled 0: one true, one false positive, no false negative.
     assert (found["accuracy"], found["f1"]) == pytest.approx((2 / 3, 2 / 3))
 
@@ -199,12 +198,9 @@ def trec(folder: Path) -> Path:
 
 def test_the_suite_clusters_the_sentences_of_all_splits(tmp_path: Path) -> None:
     found = score(first_letter, trec(tmp_path), ["clustering"])
-    assert found["clustering"]["trec"] == {
-        "accuracy": pytest.approx(24 / 25),  # one NUM lies with ABBR
-        "classes": 6,
-        "sentences": 25,
-        "undefined": 0,
-    }
+    accuracy = pytest.approx(24 / 25)  # one NUM lies with ABBR
+    expected = {"accuracy": accuracy, "classes": 6, "sentences": 25, "undefined": 0}
+    assert found["clustering"]["trec"] == expected
     assert found["clustering"] == score(first_letter, tmp_path, ["clustering"])["clustering"]
     assert "transfer" not in found
     line = next(line for line in table(found).splitlines() if line.startswith("TREC"))
@@ -214,10 +210,8 @@ def test_the_suite_clusters_the_sentences_of_all_splits(tmp_path: Path) -> None:
 def sick(folder: Path) -> Path:
     """The features of a pair show its relation: the same first letter, the next, or another."""
     pairs = ("a x,a y", "b x,b y"), ("a x,b y", "b x,a y"), ("c x,d y", "d x,c y")
-    relations = ("ENTAILMENT", "NEUTRAL", "CONTRADICTION")
-    rows = [
-        (*pair.split(","), relation) for each, relation in zip(pairs, relations, strict=True) for pair in each
-    ]
+    relations = zip(pairs, ("ENTAILMENT", "NEUTRAL", "CONTRADICTION"), strict=True)
+    rows = [(*pair.split(","), relation) for each, relation in relations for pair in each]
     for split in ("train", "trial", "test"):
         write(folder / "sick" / f"{split}.tsv.gz", rows * 6, "sentence1 sentence2 entailment")
     return folder
